@@ -1,0 +1,155 @@
+"""Field types of the config: bounded numbers, and things chosen by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from ppcls.registry import Registry, UnknownNameError
+
+_FRACTION = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
+
+
+class Section(BaseModel):
+    """A part of the config: frozen, and it refuses keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Spec(Section):
+    """A section that YAML chooses by its class's name: a transform, a loss, an optimizer …"""
+
+    @property
+    def kind(self) -> str:
+        """The name in YAML."""
+        return type(self).__name__
+
+
+def expected(what: str, got: Any) -> PydanticCustomError:
+    """The error every field type here raises: what was expected, and what was found."""
+    return PydanticCustomError("expected", "expected {what}, got {got}", {"what": what, "got": repr(got)})
+
+
+def read_number(value: Any) -> Any:
+    """Reads ``"1.0/255.0"`` as PaddleClas's files write it; hands on anything else unchanged."""
+    if isinstance(value, str) and (match := _FRACTION.fullmatch(value)):
+        try:
+            return float(match[1]) / float(match[2])
+        except (ValueError, ZeroDivisionError):
+            return value
+    return value
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Bounds of an ``int`` or ``float`` field; its error names type and bounds together."""
+
+    gt: float | None = None
+    ge: float | None = None
+    lt: float | None = None
+    le: float | None = None
+
+    def describe(self, source: type) -> str:
+        """Returns text such as ``"an integer > 0"``."""
+        limits = [
+            f"{sign} {limit:g}"
+            for sign, limit in ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
+            if limit is not None
+        ]
+        noun = "an integer" if source is int else "a number"
+        return " ".join([noun, " and ".join(limits)]).strip()
+
+    def _holds(self, value: float) -> bool:
+        return (
+            (self.gt is None or value > self.gt)
+            and (self.ge is None or value >= self.ge)
+            and (self.lt is None or value < self.lt)
+            and (self.le is None or value <= self.le)
+        )
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kinds = (int,) if source is int else (int, float)
+
+        def check(value: Any) -> Any:
+            number = value if source is int else read_number(value)
+            if isinstance(number, bool) or not isinstance(number, kinds) or not self._holds(number):
+                raise expected(self.describe(source), value)
+            return number
+
+        return core_schema.no_info_before_validator_function(check, handler(source))
+
+
+Count = Annotated[int, Bound(gt=0)]
+Index = Annotated[int, Bound(ge=0)]
+Number = Annotated[float, Bound()]
+Positive = Annotated[float, Bound(gt=0)]
+NonNegative = Annotated[float, Bound(ge=0)]
+Fraction = Annotated[float, Bound(ge=0, le=1)]
+Decay = Annotated[float, Bound(ge=0, lt=1)]
+
+
+def _choose(registry: Registry, name: Any, params: Any) -> Spec:
+    if not isinstance(name, str):
+        raise expected(f"the name of a {registry.kind}", name)
+    try:
+        cls = cast(type[Spec], registry[name])
+    except UnknownNameError as error:
+        raise PydanticCustomError("unknown_name", "{text}", {"text": str(error), "name": name}) from None
+    if params is None:
+        params = {}
+    if not isinstance(params, dict):
+        raise expected("a mapping of its parameters", params)
+    return cls.model_validate(params)
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A list item ``{Name: parameters}`` (or plain ``Name``), as in ``transform_ops``."""
+
+    registry: Registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: Any) -> Spec:
+            if isinstance(value, Spec):
+                return value
+            if isinstance(value, str):
+                value = {value: None}
+            if not isinstance(value, dict) or len(value) != 1:
+                raise expected(f"one {self.registry.kind} as 'Name: parameters'", value)
+            ((name, params),) = value.items()
+            return _choose(self.registry, name, params)
+
+        def write(value: Spec) -> dict[str, Any]:
+            return {value.kind: value.model_dump(mode="json")}
+
+        return core_schema.no_info_plain_validator_function(
+            read, serialization=core_schema.plain_serializer_function_ser_schema(write)
+        )
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A mapping that chooses by its key ``name``, as in ``Optimizer``."""
+
+    registry: Registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: Any) -> Spec:
+            if isinstance(value, Spec):
+                return value
+            if not isinstance(value, dict) or "name" not in value:
+                raise expected(f"a mapping with the key 'name', a {self.registry.kind}", value)
+            return _choose(
+                self.registry, value["name"], {key: each for key, each in value.items() if key != "name"}
+            )
+
+        def write(value: Spec) -> dict[str, Any]:
+            return {"name": value.kind, **value.model_dump(mode="json")}
+
+        return core_schema.no_info_plain_validator_function(
+            read, serialization=core_schema.plain_serializer_function_ser_schema(write)
+        )

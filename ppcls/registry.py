@@ -1,0 +1,110 @@
+"""Names in YAML to the objects behind them.
+
+An entry is a string ``module:attribute`` that is imported when it is first looked up. So the whole
+vocabulary is known, and an unknown name can be answered with the nearest known one, without
+importing Paddle.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Returns ``"; did you mean 'X'?"``, or the list of known names where nothing is near."""
+    folded = {each.lower(): each for each in known}
+    match = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
+    if match:
+        return f"; did you mean '{folded[match[0]]}'?"
+    return f"; known: {', '.join(sorted(known))}" if known else ""
+
+
+class UnknownNameError(ValueError):
+    """A name that the registry does not know; the text suggests the nearest one."""
+
+
+class Registry:
+    """One kind of named thing: transforms, architectures, optimizers …
+
+    Args:
+        kind: What an entry is, as error messages call it.
+        entries: Name to ``module:attribute``.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+        self.kind = kind
+        self._entries: dict[str, Any] = dict(entries)
+
+    def register(self, name: str, entry: Any) -> None:
+        """Adds ``entry`` (an object, or ``module:attribute``) under ``name``.
+
+        Raises:
+            ValueError: ``name`` is taken.
+        """
+        if name in self._entries:
+            raise ValueError(f"{self.kind} {name!r} is registered twice")
+        self._entries[name] = entry
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns the object called ``name``.
+
+        Raises:
+            UnknownNameError: No such name.
+        """
+        if name not in self._entries:
+            raise UnknownNameError(f"unknown {self.kind}{nearest(name, list(self._entries))}")
+        entry = self._entries[name]
+        if isinstance(entry, str):
+            module, attribute = entry.split(":")
+            entry = self._entries[name] = getattr(importlib.import_module(module), attribute)
+        return entry
+
+
+def _in(module: str, *names: str) -> dict[str, str]:
+    return {name: f"{module}:{name}" for name in names}
+
+
+ARCHITECTURES = Registry(
+    "architecture",
+    _in("ppcls.arch.resnet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"),
+)
+DATASETS = Registry("dataset", _in("ppcls.config.dataset", "ImageNetDataset", "ImageFolderDataset"))
+TRANSFORMS = Registry(
+    "transform",
+    _in(
+        "ppcls.data.transforms",
+        "DecodeImage",
+        "ResizeImage",
+        "CropImage",
+        "RandCropImage",
+        "RandFlipImage",
+        "NormalizeImage",
+        "ToCHWImage",
+    ),
+)
+LOSSES = Registry("loss", _in("ppcls.config.objective", "CELoss"))
+METRICS = Registry("metric", _in("ppcls.config.objective", "TopkAcc"))
+OPTIMIZERS = Registry(
+    "optimizer", _in("ppcls.config.optimizer", "SGD", "Momentum", "Adam", "AdamW", "RMSProp")
+)
+SCHEDULES = Registry(
+    "learning-rate schedule",
+    _in(
+        "ppcls.config.schedule",
+        "Constant",
+        "Piecewise",
+        "Cosine",
+        "MultiStepDecay",
+        "Linear",
+        "Polynomial",
+    ),
+)
