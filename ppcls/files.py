@@ -1,0 +1,87 @@
+"""Files and folders that are either whole and new, or untouched."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+def _sync(path: Path) -> None:
+    """Has the disk hold what was written to the file ``path``, or the names in the folder ``path``."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _beside(path: Path) -> Path:
+    """Returns an unused name in the folder of ``path``; it is hidden and keeps the suffix."""
+    return path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Lends a temporary path, for writers that insist on a path; it becomes ``path`` at the end.
+
+    The file is synced to disk and renamed when the block ends well, and removed when it raises: at
+    every moment ``path`` is what it was before, or complete.
+
+    Raises:
+        FileNotFoundError: The block wrote no file, or the folder does not exist.
+    """
+    temporary = _beside(path)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file for writing that becomes ``path`` when the block ends well; see `atomic_path`.
+
+    Raises:
+        FileNotFoundError: The folder does not exist.
+    """
+    with atomic_path(path) as temporary, temporary.open("xb") as file:
+        yield file
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes ``text`` as UTF-8, atomically."""
+    with atomic_write(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Lends an empty temporary folder that becomes ``path`` when the block ends well.
+
+    When the block raises, the folder is removed with all in it. Missing parents are made. Only the
+    folder's name is synced, not each file in it.
+
+    Raises:
+        FileExistsError: ``path`` is there, before the block or after it.
+    """
+    if path.exists():
+        raise FileExistsError(f"{path} exists already")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _beside(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        if path.exists():
+            raise FileExistsError(f"{path} was made by someone else meanwhile")
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _sync(path.parent)

@@ -1,0 +1,1 @@
+"""How a run tells what it does: on the console, in files, in pictures."""
