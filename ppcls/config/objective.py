@@ -1,0 +1,40 @@
+"""What is trained for and what is measured: the items of ``Loss`` and ``Metric`` in YAML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import field_validator
+
+from ppcls.config.fields import Count, Decay, Number, Spec
+
+
+class CELoss(Spec):
+    """Mean cross-entropy of the softmax.
+
+    Attributes:
+        weight: Factor of this loss in the sum of losses.
+        epsilon: Label smoothing (Szegedy et al. 2016, section 7): the share of the uniform distribution in
+            the target.
+    """
+
+    weight: Number = 1.0
+    epsilon: Decay | None = None
+
+
+class TopkAcc(Spec):
+    """Share of samples whose label is among the ``k`` highest logits, for each ``k`` of ``topk``."""
+
+    topk: tuple[Count, ...] = (1, 5)
+
+    @field_validator("topk", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int) else value
+
+    @field_validator("topk")
+    @classmethod
+    def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or len(set(value)) != len(value):
+            raise ValueError(f"topk must be one or more distinct integers, got {list(value)}")
+        return value
