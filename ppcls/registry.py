@@ -25,6 +25,10 @@ def nearest(name: str, known: list[str]) -> str:
 class UnknownNameError(ValueError):
     """A name that the registry does not know; the text suggests the nearest one."""
 
+    def __init__(self, kind: str, name: str, known: list[str]) -> None:
+        self.hint = nearest(name, known)
+        super().__init__(f"unknown {kind} '{name}'{self.hint}")
+
 
 class Registry:
     """One kind of named thing: transforms, architectures, optimizers …
@@ -61,7 +65,7 @@ class Registry:
             UnknownNameError: No such name.
         """
         if name not in self._entries:
-            raise UnknownNameError(f"unknown {self.kind}{nearest(name, list(self._entries))}")
+            raise UnknownNameError(self.kind, name, list(self._entries))
         entry = self._entries[name]
         if isinstance(entry, str):
             module, attribute = entry.split(":")

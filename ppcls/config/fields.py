@@ -6,18 +6,72 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
+from typing_extensions import Self
 
-from ppcls.registry import Registry, UnknownNameError
+from ppcls.registry import Registry, UnknownNameError, nearest
 
 _FRACTION = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
 
 
+def problem(text: str, *loc: int | str) -> InitErrorDetails:
+    """Returns one error with its final text, at ``loc`` below the section that raises it."""
+    return InitErrorDetails(type=PydanticCustomError("problem", "{text}", {"text": text}), loc=loc, input=None)
+
+
+def explain(error: ErrorDetails) -> str:
+    """Returns what was expected and what was found, in words for someone who wrote YAML."""
+    context, got = error.get("ctx", {}), repr(error["input"])
+    match error["type"]:
+        case "missing":
+            return "missing; it has no default"
+        case "bool_type" | "bool_parsing":
+            return f"expected True or False, got {got}"
+        case "string_type":
+            return f"expected text, got {got}"
+        case "literal_error":
+            return f"expected {context['expected']}, got {got}"
+        case "model_type" | "dict_type":
+            return f"expected a mapping, got {got}"
+        case "tuple_type" | "list_type":
+            return f"expected a list, got {got}"
+        case "value_error":
+            return str(context["error"])
+        case _:
+            return error["msg"]
+
+
 class Section(BaseModel):
-    """A part of the config: frozen, and it refuses keys that it does not know."""
+    """A part of the config: frozen, refuses keys that it does not know, reports all errors at once."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_errors(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        known, problems = data, []
+        if isinstance(data, dict):
+            known = {key: value for key, value in data.items() if key in cls.model_fields}
+            problems = [
+                problem(f"unknown key{nearest(str(key), list(cls.model_fields))}", str(key))
+                for key in data
+                if key not in known
+            ]
+        try:
+            section = handler(known)
+        except ValidationError as error:
+            problems += [problem(explain(each), *each["loc"]) for each in error.errors(include_url=False)]
+        if problems:
+            raise ValidationError.from_exception_data(cls.__name__, problems)
+        return section
 
 
 class Spec(Section):
@@ -95,10 +149,7 @@ Decay = Annotated[float, Bound(ge=0, lt=1)]
 def _choose(registry: Registry, name: Any, params: Any) -> Spec:
     if not isinstance(name, str):
         raise expected(f"the name of a {registry.kind}", name)
-    try:
-        cls = cast(type[Spec], registry[name])
-    except UnknownNameError as error:
-        raise PydanticCustomError("unknown_name", "{text}", {"text": str(error), "name": name}) from None
+    cls = cast(type[Spec], registry[name])
     if params is None:
         params = {}
     if not isinstance(params, dict):
@@ -121,7 +172,11 @@ class Keyed:
             if not isinstance(value, dict) or len(value) != 1:
                 raise expected(f"one {self.registry.kind} as 'Name: parameters'", value)
             ((name, params),) = value.items()
-            return _choose(self.registry, name, params)
+            try:
+                return _choose(self.registry, name, params)
+            except UnknownNameError as error:
+                text = f"unknown {self.registry.kind}{error.hint}"
+                raise ValidationError.from_exception_data(name, [problem(text, name)]) from None
 
         def write(value: Spec) -> dict[str, Any]:
             return {value.kind: value.model_dump(mode="json")}
@@ -143,9 +198,12 @@ class Tagged:
                 return value
             if not isinstance(value, dict) or "name" not in value:
                 raise expected(f"a mapping with the key 'name', a {self.registry.kind}", value)
-            return _choose(
-                self.registry, value["name"], {key: each for key, each in value.items() if key != "name"}
-            )
+            params = {key: each for key, each in value.items() if key != "name"}
+            try:
+                return _choose(self.registry, value["name"], params)
+            except UnknownNameError as error:
+                raise ValidationError.from_exception_data("name", [problem(str(error), "name")]) from None
+
 
         def write(value: Spec) -> dict[str, Any]:
             return {"name": value.kind, **value.model_dump(mode="json")}

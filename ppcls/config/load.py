@@ -1,0 +1,149 @@
+"""YAML text and ``-o`` overrides to a validated `Config`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from ppcls.config.errors import ConfigError, describe
+from ppcls.config.schema import Config
+from ppcls.errors import UserError
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses duplicate keys and reads ``1e-3`` as a number, as YAML 1.2 does."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, yaml.Mark] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            mark = key_node.start_mark
+            if not isinstance(key, (str, int, float, bool)):
+                raise yaml.constructor.ConstructorError(None, None, "expected a plain key", mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"duplicate key '{key}', first given in line {seen[key].line + 1}", mark
+                )
+            seen[key] = mark
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def _parse(text: str, source: Path | str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError(source, [f"{where}{error.problem}"]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(source, [f"not YAML: {error}"]) from None
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """Reads a YAML file as plain dicts and lists.
+
+    Raises:
+        UserError: No such file, or it can't be read.
+        ConfigError: Not YAML, a duplicate key, or not a mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = sorted(path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        hint = f"; there are: {', '.join(map(str, near))}" if near else ""
+        raise UserError(f"{path}: no such config file{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: can't read this config: {error}") from None
+    tree = _parse(text, path)
+    if not isinstance(tree, dict):
+        raise ConfigError(path, [f"expected a mapping of sections, got {type(tree).__name__}"])
+    return tree
+
+
+def apply_override(tree: dict[str, Any], override: str) -> None:
+    """Sets one value in ``tree``, in place: ``"DataLoader.Train.sampler.batch_size=8"``.
+
+    A number in the path counts list items; the value is read as YAML. A key that is not there is
+    made; validation then says whether it exists.
+
+    Raises:
+        ConfigError: Not of the form ``path=value``, or the path leads through something that is
+            neither mapping nor list, or past a list's end.
+    """
+    source = f"-o {override}"
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(source, ["expected path=value, such as Global.epochs=10"])
+    value = _parse(text, source)
+    node: Any = tree
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        here = ".".join(keys[:depth]) or "the config"
+        if isinstance(node, list):
+            position = _position(key, node, here, source)
+            if last:
+                node[position] = value
+            node = node[position]
+        elif isinstance(node, dict):
+            if last:
+                node[key] = value
+            elif node.get(key) is None:
+                node[key] = {}
+            node = node[key]
+        else:
+            raise ConfigError(source, [f"{here} is {node!r}, so it has no '{key}'"])
+
+
+def _position(key: str, items: list[Any], here: str, source: str) -> int:
+    if not key.isdecimal() or int(key) >= len(items):
+        raise ConfigError(
+            source, [f"{here} is a list: expected a number from 0 to {len(items) - 1}, got '{key}'"]
+        )
+    return int(key)
+
+
+def validate(tree: dict[str, Any], source: Path | str) -> Config:
+    """Checks a tree.
+
+    Raises:
+        ConfigError: All that is wrong with it.
+    """
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(source, describe(tree, error)) from None
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """Reads, edits and checks a config.
+
+    Args:
+        path: The YAML file.
+        overrides: ``path=value`` each, applied in order before validation.
+
+    Raises:
+        UserError: The file can't be read.
+        ConfigError: All that is wrong with the YAML, the overrides or the config.
+    """
+    tree = read_tree(Path(path))
+    for override in overrides:
+        apply_override(tree, override)
+    return validate(tree, path)
+
+
+def dump_config(config: Config) -> str:
+    """Returns the config with every default filled in, as YAML that `load_config` reads back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,99 @@
+"""The whole config, and what its sections ask of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import ValidationError, model_validator
+from pydantic_core import InitErrorDetails
+from typing_extensions import Self
+
+from ppcls.config import sections
+from ppcls.config.fields import Section, Tagged, problem
+from ppcls.config.optimizer import OptimizerSpec
+from ppcls.config.transform import check_chain
+from ppcls.registry import OPTIMIZERS
+
+
+class Config(Section):
+    """One training run."""
+
+    Global: sections.Global = sections.Global()
+    Arch: sections.Arch
+    AMP: sections.AMP | None = None
+    EMA: sections.EMA | None = None
+    Loss: sections.Loss = sections.Loss()
+    Optimizer: Annotated[OptimizerSpec, Tagged(OPTIMIZERS)]
+    DataLoader: sections.DataLoader = sections.DataLoader()
+    Infer: sections.Infer | None = None
+    Metric: sections.Metric = sections.Metric()
+
+    @model_validator(mode="after")
+    def _check_across(self) -> Self:
+        problems = [
+            *_schedule_problems(self),
+            *_precision_problems(self),
+            *_metric_problems(self),
+            *_image_problems(self),
+        ]
+        if problems:
+            raise ValidationError.from_exception_data("Config", problems)
+        return self
+
+
+def _schedule_problems(config: Config) -> Iterator[InitErrorDetails]:
+    try:
+        config.Optimizer.lr.check_epochs(config.Global.epochs)
+    except ValueError as error:
+        yield problem(str(error), "Optimizer", "lr")
+
+
+def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:
+    amp = config.AMP
+    if amp is not None and amp.use_amp and amp.dtype == "float16" and config.Global.device == "cpu":
+        yield problem(
+            "float16 needs a GPU, and Global.device is cpu; use bfloat16, or train on a GPU", "AMP", "dtype"
+        )
+
+
+def _metric_problems(config: Config) -> Iterator[InitErrorDetails]:
+    for split in ("Train", "Eval"):
+        for position, metric in enumerate(getattr(config.Metric, split)):
+            for k in metric.topk:
+                if k > config.Arch.class_num:
+                    yield problem(
+                        f"top-{k} of {config.Arch.class_num} classes; "
+                        "expected at most Arch.class_num, set topk",
+                        *("Metric", split, position, metric.kind, "topk"),
+                    )
+    infer = config.Infer
+    if infer is not None and infer.PostProcess.topk > config.Arch.class_num:
+        yield problem(
+            f"expected at most Arch.class_num ({config.Arch.class_num}), got {infer.PostProcess.topk}",
+            *("Infer", "PostProcess", "topk"),
+        )
+
+
+def _image_problems(config: Config) -> Iterator[InitErrorDetails]:
+    chains = [
+        (("DataLoader", name, "dataset", "transform_ops"), split.dataset.transform_ops)
+        for name in ("Train", "Eval")
+        if (split := getattr(config.DataLoader, name)) is not None
+    ]
+    if config.Infer is not None:
+        chains.append((("Infer", "transforms"), config.Infer.transforms))
+    for loc, chain in chains:
+        state = check_chain(chain)
+        if state.channels != config.Arch.input_image_channel:
+            yield problem(
+                f"makes images of {state.channels} channels, but Arch.input_image_channel is "
+                f"{config.Arch.input_image_channel}",
+                *loc,
+            )
+        if loc[0] == "Infer" and (state.channels, *(state.size or ())) != config.Global.image_shape:
+            yield problem(
+                f"makes images of {[state.channels, *(state.size or ())]}, but Global.image_shape is "
+                f"{list(config.Global.image_shape)}; make them agree",
+                *loc,
+            )

@@ -1,0 +1,147 @@
+"""The sections of the YAML, field by field, in PaddleClas's vocabulary."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from ppcls.config.dataset import Chain, Dataset
+from ppcls.config.fields import Count, Decay, Index, Keyed, Positive, Section, Tagged
+from ppcls.config.objective import CELoss, TopkAcc
+from ppcls.registry import ARCHITECTURES, DATASETS, LOSSES, METRICS, nearest
+
+
+class Global(Section):
+    """The run as a whole."""
+
+    output_dir: str = Field("./output", description="folder of the run: log, curves, checkpoints")
+    device: Literal["auto", "gpu", "cpu"] = Field("auto", description="auto takes a GPU where there is one")
+    seed: Index = Field(0, description="of weights, order and every random transform")
+    epochs: Count = 120
+    use_dali: bool = Field(False, description="feed by NVIDIA DALI; otherwise by paddle.io")
+    pretrained_model: str | None = Field(
+        None, description="weights to start from: .pdparams, .safetensors or a checkpoint folder"
+    )
+    checkpoints: str | None = Field(
+        None, description="resume from this checkpoint folder; auto takes the latest in output_dir, if any"
+    )
+    save_interval: Count = Field(1, description="keep a checkpoint every so many epochs, as epoch_N")
+    save_steps: Count | None = Field(None, description="also save `latest` every so many optimizer updates")
+    eval_during_train: bool = True
+    eval_interval: Count = Field(1, description="epochs between evaluations")
+    print_batch_step: Count = Field(10, description="optimizer updates between log lines")
+    use_visualdl: bool = Field(False, description="write scalars for VisualDL below output_dir/vdl")
+    update_freq: Count = Field(1, description="batches an optimizer update (gradient accumulation)")
+    image_shape: tuple[Count, Count, Count] = Field(
+        (3, 224, 224), description="[channels, height, width] of the exported model's input"
+    )
+    save_inference_dir: str = Field("./inference", description="folder of the exported model")
+    to_static: Literal[False] = Field(False, description="only False: training runs in dynamic mode")
+
+
+class AMP(Section):
+    """Mixed precision."""
+
+    use_amp: bool = True
+    level: Literal["O1", "O2"] = Field("O1", description="O1 casts operators, O2 also keeps weights in half")
+    dtype: Literal["float16", "bfloat16"] = "float16"
+    scale_loss: Positive = Field(2.0**15, description="first loss scale of float16")
+    use_dynamic_loss_scaling: bool = True
+    use_fp16_test: bool = Field(False, description="evaluate in mixed precision too (O2 always does)")
+
+
+class EMA(Section):
+    """Exponential moving average of the weights, evaluated and saved beside the raw ones."""
+
+    decay: Decay = 0.9999
+
+
+def _known_architecture(name: str) -> str:
+    if name not in ARCHITECTURES:
+        raise ValueError(f"unknown architecture '{name}'{nearest(name, list(ARCHITECTURES))}")
+    return name
+
+
+class Arch(Section):
+    """The model."""
+
+    name: Annotated[str, AfterValidator(_known_architecture)]
+    class_num: Count = 1000
+    data_format: Literal["NCHW", "NHWC"] = "NCHW"
+    input_image_channel: Count = 3
+    pretrained: Literal[False] = Field(False, description="only False; give a file as Global.pretrained_model")
+
+
+Losses = tuple[Annotated[CELoss, Keyed(LOSSES)], ...]
+Metrics = tuple[Annotated[TopkAcc, Keyed(METRICS)], ...]
+
+
+class Loss(Section):
+    """Losses, added up by their weights."""
+
+    Train: Losses = Field((CELoss(),), min_length=1)
+    Eval: Losses = Field((CELoss(),), min_length=1)
+
+
+class Metric(Section):
+    """What is counted while training and in evaluation; the first of Eval decides which model is best."""
+
+    Train: Metrics = ()
+    Eval: Metrics = Field((TopkAcc(),), min_length=1)
+
+
+class Sampler(Section):
+    """How samples make batches."""
+
+    name: Literal["DistributedBatchSampler", "BatchSampler"] = "DistributedBatchSampler"
+    batch_size: Count = Field(description="images a process and step")
+    drop_last: bool = False
+    shuffle: bool = False
+
+
+class Dali(Section):
+    """DALI's own settings."""
+
+    num_threads: Count | None = Field(None, description="CPU threads; by default the cores of this process")
+    prefetch_queue_depth: Count = 2
+
+
+class Loader(Section):
+    """Who reads: paddle.io's workers, or DALI's threads where Global.use_dali is on."""
+
+    num_workers: Index = Field(4, description="paddle.io's worker processes; 0 reads in the training process")
+    use_shared_memory: bool = True
+    dali: Dali = Dali()
+
+
+class Split(Section):
+    """One data set with its sampler and loader."""
+
+    dataset: Annotated[Dataset, Tagged(DATASETS)]
+    sampler: Sampler
+    loader: Loader = Loader()
+
+
+class DataLoader(Section):
+    """The data to train on and to evaluate on."""
+
+    Train: Split | None = None
+    Eval: Split | None = None
+
+
+class Topk(Section):
+    """What inference prints: the best classes of each image."""
+
+    name: Literal["Topk"] = "Topk"
+    topk: Count = 5
+    class_id_map_file: str | None = Field(None, description="lines of `id name`")
+
+
+class Infer(Section):
+    """Prediction on files."""
+
+    infer_imgs: str | None = Field(None, description="a file or a folder")
+    batch_size: Count = 10
+    transforms: Chain
+    PostProcess: Topk = Topk()

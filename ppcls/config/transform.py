@@ -1,0 +1,88 @@
+"""What every transform in ``transform_ops`` is: a spec that says what it does to an image.
+
+The transforms themselves are in ``ppcls.data.transforms``. Each maps what is known of the image
+before it to what is known after it, so a chain is checked before any image is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ppcls.config.fields import Spec
+
+Layout = Literal["HWC", "CHW"]
+
+
+@dataclass(frozen=True)
+class ImageState:
+    """What is known of every image at one point of a chain.
+
+    Attributes:
+        encoded: Still the bytes of a file.
+        layout: Order of the axes, once decoded.
+        dtype: ``"uint8"`` or ``"float32"``.
+        channels: Number of channels.
+        size: (height, width) where all images have the same, else None.
+        shorter: Length of the shorter side where all images have the same, else None.
+    """
+
+    encoded: bool = True
+    layout: Layout = "HWC"
+    dtype: Literal["uint8", "float32"] = "uint8"
+    channels: int = 3
+    size: tuple[int, int] | None = None
+    shorter: int | None = None
+
+
+class ChainError(ValueError):
+    """A transform that can't stand where it stands.
+
+    Attributes:
+        position: Its place in the chain, from 0; None where the whole chain is meant.
+    """
+
+    def __init__(self, position: int | None, text: str) -> None:
+        super().__init__(text)
+        self.position = position
+
+
+class Transform(Spec):
+    """Base of all specs.
+
+    Attributes:
+        draws: How many uniform random numbers one image needs.
+    """
+
+    draws: ClassVar[int] = 0
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns what is known of the image after this transform.
+
+        Raises:
+            ValueError: The transform can't be applied to such an image.
+        """
+        raise NotImplementedError(f"{self.kind} does not say what it does to an image")
+
+
+def check_chain(specs: Sequence[Transform]) -> ImageState:
+    """Folds what is known of an image through a chain.
+
+    Returns:
+        The state after the last transform: decoded, all images of one size, ready to be stacked.
+
+    Raises:
+        ChainError: A transform can't stand where it does, or the images could not make a batch.
+    """
+    state = ImageState()
+    for position, spec in enumerate(specs):
+        try:
+            state = spec.after(state)
+        except ValueError as error:
+            raise ChainError(position, str(error)) from None
+    if state.encoded:
+        raise ChainError(None, "no transform decodes the image; begin with DecodeImage")
+    if state.size is None:
+        raise ChainError(None, "images of different sizes can't make a batch; add CropImage or ResizeImage(size)")
+    return state

@@ -1,0 +1,129 @@
+"""What is in a dataset: paths and labels, checked before training."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.config.dataset import Dataset, ImageFolderDataset, ImageNetDataset
+from ppcls.errors import UserError
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Index:
+    """The samples of one split.
+
+    Attributes:
+        root: Folder of the images.
+        paths: [N] bytes, relative to ``root``; fixed-width, so that worker processes share the memory.
+        labels: [N] int64, 0..class_num - 1.
+        source: Where the samples are listed, for messages.
+        lines: [N] int64 line numbers in ``source``, from 1; None for a folder.
+        class_names: Name of each class where the source tells it.
+    """
+
+    root: Path
+    paths: NDArray[np.bytes_]
+    labels: NDArray[np.int64]
+    source: Path
+    lines: NDArray[np.int64] | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path(self, position: int) -> bytes:
+        """Returns the whole path of a sample, as the file system spells it."""
+        return os.path.join(os.fsencode(self.root), bytes(self.paths[position]))
+
+    def where(self, position: int) -> str:
+        """Returns where a sample is listed, such as ``train_list.txt, line 7``."""
+        return f"{self.source}, line {self.lines[position]}" if self.lines is not None else str(self.source)
+
+
+def read_index(dataset: Dataset, class_num: int) -> Index:
+    """Reads what a dataset holds; opens no image.
+
+    Args:
+        dataset: Its config.
+        class_num: Number of classes of the model.
+
+    Raises:
+        UserError: No such folder or list, nothing in it, or lines that are wrong (all of them, by number).
+    """
+    root = Path(dataset.image_root)
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; expected the images of image_root there")
+    if isinstance(dataset, ImageNetDataset):
+        return _read_list(root, Path(dataset.cls_label_path), dataset.delimiter, class_num)
+    if isinstance(dataset, ImageFolderDataset):
+        return _read_folder(root, dataset.extensions, class_num)
+    raise TypeError(f"no index of a {dataset.kind}")
+
+
+def _read_list(root: Path, listing: Path, delimiter: str, class_num: int) -> Index:
+    try:
+        text = listing.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        raise UserError(f"{listing}: no such list file; expected lines of 'path{delimiter}label'") from None
+    except OSError as error:
+        raise UserError(f"{listing}: can't read this list file: {error.strerror}") from None
+    paths: list[bytes] = []
+    labels: list[int] = []
+    lines: list[int] = []
+    problems: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        path, found, label = line.rstrip().rpartition(delimiter)
+        wrong = _wrong_with(path.strip(), found, label.strip(), delimiter, class_num)
+        if wrong:
+            problems.append(f"{listing}, line {number}: {wrong}")
+            continue
+        paths.append(os.fsencode(path.strip()))
+        labels.append(int(label))
+        lines.append(number)
+    if problems:
+        more = [f"… and {len(problems) - _SHOWN} more lines"] if len(problems) > _SHOWN else []
+        raise UserError("\n".join([*problems[:_SHOWN], *more]))
+    if not paths:
+        raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
+    return Index(root, np.array(paths), np.array(labels, np.int64), listing, np.array(lines, np.int64))
+
+
+def _wrong_with(path: str, found: str, label: str, delimiter: str, class_num: int) -> str | None:
+    if not found or not path:
+        return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
+    if not label.isascii() or not label.lstrip("-").isdecimal():
+        return f"expected a whole number as label, got {label!r}"
+    if not 0 <= int(label) < class_num:
+        return f"label {int(label)} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
+    if path.startswith("/") or ".." in path.split("/"):
+        return f"path {path!r} leads out of image_root; expected a path below it"
+    return None
+
+
+def _read_folder(root: Path, extensions: tuple[str, ...], class_num: int) -> Index:
+    classes = sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
+    if not classes:
+        raise UserError(f"{root}: expected one sub-folder a class, found none")
+    if len(classes) != class_num:
+        raise UserError(f"{root}: {len(classes)} class folders, but Arch.class_num is {class_num}")
+    paths: list[bytes] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        for folder, folders, files in os.walk(root / name):
+            folders.sort()
+            here = Path(folder).relative_to(root)
+            chosen = sorted(each for each in files if each.lower().endswith(extensions))
+            paths += [os.fsencode(here / each) for each in chosen]
+            labels += [label] * len(chosen)
+    if not paths:
+        raise UserError(f"{root}: no images; expected files ending in {', '.join(extensions)}")
+    return Index(root, np.array(paths), np.array(labels, np.int64), root, class_names=tuple(classes))

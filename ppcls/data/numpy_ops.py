@@ -1,0 +1,139 @@
+"""How numpy, OpenCV and Pillow do each transform: the reference that other backends must match."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ppcls.data.transforms import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    Op,
+    RandCropImage,
+    RandFlipImage,
+    ResizeImage,
+    ToCHWImage,
+    Transform,
+)
+from ppcls.data.window import Maths, random_window
+
+Array = NDArray[Any]
+
+_CV2 = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR}
+_PIL = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+_NUMPY = Maths(np.float32, np.sqrt, np.floor, np.minimum, np.maximum)
+
+
+class DecodeError(ValueError):
+    """Bytes that are not an image."""
+
+
+def run(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Array:
+    """Takes one image through a chain.
+
+    Args:
+        ops: The chain.
+        encoded: The file's bytes.
+        draws: The sample's uniform numbers, [count_draws(ops)] float32.
+
+    Returns:
+        [H, W, C] or [C, H, W], contiguous.
+
+    Raises:
+        DecodeError: The bytes are not an image.
+        ValueError: A crop is larger than the image.
+    """
+    image: Any = encoded
+    for op in ops:
+        image = apply(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
+    return np.ascontiguousarray(image)
+
+
+@singledispatch
+def apply(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:
+    """Applies one transform to an image.
+
+    Args:
+        spec: The transform.
+        image: [H, W, C] uint8 or float32; a file's bytes for DecodeImage.
+        draws: [spec.draws] float32 in [0, 1).
+    """
+    raise NotImplementedError(f"numpy_ops knows no {spec.kind}")
+
+
+@apply.register
+def _(spec: DecodeImage, image: bytes, draws: NDArray[np.float32]) -> Array:
+    if not image:
+        raise DecodeError("the file is empty")
+    pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
+    if pixels is None:
+        raise DecodeError("not an image that can be decoded")
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if spec.to_rgb else pixels
+
+
+def _resample(spec: ResizeImage | RandCropImage, image: Array, width: int, height: int) -> Array:
+    if spec.backend == "pil":
+        return np.asarray(Image.fromarray(image).resize((width, height), _PIL[spec.interpolation]))
+    return cv2.resize(image, (width, height), interpolation=_CV2[spec.interpolation])
+
+
+def size_for_short_side(height: int, width: int, short: int) -> tuple[int, int]:
+    """Returns (height, width) scaled so that the shorter side is ``short``, rounded half up."""
+    shorter = min(height, width)
+    scaled = [(2 * side * short + shorter) // (2 * shorter) for side in (height, width)]
+    return scaled[0], scaled[1]
+
+
+@apply.register
+def _(spec: ResizeImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+    if spec.size is not None:
+        return _resample(spec, image, *spec.size)
+    assert spec.resize_short is not None
+    height, width = size_for_short_side(image.shape[0], image.shape[1], spec.resize_short)
+    return _resample(spec, image, width, height)
+
+
+@apply.register
+def _(spec: CropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+    width, height = spec.size
+    if image.shape[0] < height or image.shape[1] < width:
+        raise ValueError(f"a {width}x{height} crop doesn't fit an image of {image.shape[1]}x{image.shape[0]}")
+    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+    return image[top : top + height, left : left + width]
+
+
+@apply.register
+def _(spec: RandCropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+    window = random_window(spec, np.float32(image.shape[0]), np.float32(image.shape[1]), draws, _NUMPY)
+    top, left, height, width = (int(each) for each in window)
+    return _resample(spec, image[top : top + height, left : left + width], *spec.size)
+
+
+@apply.register
+def _(spec: RandFlipImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+    return cv2.flip(image, spec.flip_code) if draws[0] < 0.5 else image
+
+
+@apply.register
+def _(spec: NormalizeImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+    shape = (-1, 1, 1) if spec.order == "chw" else (1, 1, -1)
+    mean = np.reshape(np.asarray(spec.mean, np.float32), shape)
+    std = np.reshape(np.asarray(spec.std, np.float32), shape)
+    return (image.astype(np.float32) * np.float32(spec.scale) - mean) / std
+
+
+@apply.register
+def _(spec: ToCHWImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+    return image.transpose(2, 0, 1)

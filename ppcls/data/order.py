@@ -1,0 +1,158 @@
+"""Which sample comes at which step on which rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.data.draws import permutation
+from ppcls.errors import UserError
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A position in a run: the next batch to come.
+
+    Attributes:
+        epoch: From 0.
+        step: Batch of the epoch, from 0.
+    """
+
+    epoch: int = 0
+    step: int = 0
+
+    def next(self, steps_per_epoch: int) -> Cursor:
+        """Returns the position one batch later."""
+        step = self.step + 1
+        return Cursor(self.epoch, step) if step < steps_per_epoch else Cursor(self.epoch + 1, 0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rank's part of one step.
+
+    Attributes:
+        indices: [B] int64, positions in the dataset; rows from ``valid`` on repeat others.
+        valid: Leading real samples, 0..B.
+        weight: See `ppcls.data.batch.Batch`.
+        update: See `ppcls.data.batch.Batch`.
+    """
+
+    indices: NDArray[np.int64]
+    valid: int
+    weight: float
+    update: bool
+
+
+@lru_cache(maxsize=2)
+def _epoch_order(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    return permutation(seed, epoch, size)
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of all epochs, for one rank.
+
+    Step ``s`` covers the samples ``[s * G, (s + 1) * G)`` of the epoch's order, with the global batch
+    G = ``batch_size * world``: it is the same set of samples however many ranks share it. A last,
+    smaller step is spread evenly, so no rank runs short and every rank makes the same steps.
+
+    Attributes:
+        size: Samples in the dataset.
+        batch_size: Rows a rank and step.
+        seed: Of the shuffle.
+        rank: This process, from 0.
+        world: Number of processes.
+        shuffle: A new random order every epoch; otherwise the dataset's own.
+        drop_last: Leave out a last step that is smaller than G.
+        accumulate: Steps an optimizer update; the epoch's last update may have fewer.
+    """
+
+    size: int
+    batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    shuffle: bool = False
+    drop_last: bool = False
+    accumulate: int = 1
+
+    @property
+    def global_batch(self) -> int:
+        """Samples a full step over all ranks."""
+        return self.batch_size * self.world
+
+    def __len__(self) -> int:
+        """Returns the steps of an epoch."""
+        return self.size // self.global_batch if self.drop_last else -(-self.size // self.global_batch)
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Optimizer updates of an epoch."""
+        return -(-len(self) // self.accumulate)
+
+    def samples(self, first: int, last: int) -> int:
+        """Returns the real samples of all ranks in the steps ``[first, last)``."""
+        end = self.size if not self.drop_last else len(self) * self.global_batch
+        return min(last * self.global_batch, end) - first * self.global_batch
+
+    def at(self, cursor: Cursor) -> Step:
+        """Returns this rank's part of a step."""
+        step = cursor.step
+        start = step * self.global_batch
+        whole = self._samples_of_epoch(cursor.epoch)[start : start + self.global_batch]
+        share, more = divmod(len(whole), self.world)
+        begin = self.rank * share + min(self.rank, more)
+        valid = share + (self.rank < more)
+        own = whole[begin : begin + valid]
+        padding = np.resize(whole, self.batch_size - valid)
+        first = step - step % self.accumulate
+        last = min(first + self.accumulate, len(self))
+        return Step(
+            indices=np.concatenate([own, padding]),
+            valid=valid,
+            weight=valid * self.world / self.samples(first, last),
+            update=step == last - 1,
+        )
+
+    def _samples_of_epoch(self, epoch: int) -> NDArray[np.int64]:
+        if self.shuffle:
+            return _epoch_order(self.size, self.seed, epoch)
+        return np.arange(self.size, dtype=np.int64)
+
+    def state_dict(self, cursor: Cursor) -> dict[str, Any]:
+        """Returns ``cursor`` together with what gives it its meaning."""
+        return {
+            "epoch": cursor.epoch,
+            "step": cursor.step,
+            "size": self.size,
+            "global_batch": self.global_batch,
+            "accumulate": self.accumulate,
+            "seed": self.seed,
+        }
+
+    def restore(self, state: dict[str, Any]) -> Cursor:
+        """Returns the cursor of a state that `state_dict` gave, here or on another number of ranks.
+
+        Raises:
+            UserError: The state lies within an epoch, and another size, global batch, accumulation or
+                seed would make its remaining samples others than those still to come.
+        """
+        cursor = Cursor(int(state["epoch"]), int(state["step"]))
+        here = self.state_dict(cursor)
+        changed = [
+            f"{name} was {state[name]} and is {here[name]}"
+            for name in ("size", "global_batch", "accumulate", "seed")
+            if state[name] != here[name]
+        ]
+        if changed and cursor.step:
+            raise UserError(
+                f"the checkpoint is in the middle of epoch {cursor.epoch + 1}, but {'; '.join(changed)}: "
+                "the rest of the epoch would be other samples. Keep batch size x processes, update_freq, "
+                "seed and dataset, or resume from a checkpoint at an epoch's end"
+            )
+        return cursor

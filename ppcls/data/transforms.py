@@ -1,0 +1,229 @@
+"""The transforms of ``transform_ops`` as frozen specs: what happens to an image, not how.
+
+``numpy_ops`` and ``dali_ops`` interpret them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ppcls.config.fields import Bound, Count, Fraction, Number, Positive, expected
+from ppcls.config.transform import ImageState, Layout, Transform
+
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+
+def _need_pixels(state: ImageState) -> None:
+    if state.encoded:
+        raise ValueError("the image is not decoded yet; put DecodeImage before it")
+
+
+def _need_hwc(state: ImageState) -> None:
+    _need_pixels(state)
+    if state.layout != "HWC":
+        raise ValueError("works on HWC images; put it before ToCHWImage")
+
+
+def _width_height(value: Any) -> Any:
+    """Reads ``224`` or ``[224, 192]`` (width, height, PaddleClas's order)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value, value)
+    if (
+        not isinstance(value, (list, tuple))
+        or len(value) != 2
+        or any(isinstance(each, bool) or not isinstance(each, int) or each <= 0 for each in value)
+    ):
+        raise expected("an integer > 0, or [width, height]", value)
+    return tuple(value)
+
+
+Size = Annotated[tuple[int, int], BeforeValidator(_width_height)]
+
+
+class DecodeImage(Transform):
+    """Decodes a JPEG, PNG, BMP … to 8-bit pixels, turned upright as its EXIF orientation says."""
+
+    to_rgb: bool = Field(True, description="RGB order; False gives BGR")
+    channel_first: Literal[False] = Field(False, description="use ToCHWImage for CHW")
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns a decoded state."""
+        if not state.encoded:
+            raise ValueError("the image is decoded already; remove this DecodeImage")
+        return replace(state, encoded=False)
+
+
+class _Resampling(Transform):
+    """How pixels are interpolated."""
+
+    interpolation: Interpolation = "bilinear"
+    backend: Literal["cv2", "pil"] = Field(
+        "cv2", description="cv2 samples without a filter, pil averages over all source pixels (antialias)"
+    )
+
+    @property
+    def antialias(self) -> bool:
+        """Whether shrinking averages over all source pixels."""
+        return self.backend == "pil" and self.interpolation != "nearest"
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> _Resampling:
+        if self.backend == "cv2" and self.interpolation in ("bicubic", "lanczos"):
+            raise ValueError(
+                f"'{self.interpolation}' differs between cv2 and DALI; use backend: pil, or bilinear"
+            )
+        return self
+
+
+class ResizeImage(_Resampling):
+    """Resizes to ``size``, or so that the shorter side becomes ``resize_short``."""
+
+    size: Size | None = None
+    resize_short: Count | None = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> ResizeImage:
+        if (self.size is None) == (self.resize_short is None):
+            raise ValueError("expected either size or resize_short")
+        return self
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state with the new size."""
+        _need_hwc(state)
+        if self.size is not None:
+            width, height = self.size
+            return replace(state, size=(height, width), shorter=min(height, width))
+        return replace(state, size=None, shorter=self.resize_short)
+
+
+class CropImage(Transform):
+    """Cuts the centre; an odd margin leaves the smaller half above and to the left."""
+
+    size: Size
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state with the crop's size."""
+        _need_hwc(state)
+        width, height = self.size
+        if state.size is not None:
+            fits = height <= state.size[0] and width <= state.size[1]
+            found = f"{state.size[1]}x{state.size[0]}"
+        else:
+            fits = state.shorter is not None and max(width, height) <= state.shorter
+            found = f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
+        if not fits:
+            raise ValueError(f"a {width}x{height} crop doesn't fit {found}; resize before it")
+        return replace(state, size=(height, width), shorter=min(height, width))
+
+
+class RandCropImage(_Resampling):
+    """Cuts a window of random area and aspect ratio and resizes it (Szegedy et al. 2015, section 6)."""
+
+    draws: ClassVar[int] = 4
+
+    size: Size
+    scale: tuple[Fraction, Fraction] = Field((0.08, 1.0), description="share of the image's area, min and max")
+    ratio: tuple[Positive, Positive] = Field((0.75, 4 / 3), description="width / height, min and max")
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> RandCropImage:
+        for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
+            if low > high:
+                raise ValueError(f"expected {name} as [min, max], got [{low}, {high}]")
+        if self.scale[1] == 0:
+            raise ValueError("expected a largest scale > 0")
+        return self
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state with the crop's size."""
+        _need_hwc(state)
+        width, height = self.size
+        return replace(state, size=(height, width), shorter=min(height, width))
+
+
+class RandFlipImage(Transform):
+    """Mirrors every second image."""
+
+    draws: ClassVar[int] = 1
+
+    flip_code: Literal[1, 0, -1] = Field(1, description="1 left-right, 0 upside down, -1 both")
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state unchanged."""
+        _need_hwc(state)
+        return state
+
+
+class NormalizeImage(Transform):
+    """Computes ``(pixel * scale - mean) / std`` per channel, as float32."""
+
+    scale: Number = Field(1.0 / 255.0, description="factor on the pixels before mean and std")
+    mean: tuple[Number, ...] = (0.485, 0.456, 0.406)
+    std: tuple[Annotated[float, Bound(gt=0)], ...] = (0.229, 0.224, 0.225)
+    order: Literal["", "hwc", "chw"] | None = Field(
+        None, description="layout of the image; '' and hwc are the same; by default whatever it has"
+    )
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> NormalizeImage:
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"expected as many std as mean, got {len(self.std)} and {len(self.mean)}")
+        if self.scale == 0:
+            raise ValueError("expected a scale other than 0")
+        return self
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state as float32."""
+        _need_pixels(state)
+        if len(self.mean) not in (1, state.channels):
+            raise ValueError(f"expected 1 or {state.channels} values in mean and std, got {len(self.mean)}")
+        if self.order is not None and (self.order or "hwc").upper() != state.layout:
+            raise ValueError(f"order is '{self.order}', but the image is {state.layout}; set order: ''")
+        return replace(state, dtype="float32")
+
+
+class ToCHWImage(Transform):
+    """Moves the channels to the front."""
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state as CHW."""
+        _need_hwc(state)
+        return replace(state, layout="CHW")
+
+
+@dataclass(frozen=True)
+class Op:
+    """A spec at its place in a chain.
+
+    Attributes:
+        spec: The transform.
+        slot: Column of its first random number among the sample's uniform numbers.
+    """
+
+    spec: Transform
+    slot: int
+
+
+def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
+    """Gives each random transform its slots, and ends the chain in ``layout``.
+
+    The layout belongs to the model: a trailing ToCHWImage is dropped where the model wants HWC and
+    added where it wants CHW. So PaddleClas's chains, with or without it, serve both.
+    """
+    wanted = [spec for spec in specs if not isinstance(spec, ToCHWImage)]
+    if layout == "CHW":
+        wanted.append(ToCHWImage())
+    ops, slot = [], 0
+    for spec in wanted:
+        ops.append(Op(spec, slot))
+        slot += spec.draws
+    return tuple(ops)
+
+
+def count_draws(ops: Sequence[Op]) -> int:
+    """Returns how many uniform numbers one sample needs for the whole chain."""
+    return max((op.slot + op.spec.draws for op in ops), default=0)
