@@ -1,0 +1,34 @@
+"""From the name of an architecture to a model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from paddle import nn
+
+from ppcls.registry import ARCHITECTURES
+
+
+def build_model(
+    name: str,
+    class_num: int = 1000,
+    data_format: Literal["NCHW", "NHWC"] = "NCHW",
+    input_image_channel: int = 3,
+) -> nn.Layer:
+    """Builds the architecture ``name`` with fresh parameters, drawn from Paddle's global generator.
+
+    Args:
+        name: As registered in `ppcls.registry.ARCHITECTURES`.
+        class_num: Number of classes.
+        data_format: Layout of the images the model takes.
+        input_image_channel: Channels of the images.
+
+    Returns:
+        A layer that maps images [B, C, H, W] or [B, H, W, C] to logits [B, class_num].
+
+    Raises:
+        UnknownNameError: No architecture has this name.
+    """
+    return ARCHITECTURES[name](
+        class_num=class_num, data_format=data_format, input_image_channel=input_image_channel
+    )
