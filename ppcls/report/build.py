@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from ppcls.report.console import build_console
+from ppcls.report.curves import Curves
+from ppcls.report.jsonlines import JsonLines, read_records, truncate_after
+from ppcls.report.logfile import LogFile
 from ppcls.report.record import EvalRecord, Reporter, StepRecord
+from ppcls.report.visualdl import VisualDL
 
 
 class Reporters:
@@ -43,12 +48,29 @@ class Reporters:
 def build_reporters(output_dir: Path, use_visualdl: bool, resumed_from: int | None) -> Reporters:
     """Returns the reporters of rank 0: console, log file, records, curves and perhaps VisualDL.
 
+    They write ``train.log``, ``metrics.jsonl``, ``curves.png`` and ``visualdl/`` into ``output_dir``.
+
     Args:
         output_dir: Folder of the run; made where it is missing.
         use_visualdl: Whether to write scalars for VisualDL as well.
-        resumed_from: Optimizer updates that the run goes on from; later records are dropped.
-            ``None`` for a run from the start.
+        resumed_from: Optimizer updates that the run goes on from; the records of later ones are
+            dropped. ``None`` for a run from the start: it begins its records anew.
+
+    Raises:
+        UserError: The run to go on with has records that cannot be read.
     """
-    del use_visualdl, resumed_from
     output_dir.mkdir(parents=True, exist_ok=True)
-    return Reporters()
+    records = output_dir / "metrics.jsonl"
+    if resumed_from is None:
+        records.unlink(missing_ok=True)
+    else:
+        truncate_after(records, resumed_from)
+    reporters: list[Reporter] = [
+        build_console(),
+        LogFile(output_dir / "train.log"),
+        JsonLines(records),
+        Curves(records, output_dir / "curves.png"),  # after the records that it draws
+    ]
+    if use_visualdl:
+        reporters.append(VisualDL(output_dir / "visualdl", earlier=read_records(records)))
+    return Reporters(reporters)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from ppcls.files import atomic_path, atomic_write, new_folder, write_text
+
+
+def test_a_written_file_is_whole_and_nothing_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    with atomic_write(path) as file:
+        file.write(b"one")
+        assert not path.exists()
+    assert path.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def write_half(path: Path, error: BaseException) -> None:
+    with atomic_write(path) as file:
+        file.write(b"half")
+        raise error
+
+
+def test_the_old_file_stays_when_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="disk"):
+        write_half(path, RuntimeError("disk"))
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        write_half(tmp_path / "a", KeyboardInterrupt())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replaced_file_is_new_for_who_opens_it_and_old_for_who_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    write_text(path, "old")
+    with path.open() as reader:
+        write_text(path, "néw")
+        assert reader.read() == "old"
+    assert path.read_text(encoding="utf-8") == "néw"
+
+
+def test_atomic_path_keeps_suffix_and_folder(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    with atomic_path(path) as temporary:
+        assert temporary.parent == tmp_path
+        assert temporary.suffix == ".png"
+        temporary.write_bytes(b"png")
+    assert path.read_bytes() == b"png"
+
+
+def test_writing_no_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a"):
+        pass
+
+
+def test_the_file_has_the_usual_rights(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    write_text(tmp_path / "atomic", "")
+    rights = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "atomic")]
+    assert rights[0] == rights[1]
+
+
+def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "digits"
+    with new_folder(path) as temporary:
+        (temporary / "list.txt").write_text("x")
+        assert not path.exists()
+    assert (path / "list.txt").read_text() == "x"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def make_half(path: Path) -> None:
+    with new_folder(path) as temporary:
+        (temporary / "list.txt").write_text("x")
+        raise RuntimeError("disk")
+
+
+def test_a_new_folder_that_fails_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="disk"):
+        make_half(tmp_path / "digits")
+    assert list(tmp_path.iterdir()) == []
+
+
+def make_while_another_does(path: Path) -> None:
+    with new_folder(path):
+        path.mkdir()
+        (path / "mine").touch()
+
+
+def test_a_new_folder_never_replaces_one(tmp_path: Path) -> None:
+    (tmp_path / "early").mkdir()
+    with pytest.raises(FileExistsError), new_folder(tmp_path / "early"):
+        pass
+    with pytest.raises(FileExistsError):
+        make_while_another_does(tmp_path / "late")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["early", "late"]
+    assert (tmp_path / "late" / "mine").exists()
