@@ -26,7 +26,6 @@ from ppcls.data.window import Maths, random_window
 
 Array = NDArray[Any]
 
-_CV2 = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR}
 _PIL = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -86,7 +85,7 @@ def _(spec: DecodeImage, image: bytes, draws: NDArray[np.float32]) -> Array:
 def _resample(spec: ResizeImage | RandCropImage, image: Array, width: int, height: int) -> Array:
     if spec.backend == "pil":
         return np.asarray(Image.fromarray(image).resize((width, height), _PIL[spec.interpolation]))
-    return cv2.resize(image, (width, height), interpolation=_CV2[spec.interpolation])
+    return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
 def size_for_short_side(height: int, width: int, short: int) -> tuple[int, int]:
@@ -128,9 +127,7 @@ def _(spec: RandFlipImage, image: np.ndarray, draws: NDArray[np.float32]) -> Arr
 
 @apply.register
 def _(spec: NormalizeImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
-    shape = (-1, 1, 1) if spec.order == "chw" else (1, 1, -1)
-    mean = np.reshape(np.asarray(spec.mean, np.float32), shape)
-    std = np.reshape(np.asarray(spec.std, np.float32), shape)
+    mean, std = np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32)
     return (image.astype(np.float32) * np.float32(spec.scale) - mean) / std
 
 

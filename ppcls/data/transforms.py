@@ -72,10 +72,8 @@ class _Resampling(Transform):
 
     @model_validator(mode="after")
     def _check_pair(self) -> _Resampling:
-        if self.backend == "cv2" and self.interpolation in ("bicubic", "lanczos"):
-            raise ValueError(
-                f"'{self.interpolation}' differs between cv2 and DALI; use backend: pil, or bilinear"
-            )
+        if self.backend == "cv2" and self.interpolation != "bilinear":
+            raise ValueError(f"cv2's {self.interpolation} sampling is its own; use backend: pil, or bilinear")
         return self
 
 

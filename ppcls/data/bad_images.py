@@ -1,0 +1,63 @@
+"""Names the images that a batch failed on."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.data.index import Index
+from ppcls.data.numpy_ops import DecodeError, apply
+from ppcls.data.transforms import DecodeImage
+from ppcls.errors import UserError
+
+_SHOWN = 10
+
+
+class BadImageError(UserError):
+    """Images that can't be read or decoded, each with its place in the list and the reason."""
+
+
+def read_image(path: bytes) -> bytes:
+    """Reads a file.
+
+    Raises:
+        DecodeError: It is missing, empty, a folder, or can't be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise DecodeError((error.strerror or str(error)).lower()) from None
+    if not data:
+        raise DecodeError("the file is empty")
+    return data
+
+
+def describe_sample(index: Index, position: int, reason: str) -> str:
+    """Returns ``path (list, line N): reason``."""
+    return f"{os.fsdecode(index.path(position))} ({index.where(position)}): {reason}"
+
+
+def explain_failure(index: Index, positions: NDArray[np.int64], error: RuntimeError) -> UserError | RuntimeError:
+    """Finds out which images made a batch fail.
+
+    Args:
+        index: The samples.
+        positions: [N] of the batches that were under way.
+        error: What the loader said.
+
+    Returns:
+        A `BadImageError` that names the images; ``error`` where all of them decode.
+    """
+    bad = []
+    for position in dict.fromkeys(positions.tolist()):
+        try:
+            apply(DecodeImage(), read_image(index.path(position)), np.zeros(0, np.float32))
+        except DecodeError as reason:
+            bad.append(describe_sample(index, position, str(reason)))
+    if not bad:
+        return error
+    more = [f"… and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
+    return BadImageError("\n".join([*bad[:_SHOWN], *more]))

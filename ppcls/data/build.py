@@ -1,0 +1,60 @@
+"""From a split of the config to its loader: the only place that reads ``use_dali``."""
+
+from __future__ import annotations
+
+from ppcls.config.schema import Config
+from ppcls.config.sections import Split
+from ppcls.data.batch import Loader
+from ppcls.data.index import Index, read_index
+from ppcls.data.order import Order
+from ppcls.data.transforms import plan_chain
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime
+
+
+def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bool) -> Loader:
+    """Builds the loader of one split for this rank.
+
+    Args:
+        config: The whole config.
+        split: ``DataLoader.Train`` or ``DataLoader.Eval``.
+        runtime: Rank, world, device and cores.
+        training: Whether batches train: then they are shuffled as the sampler says, and a global batch
+            larger than the dataset is an error. Evaluation takes each sample once, in order.
+
+    Raises:
+        UserError: The dataset can't be read, is empty, has wrong lines, or is smaller than a batch.
+    """
+    index = read_index(split.dataset, config.Arch.class_num)
+    sampler = split.sampler
+    order = Order(
+        size=len(index),
+        batch_size=sampler.batch_size,
+        seed=config.Global.seed,
+        rank=runtime.rank,
+        world=runtime.world,
+        shuffle=sampler.shuffle and training,
+        drop_last=sampler.drop_last and training,
+        accumulate=config.Global.update_freq if training else 1,
+    )
+    if training and order.global_batch > order.size:
+        _refuse_small(index, order)
+    ops = plan_chain(split.dataset.transform_ops, "CHW" if config.Arch.data_format == "NCHW" else "HWC")
+    if not config.Global.use_dali:
+        from ppcls.data.paddle_loader import PaddleLoader
+
+        return PaddleLoader(index, order, ops, split.loader.num_workers, split.loader.use_shared_memory)
+    from ppcls.data.dali_loader import DaliLoader
+
+    dali = split.loader.dali
+    return DaliLoader(
+        index, order, ops, runtime.device_id, dali.num_threads or runtime.cores, dali.prefetch_queue_depth
+    )
+
+
+def _refuse_small(index: Index, order: Order) -> None:
+    ranks = f" x {order.world} processes" if order.world > 1 else ""
+    raise UserError(
+        f"{index.source}: {order.size} images are fewer than one batch of {order.batch_size}{ranks}; "
+        "lower DataLoader.Train.sampler.batch_size"
+    )

@@ -1,0 +1,143 @@
+"""Feeds the training loop by a DALI pipeline, on the CPU or a GPU.
+
+The pipeline is told which samples to read, and their random numbers, by an external source; it reads
+files, decodes and transforms in its own threads, ahead of the training step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from nvidia.dali import Pipeline, fn
+from nvidia.dali.plugin.paddle import DALIGenericIterator
+from numpy.typing import NDArray
+
+from ppcls.data.bad_images import explain_failure
+from ppcls.data.batch import Batch
+from ppcls.data.dali_ops import lower_chain
+from ppcls.data.draws import uniforms
+from ppcls.data.fuse import fuse
+from ppcls.data.index import Index
+from ppcls.data.order import Cursor, Order
+from ppcls.data.transforms import Op, count_draws
+
+
+class _Source:
+    """Answers DALI's question for the next batch, and remembers which batches are under way."""
+
+    def __init__(self, index: Index, order: Order, draws: int) -> None:
+        self._index, self._order, self._draws = index, order, draws
+        self.cursor = Cursor()
+        self.under_way: deque[Cursor] = deque()
+
+    def __call__(self) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], NDArray[np.float32]]:
+        cursor = self.cursor
+        indices = self._order.at(cursor).indices
+        self.under_way.append(cursor)
+        self.cursor = cursor.next(len(self._order))
+        paths = [np.frombuffer(self._index.path(int(i)), np.uint8) for i in indices]
+        return paths, self._index.labels[indices], uniforms(self._order.seed, cursor.epoch, indices, self._draws)
+
+
+class _HostIterator:
+    """What DALIGenericIterator is for GPU pipelines: that class needs a GPU even for batches on the CPU."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def __next__(self) -> list[dict[str, paddle.Tensor]]:
+        outputs = self._pipeline.run()
+        tensors = (paddle.utils.dlpack.from_dlpack(each.as_tensor().__dlpack__()) for each in outputs)
+        return [dict(zip(("image", "label"), tensors, strict=True))]
+
+
+class DaliLoader:
+    """A `ppcls.data.batch.Loader` over DALI.
+
+    Args:
+        index: The samples.
+        order: Which of them when.
+        ops: The chain.
+        device_id: GPU to work on; None for the CPU.
+        threads: CPU threads of the pipeline.
+        prefetch: Batches made ahead.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        order: Order,
+        ops: Sequence[Op],
+        device_id: int | None,
+        threads: int,
+        prefetch: int = 2,
+    ) -> None:
+        self._index, self.order, self._ops = index, order, tuple(ops)
+        self._device_id, self._threads, self._prefetch = device_id, threads, prefetch
+        self._source = _Source(index, order, max(1, count_draws(ops)))
+        self._cursor = Cursor()
+        self._batches: Iterator[list[dict[str, paddle.Tensor]]] | None = None
+
+    def __len__(self) -> int:
+        """Returns the batches of an epoch."""
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields the batches from the present position to the end of the epoch."""
+        epoch = self._cursor.epoch
+        while self._cursor.epoch == epoch:
+            cursor = self._cursor
+            data = self._take(cursor)
+            step = self.order.at(cursor)
+            self._cursor = cursor.next(len(self.order))
+            yield Batch(data["image"], data["label"], step.valid, step.weight, step.update)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position behind the last batch that was yielded."""
+        return self.order.state_dict(self._cursor)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to a position that `state_dict` gave; see `Order.restore` for what is refused."""
+        self._cursor = self.order.restore(state)
+
+    def _take(self, cursor: Cursor) -> dict[str, paddle.Tensor]:
+        """Returns the batch of ``cursor``, dropping batches that were made ahead for another position."""
+        under_way = self._source.under_way
+        if cursor not in under_way:
+            self._source.cursor = cursor
+        try:
+            if self._batches is None:
+                self._batches = self._build()
+            while True:
+                data = next(self._batches)[0]
+                if under_way.popleft() == cursor:
+                    return data
+        except RuntimeError as error:
+            raise explain_failure(self._index, self._order_of(under_way, cursor), error) from error
+
+    def _order_of(self, under_way: deque[Cursor], cursor: Cursor) -> NDArray[np.int64]:
+        return np.concatenate([self.order.at(each).indices for each in (under_way or [cursor])])
+
+    def _build(self) -> Iterator[list[dict[str, paddle.Tensor]]]:
+        pipeline = Pipeline(
+            batch_size=self.order.batch_size,
+            num_threads=self._threads,
+            device_id=self._device_id,
+            prefetch_queue_depth=self._prefetch,
+            exec_dynamic=True,
+        )
+        with pipeline:
+            path, label, draws = fn.external_source(self._source, num_outputs=3, batch=True)
+            encoded = fn.io.file.read(path)
+            if self._device_id is None:
+                pipeline.set_outputs(lower_chain(fuse(self._ops), encoded, draws, "cpu"), label)
+            else:
+                pipeline.set_outputs(lower_chain(fuse(self._ops), encoded, draws, "gpu"), label.gpu())
+        pipeline.build()
+        if self._device_id is None:
+            return _HostIterator(pipeline)  # type: ignore[return-value]
+        return DALIGenericIterator([pipeline], ["image", "label"])  # type: ignore[no-any-return]

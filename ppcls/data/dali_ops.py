@@ -1,0 +1,180 @@
+"""How DALI does each transform, on the CPU or a GPU: specs become nodes of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, Literal
+
+from nvidia.dali import fn, math, types
+
+from ppcls.config.transform import Transform
+from ppcls.data.fuse import CropFlipNormalize, DecodeRandCrop
+from ppcls.data.transforms import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    Op,
+    RandCropImage,
+    RandFlipImage,
+    ResizeImage,
+    ToCHWImage,
+)
+from ppcls.data.window import Maths, Window, random_window
+
+Node = Any  # a DataNode of a graph under construction
+Device = Literal["cpu", "gpu"]
+
+_INTERPOLATION = {
+    "nearest": types.INTERP_NN,
+    "bilinear": types.INTERP_LINEAR,
+    "bicubic": types.INTERP_CUBIC,
+    "lanczos": types.INTERP_LANCZOS3,
+}
+
+
+def _constant(value: float) -> Node:
+    return types.Constant(value, dtype=types.FLOAT)
+
+
+_DALI = Maths(_constant, math.sqrt, math.floor, math.min, math.max)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an op stands in the graph.
+
+    Attributes:
+        device: Where pixels are.
+        draw: Gives the op's random number of that position, a scalar float32 node on the CPU.
+    """
+
+    device: Device
+    draw: Callable[[int], Node]
+
+
+def lower_chain(ops: Sequence[Op], encoded: Node, draws: Node, device: Device) -> Node:
+    """Builds the graph of a whole chain.
+
+    Args:
+        ops: The chain, fused or not.
+        encoded: Node of the files' bytes, on the CPU.
+        draws: Node of the samples' uniform numbers, [count_draws(ops)] float32, on the CPU.
+        device: Where to work on pixels.
+
+    Returns:
+        Node of the images, on ``device``.
+    """
+    node = encoded
+    for op in ops:
+        slot = op.slot
+        node = lower(op.spec, node, Place(device, lambda position, slot=slot: draws[slot + position]))
+    return node
+
+
+@singledispatch
+def lower(spec: Transform, node: Node, place: Place) -> Node:
+    """Adds one transform to the graph; ``node`` is the files' bytes for decoders, else images."""
+    raise NotImplementedError(f"dali_ops knows no {spec.kind}")
+
+
+def _decode_options(spec: DecodeImage, place: Place) -> dict[str, Any]:
+    return {
+        "device": "mixed" if place.device == "gpu" else "cpu",
+        "output_type": types.RGB if spec.to_rgb else types.BGR,
+    }
+
+
+@lower.register
+def _(spec: DecodeImage, node: Any, place: Place) -> Node:
+    return fn.decoders.image(node, **_decode_options(spec, place))
+
+
+def _resize(spec: ResizeImage | RandCropImage, images: Node, **size: Any) -> Node:
+    return fn.resize(
+        images, interp_type=_INTERPOLATION[spec.interpolation], antialias=spec.antialias, **size
+    )
+
+
+@lower.register
+def _(spec: ResizeImage, node: Any, place: Place) -> Node:
+    if spec.size is None:
+        return _resize(spec, node, resize_shorter=spec.resize_short)
+    return _resize(spec, node, resize_x=spec.size[0], resize_y=spec.size[1])
+
+
+@lower.register
+def _(spec: CropImage, node: Any, place: Place) -> Node:
+    # DALI rounds the margin by default; numpy_ops floors it.
+    return fn.crop(node, crop_w=spec.size[0], crop_h=spec.size[1], rounding="truncate")
+
+
+def _window(spec: RandCropImage, shape: Node, place: Place) -> dict[str, Node]:
+    height, width = (fn.cast(shape[axis], dtype=types.FLOAT) for axis in (0, 1))
+    draws = [place.draw(position) for position in range(spec.draws)]
+    window: Window = random_window(spec, height, width, draws, _DALI)
+    return {
+        "start": fn.cast(fn.stack(window.top, window.left), dtype=types.INT32),
+        "shape": fn.cast(fn.stack(window.height, window.width), dtype=types.INT32),
+        "axis_names": "HW",
+    }
+
+
+@lower.register
+def _(spec: RandCropImage, node: Any, place: Place) -> Node:
+    cut = fn.slice(node, **_window(spec, node.shape(device="cpu"), place))
+    return _resize(spec, cut, resize_x=spec.size[0], resize_y=spec.size[1])
+
+
+@lower.register
+def _(spec: DecodeRandCrop, node: Any, place: Place) -> Node:
+    window = _window(spec.crop, fn.peek_image_shape(node), place)
+    cut = fn.decoders.image_slice(node, **window, **_decode_options(spec.decode, place))
+    return _resize(spec.crop, cut, resize_x=spec.crop.size[0], resize_y=spec.crop.size[1])
+
+
+def _coin(place: Place) -> Node:
+    return fn.cast(place.draw(0) < _constant(0.5), dtype=types.INT32)
+
+
+@lower.register
+def _(spec: RandFlipImage, node: Any, place: Place) -> Node:
+    coin = _coin(place)
+    zero = coin * 0
+    return fn.flip(
+        node,
+        horizontal=coin if spec.flip_code in (1, -1) else zero,
+        vertical=coin if spec.flip_code in (0, -1) else zero,
+    )
+
+
+def _normalize(spec: NormalizeImage, node: Node, **more: Any) -> Node:
+    # (pixel * scale - mean) / std with the scale moved into mean and std
+    return fn.crop_mirror_normalize(
+        node,
+        dtype=types.FLOAT,
+        mean=[value / spec.scale for value in spec.mean],
+        std=[value / spec.scale for value in spec.std],
+        **more,
+    )
+
+
+@lower.register
+def _(spec: NormalizeImage, node: Any, place: Place) -> Node:
+    return _normalize(spec, node, output_layout="HWC")
+
+
+@lower.register
+def _(spec: CropFlipNormalize, node: Any, place: Place) -> Node:
+    options: dict[str, Any] = {"output_layout": "CHW" if spec.to_chw else "HWC"}
+    if spec.crop is not None:
+        options |= {"crop_w": spec.crop.size[0], "crop_h": spec.crop.size[1], "rounding": "truncate"}
+    if spec.flip is not None:
+        options["mirror"] = _coin(place)
+    return _normalize(spec.normalize, node, **options)
+
+
+@lower.register
+def _(spec: ToCHWImage, node: Any, place: Place) -> Node:
+    return fn.transpose(node, perm=[2, 0, 1])

@@ -1,0 +1,86 @@
+"""Neighbouring transforms that DALI does in one operator: pure functions from chain to chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ppcls.config.transform import ImageState, Transform
+from ppcls.data.transforms import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    Op,
+    RandCropImage,
+    RandFlipImage,
+    ToCHWImage,
+)
+
+
+class Fused(Transform):
+    """Several transforms in one; at most one of them is random, and the op's slot is that one's."""
+
+    @property
+    def parts(self) -> tuple[Transform, ...]:
+        """The transforms that it replaces, in order."""
+        raise NotImplementedError
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state after all parts."""
+        for part in self.parts:
+            state = part.after(state)
+        return state
+
+
+class DecodeRandCrop(Fused):
+    """Decodes only the window of a random crop."""
+
+    decode: DecodeImage
+    crop: RandCropImage
+
+    @property
+    def parts(self) -> tuple[Transform, ...]:
+        """Decode, crop."""
+        return self.decode, self.crop
+
+
+class CropFlipNormalize(Fused):
+    """Cuts the centre, mirrors, normalizes and lays out in one pass over the pixels."""
+
+    crop: CropImage | None = None
+    flip: RandFlipImage | None = None
+    normalize: NormalizeImage
+    to_chw: ToCHWImage | None = None
+
+    @property
+    def parts(self) -> tuple[Transform, ...]:
+        """Those of the four that are there."""
+        return tuple(part for part in (self.crop, self.flip, self.normalize, self.to_chw) if part is not None)
+
+
+def fuse(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """Replaces runs of transforms by fused ones; the result draws the same numbers from the same slots."""
+    return _fuse_normalize(_fuse_decode(tuple(ops)))
+
+
+def _fuse_decode(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    if len(ops) >= 2:
+        decode, crop = ops[0].spec, ops[1].spec
+        if isinstance(decode, DecodeImage) and isinstance(crop, RandCropImage):
+            return Op(DecodeRandCrop(decode=decode, crop=crop), ops[1].slot), *ops[2:]
+    return ops
+
+
+def _fuse_normalize(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    at = next((i for i, op in enumerate(ops) if isinstance(op.spec, NormalizeImage)), None)
+    if at is None:
+        return ops
+    begin, end = at, at + 1
+    parts: dict[str, Transform] = {"normalize": ops[at].spec}
+    if begin and isinstance(flip := ops[begin - 1].spec, RandFlipImage) and flip.flip_code == 1:
+        parts["flip"], begin = flip, begin - 1
+    slot = ops[begin].slot
+    if begin and isinstance(crop := ops[begin - 1].spec, CropImage):
+        parts["crop"], begin = crop, begin - 1
+    if end < len(ops) and isinstance(to_chw := ops[end].spec, ToCHWImage):
+        parts["to_chw"], end = to_chw, end + 1
+    return (*ops[:begin], Op(CropFlipNormalize.model_validate(parts), slot), *ops[end:])

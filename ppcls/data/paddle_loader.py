@@ -1,0 +1,111 @@
+"""Feeds the training loop by ``paddle.io`` with worker processes: the same samples as DALI, by numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+
+from ppcls.data.bad_images import BadImageError, describe_sample, read_image
+from ppcls.data.batch import Batch
+from ppcls.data.draws import uniforms
+from ppcls.data.index import Index
+from ppcls.data.numpy_ops import run
+from ppcls.data.order import Cursor, Order
+from ppcls.data.transforms import Op, count_draws
+
+Sample = tuple[NDArray[Any], np.int64]
+_FAILED = "ppcls could not read "
+
+
+class _Images(paddle.io.Dataset):  # type: ignore[misc]
+    """Maps (epoch, position) to an image and its label."""
+
+    def __init__(self, index: Index, ops: Sequence[Op], seed: int) -> None:
+        super().__init__()
+        self._index, self._ops, self._seed = index, tuple(ops), seed
+        self._draws = count_draws(ops)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        epoch, position = key
+        draws = uniforms(self._seed, epoch, np.asarray([position]), self._draws)[0]
+        try:
+            image = run(self._ops, read_image(self._index.path(position)), draws)
+        except ValueError as error:
+            raise BadImageError(describe_sample(self._index, position, str(error))) from None
+        return image, self._index.labels[position]
+
+
+class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
+    """Lists the samples of the epoch's remaining steps."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.cursor = Cursor()
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        epoch = self.cursor.epoch
+        for step in range(self.cursor.step, len(self.order)):
+            indices = self.order.at(Cursor(epoch, step)).indices
+            yield [(epoch, position) for position in indices.tolist()]
+
+    def __len__(self) -> int:
+        return len(self.order) - self.cursor.step
+
+
+def _stack(samples: list[Sample]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    images, labels = zip(*samples, strict=True)
+    return np.stack(images), np.asarray(labels, np.int64)
+
+
+class PaddleLoader:
+    """A `ppcls.data.batch.Loader` over ``paddle.io.DataLoader``.
+
+    Args:
+        index: The samples.
+        order: Which of them when.
+        ops: The chain.
+        workers: Processes; 0 reads in this one.
+        use_shared_memory: Hand batches over in shared memory.
+    """
+
+    def __init__(
+        self, index: Index, order: Order, ops: Sequence[Op], workers: int, use_shared_memory: bool = True
+    ) -> None:
+        self.order = order
+        self._steps = _Steps(order)
+        self._cursor = Cursor()
+        self._loader = paddle.io.DataLoader(
+            _Images(index, ops, order.seed),
+            batch_sampler=self._steps,
+            collate_fn=_stack,
+            num_workers=workers,
+            use_shared_memory=use_shared_memory and workers > 0,
+            return_list=True,
+        )
+
+    def __len__(self) -> int:
+        """Returns the batches of an epoch."""
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields the batches from the present position to the end of the epoch."""
+        self._steps.cursor = self._cursor
+        for image, label in self._loader:
+            step = self.order.at(self._cursor)
+            self._cursor = self._cursor.next(len(self.order))
+            yield Batch(image, label, step.valid, step.weight, step.update)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position behind the last batch that was yielded."""
+        return self.order.state_dict(self._cursor)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to a position that `state_dict` gave; see `Order.restore` for what is refused."""
+        self._cursor = self.order.restore(state)
