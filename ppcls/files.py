@@ -66,8 +66,8 @@ def write_text(path: Path, text: str) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """Lends an empty temporary folder that becomes ``path`` when the block ends well.
 
-    When the block raises, the folder is removed with all in it. Missing parents are made. Only the
-    folder's name is synced, not each file in it.
+    When the block raises, the folder is removed with all in it. Missing parents are made. All that
+    was written is on disk before the folder has its name.
 
     Raises:
         FileExistsError: ``path`` is there, before the block or after it.
@@ -81,6 +81,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield temporary
         if path.exists():
             raise FileExistsError(f"{path} was made by someone else meanwhile")
+        os.sync()  # one call for any number of files
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

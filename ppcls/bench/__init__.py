@@ -1,0 +1,1 @@
+"""Benchmarks, and the data that they need."""
