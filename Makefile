@@ -1,0 +1,87 @@
+# Works from a clean clone with git, make and Python: all else goes into .venv. `make help` lists the goals.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+ifndef DEVICE
+DEVICE := $(shell if [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null; then echo gpu; else echo cpu; fi)
+endif
+ifneq ($(DEVICE),cpu)
+ifneq ($(DEVICE),gpu)
+$(error DEVICE is '$(DEVICE)'; expected cpu or gpu)
+endif
+endif
+
+REQUIREMENTS := $(if $(filter gpu,$(DEVICE)),requirements.txt,requirements-cpu.txt)
+RUN := .venv/bin/python
+RUN26 := .venv-paddle26/bin/python
+# Remembers what a virtual environment was made for; it is made anew when one of these files changes.
+READY := .venv/ready-$(DEVICE)
+READY26 := .venv-paddle26/ready
+INPUTS := requirements-common.txt requirements-dev.txt pyproject.toml
+
+# $(call install,VENV,REQUIREMENTS): a new virtual environment with the requirements and ppcls itself.
+define install
+@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null || { \
+	echo "make: this needs Python 3.10 to 3.12, and '$(PYTHON)' says: $$("$(PYTHON)" --version 2>&1 | tail -1);" \
+		"name another as in: make setup PYTHON=python3.11" >&2; exit 1; }
+@echo "$(1): new virtual environment, $$("$(PYTHON)" --version)"
+@"$(PYTHON)" -m venv --clear $(1)
+@echo "$(1): installing $(2) and requirements-dev.txt (a few minutes the first time)"
+@$(1)/bin/python -m pip install --quiet --disable-pip-version-check -r $(2) -r requirements-dev.txt
+@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+@touch $@
+@echo "$(1): ready"
+endef
+
+.PHONY: help setup quickstart test lint test-gpu test-paddle26 clean
+
+help: ## list the goals
+	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r goal text; do \
+		printf '  %-15s %s\n' "$$goal" "$$text"; done
+
+setup: $(READY) ## make .venv with Paddle, DALI, ppcls and the tools of development
+
+$(READY): $(REQUIREMENTS) $(INPUTS)
+	$(call install,.venv,$(REQUIREMENTS))
+
+$(READY26): requirements.txt $(INPUTS)
+	$(call install,.venv-paddle26,requirements.txt)
+
+QUICKSTART := output/quickstart
+BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model
+
+quickstart: setup ## train on 1,797 real digits, evaluate, predict: a few minutes on two CPU cores
+	$(RUN) tools/dataset.py digits
+	$(RUN) tools/train.py -c configs/quickstart.yaml -o Global.checkpoints=auto
+	$(RUN) tools/eval.py $(BEST)
+	@rm -rf $(QUICKSTART)/samples && mkdir -p $(QUICKSTART)/samples
+	@awk 'NR % 75 == 1' dataset/digits/val_list.txt | while read -r path label; do \
+		cp "dataset/digits/$$path" "$(QUICKSTART)/samples/digit-$$label-$$(basename "$$path")"; done
+	$(RUN) tools/infer.py $(BEST) -o Infer.infer_imgs=$(QUICKSTART)/samples
+	@printf '\n%-12s %s\n' 'Log' '$(QUICKSTART)/train.log' 'Curves' '$(QUICKSTART)/curves.png' \
+		'Records' '$(QUICKSTART)/metrics.jsonl' \
+		'VisualDL' '.venv/bin/visualdl --logdir $(QUICKSTART)/visualdl' \
+		'Checkpoints' '$(QUICKSTART)/' | sed '/^$$/d'
+
+test: setup ## run the tests that need no GPU
+	$(RUN) -m pytest -m "not gpu"
+
+lint: setup ## check style, types and the direction of imports
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	.venv/bin/lint-imports
+
+test-gpu: setup ## run the tests that need an NVIDIA GPU
+	$(RUN) -m pytest -m gpu
+
+test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.2, in .venv-paddle26
+	$(RUN26) -m pytest -m "not gpu"
+
+clean: ## remove virtual environments and caches; dataset/ and output/ stay
+	rm -rf .venv .venv-paddle26 .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	find ppcls tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
