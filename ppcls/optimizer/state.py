@@ -26,6 +26,9 @@ def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
     Returns:
         For each parameter its accumulators, powers of Adam's betas included, and its float32 master weight
         if it has one (``.../master``). These are the optimizer's own tensors, which its next step changes.
+
+    Raises:
+        KeyError: ``optimizer`` has state of a parameter that is not in ``model``.
     """
     _create(optimizer)
     owner: dict[str, str] = {}

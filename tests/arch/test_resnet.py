@@ -61,7 +61,9 @@ def test_logits_are_those_of_paddleclas(reference, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_count_is_the_published_one(name):
-    parameters = build_model(name).parameters()  # Paddle counts the running statistics of batch norm among them
+    parameters = build_model(
+        name
+    ).parameters()  # Paddle counts the running statistics of batch norm among them
     assert sum(each.size for each in parameters if not each.stop_gradient) == PARAMETERS[name]
 
 

@@ -1,0 +1,147 @@
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from ppcls.registry import OPTIMIZERS, SCHEDULES
+
+CONSTANT = {"name": "Constant", "learning_rate": 0.1}
+
+
+def problems(cls, fields):
+    with pytest.raises(ValidationError) as caught:
+        cls.model_validate(fields)
+    return {
+        ".".join(map(str, each["loc"])): each["msg"].removeprefix("Value error, ")
+        for each in caught.value.errors()
+    }
+
+
+def test_paddleclas_resnet50():
+    spec = OPTIMIZERS["Momentum"].model_validate(
+        {
+            "momentum": 0.9,
+            "lr": {
+                "name": "Piecewise",
+                "learning_rate": 0.1,
+                "decay_epochs": [30, 60, 90],
+                "values": [0.1, 0.01, 0.001, 0.0001],
+            },
+            "regularizer": {"name": "L2", "coeff": 0.0001},
+        }
+    )
+    assert spec.lr.values == (0.1, 0.01, 0.001, 0.0001)
+    assert spec.lr.peak == 0.1
+    assert spec.regularizer.coeff == 0.0001
+    dumped = spec.model_dump(mode="json")
+    assert OPTIMIZERS["Momentum"].model_validate(dumped) == spec
+
+
+def test_paddleclas_adamw_clips_only_by_a_key_that_is_read():
+    fields = {
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-8,
+        "weight_decay": 0.05,
+        "no_weight_decay_name": "absolute_pos_embed relative_position_bias_table .bias norm",
+        "one_dim_param_no_weight_decay": True,
+        "lr": {
+            "name": "Cosine",
+            "learning_rate": 1e-3,
+            "eta_min": 1e-5,
+            "warmup_epoch": 20,
+            "warmup_start_lr": 1e-6,
+        },
+    }
+    assert OPTIMIZERS["AdamW"].model_validate({**fields, "clip_norm": 5.0}).clip_norm == 5.0
+    assert OPTIMIZERS["AdamW"].model_validate({**fields, "clip_norm": None}).clip_norm is None
+    assert list(problems(OPTIMIZERS["AdamW"], {**fields, "clip_grad": 5.0})) == ["clip_grad"]
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_bounds(name):
+    cls = OPTIMIZERS[name]
+    assert "lr" in problems(cls, {})
+    assert problems(cls, {"lr": CONSTANT, "clip_norm": 0}) == {"clip_norm": "expected a number > 0, got 0"}
+    both = problems(cls, {"lr": CONSTANT, "clip_norm": 1, "clip_value": 1})
+    assert both == {"": "clip_norm and clip_value exclude each other; give one of them"}
+    if name != "AdamW":
+        bad = problems(cls, {"lr": CONSTANT, "regularizer": {"name": "L1", "coeff": 0.1}})
+        assert list(bad) == ["regularizer.name"]
+        assert list(problems(cls, {"lr": CONSTANT, "weight_decay": 0.1})) == ["weight_decay"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "where", "text"),
+    [
+        ("Constant", {}, "learning_rate", "missing; it has no default"),
+        ("Constant", {"learning_rate": 0}, "learning_rate", "expected a number > 0, got 0"),
+        (
+            "Constant",
+            {"learning_rate": 0.1, "warmup_epoch": 5, "warmup_start_lr": 0.2},
+            "",
+            "warmup_start_lr (0.2) must not exceed the learning rate that the warm-up leads to (0.1)",
+        ),
+        (
+            "Piecewise",
+            {"decay_epochs": [30, 60], "values": [0.1, 0.01]},
+            "",
+            "values must be one more than decay_epochs, but there are 2 values for 2 decay_epochs",
+        ),
+        (
+            "Piecewise",
+            {"decay_epochs": [30, 30], "values": [0.1, 0.01, 0.001]},
+            "",
+            "decay_epochs must increase, but 30 follows 30",
+        ),
+        (
+            "Piecewise",
+            {"decay_epochs": [30], "values": [0.1, 0.01], "learning_rate": 0.2},
+            "",
+            "learning_rate (0.2) differs from values[0] (0.1), which is what counts; "
+            "change both, or leave learning_rate out",
+        ),
+        (
+            "Piecewise",
+            {"decay_epochs": [3], "values": [0.1, 0.01], "warmup_epoch": 5},
+            "",
+            "decay_epochs count from the start of the run, warm-up included, "
+            "but 3 lies within the warm-up of 5 epochs",
+        ),
+        (
+            "MultiStepDecay",
+            {"learning_rate": 0.1, "milestones": [60, 30]},
+            "",
+            "milestones must increase, but 30 follows 60",
+        ),
+        (
+            "Cosine",
+            {"learning_rate": 0.1, "eta_min": 0.2},
+            "",
+            "eta_min (0.2) must not exceed learning_rate (0.1)",
+        ),
+        (
+            "Linear",
+            {"learning_rate": 0.1, "end_lr": 0.2},
+            "",
+            "end_lr (0.2) must not exceed learning_rate (0.1)",
+        ),
+    ],
+)
+def test_schedules_explain_what_is_wrong(name, fields, where, text):
+    assert problems(SCHEDULES[name], fields) == {where: text}
+
+
+def test_a_schedule_longer_than_the_run_is_refused():
+    spec = SCHEDULES["Cosine"](learning_rate=0.1, warmup_epoch=5)
+    spec.check_epochs(6)
+    SCHEDULES["Cosine"](learning_rate=0.1).check_epochs(0)
+    with pytest.raises(ValueError, match=r"warmup_epoch \(5\) must be less than"):
+        spec.check_epochs(5)
+
+
+def test_the_config_never_imports_paddle():
+    modules = "ppcls.config.optimizer, ppcls.config.schedule, ppcls.config.objective"
+    code = f"import sys, {modules}; assert 'paddle' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

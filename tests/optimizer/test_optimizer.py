@@ -1,0 +1,183 @@
+"""Each optimizer against its update written in numpy, and what decays, and clipping."""
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from ppcls.config import optimizer as specs
+from ppcls.optimizer.build import build_optimizer
+
+LR = 0.1
+COEFF = 0.3
+NAMES = ("SGD", "Momentum", "Adam", "AdamW", "RMSProp")
+
+
+def make_spec(name, decay=COEFF, **fields):
+    if name == "AdamW":
+        fields["weight_decay"] = decay
+    elif decay:
+        fields["regularizer"] = {"name": "L2", "coeff": decay}
+    lr = {"name": "Constant", "learning_rate": LR}
+    return getattr(specs, name).model_validate({"lr": lr, **fields})
+
+
+class Model(nn.Layer):
+    """Parameters ``head.weight`` [3, 2], ``head.bias`` [2] and ``pos_embed`` [2, 2]."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+        self.pos_embed = self.create_parameter([2, 2])
+        for index, parameter in enumerate(self.parameters()):
+            rng = np.random.default_rng(index)
+            parameter.set_value(rng.uniform(0.5, 2.0, parameter.shape).astype("float32"))
+
+
+def gradients(model, step):
+    rng = np.random.default_rng(100 + step)
+    return {
+        name: rng.standard_normal(each.shape).astype("float32") for name, each in model.named_parameters()
+    }
+
+
+def values(model):
+    return {name: each.numpy().astype("float64") for name, each in model.named_parameters()}
+
+
+def take_step(optimizer, model, grads):
+    """One step with exactly the gradients ``grads``."""
+    optimizer.clear_grad()
+    loss = sum((each * paddle.to_tensor(grads[name])).sum() for name, each in model.named_parameters())
+    loss.backward()
+    optimizer.step()
+
+
+def sgd(spec, p, g, m, t):
+    return p - LR * g
+
+
+def momentum(spec, p, g, m, t):
+    m["v"] = spec.momentum * m.get("v", 0) + g
+    return p - LR * (g + spec.momentum * m["v"] if spec.use_nesterov else m["v"])
+
+
+def adam(spec, p, g, m, t):
+    m["m"] = spec.beta1 * m.get("m", 0) + (1 - spec.beta1) * g
+    m["v"] = spec.beta2 * m.get("v", 0) + (1 - spec.beta2) * g**2
+    first, second = m["m"] / (1 - spec.beta1**t), m["v"] / (1 - spec.beta2**t)
+    return p - LR * first / (np.sqrt(second) + spec.epsilon)
+
+
+def rmsprop(spec, p, g, m, t):
+    m["s"] = spec.rho * m.get("s", 0) + (1 - spec.rho) * g**2
+    m["v"] = spec.momentum * m.get("v", 0) + LR * g / np.sqrt(m["s"] + spec.epsilon)
+    return p - m["v"]
+
+
+UPDATES = {"SGD": sgd, "Momentum": momentum, "Adam": adam, "AdamW": adam, "RMSProp": rmsprop}
+
+
+def expected(spec, model, steps, exempt=()):
+    """The parameters after ``steps`` steps: decay decoupled in AdamW, part of the gradient elsewhere."""
+    now, memory = values(model), {name: {} for name, _ in model.named_parameters()}
+    for step in range(steps):
+        for name, g in gradients(model, step).items():
+            p = now[name]
+            decay = 0.0 if name in exempt else COEFF
+            if spec.kind == "AdamW":
+                p = p - LR * decay * p
+            else:
+                g = g + decay * p
+            now[name] = UPDATES[spec.kind](spec, p, g.astype("float64"), memory[name], step + 1)
+    return now
+
+
+CASES = [(name, {}) for name in NAMES] + [
+    ("Momentum", {"use_nesterov": True, "momentum": 0.8}),
+    ("Adam", {"beta1": 0.7, "beta2": 0.9, "epsilon": 1e-3}),
+    ("AdamW", {"beta1": 0.7, "beta2": 0.9, "epsilon": 1e-3}),
+    ("RMSProp", {"rho": 0.8, "momentum": 0.5, "epsilon": 1e-2}),
+]
+RULES = [
+    ({}, ()),
+    ({"no_weight_decay_name": "pos_embed .bias"}, ("pos_embed", "head.bias")),
+    ({"one_dim_param_no_weight_decay": True}, ("head.bias",)),
+    ({"one_dim_param_no_weight_decay": True, "no_weight_decay_name": "pos"}, ("pos_embed", "head.bias")),
+]
+
+
+@pytest.mark.parametrize(("rules", "exempt"), RULES)
+@pytest.mark.parametrize(("name", "fields"), CASES)
+def test_updates_are_those_of_the_formulas(name, fields, rules, exempt):
+    spec, model = make_spec(name, **fields, **rules), Model()
+    want = expected(spec, model, 3, exempt)
+    optimizer = build_optimizer(spec, model)
+    for step in range(3):
+        take_step(optimizer, model, gradients(model, step))
+    for key, value in values(model).items():
+        np.testing.assert_allclose(value, want[key], rtol=2e-5, atol=2e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_decay_a_zero_gradient_changes_nothing(name):
+    model = Model()
+    before = values(model)
+    zeros = {key: np.zeros_like(value, dtype="float32") for key, value in before.items()}
+    take_step(build_optimizer(make_spec(name, decay=0.0), model), model, zeros)
+    for key, value in values(model).items():
+        np.testing.assert_array_equal(value, before[key])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_later_optimizer_of_the_same_model_forgets_the_exemptions(name):
+    model = Model()
+    build_optimizer(make_spec(name, one_dim_param_no_weight_decay=True), model)
+    optimizer, before = build_optimizer(make_spec(name), model), values(model)
+    take_step(optimizer, model, {key: np.zeros_like(each, "float32") for key, each in before.items()})
+    assert all((value < before[key]).all() for key, value in values(model).items())
+
+
+def test_clip_norm_is_the_norm_of_all_gradients_together_and_leaves_decay_alone():
+    spec = make_spec("SGD", clip_norm=0.5, one_dim_param_no_weight_decay=True)
+    model = Model()
+    before, grads = values(model), gradients(model, 0)
+    norm = np.sqrt(sum((g.astype("float64") ** 2).sum() for g in grads.values()))
+    assert norm > 0.5
+    take_step(build_optimizer(spec, model), model, grads)
+    for key, value in values(model).items():
+        decay = 0.0 if key == "head.bias" else COEFF
+        want = before[key] - LR * (grads[key] * 0.5 / norm + decay * before[key])
+        np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+
+
+def test_clip_norm_leaves_small_gradients():
+    model = Model()
+    before, grads = values(model), gradients(model, 0)
+    take_step(build_optimizer(make_spec("SGD", decay=0.0, clip_norm=1e3), model), model, grads)
+    for key, value in values(model).items():
+        np.testing.assert_allclose(value, before[key] - LR * grads[key], rtol=1e-6, atol=1e-6)
+
+
+def test_clip_value_cuts_each_element():
+    model = Model()
+    before, grads = values(model), gradients(model, 0)
+    take_step(build_optimizer(make_spec("SGD", decay=0.0, clip_value=0.1), model), model, grads)
+    for key, value in values(model).items():
+        np.testing.assert_allclose(
+            value, before[key] - LR * np.clip(grads[key], -0.1, 0.1), rtol=1e-6, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_set_lr_rules_each_step(name):
+    spec, model = make_spec(name), Model()
+    optimizer = build_optimizer(spec, model)
+    assert optimizer.get_lr() == LR
+    for rate in (0.0, 0.2, 0.0):
+        before = values(model)
+        optimizer.set_lr(rate)
+        take_step(optimizer, model, gradients(model, 0))
+        moved = any((value != before[key]).any() for key, value in values(model).items())
+        # RMSProp's velocity holds past rates: with its momentum at 0, as here, a rate of 0 still stops it
+        assert moved == (rate > 0)

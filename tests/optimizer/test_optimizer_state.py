@@ -1,0 +1,155 @@
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from test_optimizer import NAMES, make_spec
+
+from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.state import load_optimizer_state, optimizer_state
+
+KINDS = {
+    "SGD": (),
+    "Momentum": ("velocity",),
+    "Adam": ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"),
+    "AdamW": ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"),
+    "RMSProp": ("momentum", "mean_square", "mean_grad"),
+}
+TRAINABLE = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+
+
+def build(name, half=False):
+    """A model with batch norm, so with parameters that no optimizer touches, and its optimizer."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1D(8), nn.ReLU(), nn.Linear(8, 3))
+    if half:
+        model.to(dtype="bfloat16")
+    spec = make_spec(name, **({"momentum": 0.5} if name == "RMSProp" else {}))
+    return model, build_optimizer(spec, model, multi_precision=half)
+
+
+def train(model, optimizer, steps):
+    for step in steps:
+        rng = np.random.default_rng(step)
+        image = paddle.to_tensor(rng.standard_normal((4, 6)).astype("float32"))
+        optimizer.set_lr(0.01 * (step + 1))
+        model(image.astype(model[0].weight.dtype)).astype("float32").square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+
+def numbers(tensors):
+    return {key: each.astype("float32").numpy() for key, each in tensors.items()}
+
+
+def assert_same(first, second):
+    first, second = numbers(first), numbers(second)
+    assert first.keys() == second.keys()
+    for key, value in first.items():
+        np.testing.assert_array_equal(value, second[key], err_msg=key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resumes_bit_for_bit_in_a_model_built_later(name, tmp_path):
+    model, optimizer = build(name)
+    train(model, optimizer, range(3))
+    paddle.save(model.state_dict(), str(tmp_path / "model"))
+    paddle.save(optimizer_state(optimizer, model), str(tmp_path / "optimizer"))
+    train(model, optimizer, range(3, 6))
+
+    later, later_optimizer = build(name)
+    assert later[0].weight.name != model[0].weight.name
+    later.set_state_dict(paddle.load(str(tmp_path / "model")))
+    load_optimizer_state(later_optimizer, later, paddle.load(str(tmp_path / "optimizer")))
+    train(later, later_optimizer, range(3, 6))
+    assert_same(model.state_dict(), later.state_dict())
+    assert_same(optimizer_state(optimizer, model), optimizer_state(later_optimizer, later))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_are_the_same_before_and_after_the_first_step(name):
+    model, optimizer = build(name)
+    fresh = set(optimizer_state(optimizer, model))
+    assert fresh == {f"{parameter}/{kind}" for parameter in TRAINABLE for kind in KINDS[name]}
+    train(model, optimizer, range(1))
+    assert set(optimizer_state(optimizer, model)) == fresh
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reading_the_state_early_changes_no_result(name):
+    model, optimizer = build(name)
+    twin, twin_optimizer = build(name)
+    twin.set_state_dict(model.state_dict())
+    optimizer_state(optimizer, model)
+    train(model, optimizer, range(2))
+    train(twin, twin_optimizer, range(2))
+    assert_same(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loads_over_a_state_that_is_already_there(name):
+    model, optimizer = build(name)
+    other, other_optimizer = build(name)
+    train(model, optimizer, range(3))
+    train(other, other_optimizer, range(5, 7))
+    other.set_state_dict(model.state_dict())
+    load_optimizer_state(other_optimizer, other, optimizer_state(optimizer, model))
+    train(model, optimizer, range(3, 5))
+    train(other, other_optimizer, range(3, 5))
+    assert_same(model.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_master_weights_are_part_of_the_state(name):
+    model, optimizer = build(name, half=True)
+    keys = {f"{parameter}/{kind}" for parameter in TRAINABLE for kind in (*KINDS[name], "master")}
+    assert set(optimizer_state(optimizer, model)) == keys
+    kept = {key: value.astype("float32") for key, value in model.state_dict().items()}
+    state = {key: value + 1 for key, value in optimizer_state(optimizer, model).items()}
+    later, later_optimizer = build(name, half=True)
+    later.set_state_dict(model.state_dict())
+    load_optimizer_state(later_optimizer, later, state)
+    assert_same(optimizer_state(later_optimizer, later), state)
+    assert_same(later.state_dict(), kept)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not paddle.device.cuda.device_count(), reason="Paddle trains in half precision only on a GPU"
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_resumes_bit_for_bit_with_master_weights(name):
+    model, optimizer = build(name, half=True)
+    train(model, optimizer, range(3))
+    later, later_optimizer = build(name, half=True)
+    later.set_state_dict(model.state_dict())
+    load_optimizer_state(later_optimizer, later, optimizer_state(optimizer, model))
+    train(model, optimizer, range(3, 6))
+    train(later, later_optimizer, range(3, 6))
+    assert_same(model.state_dict(), later.state_dict())
+    assert_same(optimizer_state(optimizer, model), optimizer_state(later_optimizer, later))
+
+
+def test_a_mismatch_names_every_key_and_loads_nothing():
+    model, optimizer = build("Momentum")
+    state = {key: value + 1 for key, value in optimizer_state(optimizer, model).items()}
+    del state["0.bias/velocity"]
+    state["4.bias/velocity"] = paddle.zeros([3])
+    state["3.bias/velocity"] = paddle.zeros([4])
+    state["1.bias/velocity"] = state["1.bias/velocity"].astype("float64")
+    with pytest.raises(ValueError, match="does not fit") as caught:
+        load_optimizer_state(optimizer, model, state)
+    assert str(caught.value) == (
+        "the optimizer's state does not fit: "
+        "1.bias/velocity: expected float32 [8], got float64 [8]; "
+        "3.bias/velocity: expected float32 [3], got float32 [4]; "
+        "missing 0.bias/velocity; not of this optimizer: 4.bias/velocity"
+    )
+    assert all((value.numpy() == 0).all() for value in optimizer_state(optimizer, model).values())
+
+
+def test_the_state_of_another_optimizer_is_refused():
+    model, optimizer = build("Momentum")
+    _, adam = build("Adam")
+    with pytest.raises(ValueError, match=r"missing 0\.bias/velocity"):
+        load_optimizer_state(optimizer, model, {})
+    with pytest.raises(KeyError):
+        optimizer_state(adam, model)

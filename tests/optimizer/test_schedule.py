@@ -1,0 +1,177 @@
+import math
+from itertools import pairwise
+
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppcls.config import schedule as specs
+from ppcls.optimizer.schedule import build_schedule, decayed
+
+quick = settings(deadline=None, max_examples=60)
+rates = st.floats(1e-4, 10.0)
+shares = st.floats(0.0, 1.0)
+
+
+@st.composite
+def runs(draw, kinds=("Constant", "Piecewise", "MultiStepDecay", "Cosine", "Linear", "Polynomial")):
+    """A schedule of one of ``kinds`` that never rises after the warm-up, epochs, updates per epoch."""
+    epochs = draw(st.integers(2, 12))
+    updates = draw(st.integers(1, 9))
+    warmup = draw(st.integers(0, epochs - 1))
+    kind, peak = draw(st.sampled_from(kinds)), draw(rates)
+    fields = {
+        "warmup_epoch": warmup,
+        "warmup_start_lr": peak * draw(shares),
+        "by_epoch": draw(st.booleans()),
+    }
+    marks = sorted(draw(st.sets(st.integers(max(warmup, 1), epochs + 3), min_size=1, max_size=4)))
+    if kind == "Piecewise":
+        below = draw(st.lists(shares, min_size=len(marks), max_size=len(marks)))
+        fields |= {"decay_epochs": marks, "values": [peak, *sorted((peak * s for s in below), reverse=True)]}
+    else:
+        fields["learning_rate"] = peak
+    if kind == "MultiStepDecay":
+        fields |= {"milestones": marks, "gamma": draw(st.floats(0.01, 1.0))}
+    if kind == "Cosine":
+        fields["eta_min"] = peak * draw(shares)
+    if kind in ("Linear", "Polynomial"):
+        fields |= {"end_lr": peak * draw(shares), "power": draw(st.floats(0.5, 3.0))}
+    return getattr(specs, kind).model_validate(fields), epochs, updates
+
+
+def curve(spec, epochs, updates, extra=0):
+    rate = build_schedule(spec, epochs, updates)
+    return [rate(i) for i in range(epochs * updates + extra)]
+
+
+@quick
+@given(runs())
+def test_rises_to_the_peak_and_never_rises_after_it(run):
+    spec, _, updates = run
+    values = curve(*run, extra=3 * updates)
+    warm = round(spec.warmup_epoch) * updates
+    slack = 1e-12 * spec.peak
+    assert all(a <= b + slack for a, b in pairwise(values[:warm]))
+    assert all(a >= b - slack for a, b in pairwise(values[warm:]))
+    assert all(0 <= value <= spec.peak + slack for value in values)
+    floor = getattr(spec, "eta_min", getattr(spec, "end_lr", 0.0))
+    assert all(value >= floor - slack for value in values[warm:])
+
+
+@quick
+@given(runs())
+def test_is_continuous_at_the_end_of_the_warmup(run):
+    spec, _, updates = run
+    values, warm = curve(*run), round(spec.warmup_epoch) * updates
+    marks = getattr(spec, "milestones", getattr(spec, "decay_epochs", ()))
+    if spec.warmup_epoch not in marks:
+        assert values[warm] == pytest.approx(spec.peak)
+    if warm:
+        assert values[0] == spec.warmup_start_lr
+        steps = spec.warmup_epoch if spec.by_epoch else warm
+        rise = (spec.peak - spec.warmup_start_lr) / steps
+        assert values[warm - 1] + rise == pytest.approx(spec.peak)
+
+
+@quick
+@given(runs())
+def test_by_epoch_holds_within_an_epoch_and_is_the_other_at_its_start(run):
+    spec, epochs, updates = run
+    held = curve(spec.model_copy(update={"by_epoch": True}), epochs, updates)
+    smooth = curve(spec.model_copy(update={"by_epoch": False}), epochs, updates)
+    for epoch in range(epochs):
+        assert set(held[epoch * updates : (epoch + 1) * updates]) == {smooth[epoch * updates]}
+
+
+@quick
+@given(runs())
+def test_depends_on_the_time_in_epochs_only(run):
+    spec, epochs, updates = run
+    assert curve(spec, epochs, 2 * updates)[::2] == curve(spec, epochs, updates)
+
+
+@quick
+@given(runs(kinds=("Cosine", "Linear", "Polynomial")))
+def test_reaches_its_end_with_the_run_and_stays(run):
+    spec, _, _ = run
+    end = spec.eta_min if spec.kind == "Cosine" else spec.end_lr
+    assert curve(*run, extra=2)[-2:] == pytest.approx([end, end])
+
+
+def paddle_curve(scheduler, length):
+    values = []
+    for _ in range(length):
+        values.append(scheduler())
+        scheduler.step()
+    return values
+
+
+@quick
+@given(runs())
+def test_agrees_with_paddle(run):
+    spec, epochs, updates = run
+    spec = spec.model_copy(update={"by_epoch": False})
+    warm, lr = round(spec.warmup_epoch) * updates, paddle.optimizer.lr
+    length = epochs * updates - warm
+    # Paddle's schedulers count from the end of the warm-up, so its milestones do too.
+    marks = [m * updates - warm for m in getattr(spec, "milestones", getattr(spec, "decay_epochs", ()))]
+    after = {
+        "Constant": lambda: lr.LambdaDecay(spec.peak, lambda _: 1.0),
+        "Piecewise": lambda: lr.PiecewiseDecay(marks, list(spec.values)),
+        "MultiStepDecay": lambda: (
+            lr.LambdaDecay(spec.peak, lambda i: spec.gamma ** sum(m <= i for m in marks))
+            if 0 in marks
+            else lr.MultiStepDecay(spec.peak, marks, spec.gamma)
+        ),
+        "Cosine": lambda: lr.CosineAnnealingDecay(spec.peak, length, spec.eta_min),
+        "Linear": lambda: lr.PolynomialDecay(spec.peak, length, spec.end_lr, spec.power),
+        "Polynomial": lambda: lr.PolynomialDecay(spec.peak, length, spec.end_lr, spec.power),
+    }[spec.kind]()
+    if warm and spec.warmup_start_lr < spec.peak:
+        after = lr.LinearWarmup(after, warm, spec.warmup_start_lr, spec.peak)
+        ours = curve(spec, epochs, updates)
+    else:
+        ours = curve(spec, epochs, updates)[warm:]
+    assert ours == pytest.approx(paddle_curve(after, len(ours)), rel=1e-6, abs=1e-9)
+
+
+def test_resnet50_as_paddleclas_trains_it():
+    spec = specs.Piecewise(decay_epochs=(30, 60, 90), values=(0.1, 0.01, 0.001, 0.0001), learning_rate=0.1)
+    rate = build_schedule(spec, 120, 5005)
+    at = {
+        0: 0.1,
+        30 * 5005 - 1: 0.1,
+        30 * 5005: 0.01,
+        60 * 5005 - 1: 0.01,
+        60 * 5005: 0.001,
+        90 * 5005: 0.0001,
+    }
+    assert {update: rate(update) for update in at} == at
+
+
+def test_milestones_count_from_the_start_of_the_run():
+    spec = specs.MultiStepDecay(learning_rate=1.0, milestones=(4,), gamma=0.5, warmup_epoch=2)
+    assert curve(spec, 6, 2) == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5])
+
+
+def test_warmup_may_end_within_an_epoch():
+    spec = specs.Constant(learning_rate=1.0, warmup_epoch=0.5)
+    assert curve(spec, 2, 4) == [0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_cosine_halfway():
+    rate = build_schedule(specs.Cosine(learning_rate=0.5, eta_min=0.1, warmup_epoch=2), 10, 7)
+    assert rate(6 * 7) == pytest.approx(0.3)
+    assert rate(2 * 7 + 14) == pytest.approx(0.1 + 0.2 * (1 + math.cos(math.pi / 4)))
+
+
+def test_a_run_that_is_all_warmup_is_refused():
+    with pytest.raises(ValueError, match=r"warmup_epoch \(5\) must be less than .* run \(5\)"):
+        build_schedule(specs.Cosine(learning_rate=0.5, warmup_epoch=5), 5, 7)
+
+
+def test_a_schedule_without_a_rule_is_refused():
+    with pytest.raises(TypeError, match="no learning rate is defined for the schedule Schedule"):
+        decayed(specs.Schedule(), None)
