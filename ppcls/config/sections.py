@@ -19,6 +19,9 @@ class Global(Section):
     device: Literal["auto", "gpu", "cpu"] = Field("auto", description="auto takes a GPU where there is one")
     seed: Index = Field(0, description="of weights, order and every random transform")
     epochs: Count = 120
+    cpu_threads: Count | None = Field(
+        None, description="Paddle's CPU threads a process; by default the cores that it really has"
+    )
     use_dali: bool = Field(False, description="feed by NVIDIA DALI; otherwise by paddle.io")
     pretrained_model: str | None = Field(
         None, description="weights to start from: .pdparams, .safetensors or a checkpoint folder"

@@ -83,6 +83,8 @@ def check_chain(specs: Sequence[Transform]) -> ImageState:
             raise ChainError(position, str(error)) from None
     if state.encoded:
         raise ChainError(None, "no transform decodes the image; begin with DecodeImage")
+    if state.dtype != "float32":
+        raise ChainError(None, "the model needs float32; end with NormalizeImage")
     if state.size is None:
         raise ChainError(None, "images of different sizes can't make a batch; add CropImage or ResizeImage(size)")
     return state

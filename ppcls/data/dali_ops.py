@@ -93,7 +93,12 @@ def _(spec: DecodeImage, node: Any, place: Place) -> Node:
 
 def _resize(spec: ResizeImage | RandCropImage, images: Node, **size: Any) -> Node:
     return fn.resize(
-        images, interp_type=_INTERPOLATION[spec.interpolation], antialias=spec.antialias, **size
+        images,
+        interp_type=_INTERPOLATION[spec.interpolation],
+        antialias=spec.antialias,
+        # The whole image fills the rounded size, as in numpy_ops, rather than a slightly smaller window.
+        subpixel_scale=False,
+        **size,
     )
 
 

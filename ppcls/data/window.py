@@ -45,15 +45,12 @@ def random_window(spec: RandCropImage, height: Any, width: Any, draws: Any, math
         maths: Functions that work on these values.
     """
     constant, one = maths.constant, maths.constant(1.0)
-
-    def between(low: Any, high: Any, draw: Any) -> Any:
-        return low + (high - low) * draw
-
-    aspect = between(constant(spec.ratio[0]), constant(spec.ratio[1]), draws[0])
+    low, high = spec.ratio
+    aspect = constant(low) + constant(high - low) * draws[0]
     bound = maths.minimum(width / height / aspect, height / width * aspect)
     lowest = maths.minimum(constant(spec.scale[0]), bound)
     highest = maths.minimum(constant(spec.scale[1]), bound)
-    side = maths.sqrt(width * height * between(lowest, highest, draws[1]))
+    side = maths.sqrt(width * height * (lowest + (highest - lowest) * draws[1]))
     root = maths.sqrt(aspect)
 
     def within(value: Any, limit: Any) -> Any:

@@ -1,0 +1,1 @@
+"""The training run: its state, its loop, and what it keeps."""

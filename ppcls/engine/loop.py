@@ -1,0 +1,92 @@
+"""The training loop, top to bottom: train an epoch, evaluate, save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from ppcls.config.sections import Global
+from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
+from ppcls.engine.evaluate import Result
+from ppcls.engine.meter import Meter
+from ppcls.engine.state import TrainState
+from ppcls.engine.step import train_step
+from ppcls.report.record import EvalRecord, Reporter
+
+Evaluator = Callable[[TrainState], Result]
+
+
+def fit(
+    state: TrainState,
+    settings: Global,
+    evaluator: Evaluator | None,
+    checkpoints: Checkpoints,
+    reporter: Reporter,
+) -> None:
+    """Trains from the state's position to the end of the last epoch.
+
+    Args:
+        state: Changed in place.
+        settings: How long, and how often to log, evaluate and save.
+        evaluator: Evaluates the state; None for no evaluation.
+        checkpoints: Where to save.
+        reporter: Who is told.
+    """
+    while state.epoch < settings.epochs:
+        train_epoch(state, settings, checkpoints, reporter)
+        done = state.epoch
+        roles = [LATEST]
+        if evaluator is not None and (done % settings.eval_interval == 0 or done == settings.epochs):
+            if _evaluate(state, evaluator, reporter):
+                roles.append(BEST)
+        if done % settings.save_interval == 0 or done == settings.epochs:
+            roles.append(f"epoch_{done}")
+        checkpoints.save(state, roles)
+
+
+def train_epoch(
+    state: TrainState, settings: Global, checkpoints: Checkpoints, reporter: Reporter
+) -> None:
+    """Trains what is left of the running epoch."""
+    state.network.train()
+    epoch = state.epoch + 1
+    updates_per_epoch = -(-len(state.loader) // settings.update_freq)
+    done = state.step // settings.update_freq
+    meter = Meter(state, settings.epochs, updates_per_epoch)
+    batches = iter(state.loader)
+    while True:
+        with meter.waiting():
+            batch = next(batches, None)
+        if batch is None:
+            return
+        meter.add(train_step(state, batch), batch)
+        if not batch.update:
+            continue
+        done += 1
+        if done % settings.print_batch_step == 0 or done == updates_per_epoch:
+            reporter.train(meter.record(epoch, done))
+        if settings.save_steps and state.update % settings.save_steps == 0 and done < updates_per_epoch:
+            checkpoints.save(state, [LATEST])
+
+
+def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> bool:
+    """Evaluates the weights, or their average where there is one; returns whether they are the best."""
+    with state.ema.applied() if state.ema is not None else nullcontext():
+        result = evaluator(state)
+    score = next(iter(result.metrics.values()))
+    best = math.isfinite(result.loss) and (state.best is None or score > state.best)
+    if best:
+        state.best = score
+    reporter.evaluation(
+        EvalRecord(
+            epoch=state.epoch,
+            update=state.update,
+            loss=result.loss,
+            metrics=result.metrics,
+            images=result.images,
+            seconds=result.seconds,
+            best=best,
+        )
+    )
+    return best

@@ -1,0 +1,107 @@
+"""All that a training run must remember."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from paddle import nn
+
+from ppcls.arch.build import build_model
+from ppcls.config.schema import Config
+from ppcls.data.batch import Loader
+from ppcls.data.build import build_loader
+from ppcls.engine.ema import Ema
+from ppcls.engine.precision import FP32, build_precision
+from ppcls.errors import UserError
+from ppcls.loss.build import Criterion, build_criterion
+from ppcls.metric.build import Metrics, build_metrics
+from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.schedule import build_schedule
+from ppcls.runtime import Runtime
+
+
+@dataclass
+class TrainState:
+    """A run between two batches. What a checkpoint holds is in here, and nothing else changes.
+
+    Attributes:
+        model: The bare model, whose names checkpoints use.
+        network: The model as training calls it: wrapped for data parallelism where there are ranks.
+        optimizer: Over the model's parameters.
+        schedule: Optimizer update, from 0, to learning rate.
+        precision: How forward, backward and step compute.
+        criterion: Logits and labels to mean loss.
+        metrics: Counted while training; None where none is asked for.
+        loader: Feeds training; it knows the position within the run.
+        ema: The weights' moving average, where asked for.
+        runtime: Rank and device.
+        update: Optimizer updates done.
+        best: Metric of the best evaluation so far.
+    """
+
+    model: nn.Layer
+    network: nn.Layer
+    optimizer: Any
+    schedule: Callable[[int], float]
+    precision: FP32
+    criterion: Criterion
+    metrics: Metrics | None
+    loader: Loader
+    ema: Ema | None
+    runtime: Runtime
+    update: int = 0
+    best: float | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done; the running one, from 0."""
+        return int(self.loader.state_dict()["epoch"])
+
+    @property
+    def step(self) -> int:
+        """Batches done in the running epoch."""
+        return int(self.loader.state_dict()["step"])
+
+
+def build_network(config: Config) -> nn.Layer:
+    """Builds the bare model of a config, with fresh weights."""
+    arch = config.Arch
+    return build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel)
+
+
+def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer], None]) -> TrainState:
+    """Builds a run at its beginning.
+
+    Args:
+        config: The whole config.
+        runtime: Rank and device.
+        pretrained: Fills the fresh model before it is cast or wrapped.
+
+    Raises:
+        UserError: The config has no ``DataLoader.Train``, or its data can't be used.
+    """
+    split = config.DataLoader.Train
+    if split is None:
+        raise UserError("training needs DataLoader.Train in the config")
+    loader = build_loader(config, split, runtime, training=True)
+    precision = build_precision(config.AMP, runtime.device)
+    model = build_network(config)
+    pretrained(model)
+    optimizer = build_optimizer(config.Optimizer, model, precision.master_weights)
+    precision.prepare(model, optimizer)
+    updates_per_epoch = -(-len(loader) // config.Global.update_freq)
+    return TrainState(
+        model=model,
+        network=paddle.DataParallel(model) if runtime.world > 1 else model,
+        optimizer=optimizer,
+        schedule=build_schedule(config.Optimizer.lr, config.Global.epochs, updates_per_epoch),
+        precision=precision,
+        criterion=build_criterion(config.Loss.Train),
+        metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
+        loader=loader,
+        ema=Ema(model, config.EMA.decay) if config.EMA is not None else None,
+        runtime=runtime,
+    )

@@ -1,0 +1,54 @@
+"""One training step: the only place that knows gradient accumulation and the precision's calls."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import paddle
+
+from ppcls.data.batch import Batch
+from ppcls.engine.state import TrainState
+
+
+def train_step(state: TrainState, batch: Batch) -> paddle.Tensor:
+    """Takes one batch through forward and backward, and the optimizer where its update ends here.
+
+    Ranks exchange gradients only on the last batch of an update.
+
+    Returns:
+        [1 + metrics] float32 on the device: the loss summed over real samples, then each metric's
+        count. Reading it waits for the device.
+    """
+    network = state.network
+    alone = state.runtime.world == 1 or batch.update
+    with nullcontext() if alone else network.no_sync():
+        with state.precision.forward():
+            logits = network(batch.image)
+        loss = _mean_loss(state, logits, batch)
+        state.precision.backward(loss * batch.weight)
+    if batch.update:
+        state.optimizer.set_lr(state.schedule(state.update))
+        state.precision.step(state.optimizer)
+        state.optimizer.clear_grad(set_to_zero=False)
+        state.update += 1
+        if state.ema is not None:
+            state.ema.update()
+    return _sums(state, logits.detach(), loss.detach(), batch)
+
+
+def _mean_loss(state: TrainState, logits: paddle.Tensor, batch: Batch) -> paddle.Tensor:
+    """Returns the mean loss of the batch's real samples."""
+    if batch.valid == 0:
+        return logits.astype("float32").sum() * 0.0  # this rank still takes part in the exchange
+    if batch.valid < len(batch.label):
+        logits = logits[: batch.valid]
+    return state.criterion(logits, batch.label[: batch.valid])
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def _sums(state: TrainState, logits: paddle.Tensor, loss: paddle.Tensor, batch: Batch) -> paddle.Tensor:
+    sums = (loss * batch.valid).astype("float32").reshape([1])
+    if state.metrics is None:
+        return sums
+    counts = state.metrics.counts(logits[: batch.valid], batch.label[: batch.valid])
+    return paddle.concat([sums, counts.astype("float32")])

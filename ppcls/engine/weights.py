@@ -1,0 +1,171 @@
+"""Arrays in files: safetensors for what we write, and PaddleClas's ``.pdparams`` to start from."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import safetensors.numpy
+from numpy.typing import NDArray
+from paddle import nn
+from safetensors import SafetensorError
+
+from ppcls.errors import UserError
+from ppcls.files import atomic_path
+
+Arrays = dict[str, NDArray[Any]]
+_SHOWN = 5
+
+WEIGHTS = "model.safetensors"
+AVERAGE = "ema.safetensors"
+
+
+def write_arrays(path: Path, tensors: Mapping[str, paddle.Tensor]) -> None:
+    """Writes tensors (float32, float16 or integers) as one safetensors file, atomically."""
+    arrays = {key: np.ascontiguousarray(tensor.numpy()) for key, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        safetensors.numpy.save_file(arrays, temporary)
+
+
+def read_arrays(path: Path) -> Arrays:
+    """Reads a safetensors file.
+
+    Raises:
+        UserError: It is missing or damaged.
+    """
+    try:
+        return dict(safetensors.numpy.load_file(path))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: damaged, or not a safetensors file: {error}") from None
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Admits what a file of weights consists of, and no code."""
+
+    _ALLOWED = frozenset(
+        {
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy.core.multiarray", "scalar"),
+            ("numpy._core.multiarray", "scalar"),
+            ("collections", "OrderedDict"),
+            ("builtins", "tuple"),
+            ("_codecs", "encode"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        # numpy 2 moved these, and files have either spelling: take the running numpy's own.
+        if name == "_reconstruct":
+            return np.empty(0).__reduce__()[0]
+        if name == "scalar":
+            return np.float32(0).__reduce__()[0]
+        return super().find_class(module, name)
+
+
+def read_pdparams(path: Path) -> Arrays:
+    """Reads weights that Paddle pickled, running none of the file's code.
+
+    Raises:
+        UserError: It is missing, damaged, or asks for more than arrays.
+    """
+    try:
+        with path.open("rb") as file:
+            content = _ArraysOnly(file).load()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, EOFError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        raise UserError(f"{path}: damaged, or not a .pdparams file: {error}") from None
+    except pickle.UnpicklingError as error:
+        raise UserError(f"{path}: refused, since a file of weights holds arrays only, and {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a mapping from names to arrays, got {type(content).__name__}")
+    return {
+        str(key): value[1] if isinstance(value, tuple) else value
+        for key, value in content.items()
+        if isinstance(value, (np.ndarray, tuple))
+    }
+
+
+def read_weights(path: Path) -> Arrays:
+    """Reads model weights from wherever they are.
+
+    Args:
+        path: A checkpoint folder (its moving average where it has one), a ``.safetensors`` or a
+            ``.pdparams`` file; the ending ``.pdparams`` may be left out, as PaddleClas does.
+
+    Raises:
+        UserError: Nothing there, or nothing that is weights.
+    """
+    if path.is_dir():
+        average = path / AVERAGE
+        if not (path / WEIGHTS).is_file():
+            raise UserError(f"{path}: not a checkpoint folder: it has no {WEIGHTS}")
+        return read_arrays(average if average.is_file() else path / WEIGHTS)
+    if path.suffix == ".safetensors":
+        return read_arrays(path)
+    if path.suffix != ".pdparams":
+        named = path.with_name(f"{path.name}.pdparams")
+        if not named.is_file():
+            raise UserError(
+                f"{path}: no weights there; expected a checkpoint folder, a .safetensors or a .pdparams file"
+            )
+        path = named
+    return read_pdparams(path)
+
+
+def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
+    """Puts weights into a model, all of them.
+
+    Raises:
+        UserError: A name is missing or unknown, or a shape differs; nothing is changed.
+    """
+    own = model.state_dict()
+    problems = [f"{name}: missing" for name in own.keys() - arrays.keys()]
+    problems += [f"{name}: not in the model" for name in arrays.keys() - own.keys()]
+    problems += [
+        f"{name}: expected {list(own[name].shape)}, got {list(arrays[name].shape)}"
+        for name in own.keys() & arrays.keys()
+        if list(own[name].shape) != list(arrays[name].shape)
+    ]
+    if problems:
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        shown = "; ".join(sorted(problems)[:_SHOWN])
+        raise UserError(f"{source}: weights of another model (is Arch the same?): {shown}{more}")
+    _copy(own, arrays)
+
+
+def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> list[str]:
+    """Fills a model that is about to be trained; a classifier for other classes stays fresh.
+
+    Returns:
+        Names that keep their fresh values because their shape depends on the classes.
+
+    Raises:
+        UserError: Something else differs than the last layer's shape.
+    """
+    own = model.state_dict()
+    fresh = [
+        name
+        for name in own.keys() & arrays.keys()
+        if list(own[name].shape) != list(arrays[name].shape) and name.startswith("fc.")
+    ]
+    kept = {**arrays, **{name: own[name].numpy() for name in fresh}}
+    fill_model(model, kept, source)
+    return sorted(fresh)
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def _copy(own: Mapping[str, paddle.Tensor], arrays: Arrays) -> None:
+    for name, tensor in own.items():
+        tensor.copy_(paddle.to_tensor(arrays[name]).astype(tensor.dtype), True)

@@ -1,0 +1,172 @@
+"""Where a run takes place: rank, device, cores. The only reader of PADDLE_*, FLAGS_*, CUDA_* and OMP_*.
+
+Everything that must be settled before Paddle is imported is settled in `start`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ppcls.config.sections import Global
+from ppcls.errors import UserError
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One process of a run.
+
+    Attributes:
+        rank: Of this process, from 0.
+        world: Number of processes.
+        device: Where the model is.
+        device_id: Which GPU, as Paddle and DALI count; None on a CPU.
+        cores: CPU cores of this process: those it may use, shared among the node's processes.
+        threads: Paddle's CPU threads.
+    """
+
+    rank: int = 0
+    world: int = 1
+    device: Literal["cpu", "gpu"] = "cpu"
+    device_id: int | None = None
+    cores: int = 1
+    threads: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which writes files and reports."""
+        return self.rank == 0
+
+    def describe(self) -> str:
+        """Returns one line for the log."""
+        import paddle
+
+        where = f"GPU {self.device_id}" if self.device == "gpu" else "CPU"
+        return (
+            f"Paddle {paddle.__version__} on {where}, {self.world} process{'es' if self.world > 1 else ''}; "
+            f"{self.cores} cores a process: Paddle {self.threads} threads, DALI {self.cores} unless set"
+        )
+
+
+def usable_cores() -> int:
+    """Returns the CPU cores this process really has: its affinity, less what its cgroup withholds."""
+    cores = len(os.sched_getaffinity(0))
+    limits = [
+        _quota("/sys/fs/cgroup/cpu.max"),
+        _quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+    ]
+    return max(1, min([cores, *(int(limit) for limit in limits if limit is not None and limit >= 1)]))
+
+
+def _quota(*files: str) -> float | None:
+    """Returns the cores of a cgroup's CPU quota (v2: one file, v1: two); None where it has none."""
+    try:
+        quota, period = " ".join(Path(file).read_text() for file in files).split()
+        return None if quota == "max" or int(quota) <= 0 else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def start(settings: Global) -> Runtime:
+    """Settles device, threads and processes, and imports Paddle.
+
+    Raises:
+        UserError: A GPU is asked for and there is none that this Paddle can use.
+    """
+    rank = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
+    world = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+    here = int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
+    cores = max(1, usable_cores() // here)
+    threads = _set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
+    _import_paddle()
+    import paddle
+
+    device = _choose_device(settings.device)
+    device_id = None
+    if device == "gpu":
+        device_id = int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])
+        _try_gpu(device_id)
+        paddle.set_device(f"gpu:{device_id}")
+    else:
+        paddle.set_device("cpu")
+    if world > 1:
+        paddle.distributed.init_parallel_env()
+    paddle.seed(settings.seed)
+    return Runtime(rank, world, device, device_id, cores, threads)
+
+
+def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:
+    """Sets OMP_NUM_THREADS, which Paddle reads at import, and returns it.
+
+    A user's own value stands. Under the launcher a 1 is not the user's: the launcher imports Paddle,
+    which sets 1 where nothing is set, and hands that on.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted is None and given.isdecimal() and not (launched and given == "1"):
+        return int(given)
+    threads = wanted or cores
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    return threads
+
+
+def _import_paddle() -> None:
+    """Imports Paddle without its warnings about threads, which were chosen on purpose, and about ccache."""
+    warnings.filterwarnings("ignore", message="No ccache found")
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        import paddle  # noqa: F401
+    for line in said.getvalue().splitlines():
+        if "OMP_NUM_THREADS" not in line:
+            print(line, file=sys.stderr)  # noqa: T201
+
+
+def _choose_device(wanted: str) -> Literal["cpu", "gpu"]:
+    import paddle
+
+    compiled = paddle.is_compiled_with_cuda()
+    count = paddle.device.cuda.device_count() if compiled else 0
+    if wanted == "cpu" or (wanted == "auto" and count == 0):
+        return "cpu"
+    if not compiled:
+        raise UserError(
+            f"Global.device is gpu, but the installed Paddle {paddle.__version__} is a CPU build; "
+            "install paddlepaddle-gpu (README, 'A GPU machine'), or set Global.device=cpu"
+        )
+    if count == 0:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        because = f"CUDA_VISIBLE_DEVICES is '{visible}'" if visible is not None else "no NVIDIA driver or GPU"
+        raise UserError(f"Global.device is gpu, but Paddle finds none ({because}); set Global.device=cpu")
+    wanted_id = int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])
+    if wanted_id >= count:
+        raise UserError(f"GPU {wanted_id} is asked for, but there are {count}: 0..{count - 1}")
+    return "gpu"
+
+
+def _try_gpu(device_id: int) -> None:
+    """Runs one of Paddle's own kernels, so that a build without kernels for this GPU fails here.
+
+    Raises:
+        UserError: The installed Paddle has no kernels for the GPU.
+    """
+    import paddle
+
+    try:
+        paddle.set_device(f"gpu:{device_id}")
+        paddle.full([8], 2.0).square().sum().numpy()
+    except (OSError, RuntimeError, SystemError) as error:
+        if "no kernel image" not in str(error):
+            raise
+        major, minor = paddle.device.cuda.get_device_capability(device_id)
+        name = paddle.device.cuda.get_device_name(device_id)
+        raise UserError(
+            f"Paddle {paddle.__version__} (CUDA {paddle.version.cuda()}) has no kernels for GPU {device_id}, "
+            f"{name}, of compute capability {major}.{minor}. PyPI's paddlepaddle-gpu 2.6.2 holds 6.1 to 8.6; "
+            "install a newer one from Paddle's own index (README, 'A GPU machine'), "
+            "or set Global.device=cpu"
+        ) from None
