@@ -102,13 +102,9 @@ OPTIMIZERS = Registry(
 )
 SCHEDULES = Registry(
     "learning-rate schedule",
-    _in(
-        "ppcls.config.schedule",
-        "Constant",
-        "Piecewise",
-        "Cosine",
-        "MultiStepDecay",
-        "Linear",
-        "Polynomial",
-    ),
+    {
+        **_in("ppcls.config.schedule", "Constant", "Piecewise", "Cosine", "Linear", "Polynomial"),
+        **_in("ppcls.config.schedule", "MultiStepDecay"),
+        "MultiStep": "ppcls.config.schedule:MultiStepDecay",
+    },
 )

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import paddle
 from paddle import nn
 
+from ppcls.config.schema import Config
 from ppcls.data.batch import Loader
+from ppcls.data.build import build_loader
 from ppcls.engine.precision import FP32
-from ppcls.loss.build import Criterion
-from ppcls.metric.build import Metrics
+from ppcls.errors import UserError
+from ppcls.loss.build import Criterion, build_criterion
+from ppcls.metric.build import Metrics, build_metrics
+from ppcls.runtime import Runtime
+
+Evaluator = Callable[[nn.Layer], "Result"]
 
 
 @dataclass(frozen=True)
@@ -71,4 +79,24 @@ def evaluate(
         metrics={name: count / images for name, count in zip(metrics.names, counts, strict=True)},
         images=round(images),
         seconds=time.perf_counter() - began,
+    )
+
+
+def build_evaluator(config: Config, runtime: Runtime, precision: FP32) -> Evaluator:
+    """Returns what evaluates a bare model on ``DataLoader.Eval``, as often as wanted.
+
+    Raises:
+        UserError: The config has no ``DataLoader.Eval``, or its data can't be used.
+    """
+    if config.DataLoader.Eval is None:
+        raise UserError(
+            "evaluation needs DataLoader.Eval in the config; to train without, set Global.eval_during_train=False"
+        )
+    return partial(
+        evaluate,
+        loader=build_loader(config, config.DataLoader.Eval, runtime, training=False),
+        criterion=build_criterion(config.Loss.Eval),
+        metrics=build_metrics(config.Metric.Eval),
+        precision=precision,
+        world=runtime.world,
     )

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 
 from ppcls.config.sections import Global
 from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
-from ppcls.engine.evaluate import Result
+from ppcls.engine.evaluate import Evaluator
 from ppcls.engine.meter import Meter
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 from ppcls.report.record import EvalRecord, Reporter
-
-Evaluator = Callable[[TrainState], Result]
-
 
 def fit(
     state: TrainState,
@@ -29,7 +25,7 @@ def fit(
     Args:
         state: Changed in place.
         settings: How long, and how often to log, evaluate and save.
-        evaluator: Evaluates the state; None for no evaluation.
+        evaluator: Evaluates the model; None for no evaluation.
         checkpoints: Where to save.
         reporter: Who is told.
     """
@@ -37,9 +33,9 @@ def fit(
         train_epoch(state, settings, checkpoints, reporter)
         done = state.epoch
         roles = [LATEST]
-        if evaluator is not None and (done % settings.eval_interval == 0 or done == settings.epochs):
-            if _evaluate(state, evaluator, reporter):
-                roles.append(BEST)
+        due = done % settings.eval_interval == 0 or done == settings.epochs
+        if evaluator is not None and due and _evaluate(state, evaluator, reporter):
+            roles.append(BEST)
         if done % settings.save_interval == 0 or done == settings.epochs:
             roles.append(f"epoch_{done}")
         checkpoints.save(state, roles)
@@ -73,7 +69,7 @@ def train_epoch(
 def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> bool:
     """Evaluates the weights, or their average where there is one; returns whether they are the best."""
     with state.ema.applied() if state.ema is not None else nullcontext():
-        result = evaluator(state)
+        result = evaluator(state.model)
     score = next(iter(result.metrics.values()))
     best = math.isfinite(result.loss) and (state.best is None or score > state.best)
     if best:

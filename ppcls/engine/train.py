@@ -1,0 +1,71 @@
+"""One training run, put together: state, evaluation, checkpoints, reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paddle import nn
+
+from ppcls.config.load import dump_config
+from ppcls.config.schema import Config
+from ppcls.engine.checkpoint import Checkpoints, resume
+from ppcls.engine.evaluate import build_evaluator
+from ppcls.engine.loop import fit
+from ppcls.engine.state import TrainState, build_state
+from ppcls.engine.weights import read_weights, start_from
+from ppcls.files import write_text
+from ppcls.report.build import Reporters, build_reporters
+from ppcls.runtime import Runtime
+
+
+def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
+    """Trains as the config says, from the start or from a checkpoint.
+
+    Args:
+        config: The whole config.
+        runtime: Rank and device.
+        output_dir: An existing folder that can be written.
+
+    Returns:
+        The state at the end.
+
+    Raises:
+        UserError: Whatever the user must put right.
+    """
+    checkpoints = Checkpoints(output_dir, config)
+    wanted = config.Global.checkpoints
+    folder = checkpoints.find(wanted) if wanted else None
+    if folder is None:
+        checkpoints.refuse_existing()
+    notes = [runtime.describe()]
+    state = build_state(config, runtime, lambda model: notes.extend(_start(config, model)))
+    notes.append(f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch")
+    evaluator = (
+        build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
+    )
+    if folder is not None:
+        resume(state, folder)
+        notes.append(f"resumed {folder}: epoch {state.epoch + 1}, batch {state.step}, update {state.update}")
+    reporter = Reporters()
+    if runtime.is_main:
+        write_text(output_dir / "config.yaml", dump_config(config))
+        reporter = build_reporters(
+            output_dir, config.Global.use_visualdl, None if folder is None else state.update
+        )
+    try:
+        for note in notes:
+            reporter.message(note)
+        fit(state, config.Global, evaluator, checkpoints, reporter)
+        reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
+    finally:
+        reporter.close()
+    return state
+
+
+def _start(config: Config, model: nn.Layer) -> list[str]:
+    source = config.Global.pretrained_model
+    if not source or config.Global.checkpoints:
+        return []
+    fresh = start_from(model, read_weights(Path(source)), source)
+    kept = f"; {', '.join(fresh)} start afresh for {config.Arch.class_num} classes" if fresh else ""
+    return [f"weights from {source}{kept}"]

@@ -1,0 +1,11 @@
+"""Evaluates a model: ``python tools/eval.py -c configs/ResNet50.yaml``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ppcls.cli import evaluate
+
+if __name__ == "__main__":
+    sys.exit(evaluate())

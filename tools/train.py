@@ -1,0 +1,11 @@
+"""Trains a model: ``python tools/train.py -c configs/ResNet50.yaml``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ppcls.cli import train
+
+if __name__ == "__main__":
+    sys.exit(train())
