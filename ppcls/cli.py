@@ -97,9 +97,8 @@ def evaluate(argv: Arguments = None) -> None:
     result = build_evaluator(config, run, precision)(model)
     if run.is_main:
         shares = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
-        sys.stdout.write(
-            f"[Eval] {source}: loss {result.loss:.4f} {shares}, {result.images} images, {result.seconds:.1f} s\n"
-        )
+        counted = f"{result.images} images, {result.seconds:.1f} s"
+        sys.stdout.write(f"[Eval] {source}: loss {result.loss:.4f} {shares}, {counted}\n")
 
 
 def find_weights(config: Config) -> Path:

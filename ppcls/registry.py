@@ -14,7 +14,7 @@ from typing import Any
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Returns ``"; did you mean 'X'?"``, or the list of known names where nothing is near."""
+    """Asks ``; did you mean 'X'?``; lists the known names where nothing is near."""
     folded = {each.lower(): each for each in known}
     match = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
     if match:

@@ -90,7 +90,7 @@ def start(settings: Global) -> Runtime:
     device = _choose_device(settings.device)
     device_id = None
     if device == "gpu":
-        device_id = int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])
+        device_id = _selected_gpu()
         _try_gpu(device_id)
         paddle.set_device(f"gpu:{device_id}")
     else:
@@ -142,10 +142,14 @@ def _choose_device(wanted: str) -> Literal["cpu", "gpu"]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         because = f"CUDA_VISIBLE_DEVICES is '{visible}'" if visible is not None else "no NVIDIA driver or GPU"
         raise UserError(f"Global.device is gpu, but Paddle finds none ({because}); set Global.device=cpu")
-    wanted_id = int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])
-    if wanted_id >= count:
-        raise UserError(f"GPU {wanted_id} is asked for, but there are {count}: 0..{count - 1}")
+    if _selected_gpu() >= count:
+        raise UserError(f"GPU {_selected_gpu()} is asked for, but there are {count}: 0..{count - 1}")
     return "gpu"
+
+
+def _selected_gpu() -> int:
+    """Returns the GPU that the launcher chose for this process, as Paddle counts; 0 without a launcher."""
+    return int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])  # noqa: SIM112 - Paddle's spelling
 
 
 def _try_gpu(device_id: int) -> None:

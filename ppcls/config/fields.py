@@ -24,7 +24,9 @@ _FRACTION = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][
 
 def problem(text: str, *loc: int | str) -> InitErrorDetails:
     """Returns one error with its final text, at ``loc`` below the section that raises it."""
-    return InitErrorDetails(type=PydanticCustomError("problem", "{text}", {"text": text}), loc=loc, input=None)
+    return InitErrorDetails(
+        type=PydanticCustomError("problem", "{text}", {"text": text}), loc=loc, input=None
+    )
 
 
 def explain(error: ErrorDetails) -> str:
@@ -108,7 +110,7 @@ class Bound:
     le: float | None = None
 
     def describe(self, source: type) -> str:
-        """Returns text such as ``"an integer > 0"``."""
+        """Says what is expected, such as ``an integer > 0``."""
         limits = [
             f"{sign} {limit:g}"
             for sign, limit in ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
@@ -203,7 +205,6 @@ class Tagged:
                 return _choose(self.registry, value["name"], params)
             except UnknownNameError as error:
                 raise ValidationError.from_exception_data("name", [problem(str(error), "name")]) from None
-
 
         def write(value: Spec) -> dict[str, Any]:
             return {"name": value.kind, **value.model_dump(mode="json")}

@@ -12,7 +12,7 @@ from typing_extensions import Self
 from ppcls.config import sections
 from ppcls.config.fields import Section, Tagged, problem
 from ppcls.config.optimizer import OptimizerSpec
-from ppcls.config.transform import check_chain
+from ppcls.config.transform import Transform, check_chain
 from ppcls.registry import OPTIMIZERS
 
 
@@ -76,7 +76,7 @@ def _metric_problems(config: Config) -> Iterator[InitErrorDetails]:
 
 
 def _image_problems(config: Config) -> Iterator[InitErrorDetails]:
-    chains = [
+    chains: list[tuple[tuple[str, ...], tuple[Transform, ...]]] = [
         (("DataLoader", name, "dataset", "transform_ops"), split.dataset.transform_ops)
         for name in ("Train", "Eval")
         if (split := getattr(config.DataLoader, name)) is not None

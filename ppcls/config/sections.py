@@ -73,7 +73,9 @@ class Arch(Section):
     class_num: Count = 1000
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
     input_image_channel: Count = 3
-    pretrained: Literal[False] = Field(False, description="only False; give a file as Global.pretrained_model")
+    pretrained: Literal[False] = Field(
+        False, description="only False; give a file as Global.pretrained_model"
+    )
 
 
 Losses = tuple[Annotated[CELoss, Keyed(LOSSES)], ...]

@@ -86,5 +86,7 @@ def check_chain(specs: Sequence[Transform]) -> ImageState:
     if state.dtype != "float32":
         raise ChainError(None, "the model needs float32; end with NormalizeImage")
     if state.size is None:
-        raise ChainError(None, "images of different sizes can't make a batch; add CropImage or ResizeImage(size)")
+        raise ChainError(
+            None, "images of different sizes can't make a batch; add CropImage or ResizeImage(size)"
+        )
     return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,7 @@ def read_image(path: bytes) -> bytes:
         DecodeError: It is missing, empty, a folder, or can't be read.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = Path(os.fsdecode(path)).read_bytes()
     except OSError as error:
         raise DecodeError((error.strerror or str(error)).lower()) from None
     if not data:
@@ -40,7 +40,9 @@ def describe_sample(index: Index, position: int, reason: str) -> str:
     return f"{os.fsdecode(index.path(position))} ({index.where(position)}): {reason}"
 
 
-def explain_failure(index: Index, positions: NDArray[np.int64], error: RuntimeError) -> UserError | RuntimeError:
+def explain_failure(
+    index: Index, positions: NDArray[np.int64], error: RuntimeError
+) -> UserError | RuntimeError:
     """Finds out which images made a batch fail.
 
     Args:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import paddle
+from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.plugin.paddle import DALIGenericIterator
-from numpy.typing import NDArray
 
 from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
@@ -40,7 +40,11 @@ class _Source:
         self.under_way.append(cursor)
         self.cursor = cursor.next(len(self._order))
         paths = [np.frombuffer(self._index.path(int(i)), np.uint8) for i in indices]
-        return paths, self._index.labels[indices], uniforms(self._order.seed, cursor.epoch, indices, self._draws)
+        return (
+            paths,
+            self._index.labels[indices],
+            uniforms(self._order.seed, cursor.epoch, indices, self._draws),
+        )
 
 
 class _HostIterator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from ppcls.data.transforms import (
     ResizeImage,
     ToCHWImage,
 )
-from ppcls.data.window import Maths, Window, random_window
+from ppcls.data.window import Maths, random_window
 
 Node = Any  # a DataNode of a graph under construction
 Device = Literal["cpu", "gpu"]
@@ -47,11 +47,11 @@ class Place:
 
     Attributes:
         device: Where pixels are.
-        draw: Gives the op's random number of that position, a scalar float32 node on the CPU.
+        draws: The op's random numbers, scalar float32 nodes on the CPU.
     """
 
     device: Device
-    draw: Callable[[int], Node]
+    draws: Sequence[Node]
 
 
 def lower_chain(ops: Sequence[Op], encoded: Node, draws: Node, device: Device) -> Node:
@@ -68,8 +68,7 @@ def lower_chain(ops: Sequence[Op], encoded: Node, draws: Node, device: Device) -
     """
     node = encoded
     for op in ops:
-        slot = op.slot
-        node = lower(op.spec, node, Place(device, lambda position, slot=slot: draws[slot + position]))
+        node = lower(op.spec, node, Place(device, [draws[op.slot + i] for i in range(op.spec.draws)]))
     return node
 
 
@@ -117,8 +116,7 @@ def _(spec: CropImage, node: Any, place: Place) -> Node:
 
 def _window(spec: RandCropImage, shape: Node, place: Place) -> dict[str, Node]:
     height, width = (fn.cast(shape[axis], dtype=types.FLOAT) for axis in (0, 1))
-    draws = [place.draw(position) for position in range(spec.draws)]
-    window: Window = random_window(spec, height, width, draws, _DALI)
+    window = random_window(spec, height, width, place.draws, _DALI)
     return {
         "start": fn.cast(fn.stack(window.top, window.left), dtype=types.INT32),
         "shape": fn.cast(fn.stack(window.height, window.width), dtype=types.INT32),
@@ -140,7 +138,7 @@ def _(spec: DecodeRandCrop, node: Any, place: Place) -> Node:
 
 
 def _coin(place: Place) -> Node:
-    return fn.cast(place.draw(0) < _constant(0.5), dtype=types.INT32)
+    return fn.cast(place.draws[0] < _constant(0.5), dtype=types.INT32)
 
 
 @lower.register

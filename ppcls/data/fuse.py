@@ -24,6 +24,11 @@ class Fused(Transform):
         """The transforms that it replaces, in order."""
         raise NotImplementedError
 
+    @property
+    def draws(self) -> int:  # type: ignore[override]
+        """Random numbers of all parts."""
+        return sum(part.draws for part in self.parts)
+
     def after(self, state: ImageState) -> ImageState:
         """Returns the state after all parts."""
         for part in self.parts:

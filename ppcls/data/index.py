@@ -40,7 +40,7 @@ class Index:
 
     def path(self, position: int) -> bytes:
         """Returns the whole path of a sample, as the file system spells it."""
-        return os.path.join(os.fsencode(self.root), bytes(self.paths[position]))
+        return os.fsencode(self.root) + b"/" + bytes(self.paths[position])
 
     def where(self, position: int) -> str:
         """Returns where a sample is listed, such as ``train_list.txt, line 7``."""
@@ -110,7 +110,9 @@ def _wrong_with(path: str, found: str, label: str, delimiter: str, class_num: in
 
 
 def _read_folder(root: Path, extensions: tuple[str, ...], class_num: int) -> Index:
-    classes = sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
+    classes = sorted(
+        each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith(".")
+    )
     if not classes:
         raise UserError(f"{root}: expected one sub-folder a class, found none")
     if len(classes) != class_num:

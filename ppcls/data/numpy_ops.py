@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ppcls.config.transform import Transform
 from ppcls.data.transforms import (
     CropImage,
     DecodeImage,
@@ -20,7 +21,6 @@ from ppcls.data.transforms import (
     RandFlipImage,
     ResizeImage,
     ToCHWImage,
-    Transform,
 )
 from ppcls.data.window import Maths, random_window
 
@@ -79,13 +79,13 @@ def _(spec: DecodeImage, image: bytes, draws: NDArray[np.float32]) -> Array:
     pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
     if pixels is None:
         raise DecodeError("not an image that can be decoded")
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if spec.to_rgb else pixels
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if spec.to_rgb else pixels)
 
 
 def _resample(spec: ResizeImage | RandCropImage, image: Array, width: int, height: int) -> Array:
     if spec.backend == "pil":
         return np.asarray(Image.fromarray(image).resize((width, height), _PIL[spec.interpolation]))
-    return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
 
 
 def size_for_short_side(height: int, width: int, short: int) -> tuple[int, int]:

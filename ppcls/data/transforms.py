@@ -112,7 +112,9 @@ class CropImage(Transform):
             found = f"{state.size[1]}x{state.size[0]}"
         else:
             fits = state.shorter is not None and max(width, height) <= state.shorter
-            found = f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
+            found = (
+                f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
+            )
         if not fits:
             raise ValueError(f"a {width}x{height} crop doesn't fit {found}; resize before it")
         return replace(state, size=(height, width), shorter=min(height, width))
@@ -124,7 +126,9 @@ class RandCropImage(_Resampling):
     draws: ClassVar[int] = 4
 
     size: Size
-    scale: tuple[Fraction, Fraction] = Field((0.08, 1.0), description="share of the image's area, min and max")
+    scale: tuple[Fraction, Fraction] = Field(
+        (0.08, 1.0), description="share of the image's area, min and max"
+    )
     ratio: tuple[Positive, Positive] = Field((0.75, 4 / 3), description="width / height, min and max")
 
     @model_validator(mode="after")

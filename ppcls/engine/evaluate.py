@@ -90,7 +90,8 @@ def build_evaluator(config: Config, runtime: Runtime, precision: FP32) -> Evalua
     """
     if config.DataLoader.Eval is None:
         raise UserError(
-            "evaluation needs DataLoader.Eval in the config; to train without, set Global.eval_during_train=False"
+            "evaluation needs DataLoader.Eval in the config; "
+            "to train without, set Global.eval_during_train=False"
         )
     return partial(
         evaluate,

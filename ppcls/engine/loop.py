@@ -13,6 +13,7 @@ from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 from ppcls.report.record import EvalRecord, Reporter
 
+
 def fit(
     state: TrainState,
     settings: Global,
@@ -41,9 +42,7 @@ def fit(
         checkpoints.save(state, roles)
 
 
-def train_epoch(
-    state: TrainState, settings: Global, checkpoints: Checkpoints, reporter: Reporter
-) -> None:
+def train_epoch(state: TrainState, settings: Global, checkpoints: Checkpoints, reporter: Reporter) -> None:
     """Trains what is left of the running epoch."""
     state.network.train()
     epoch = state.epoch + 1

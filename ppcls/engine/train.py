@@ -40,9 +40,7 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     notes = [runtime.describe()]
     state = build_state(config, runtime, lambda model: notes.extend(_start(config, model)))
     notes.append(f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch")
-    evaluator = (
-        build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
-    )
+    evaluator = build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
     if folder is not None:
         resume(state, folder)
         notes.append(f"resumed {folder}: epoch {state.epoch + 1}, batch {state.step}, update {state.update}")
