@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tool with ``argv`` (the command line's where it is None); returns its exit code.
 
-    An error of the user's, or of the disk, is one line on standard error and exit code 1.
+    An error of the user's, or of the disk, is one line on standard error and exit code 1; Ctrl-C gives 130.
     """
     args = _parser().parse_args(argv)
     try:
@@ -59,4 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; nothing was written\n")
+        return 130
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -124,8 +125,13 @@ def _write_all(photos: list[_Photo]) -> None:
     from rich.progress import track
 
     workers = min(os.cpu_count() or 1, 1 + len(photos) // 64)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,  # Ctrl-C is for this process, which then cancels what is left
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
+    with pool:
         written = pool.map(_write, photos, chunksize=16)
         for _ in track(written, description="photographs", total=len(photos)):
             pass
