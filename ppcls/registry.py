@@ -31,7 +31,7 @@ class UnknownNameError(ValueError):
 
 
 class Registry:
-    """One kind of named thing: transforms, architectures, optimizers …
+    """One kind of named thing: transforms, architectures, optimizers.
 
     Args:
         kind: What an entry is, as error messages call it.

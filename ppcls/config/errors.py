@@ -22,8 +22,8 @@ class ConfigError(UserError):
 def place(tree: Any, loc: Sequence[int | str]) -> str:
     """Returns where ``loc`` is in the YAML, such as ``DataLoader.Train.dataset.transform_ops[2].CropImage``.
 
-    pydantic's location leaves out the name of a one-key mapping (``CropImage: {size: 224}``) when the
-    error is inside it; the tree that was read shows it.
+    pydantic's location leaves out the name of a one-key mapping in a list (``- CropImage: {size: 224}``);
+    the tree that was read shows it.
     """
     text, node, in_list = "", tree, False
     for element in loc:
@@ -33,6 +33,8 @@ def place(tree: Any, loc: Sequence[int | str]) -> str:
         in_list = isinstance(element, int)
         text += f"[{element}]" if in_list else f".{element}"
         node = _child(node, element)
+    if in_list and isinstance(node, dict) and len(node) == 1 and isinstance(name := next(iter(node)), str):
+        text += f".{name}"
     return text.lstrip(".")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import reprlib
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -22,6 +24,16 @@ from ppcls.registry import Registry, UnknownNameError, nearest
 _FRACTION = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 8
+
+
+def show(value: Any) -> str:
+    """Returns a value of the YAML as an error shows it: as it is, or shortened."""
+    return _SHORT.repr(value)
+
+
 def problem(text: str, *loc: int | str) -> InitErrorDetails:
     """Returns one error with its final text, at ``loc`` below the section that raises it."""
     return InitErrorDetails(
@@ -31,7 +43,7 @@ def problem(text: str, *loc: int | str) -> InitErrorDetails:
 
 def explain(error: ErrorDetails) -> str:
     """Returns what was expected and what was found, in words for someone who wrote YAML."""
-    context, got = error.get("ctx", {}), repr(error["input"])
+    context, got = error.get("ctx", {}), show(error["input"])
     match error["type"]:
         case "missing":
             return "missing; it has no default"
@@ -45,10 +57,21 @@ def explain(error: ErrorDetails) -> str:
             return f"expected a mapping, got {got}"
         case "tuple_type" | "list_type":
             return f"expected a list, got {got}"
+        case "too_short" | "too_long":
+            few = error["type"] == "too_short"
+            limit = f"at least {context['min_length']}" if few else f"at most {context['max_length']}"
+            return f"expected {limit} item(s), got {got}"
+        case "string_too_short":
+            return f"expected at least {context['min_length']} character(s), got {got}"
         case "value_error":
             return str(context["error"])
         case _:
             return error["msg"]
+
+
+def _follows_from_items(error: ErrorDetails) -> bool:
+    """Whether a list is too short only because items in it are wrong, which have errors of their own."""
+    return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
 
 
 class Section(BaseModel):
@@ -70,14 +93,18 @@ class Section(BaseModel):
         try:
             section = handler(known)
         except ValidationError as error:
-            problems += [problem(explain(each), *each["loc"]) for each in error.errors(include_url=False)]
+            problems += [
+                problem(explain(each), *each["loc"])
+                for each in error.errors(include_url=False)
+                if not _follows_from_items(each)
+            ]
         if problems:
             raise ValidationError.from_exception_data(cls.__name__, problems)
         return section
 
 
 class Spec(Section):
-    """A section that YAML chooses by its class's name: a transform, a loss, an optimizer …"""
+    """A section that YAML chooses by its class's name: a transform, a loss, an optimizer."""
 
     @property
     def kind(self) -> str:
@@ -87,7 +114,7 @@ class Spec(Section):
 
 def expected(what: str, got: Any) -> PydanticCustomError:
     """The error every field type here raises: what was expected, and what was found."""
-    return PydanticCustomError("expected", "expected {what}, got {got}", {"what": what, "got": repr(got)})
+    return PydanticCustomError("expected", "expected {what}, got {got}", {"what": what, "got": show(got)})
 
 
 def read_number(value: Any) -> Any:
@@ -112,7 +139,7 @@ class Bound:
     def describe(self, source: type) -> str:
         """Says what is expected, such as ``an integer > 0``."""
         limits = [
-            f"{sign} {limit:g}"
+            f"{sign} {limit:.12g}"
             for sign, limit in ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
             if limit is not None
         ]
@@ -125,6 +152,7 @@ class Bound:
             and (self.ge is None or value >= self.ge)
             and (self.lt is None or value < self.lt)
             and (self.le is None or value <= self.le)
+            and abs(value) <= sys.float_info.max  # neither infinite nor NaN
         )
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -150,7 +178,7 @@ Decay = Annotated[float, Bound(ge=0, lt=1)]
 
 def _choose(registry: Registry, name: Any, params: Any) -> Spec:
     if not isinstance(name, str):
-        raise expected(f"the name of a {registry.kind}", name)
+        raise expected(f"the name of the {registry.kind}", name)
     cls = cast(type[Spec], registry[name])
     if params is None:
         params = {}
@@ -199,7 +227,7 @@ class Tagged:
             if isinstance(value, Spec):
                 return value
             if not isinstance(value, dict) or "name" not in value:
-                raise expected(f"a mapping with the key 'name', a {self.registry.kind}", value)
+                raise expected(f"a mapping with the key 'name', that of the {self.registry.kind}", value)
             params = {key: each for key, each in value.items() if key != "name"}
             try:
                 return _choose(self.registry, value["name"], params)

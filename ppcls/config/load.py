@@ -11,38 +11,58 @@ import yaml
 from pydantic import ValidationError
 
 from ppcls.config.errors import ConfigError, describe
+from ppcls.config.fields import show
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses duplicate keys and reads ``1e-3`` as a number, as YAML 1.2 does."""
+    """Safe YAML that refuses duplicate keys; ``1e-3`` is a number, as in YAML 1.2, and a date is text."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[Any, yaml.Mark] = {}
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            mark = key_node.start_mark
-            if not isinstance(key, (str, int, float, bool)):
-                raise yaml.constructor.ConstructorError(None, None, "expected a plain key", mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"duplicate key '{key}', first given in line {seen[key].line + 1}", mark
-                )
-            seen[key] = mark
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        mapping = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in mapping.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.composer.ComposerError(None, None, "expected a plain key", key.start_mark)
+            name = (key.tag, key.value)
+            if name in lines:
+                text = f"duplicate key '{key.value}', first given in line {lines[name]}"
+                raise yaml.composer.ComposerError(None, None, text, key.start_mark)
+            lines[name] = key.start_mark.line + 1
+        return mapping
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # PyYAML lets these escape for scalars such as `0x_` and `!!bool maybe`.
+            text = f"can't read this value: {error}"
+            raise yaml.constructor.ConstructorError(None, None, text, node.start_mark) from None
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that `_Loader` would read as a number."""
+
+
+_TIME = "tag:yaml.org,2002:timestamp"
+_Loader.yaml_implicit_resolvers = {
+    first: [each for each in resolvers if each[0] != _TIME]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _each in (_Loader, _Dumper):
+    _each.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+.0123456789"),
+    )
 
 
 def _parse(text: str, source: Path | str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except RecursionError:
+        raise ConfigError(source, ["nested too deeply"]) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -67,16 +87,18 @@ def read_tree(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: can't read this config: {error}") from None
     tree = _parse(text, path)
+    if tree is None:
+        raise ConfigError(path, ["the file is empty; expected sections such as Global and Arch"])
     if not isinstance(tree, dict):
-        raise ConfigError(path, [f"expected a mapping of sections, got {type(tree).__name__}"])
+        raise ConfigError(path, [f"expected sections such as Global and Arch, got {show(tree)}"])
     return tree
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:
     """Sets one value in ``tree``, in place: ``"DataLoader.Train.sampler.batch_size=8"``.
 
-    A number in the path counts list items; the value is read as YAML. A key that is not there is
-    made; validation then says whether it exists.
+    A number in the path counts list items, as ``ops.2`` or ``ops[2]``; the value is read as YAML. A
+    key that is not there is made; validation then says whether it exists.
 
     Raises:
         ConfigError: Not of the form ``path=value``, or the path leads through something that is
@@ -84,7 +106,7 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     """
     source = f"-o {override}"
     path, equals, text = override.partition("=")
-    keys = path.strip().split(".")
+    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if not equals or not all(keys):
         raise ConfigError(source, ["expected path=value, such as Global.epochs=10"])
     value = _parse(text, source)
@@ -104,14 +126,15 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
                 node[key] = {}
             node = node[key]
         else:
-            raise ConfigError(source, [f"{here} is {node!r}, so it has no '{key}'"])
+            raise ConfigError(source, [f"{here} is {show(node)}, so it has no '{key}'"])
 
 
 def _position(key: str, items: list[Any], here: str, source: str) -> int:
-    if not key.isdecimal() or int(key) >= len(items):
-        raise ConfigError(
-            source, [f"{here} is a list: expected a number from 0 to {len(items) - 1}, got '{key}'"]
-        )
+    if not items:
+        raise ConfigError(source, [f"{here} is an empty list, so it has no '{key}'"])
+    if key not in map(str, range(len(items))):
+        last = len(items) - 1
+        raise ConfigError(source, [f"{here} is a list: expected a number from 0 to {last}, got '{key}'"])
     return int(key)
 
 
@@ -146,4 +169,4 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 
 def dump_config(config: Config) -> str:
     """Returns the config with every default filled in, as YAML that `load_config` reads back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from ppcls.config.dataset import Chain, Dataset
-from ppcls.config.fields import Count, Decay, Index, Keyed, Positive, Section, Tagged
+from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Positive, Section, Tagged
 from ppcls.config.objective import CELoss, TopkAcc
 from ppcls.registry import ARCHITECTURES, DATASETS, LOSSES, METRICS, nearest
 
@@ -17,7 +17,9 @@ class Global(Section):
 
     output_dir: str = Field("./output", description="folder of the run: log, curves, checkpoints")
     device: Literal["auto", "gpu", "cpu"] = Field("auto", description="auto takes a GPU where there is one")
-    seed: Index = Field(0, description="of weights, order and every random transform")
+    seed: Annotated[int, Bound(ge=0, lt=2**32)] = Field(
+        0, description="of weights, order and every random transform"
+    )
     epochs: Count = 120
     cpu_threads: Count | None = Field(
         None, description="Paddle's CPU threads a process; by default the cores that it really has"

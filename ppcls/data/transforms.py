@@ -30,15 +30,12 @@ def _need_hwc(state: ImageState) -> None:
 
 def _width_height(value: Any) -> Any:
     """Reads ``224`` or ``[224, 192]`` (width, height, PaddleClas's order)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = (value, value)
-    if (
-        not isinstance(value, (list, tuple))
-        or len(value) != 2
-        or any(isinstance(each, bool) or not isinstance(each, int) or each <= 0 for each in value)
+    sides = value if isinstance(value, (list, tuple)) else (value, value)
+    if len(sides) != 2 or any(
+        isinstance(each, bool) or not isinstance(each, int) or each <= 0 for each in sides
     ):
         raise expected("an integer > 0, or [width, height]", value)
-    return tuple(value)
+    return tuple(sides)
 
 
 Size = Annotated[tuple[int, int], BeforeValidator(_width_height)]

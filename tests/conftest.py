@@ -1,0 +1,70 @@
+"""Photographs in every format that users bring, made once for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from PIL import Image
+from skimage import data
+
+settings.register_profile("ppcls", deadline=None, derandomize=True, database=None)
+settings.load_profile("ppcls")
+
+Save = Callable[[Image.Image, Path], None]
+
+
+def _turn_by_exif(image: Image.Image, path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees to see it upright
+    image.transpose(Image.Transpose.ROTATE_90).save(path, quality=95, subsampling=0, exif=exif)
+
+
+def _save_with_alpha(image: Image.Image, path: Path) -> None:
+    alpha = np.linspace(0, 255, image.width, dtype=np.uint8)[None].repeat(image.height, axis=0)
+    image.putalpha(Image.fromarray(alpha))
+    image.save(path)
+
+
+FORMATS: dict[str, tuple[str, Save]] = {
+    "jpeg420": ("jpg", lambda image, path: image.save(path, quality=92, subsampling=2)),
+    "jpeg444": ("jpg", lambda image, path: image.save(path, quality=92, subsampling=0)),
+    "progressive": ("jpg", lambda image, path: image.save(path, quality=92, progressive=True)),
+    "grey": ("jpg", lambda image, path: image.convert("L").save(path, quality=92)),
+    "cmyk": ("jpg", lambda image, path: image.convert("CMYK").save(path, quality=95)),
+    "turned": ("jpg", _turn_by_exif),
+    "png": ("png", lambda image, path: image.save(path)),
+    "alpha": ("png", _save_with_alpha),
+    "palette": ("png", lambda image, path: image.quantize(64).save(path)),
+    "greypng": ("png", lambda image, path: image.convert("L").save(path)),
+    "bmp": ("bmp", lambda image, path: image.save(path)),
+    "webp": ("webp", lambda image, path: image.save(path, lossless=True)),
+}
+
+
+@pytest.fixture(scope="session")
+def scenes() -> dict[str, Image.Image]:
+    """Three photographs: landscape, portrait, and one with odd sides."""
+    astronaut, chelsea, coffee = (
+        Image.fromarray(getattr(data, name)()) for name in ("astronaut", "chelsea", "coffee")
+    )
+    return {
+        "landscape": coffee.resize((320, 214), Image.Resampling.LANCZOS),
+        "portrait": astronaut.crop((80, 0, 432, 512)).resize((176, 256), Image.Resampling.LANCZOS),
+        "odd": chelsea.crop((7, 5, 440, 294)).resize((217, 145), Image.Resampling.LANCZOS),
+    }
+
+
+@pytest.fixture(scope="session")
+def photos(scenes: dict[str, Image.Image], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """``"jpeg420-portrait"`` and so on, each scene in each format of `FORMATS`, to its file."""
+    folder = tmp_path_factory.mktemp("photos")
+    made = {}
+    for scene, image in scenes.items():
+        for name, (suffix, save) in FORMATS.items():
+            path = made[f"{name}-{scene}"] = folder / f"{name}-{scene}.{suffix}"
+            save(image.copy(), path)
+    return made
