@@ -76,7 +76,10 @@ def apply(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:
 def _(spec: DecodeImage, image: bytes, draws: NDArray[np.float32]) -> Array:
     if not image:
         raise DecodeError("the file is empty")
-    pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
+    try:
+        pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error as error:  # such as more pixels than OpenCV takes
+        raise DecodeError(f"OpenCV refuses to decode it: {error.err}") from None
     if pixels is None:
         raise DecodeError("not an image that can be decoded")
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if spec.to_rgb else pixels)
