@@ -23,6 +23,21 @@ def _check(specs: tuple[Transform, ...]) -> tuple[Transform, ...]:
 Chain = Annotated[tuple[Annotated[Transform, Keyed(TRANSFORMS)], ...], AfterValidator(_check)]
 
 
+def _check_fixed(specs: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    random = [
+        problem("is random, and prediction takes each image as it is; remove it", position, spec.kind)
+        for position, spec in enumerate(specs)
+        if spec.draws
+    ]
+    if random:
+        raise ValidationError.from_exception_data("chain", random)
+    return specs
+
+
+FixedChain = Annotated[Chain, AfterValidator(_check_fixed)]
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+
+
 class Dataset(Spec):
     """Labelled images on disk."""
 
@@ -40,6 +55,4 @@ class ImageNetDataset(Dataset):
 class ImageFolderDataset(Dataset):
     """One sub-folder a class, as torchvision reads it; labels follow the folders' sorted names."""
 
-    extensions: tuple[str, ...] = Field(
-        (".jpg", ".jpeg", ".png", ".bmp", ".webp"), description="endings of image files, in lower case"
-    )
+    extensions: tuple[str, ...] = Field(IMAGE_EXTENSIONS, description="endings of image files, in lower case")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ppcls.config.dataset import Chain, Dataset
+from ppcls.config.dataset import Dataset, FixedChain
 from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Positive, Section, Tagged
 from ppcls.config.objective import CELoss, TopkAcc
 from ppcls.registry import ARCHITECTURES, DATASETS, LOSSES, METRICS, nearest
@@ -148,7 +148,7 @@ class Topk(Section):
 class Infer(Section):
     """Prediction on files."""
 
-    infer_imgs: str | None = Field(None, description="a file or a folder")
+    infer_imgs: str | None = Field(None, description="a file or a folder, where the command line names none")
     batch_size: Count = 10
-    transforms: Chain
+    transforms: FixedChain = Field(description="what happens to each image, in order; nothing random")
     PostProcess: Topk = Topk()
