@@ -11,10 +11,16 @@ from pathlib import Path
 
 from ppcls.config.load import dump_config, load_config
 from ppcls.config.schema import Config
+from ppcls.config.sections import Infer
+from ppcls.data.class_names import read_class_names
+from ppcls.data.image_files import find_images
 from ppcls.errors import UserError
+from ppcls.files import write_text
+from ppcls.runtime import Runtime
 
 Arguments = Sequence[str] | None
 _INTERRUPTED = 130
+_NO_READER = 141
 
 
 def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]:
@@ -99,6 +105,108 @@ def evaluate(argv: Arguments = None) -> None:
         shares = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
         counted = f"{result.images} images, {result.seconds:.1f} s"
         sys.stdout.write(f"[Eval] {source}: loss {result.loss:.4f} {shares}, {counted}\n")
+
+
+@command
+def infer(argv: Arguments = None) -> None:
+    """Predicts image files; fails at the end where some could not be predicted."""
+    arguments = _infer_parser().parse_args(argv)
+    config = read_config(arguments)
+    if config is None:
+        return
+    settings, names = _infer_section(config)
+    given = arguments.images or [settings.infer_imgs]
+    if given == [None]:
+        raise UserError("nothing to predict: name images or folders (before any -o), or set Infer.infer_imgs")
+    output = _claim_file(arguments.output) if arguments.output else None
+    files, source = find_images([Path(each) for each in given]), find_weights(config)
+    from ppcls import runtime
+
+    run = runtime.start(config.Global)
+    _need_one_process(run)
+    from ppcls.infer import Failed, Predicted, Predictor, as_json, refuse_failed
+
+    predicted, failed = list[Predicted](), list[Failed]()
+    for result in Predictor(config, settings, names, source, run).predict(files):
+        if isinstance(result, Failed):
+            failed.append(result)
+            continue
+        predicted.append(result)
+        if not arguments.json:
+            _say(f"{result}\n")
+    if arguments.json:
+        _say(as_json(predicted))
+    if output is not None:
+        _write(output, as_json(predicted))
+    refuse_failed(failed, len(files))
+
+
+@command
+def export(argv: Arguments = None) -> None:
+    """Writes a model for Paddle Inference into ``Global.save_inference_dir``."""
+    config = read_config(parser("Export an image classifier for Paddle Inference.").parse_args(argv))
+    if config is None:
+        return
+    settings, names = _infer_section(config)
+    source, folder = find_weights(config), Path(config.Global.save_inference_dir)
+    from ppcls import runtime
+
+    _need_one_process(runtime.start(config.Global))
+    from ppcls.export import export as export_config
+    from ppcls.export import input_shape
+
+    files = export_config(config, settings, names, source, folder)
+    sys.stdout.write(
+        f"[Export] {source} -> {folder}: {', '.join(files)}, {sum(files.values()) / 1e6:.1f} MB; "
+        f"input {input_shape(config)} float32 {config.Arch.data_format}, any batch size\n"
+    )
+
+
+def _infer_parser() -> argparse.ArgumentParser:
+    made = parser("Predict images.")
+    made.add_argument("images", nargs="*", help="files and folders, before any -o; else Infer.infer_imgs")
+    made.add_argument("--json", action="store_true", help="print one JSON list instead of lines")
+    made.add_argument("--output", metavar="FILE", help="write the JSON list to FILE")
+    return made
+
+
+def _infer_section(config: Config) -> tuple[Infer, tuple[str, ...] | None]:
+    """Returns ``Infer`` with the names of its classes, where a file tells them."""
+    if config.Infer is None:
+        raise UserError("the config has no section Infer, which says how images are prepared (transforms)")
+    listing = config.Infer.PostProcess.class_id_map_file
+    return config.Infer, read_class_names(Path(listing), config.Arch.class_num) if listing else None
+
+
+def _need_one_process(run: Runtime) -> None:
+    if run.world > 1:
+        raise UserError("this tool runs as one process; start it without paddle.distributed.launch")
+
+
+def _say(text: str) -> None:
+    """Writes to stdout; ends the tool quietly where the reader, such as ``head``, has seen enough."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush at exit
+        raise SystemExit(_NO_READER) from None
+
+
+def _claim_file(name: str) -> Path:
+    """Shows, before the work is done, that a file can be written in its folder."""
+    path = Path(name)
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder, expected a file" if path.is_dir() else f"there is no folder {path.parent}"
+        raise UserError(f"--output {name}: {what}")
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UserError(f"{path}: can't be written: {error.strerror}") from None
 
 
 def find_weights(config: Config) -> Path:

@@ -1,0 +1,67 @@
+"""Names of the classes: a file of ``id name`` lines, as PaddleClas's ``class_id_map_file``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ppcls.errors import UserError
+
+_SHOWN = 10
+
+
+def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
+    """Reads the name of every class.
+
+    Args:
+        path: Lines of ``id name`` in any order; a name may contain spaces, empty lines are skipped.
+        class_num: Number of classes of the model.
+
+    Returns:
+        [class_num] names, by class id.
+
+    Raises:
+        UserError: The file can't be read, has wrong lines (all of them, by number), or lacks a class.
+    """
+    names: dict[int, str] = {}
+    problems: list[str] = []
+    for number, line in enumerate(_read(path).splitlines(), start=1):
+        identity, _, name = line.strip().partition(" ")
+        wrong = _wrong_with(identity, name.strip(), names, class_num) if identity else None
+        if wrong:
+            problems.append(f"{path}, line {number}: {wrong}")
+        elif identity:
+            names[int(identity)] = name.strip()
+    missing = [str(each) for each in range(class_num) if each not in names]
+    if missing and not problems:
+        more = ", …" if len(missing) > _SHOWN else ""
+        problems = [
+            f"{path}: names {len(names)} of {class_num} classes (Arch.class_num); "
+            f"no line for class {', '.join(missing[:_SHOWN])}{more}"
+        ]
+    if problems:
+        extra = [f"… and {len(problems) - _SHOWN} more lines"] if len(problems) > _SHOWN else []
+        raise UserError("\n".join([*problems[:_SHOWN], *extra]))
+    return tuple(names[each] for each in range(class_num))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; expected lines of 'id name' (class_id_map_file)") from None
+    except OSError as error:
+        raise UserError(f"{path}: can't read this class_id_map_file: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (class_id_map_file): {error.reason}") from None
+
+
+def _wrong_with(identity: str, name: str, names: dict[int, str], class_num: int) -> str | None:
+    if not (identity.isascii() and identity.isdecimal()):
+        return f"expected 'id name', got {identity!r} as id"
+    if not name:
+        return f"expected 'id name', got no name for class {identity}"
+    if int(identity) >= class_num:
+        return f"class {int(identity)} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
+    if int(identity) in names:
+        return f"class {int(identity)} is named before, {names[int(identity)]!r}"
+    return None

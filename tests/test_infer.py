@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
+
+from ppcls import cli
+from ppcls.config.load import validate
+from ppcls.data.numpy_ops import run
+from ppcls.data.transforms import plan_chain
+from ppcls.engine.state import build_network
+from ppcls.engine.weights import fill_model, read_weights
+
+TOOL = Path(__file__).resolve().parent.parent / "tools" / "infer.py"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_weights(tmp_path_factory.mktemp("weights") / "model.safetensors")
+
+
+@pytest.fixture
+def tree(weights: Path, tmp_path: Path) -> dict[str, Any]:
+    return config_tree(weights, write_names(tmp_path / "names.txt"))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A folder of five images at two levels, and a file that is none."""
+    folder = tmp_path / "images"
+    for seed, name in enumerate(["b.jpg", "a.PNG", "deep/er/c.bmp", "deep/d.jpeg", "z.webp"]):
+        write_image(folder / name, seed)
+    (folder / "notes.txt").write_text("not an image")
+    return folder
+
+
+def infer(tmp_path: Path, tree: dict[str, Any], *arguments: str | Path) -> int:
+    config = write_config(tmp_path / "config.yaml", tree)
+    return cli.infer([*map(str, arguments), "-c", str(config)])
+
+
+def expected_scores(tree: dict[str, Any], file: Path) -> np.ndarray:
+    """Returns [3] float64: what the model itself says of one image, computed step by step."""
+    config = validate(tree, "test")
+    assert config.Infer is not None
+    model = build_network(config)
+    source = Path(str(config.Global.pretrained_model))
+    fill_model(model, read_weights(source), source)
+    model.eval()
+    ops = plan_chain(config.Infer.transforms, "CHW" if config.Arch.data_format == "NCHW" else "HWC")
+    image = run(ops, file.read_bytes(), np.zeros(0, np.float32))
+    logits = model(paddle.to_tensor(image[None])).numpy()[0].astype(np.float64)
+    exponentials = np.exp(logits - logits.max())
+    return exponentials / exponentials.sum()
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_json_holds_the_models_own_scores(
+    tmp_path: Path, tree: dict[str, Any], images: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree["Arch"]["data_format"] = layout
+    assert infer(tmp_path, tree, images, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    names = ["a.PNG", "b.jpg", "deep/d.jpeg", "deep/er/c.bmp", "z.webp"]
+    assert [each["file"] for each in found] == [str(images / name) for name in names]
+    for each in found:
+        scores = expected_scores(tree, Path(each["file"]))
+        best = np.argsort(-scores)[:2]
+        assert [one["class_id"] for one in each["predictions"]] == best.tolist()
+        assert [one["name"] for one in each["predictions"]] == [CLASSES[i] for i in best]
+        # Convolutions may sum in another order for another batch size.
+        np.testing.assert_allclose([one["score"] for one in each["predictions"]], scores[best], atol=1e-5)
+
+
+def test_one_readable_line_an_image(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree["Infer"]["PostProcess"]["topk"] = 3
+    assert infer(tmp_path, tree, images / "b.jpg") == 0
+    scores = expected_scores(tree, images / "b.jpg")
+    best = [f"{i} {CLASSES[i]} {100 * scores[i]:.2f} %" for i in np.argsort(-scores)]
+    assert capsys.readouterr().out == f"{images / 'b.jpg'}: {', '.join(best)}\n"
+
+
+def test_without_names_there_are_ids(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del tree["Infer"]["PostProcess"]["class_id_map_file"]
+    assert infer(tmp_path, tree, images / "b.jpg", "--json", "--output", tmp_path / "out.json") == 0
+    text = capsys.readouterr().out
+    assert (tmp_path / "out.json").read_text() == text
+    assert [one["name"] for one in json.loads(text)[0]["predictions"]] == [None, None]
+    assert infer(tmp_path, tree, images / "b.jpg") == 0
+    assert "None" not in capsys.readouterr().out
+
+
+def test_the_command_line_wins_over_infer_imgs_and_a_file_counts_once(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree["Infer"]["infer_imgs"] = str(images)
+    assert infer(tmp_path, tree) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert infer(tmp_path, tree, images / "deep", images / "z.webp", images / "deep" / "d.jpeg") == 0
+    files = [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert files == [str(images / name) for name in ("deep/d.jpeg", "deep/er/c.bmp", "z.webp")]
+
+
+def test_bad_images_are_named_and_the_others_predicted(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (images / "aa.jpg").write_bytes(b"")
+    (images / "bb.jpg").write_text("not a picture")
+    tree["Infer"]["batch_size"] = 1  # so that a batch has no image at all
+    output = tmp_path / "out.json"
+    assert infer(tmp_path, tree, images, "--output", output) == 1
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == len(json.loads(output.read_text())) == 5
+    assert said.err == (
+        "error: 2 of 7 images could not be predicted\n"
+        f"  {images / 'aa.jpg'}: the file is empty\n"
+        f"  {images / 'bb.jpg'}: not an image that can be decoded\n"
+    )
+
+
+def test_an_image_larger_than_opencv_takes_is_a_bad_image(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_image(images / "huge.png", 1).write_bytes(_png_header(200_000, 200_000))
+    assert infer(tmp_path, tree, images / "huge.png", images / "b.jpg") == 1
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 1
+    assert f"{images / 'huge.png'}: OpenCV refuses to decode it" in said.err
+
+
+def _png_header(width: int, height: int) -> bytes:
+    """Returns the beginning of a PNG that claims a size."""
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([], "nothing to predict: name images or folders (before any -o), or set Infer.infer_imgs"),
+        (["gone.jpg"], "gone.jpg: no such file or folder"),
+        (
+            ["empty"],
+            "empty: no images in this folder; expected files ending in .jpg, .jpeg, .png, .bmp, .webp",
+        ),
+        (["b.jpg", "--output", "gone/out.json"], "--output gone/out.json: there is no folder gone"),
+        (["b.jpg", "--output", "empty"], "--output empty: is a folder, expected a file"),
+    ],
+)
+def test_what_is_not_there_is_one_sentence(
+    tmp_path: Path,
+    tree: dict[str, Any],
+    images: Path,
+    given: list[str],
+    error: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (images / "empty").mkdir()
+    monkeypatch.chdir(images)
+    assert infer(tmp_path, tree, *given) == 1
+    assert capsys.readouterr() == ("", f"error: {error}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("0 a\nbee b\n2 c\n", ", line 2: expected 'id name', got 'bee' as id"),
+        ("0 a\n1\n2 c\n", ", line 2: expected 'id name', got no name for class 1"),
+        ("0 a\n1 b\n2 c\n3 d\n", ", line 4: class 3 is not in 0..2; Arch.class_num is 3"),
+        ("0 a\n1 b\n1 c\n", ", line 3: class 1 is named before, 'b'"),
+        ("0 a\n\n", ": names 1 of 3 classes (Arch.class_num); no line for class 1, 2"),
+        ("", ": names 0 of 3 classes (Arch.class_num); no line for class 0, 1, 2"),
+    ],
+)
+def test_a_wrong_file_of_names_is_an_error_with_its_line(
+    tmp_path: Path,
+    tree: dict[str, Any],
+    images: Path,
+    text: str,
+    error: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text(text)
+    assert infer(tmp_path, tree, images) == 1
+    assert capsys.readouterr() == ("", f"error: {names}{error}\n")
+
+
+def test_a_missing_file_of_names(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "names.txt").unlink()
+    assert infer(tmp_path, tree, images) == 1
+    assert "names.txt: no such file; expected lines of 'id name'" in capsys.readouterr().err
+
+
+def test_a_random_transform_is_a_config_error(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree["Infer"]["transforms"].insert(3, {"RandFlipImage": {}})
+    assert infer(tmp_path, tree, images) == 1
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'config.yaml'}\n"
+        "  Infer.transforms[3].RandFlipImage: is random, and "
+        "prediction takes each image as it is; remove it\n"
+    )
+
+
+def test_a_config_without_infer(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del tree["Infer"]
+    assert infer(tmp_path, tree, images) == 1
+    assert "no section Infer" in capsys.readouterr().err
+
+
+def test_weights_come_from_the_best_model_or_are_missed(
+    tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(tmp_path, tree, images) == 0
+    lines = capsys.readouterr().out
+    del tree["Global"]["pretrained_model"]
+    tree["Global"]["output_dir"] = str(tmp_path / "run")
+    assert infer(tmp_path, tree, images) == 1
+    assert f"there is no {tmp_path / 'run' / 'best_model'}" in capsys.readouterr().err
+    (tmp_path / "run" / "best_model").mkdir(parents=True)
+    shutil.copy(weights, tmp_path / "run" / "best_model" / "model.safetensors")
+    assert infer(tmp_path, tree, images) == 0
+    assert capsys.readouterr().out == lines
+
+
+def test_a_pdparams_file_predicts_the_same(
+    tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(tmp_path, tree, images) == 0
+    lines = capsys.readouterr().out
+    arrays = read_weights(weights)
+    paddle.save({name: paddle.to_tensor(each) for name, each in arrays.items()}, str(tmp_path / "w.pdparams"))
+    tree["Global"]["pretrained_model"] = str(tmp_path / "w.pdparams")
+    assert infer(tmp_path, tree, images) == 0
+    assert capsys.readouterr().out == lines
+
+
+def test_weights_of_another_model_are_refused(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree["Arch"]["class_num"] = 4
+    (tmp_path / "names.txt").write_text("0 a\n1 b\n2 c\n3 d\n")
+    assert infer(tmp_path, tree, images) == 1
+    assert "weights of another model" in capsys.readouterr().err
+
+
+def test_scores_that_are_not_numbers_are_an_error(
+    tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import safetensors.numpy
+
+    arrays = read_weights(weights)
+    arrays["fc.bias"] = np.full_like(arrays["fc.bias"], np.nan)
+    safetensors.numpy.save_file(arrays, tmp_path / "nan.safetensors")
+    tree["Global"]["pretrained_model"] = str(tmp_path / "nan.safetensors")
+    assert infer(tmp_path, tree, images) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "a.PNG: the model's scores are not finite" in said.err
+
+
+def test_precision_is_that_of_evaluation(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree["AMP"] = {"dtype": "bfloat16"}
+    assert infer(tmp_path, tree, images / "b.jpg", "--json") == 0
+    rounded = json.loads(capsys.readouterr().out)[0]["predictions"][0]
+    exact = expected_scores(tree, images / "b.jpg")[rounded["class_id"]]
+    assert 0 < abs(rounded["score"] - exact) < 0.05
+    tree["AMP"] = {"dtype": "float16"}
+    tree["Global"]["device"] = "auto"
+    if not paddle.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
+        assert infer(tmp_path, tree, images) == 1
+        assert "float16 needs a GPU" in capsys.readouterr().err
+
+
+def test_a_name_that_is_not_utf8_is_predicted(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = os.fsdecode(os.fsencode(images) + b"/\xff.jpg")
+    shutil.copy(images / "b.jpg", odd)
+    assert infer(tmp_path, tree, odd) == 0
+    assert "udcff.jpg: " in capsys.readouterr().out
+    assert infer(tmp_path, tree, odd, "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["file"] == odd
+
+
+def test_the_tool_itself_says_nothing_but_the_json(
+    tmp_path: Path, tree: dict[str, Any], images: Path
+) -> None:
+    config = write_config(tmp_path / "config.yaml", tree)
+    command = [sys.executable, str(TOOL), str(images), "-c", str(config), "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len(json.loads(done.stdout)) == 5
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(
+    tmp_path: Path, tree: dict[str, Any], images: Path
+) -> None:
+    config = write_config(tmp_path / "config.yaml", tree)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, str(TOOL), str(images), "-c", str(config)]
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run(command, cwd=tmp_path, stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 141
+    assert "Broken" not in done.stderr

@@ -1,0 +1,11 @@
+"""Writes a model for Paddle Inference: ``python tools/export.py -c configs/ResNet50.yaml``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ppcls.cli import export
+
+if __name__ == "__main__":
+    sys.exit(export())
