@@ -116,8 +116,10 @@ def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:
 
 
 def _import_paddle() -> None:
-    """Imports Paddle without its warnings about threads, which were chosen on purpose, and about ccache."""
-    warnings.filterwarnings("ignore", message="No ccache found")
+    """Imports Paddle, quiet about what is on purpose or no concern: threads, ccache, its info lines."""
+    for text in ("No ccache found", "When training, we now always track global mean"):
+        warnings.filterwarnings("ignore", message=text)
+    os.environ.setdefault("GLOG_minloglevel", "1")
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         import paddle  # noqa: F401

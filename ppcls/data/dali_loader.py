@@ -18,7 +18,7 @@ from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
-from ppcls.data.dali_ops import lower_chain
+from ppcls.data.dali_ops import Device, lower_chain
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import fuse
 from ppcls.data.index import Index
@@ -30,21 +30,21 @@ class _Source:
     """Answers DALI's question for the next batch, and remembers which batches are under way."""
 
     def __init__(self, index: Index, order: Order, draws: int) -> None:
-        self._index, self._order, self._draws = index, order, draws
+        self._index, self._order, self.draws = index, order, draws
         self.cursor = Cursor()
         self.under_way: deque[Cursor] = deque()
 
-    def __call__(self) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], NDArray[np.float32]]:
+    def __call__(self) -> list[Any]:
+        """Returns what the pipeline reads: paths, labels and, if the chain is random, uniform numbers."""
         cursor = self.cursor
         indices = self._order.at(cursor).indices
         self.under_way.append(cursor)
         self.cursor = cursor.next(len(self._order))
         paths = [np.frombuffer(self._index.path(int(i)), np.uint8) for i in indices]
-        return (
-            paths,
-            self._index.labels[indices],
-            uniforms(self._order.seed, cursor.epoch, indices, self._draws),
-        )
+        labels = self._index.labels[indices]
+        if not self.draws:
+            return [paths, labels]
+        return [paths, labels, uniforms(self._order.seed, cursor.epoch, indices, self.draws)]
 
 
 class _HostIterator:
@@ -82,7 +82,7 @@ class DaliLoader:
     ) -> None:
         self._index, self.order, self._ops = index, order, tuple(ops)
         self._device_id, self._threads, self._prefetch = device_id, threads, prefetch
-        self._source = _Source(index, order, max(1, count_draws(ops)))
+        self._source = _Source(index, order, count_draws(ops))
         self._cursor = Cursor()
         self._batches: Iterator[list[dict[str, paddle.Tensor]]] | None = None
 
@@ -135,12 +135,12 @@ class DaliLoader:
             exec_dynamic=True,
         )
         with pipeline:
-            path, label, draws = fn.external_source(self._source, num_outputs=3, batch=True)
+            inputs = 3 if self._source.draws else 2
+            path, label, *draws = fn.external_source(self._source, num_outputs=inputs, batch=True)
             encoded = fn.io.file.read(path)
-            if self._device_id is None:
-                pipeline.set_outputs(lower_chain(fuse(self._ops), encoded, draws, "cpu"), label)
-            else:
-                pipeline.set_outputs(lower_chain(fuse(self._ops), encoded, draws, "gpu"), label.gpu())
+            device: Device = "cpu" if self._device_id is None else "gpu"
+            image = lower_chain(fuse(self._ops), encoded, draws[0] if draws else None, device)
+            pipeline.set_outputs(image, label if device == "cpu" else label.gpu())
         pipeline.build()
         if self._device_id is None:
             return _HostIterator(pipeline)  # type: ignore[return-value]

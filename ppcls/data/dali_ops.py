@@ -60,7 +60,8 @@ def lower_chain(ops: Sequence[Op], encoded: Node, draws: Node, device: Device) -
     Args:
         ops: The chain, fused or not.
         encoded: Node of the files' bytes, on the CPU.
-        draws: Node of the samples' uniform numbers, [count_draws(ops)] float32, on the CPU.
+        draws: Node of the samples' uniform numbers, [count_draws(ops)] float32, on the CPU; None where
+            the chain draws none.
         device: Where to work on pixels.
 
     Returns:

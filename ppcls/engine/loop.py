@@ -32,6 +32,7 @@ def fit(
     """
     while state.epoch < settings.epochs:
         train_epoch(state, settings, checkpoints, reporter)
+        state.share_statistics()
         done = state.epoch
         roles = [LATEST]
         due = done % settings.eval_interval == 0 or done == settings.epochs
@@ -62,6 +63,7 @@ def train_epoch(state: TrainState, settings: Global, checkpoints: Checkpoints, r
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
             reporter.train(meter.record(epoch, done))
         if settings.save_steps and state.update % settings.save_steps == 0 and done < updates_per_epoch:
+            state.share_statistics()
             checkpoints.save(state, [LATEST])
 
 

@@ -65,6 +65,28 @@ class TrainState:
         """Batches done in the running epoch."""
         return int(self.loader.state_dict()["step"])
 
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def share_statistics(self) -> None:
+        """Averages BatchNorm's running statistics over the ranks, each of which sees its own samples.
+
+        Then all ranks evaluate one model, and a checkpoint that rank 0 writes is every rank's. Training
+        itself normalizes by the batch and does not notice.
+        """
+        if self.runtime.world == 1:
+            return
+        own = self.model.state_dict()
+        average = self.ema.state_dict() if self.ema is not None else {}
+        # Paddle keeps running statistics among the parameters, without a gradient.
+        names = [name for name, each in own.items() if each.stop_gradient and each.is_floating_point()]
+        buffers = [own[name] for name in names] + [average[name] for name in names if name in average]
+        if not buffers:
+            return
+        flat = paddle.concat([buffer.flatten().astype("float32") for buffer in buffers])
+        paddle.distributed.all_reduce(flat)
+        means = (flat / self.runtime.world).split([buffer.size for buffer in buffers])
+        for buffer, mean in zip(buffers, means, strict=True):
+            buffer.copy_(mean.reshape(buffer.shape).astype(buffer.dtype), True)
+
 
 def build_network(config: Config) -> nn.Layer:
     """Builds the bare model of a config, with fresh weights."""
