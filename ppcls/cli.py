@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -239,3 +240,29 @@ def claim_output(folder: Path) -> Path:
             f"{folder}: can't write to this output folder: {error.strerror}; set Global.output_dir"
         ) from None
     return folder
+
+
+@command
+def benchmark(argv: Arguments = None) -> None:
+    """Measures speed: ``loader`` compares data loaders."""
+    options = parser("Measure speed on this machine.")
+    options.add_argument("what", choices=["loader"], help="what to measure")
+    options.add_argument("--rounds", type=int, default=5, help="counted epochs of each (%(default)s)")
+    options.add_argument("--workers", type=int, nargs="+", default=[2], help="of paddle.io (%(default)s)")
+    arguments = options.parse_args(argv)
+    config = read_config(arguments)
+    if config is None:
+        return
+    from ppcls import runtime
+
+    run = runtime.start(config.Global)
+    from ppcls.bench.loader import benchmark_loaders
+
+    sys.stdout.write(run.describe() + "\n")
+    speeds = benchmark_loaders(config, run, arguments.workers, max(1, arguments.rounds))
+    for speed in speeds:
+        sys.stdout.write(speed.describe() + "\n")
+    dali = speeds[1]
+    for other in speeds[2:]:
+        gain = statistics.median(a / b for a, b in zip(dali.rates, other.rates, strict=True))
+        sys.stdout.write(f"{dali.name} is {gain:.2f} times {other.name}\n")

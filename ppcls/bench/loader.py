@@ -1,0 +1,186 @@
+"""How fast loaders are on this machine: ours against a bare DALI pipeline and against paddle.io.
+
+All take turns, round by round, so that a machine that slows down slows all of them; what counts is the
+ratio within a round.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from nvidia.dali import Pipeline, fn, types
+
+from ppcls.config.schema import Config
+from ppcls.config.sections import Split
+from ppcls.data.batch import Loader
+from ppcls.data.build import build_loader
+from ppcls.data.index import Index, read_index
+from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, RandFlipImage
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime
+
+Epoch = Callable[[], int]  # runs one epoch, returns its images
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one contender did.
+
+    Attributes:
+        name: Of the contender.
+        rates: Images a second, one per round.
+        ratios: Rate over the first contender's in the same round.
+    """
+
+    name: str
+    rates: tuple[float, ...]
+    ratios: tuple[float, ...]
+
+    def describe(self) -> str:
+        """Returns one line: median and range of the rates, median and range of the ratios."""
+        low, high = min(self.ratios), max(self.ratios)
+        return (
+            f"{self.name:<28} {statistics.median(self.rates):7.0f} img/s "
+            f"({min(self.rates):.0f} to {max(self.rates):.0f}), "
+            f"ratio {statistics.median(self.ratios):.2f} ({low:.2f} to {high:.2f})"
+        )
+
+
+def compare(contenders: dict[str, Epoch], rounds: int, clock: Callable[[], float]) -> list[Speed]:
+    """Runs an epoch of each contender in turn, ``rounds`` times, after one that is not counted.
+
+    Args:
+        contenders: By name; the first is what ratios refer to.
+        rounds: Counted rounds.
+        clock: Seconds.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for counted in range(-1, rounds):
+        for name, epoch in contenders.items():
+            began = clock()
+            images = epoch()
+            if counted >= 0:
+                rates[name].append(images / (clock() - began))
+    base = next(iter(rates.values()))
+    return [
+        Speed(name, tuple(each), tuple(rate / other for rate, other in zip(each, base, strict=True)))
+        for name, each in rates.items()
+    ]
+
+
+def _through(loader: Loader, gpu: bool) -> Epoch:
+    def epoch() -> int:
+        images = sum(batch.valid for batch in loader)
+        if gpu:
+            paddle.device.synchronize()
+        return images
+
+    return epoch
+
+
+def _bare(pipeline: Pipeline, steps: int, batch_size: int) -> Epoch:
+    pipeline.build()
+
+    def epoch() -> int:
+        for _ in range(steps):
+            for output in pipeline.run():
+                output.as_tensor()
+        return steps * batch_size
+
+    return epoch
+
+
+def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) -> Pipeline:
+    """Writes by hand what a DALI tutorial would: its own reader, its own random numbers.
+
+    Raises:
+        UserError: The chain is not decode, random crop, flip, normalize.
+    """
+    match split.dataset.transform_ops[:4]:
+        case (DecodeImage(), RandCropImage() as crop, RandFlipImage(), NormalizeImage() as normalize):
+            pass
+        case _:
+            raise UserError(
+                "the bare pipeline is written for DecodeImage, RandCropImage, RandFlipImage, NormalizeImage; "
+                "DataLoader.Train has another chain"
+            )
+    gpu = runtime.device_id is not None
+    pipeline = Pipeline(
+        batch_size=split.sampler.batch_size,
+        num_threads=split.loader.dali.num_threads or runtime.cores,
+        device_id=runtime.device_id,
+        prefetch_queue_depth=split.loader.dali.prefetch_queue_depth,
+        exec_dynamic=True,
+        seed=1,
+    )
+    with pipeline:
+        encoded, label = fn.readers.file(
+            files=[index.path(i).decode() for i in range(len(index))],
+            labels=index.labels.tolist(),
+            random_shuffle=True,
+            initial_fill=min(len(index), 1024),
+        )
+        image = fn.decoders.image_random_crop(
+            encoded,
+            device="mixed" if gpu else "cpu",
+            random_area=list(crop.scale),
+            random_aspect_ratio=list(crop.ratio),
+        )
+        image = fn.resize(image, resize_x=crop.size[0], resize_y=crop.size[1], antialias=crop.antialias)
+        image = fn.crop_mirror_normalize(
+            image,
+            dtype=types.FLOAT,
+            output_layout=layout,
+            mean=[value / normalize.scale for value in normalize.mean],
+            std=[value / normalize.scale for value in normalize.std],
+            mirror=fn.random.coin_flip(),
+        )
+        pipeline.set_outputs(image, label.gpu() if gpu else label)
+    return pipeline
+
+
+def _with(config: Config, split: Split, *, use_dali: bool, workers: int | None = None) -> tuple[Config, Split]:
+    changed = config.model_copy(update={"Global": config.Global.model_copy(update={"use_dali": use_dali})})
+    if workers is not None:
+        loader = split.loader.model_copy(update={"num_workers": workers})
+        split = split.model_copy(update={"loader": loader})
+    return changed, split
+
+
+def benchmark_loaders(config: Config, runtime: Runtime, workers: Sequence[int], rounds: int) -> list[Speed]:
+    """Times DataLoader.Train under a bare DALI pipeline, our DALI loader and our paddle.io loader.
+
+    Args:
+        config: Its chain is to be decode, random crop, flip, normalize.
+        runtime: Device and cores.
+        workers: Worker processes of paddle.io to try.
+        rounds: Counted epochs of each.
+
+    Raises:
+        UserError: The data can't be used, or the chain is another.
+    """
+    split = config.DataLoader.Train
+    if split is None:
+        raise UserError("the benchmark needs DataLoader.Train in the config")
+    gpu = runtime.device_id is not None
+    index = read_index(split.dataset, config.Arch.class_num)
+    layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
+    steps = len(index) // split.sampler.batch_size
+    contenders: dict[str, Epoch] = {
+        "bare DALI pipeline": _bare(
+            _bare_pipeline(index, split, runtime, layout), steps, split.sampler.batch_size
+        )
+    }
+
+    def add(name: str, **how: Any) -> None:
+        contenders[name] = _through(build_loader(*_with(config, split, **how), runtime, training=True), gpu)
+
+    add("ppcls, DALI", use_dali=True)
+    for count in workers:
+        add(f"ppcls, paddle.io, {count} workers", use_dali=False, workers=count)
+    return compare(contenders, rounds, time.perf_counter)
