@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,17 @@ def write_image(path: Path, seed: int, height: int = 40, width: int = 48) -> Pat
     coarse = np.random.default_rng(seed).integers(0, 256, (4, 5, 3)).astype(np.uint8)
     assert cv2.imwrite(str(path), cv2.resize(coarse, (width, height)))
     return path
+
+
+def write_huge_png(path: Path) -> None:
+    """Writes the beginning of a PNG that claims more pixels than OpenCV takes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 200_000, 200_000, 8, 2, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" * 100))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b""))
 
 
 def config_tree(weights: Path, names: Path | None, layout: str = "NCHW") -> dict[str, Any]:

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
+from small_classifier import (
+    CLASSES,
+    config_tree,
+    write_config,
+    write_huge_png,
+    write_image,
+    write_names,
+    write_weights,
+)
 
 from ppcls import cli
 from ppcls.config.load import validate
@@ -134,23 +142,11 @@ def test_bad_images_are_named_and_the_others_predicted(
 def test_an_image_larger_than_opencv_takes_is_a_bad_image(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_image(images / "huge.png", 1).write_bytes(_png_header(200_000, 200_000))
+    write_huge_png(images / "huge.png")
     assert infer(tmp_path, tree, images / "huge.png", images / "b.jpg") == 1
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 1
     assert f"{images / 'huge.png'}: OpenCV refuses to decode it" in said.err
-
-
-def _png_header(width: int, height: int) -> bytes:
-    """Returns the beginning of a PNG that claims a size."""
-    import struct
-    import zlib
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize(
