@@ -20,7 +20,7 @@ RUN26 := .venv-paddle26/bin/python
 # Remembers what a virtual environment was made for; it is made anew when one of these files changes.
 READY := .venv/ready-$(DEVICE)
 READY26 := .venv-paddle26/ready
-INPUTS := requirements-common.txt requirements-dev.txt pyproject.toml
+INPUTS := requirements-common.txt requirements-dev.txt requirements-reference.txt pyproject.toml
 
 # $(call install,VENV,REQUIREMENTS): a new virtual environment with the requirements and ppcls itself.
 define install
@@ -31,12 +31,13 @@ define install
 @"$(PYTHON)" -m venv --clear $(1)
 @echo "$(1): installing $(2) and requirements-dev.txt (a few minutes the first time)"
 @$(1)/bin/python -m pip install --quiet --disable-pip-version-check -r $(2) -r requirements-dev.txt
+@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-reference.txt
 @$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 @touch $@
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart test lint test-gpu test-paddle26 clean
+.PHONY: help setup quickstart test lint test-gpu test-paddle26 docs clean
 
 help: ## list the goals
 	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -81,6 +82,9 @@ test-gpu: setup ## run the tests that need an NVIDIA GPU
 
 test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.2, in .venv-paddle26
 	$(RUN26) -m pytest -m "not gpu"
+
+docs: setup ## write docs/config.md from the schema
+	$(RUN) -m ppcls.config.reference docs/config.md
 
 clean: ## remove virtual environments and caches; dataset/ and output/ stay
 	rm -rf .venv .venv-paddle26 .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

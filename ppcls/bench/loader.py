@@ -144,7 +144,9 @@ def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) ->
     return pipeline
 
 
-def _with(config: Config, split: Split, *, use_dali: bool, workers: int | None = None) -> tuple[Config, Split]:
+def _with(
+    config: Config, split: Split, *, use_dali: bool, workers: int | None = None
+) -> tuple[Config, Split]:
     changed = config.model_copy(update={"Global": config.Global.model_copy(update={"use_dali": use_dali})})
     if workers is not None:
         loader = split.loader.model_copy(update={"num_workers": workers})

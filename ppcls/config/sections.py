@@ -36,7 +36,7 @@ class Global(Section):
     eval_during_train: bool = True
     eval_interval: Count = Field(1, description="epochs between evaluations")
     print_batch_step: Count = Field(10, description="optimizer updates between log lines")
-    use_visualdl: bool = Field(False, description="write scalars for VisualDL below output_dir/vdl")
+    use_visualdl: bool = Field(False, description="write scalars for VisualDL below output_dir/visualdl")
     update_freq: Count = Field(1, description="batches an optimizer update (gradient accumulation)")
     image_shape: tuple[Count, Count, Count] = Field(
         (3, 224, 224), description="[channels, height, width] of the exported model's input"
