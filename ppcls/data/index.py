@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ppcls.config.dataset import Dataset, ImageFolderDataset, ImageNetDataset
 from ppcls.errors import UserError
 
 _SHOWN = 10
+_MOST_DIGITS = 18  # of a label; Python refuses to read thousands
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def read_index(dataset: Dataset, class_num: int) -> Index:
 
 def _read_list(root: Path, listing: Path, delimiter: str, class_num: int) -> Index:
     try:
-        text = listing.read_text(encoding="utf-8", errors="surrogateescape")
+        text = listing.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except FileNotFoundError:
         raise UserError(f"{listing}: no such list file; expected lines of 'path{delimiter}label'") from None
     except OSError as error:
@@ -100,10 +102,12 @@ def _read_list(root: Path, listing: Path, delimiter: str, class_num: int) -> Ind
 def _wrong_with(path: str, found: str, label: str, delimiter: str, class_num: int) -> str | None:
     if not found or not path:
         return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
-    if not label.isascii() or not label.lstrip("-").isdecimal():
+    if "\0" in path:
+        return "expected text, got a zero byte"
+    if not re.fullmatch("-?[0-9]+", label):
         return f"expected a whole number as label, got {label!r}"
-    if not 0 <= int(label) < class_num:
-        return f"label {int(label)} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
+    if len(label) > _MOST_DIGITS or not 0 <= int(label) < class_num:
+        return f"label {label} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
     if path.startswith("/") or ".." in path.split("/"):
         return f"path {path!r} leads out of image_root; expected a path below it"
     return None

@@ -133,26 +133,28 @@ class Order:
             "global_batch": self.global_batch,
             "accumulate": self.accumulate,
             "seed": self.seed,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
         }
 
     def restore(self, state: dict[str, Any]) -> Cursor:
         """Returns the cursor of a state that `state_dict` gave, here or on another number of ranks.
 
         Raises:
-            UserError: The state lies within an epoch, and another size, global batch, accumulation or
-                seed would make its remaining samples others than those still to come.
+            UserError: The state lies within an epoch, and another size, global batch, accumulation, seed
+                or sampler would make its remaining samples others than those still to come.
         """
         cursor = Cursor(int(state["epoch"]), int(state["step"]))
         here = self.state_dict(cursor)
         changed = [
             f"{name} was {state[name]} and is {here[name]}"
-            for name in ("size", "global_batch", "accumulate", "seed")
-            if state[name] != here[name]
+            for name in here
+            if name not in ("epoch", "step") and state[name] != here[name]
         ]
         if changed and cursor.step:
             raise UserError(
                 f"the checkpoint is in the middle of epoch {cursor.epoch + 1}, but {'; '.join(changed)}: "
                 "the rest of the epoch would be other samples. Keep batch size x processes, update_freq, "
-                "seed and dataset, or resume from a checkpoint at an epoch's end"
+                "seed, sampler and dataset, or resume from a checkpoint at an epoch's end"
             )
         return cursor

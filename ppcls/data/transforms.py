@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ppcls.config.fields import Bound, Count, Fraction, Number, Positive, expected
+from ppcls.config.fields import Bound, Count, Fraction, Number, expected
 from ppcls.config.transform import ImageState, Layout, Transform
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -26,6 +26,11 @@ def _need_hwc(state: ImageState) -> None:
     _need_pixels(state)
     if state.layout != "HWC":
         raise ValueError("works on HWC images; put it before ToCHWImage")
+
+
+def _need_8_bit(state: ImageState) -> None:
+    if state.dtype != "uint8":
+        raise ValueError("works on 8-bit images; put it before NormalizeImage")
 
 
 def _width_height(value: Any) -> Any:
@@ -89,6 +94,7 @@ class ResizeImage(_Resampling):
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the new size."""
         _need_hwc(state)
+        _need_8_bit(state)
         if self.size is not None:
             width, height = self.size
             return replace(state, size=(height, width), shorter=min(height, width))
@@ -117,6 +123,9 @@ class CropImage(Transform):
         return replace(state, size=(height, width), shorter=min(height, width))
 
 
+Ratio = Annotated[float, Bound(ge=0.01, le=100)]
+
+
 class RandCropImage(_Resampling):
     """Cuts a window of random area and aspect ratio and resizes it (Szegedy et al. 2015, section 6)."""
 
@@ -126,7 +135,7 @@ class RandCropImage(_Resampling):
     scale: tuple[Fraction, Fraction] = Field(
         (0.08, 1.0), description="share of the image's area, min and max"
     )
-    ratio: tuple[Positive, Positive] = Field((0.75, 4 / 3), description="width / height, min and max")
+    ratio: tuple[Ratio, Ratio] = Field((0.75, 4 / 3), description="width / height, min and max")
 
     @model_validator(mode="after")
     def _check_ranges(self) -> RandCropImage:
@@ -140,6 +149,7 @@ class RandCropImage(_Resampling):
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the crop's size."""
         _need_hwc(state)
+        _need_8_bit(state)
         width, height = self.size
         return replace(state, size=(height, width), shorter=min(height, width))
 
@@ -178,6 +188,7 @@ class NormalizeImage(Transform):
     def after(self, state: ImageState) -> ImageState:
         """Returns the state as float32."""
         _need_pixels(state)
+        _need_8_bit(state)
         if len(self.mean) not in (1, state.channels):
             raise ValueError(f"expected 1 or {state.channels} values in mean and std, got {len(self.mean)}")
         if self.order is not None and (self.order or "hwc").upper() != state.layout:

@@ -221,10 +221,13 @@ def test_a_config_is_frozen() -> None:
         ("Metric.Train=[TopkAcc: {topk: 3}]", lambda c: c.Metric.Train[0].topk, (3,)),
         ("AMP.dtype=bfloat16", lambda c: c.AMP.dtype, "bfloat16"),
         ("EMA={}", lambda c: c.EMA.decay, 0.9999),
-        ("DataLoader.Train.dataset.transform_ops[1].RandCropImage.size=[32, 48]",
-         lambda c: c.DataLoader.Train.dataset.transform_ops[1].size, (32, 48)),
+        (
+            "DataLoader.Train.dataset.transform_ops[1].RandCropImage.size=[32, 48]",
+            lambda c: c.DataLoader.Train.dataset.transform_ops[1].size,
+            (32, 48),
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_override_is_read_as_yaml(override: str, get: Any, value: Any) -> None:
     got = get(load_config(QUICKSTART, [override]))
     assert got == value
@@ -292,7 +295,7 @@ def test_an_override_within_an_empty_list() -> None:
         ("!!map [1]", "line 1, column 1: expected a mapping node, but found sequence"),
         ("[" * 5000, "nested too deeply"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_config(text: str, problem: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:

@@ -1,0 +1,175 @@
+"""Which sample, when, where: over ranks, micro-steps, epochs and interruptions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.data.order import Cursor, Order, Step
+from ppcls.errors import UserError
+
+ORDERS = st.builds(
+    Order,
+    size=st.integers(1, 60),
+    batch_size=st.integers(1, 9),
+    seed=st.integers(0, 9),
+    world=st.integers(1, 4),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    accumulate=st.integers(1, 4),
+)
+EPOCHS = st.integers(0, 3)
+
+
+def epoch_of(order: Order, epoch: int) -> list[list[Step]]:
+    """Returns each step's part of every rank."""
+    ranks = [replace(order, rank=rank) for rank in range(order.world)]
+    assert len({len(each) for each in ranks}) == 1, "all ranks make the same steps"
+    return [[each.at(Cursor(epoch, step)) for each in ranks] for step in range(len(order))]
+
+
+def real(parts: list[Step]) -> list[int]:
+    return [index for part in parts for index in part.indices[: part.valid].tolist()]
+
+
+@given(ORDERS, EPOCHS)
+def test_each_sample_once_an_epoch(order: Order, epoch: int) -> None:
+    seen = [index for parts in epoch_of(order, epoch) for index in real(parts)]
+    assert len(set(seen)) == len(seen)
+    if order.drop_last:
+        assert len(seen) == order.size // order.global_batch * order.global_batch
+    else:
+        assert sorted(seen) == list(range(order.size))
+    if not order.shuffle:
+        assert seen == list(range(len(seen)))
+
+
+@given(ORDERS, EPOCHS)
+def test_every_batch_is_full_and_padded_with_the_steps_own(order: Order, epoch: int) -> None:
+    for parts in epoch_of(order, epoch):
+        for part in parts:
+            assert part.indices.shape == (order.batch_size,)
+            assert part.indices.dtype == np.int64
+            assert 0 <= part.valid <= order.batch_size
+            assert set(part.indices.tolist()) <= set(real(parts))
+        valid = [part.valid for part in parts]
+        assert max(valid) - min(valid) <= 1
+        assert valid == sorted(valid, reverse=True)
+
+
+@given(ORDERS, EPOCHS)
+def test_valid_counts_the_samples(order: Order, epoch: int) -> None:
+    steps = [sum(part.valid for part in parts) for parts in epoch_of(order, epoch)]
+    assert steps == [order.samples(step, step + 1) for step in range(len(order))]
+    assert sum(steps) == order.samples(0, len(order))
+    assert all(each == order.global_batch for each in steps[:-1])
+    if order.drop_last and steps:
+        assert steps[-1] == order.global_batch
+
+
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(0, 9), st.booleans(), st.booleans(), EPOCHS)
+def test_a_step_holds_the_same_samples_on_any_number_of_ranks(
+    size: int, quarter: int, seed: int, shuffle: bool, drop_last: bool, epoch: int
+) -> None:
+    epochs = [
+        [real(parts) for parts in epoch_of(order, epoch)]
+        for world in (1, 2, 4)
+        for order in [Order(size, 4 * quarter // world, seed, 0, world, shuffle, drop_last)]
+    ]
+    assert epochs[0] == epochs[1] == epochs[2]
+
+
+@given(ORDERS, EPOCHS)
+def test_weights_make_an_updates_gradient_the_mean_over_its_samples(order: Order, epoch: int) -> None:
+    gradients = np.random.default_rng(0).normal(size=order.size)  # of each sample
+    update: list[list[Step]] = []
+    updates = 0
+    for parts in epoch_of(order, epoch):
+        update.append(parts)
+        assert len({part.update for part in parts}) == 1, "all ranks update together"
+        assert len(update) <= order.accumulate
+        if not parts[0].update:
+            continue
+        weights = sum(part.weight for step in update for part in step)
+        assert weights == pytest.approx(order.world)
+        sums = [0.0] * order.world
+        for step in update:
+            for rank, part in enumerate(step):
+                if part.valid:
+                    sums[rank] += part.weight * gradients[part.indices[: part.valid]].mean()
+                else:
+                    assert part.weight == 0
+        samples = [index for step in update for index in real(step)]
+        assert np.mean(sums) == pytest.approx(gradients[samples].mean())
+        update, updates = [], updates + 1
+    assert not update, "an epoch ends with an update"
+    assert updates == order.updates_per_epoch
+
+
+@given(ORDERS)
+def test_weights_are_exact(order: Order) -> None:
+    for parts in epoch_of(replace(order, accumulate=1), 0):
+        total = sum(part.valid for part in parts)
+        for part in parts:
+            assert part.weight == float(Fraction(part.valid * order.world, total))
+
+
+def test_shuffled_epochs_differ() -> None:
+    order = Order(size=40, batch_size=40, shuffle=True)
+    epochs = {tuple(order.at(Cursor(epoch, 0)).indices) for epoch in range(6)}
+    assert len(epochs) == 6
+    assert tuple(replace(order, seed=1).at(Cursor(0, 0)).indices) not in epochs
+
+
+def test_a_cursor_walks_through_epochs() -> None:
+    cursor, seen = Cursor(), []
+    for _ in range(5):
+        seen.append((cursor.epoch, cursor.step))
+        cursor = cursor.next(2)
+    assert seen == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+
+
+MIDDLE, END = Cursor(2, 1), Cursor(3, 0)
+BASE = Order(size=40, batch_size=4, seed=1, world=2, shuffle=True, accumulate=2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"size": 41}, "size was 40 and is 41"),
+        ({"batch_size": 3}, "global_batch was 8 and is 6"),
+        ({"world": 4}, "global_batch was 8 and is 16"),
+        ({"accumulate": 1}, "accumulate was 2 and is 1"),
+        ({"seed": 2}, "seed was 1 and is 2"),
+        ({"shuffle": False}, "shuffle was True and is False"),
+        ({"drop_last": True}, "drop_last was False and is True"),
+        ({"size": 39, "seed": 5}, "size was 40 and is 39; seed was 1 and is 5"),
+    ],
+)
+def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, int], text: str) -> None:
+    other = replace(BASE, **changed)
+    with pytest.raises(UserError) as caught:
+        other.restore(BASE.state_dict(MIDDLE))
+    assert str(caught.value) == (
+        f"the checkpoint is in the middle of epoch 3, but {text}: the rest of the epoch would be other "
+        "samples. Keep batch size x processes, update_freq, seed, sampler and dataset, or resume from a "
+        "checkpoint at an epoch's end"
+    )
+    assert other.restore(BASE.state_dict(END)) == END
+
+
+@pytest.mark.parametrize(("world", "batch_size"), [(1, 8), (2, 4), (4, 2), (8, 1)])
+def test_another_number_of_ranks_goes_on_within_an_epoch(world: int, batch_size: int) -> None:
+    other = replace(BASE, world=world, batch_size=batch_size, rank=world - 1)
+    assert other.restore(BASE.state_dict(MIDDLE)) == MIDDLE
+
+
+@given(ORDERS, EPOCHS, st.integers(0, 60))
+def test_a_state_comes_back(order: Order, epoch: int, step: int) -> None:
+    cursor = Cursor(epoch, step)
+    assert order.restore(order.state_dict(cursor)) == cursor
