@@ -47,16 +47,21 @@ class _Source:
         return [paths, labels, uniforms(self._order.seed, cursor.epoch, indices, self.draws)]
 
 
-class _HostIterator:
-    """What DALIGenericIterator is for GPU pipelines: that class needs a GPU even for batches on the CPU."""
+Tensors = tuple[paddle.Tensor, paddle.Tensor]
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
 
-    def __next__(self) -> list[dict[str, paddle.Tensor]]:
-        outputs = self._pipeline.run()
-        tensors = (paddle.utils.dlpack.from_dlpack(each.as_tensor().__dlpack__()) for each in outputs)
-        return [dict(zip(("image", "label"), tensors, strict=True))]
+def _on_gpu(pipeline: Pipeline) -> Iterator[Tensors]:
+    """Yields images and labels on the GPU."""
+    for (outputs,) in DALIGenericIterator([pipeline], ["image", "label"]):
+        # The plugin gives Paddle's inner tensors; to_tensor wraps those of the same device without a copy.
+        yield paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
+
+
+def _on_cpu(pipeline: Pipeline) -> Iterator[Tensors]:
+    """Yields images and labels on the CPU, where DALIGenericIterator fails: it asks for a GPU's stream."""
+    while True:
+        image, label = (each.as_tensor() for each in pipeline.run())
+        yield tuple(paddle.utils.dlpack.from_dlpack(each.__dlpack__()) for each in (image, label))
 
 
 class DaliLoader:
@@ -84,7 +89,7 @@ class DaliLoader:
         self._device_id, self._threads, self._prefetch = device_id, threads, prefetch
         self._source = _Source(index, order, count_draws(ops))
         self._cursor = Cursor()
-        self._batches: Iterator[list[dict[str, paddle.Tensor]]] | None = None
+        self._batches: Iterator[Tensors] | None = None
 
     def __len__(self) -> int:
         """Returns the batches of an epoch."""
@@ -95,10 +100,10 @@ class DaliLoader:
         epoch = self._cursor.epoch
         while self._cursor.epoch == epoch:
             cursor = self._cursor
-            data = self._take(cursor)
+            image, label = self._take(cursor)
             step = self.order.at(cursor)
             self._cursor = cursor.next(len(self.order))
-            yield Batch(data["image"], data["label"], step.valid, step.weight, step.update)
+            yield Batch(image, label, step.valid, step.weight, step.update)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position behind the last batch that was yielded."""
@@ -108,7 +113,7 @@ class DaliLoader:
         """Goes to a position that `state_dict` gave; see `Order.restore` for what is refused."""
         self._cursor = self.order.restore(state)
 
-    def _take(self, cursor: Cursor) -> dict[str, paddle.Tensor]:
+    def _take(self, cursor: Cursor) -> Tensors:
         """Returns the batch of ``cursor``, dropping batches that were made ahead for another position."""
         under_way = self._source.under_way
         if cursor not in under_way:
@@ -117,16 +122,19 @@ class DaliLoader:
             if self._batches is None:
                 self._batches = self._build()
             while True:
-                data = next(self._batches)[0]
+                data = next(self._batches)
                 if under_way.popleft() == cursor:
                     return data
         except RuntimeError as error:
-            raise explain_failure(self._index, self._order_of(under_way, cursor), error) from error
+            positions = self._order_of(under_way, cursor)
+            self._batches = None  # a failed pipeline can't go on
+            under_way.clear()
+            raise explain_failure(self._index, positions, error) from error
 
     def _order_of(self, under_way: deque[Cursor], cursor: Cursor) -> NDArray[np.int64]:
         return np.concatenate([self.order.at(each).indices for each in (under_way or [cursor])])
 
-    def _build(self) -> Iterator[list[dict[str, paddle.Tensor]]]:
+    def _build(self) -> Iterator[Tensors]:
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=self._threads,
@@ -142,6 +150,4 @@ class DaliLoader:
             image = lower_chain(fuse(self._ops), encoded, draws[0] if draws else None, device)
             pipeline.set_outputs(image, label if device == "cpu" else label.gpu())
         pipeline.build()
-        if self._device_id is None:
-            return _HostIterator(pipeline)  # type: ignore[return-value]
-        return DALIGenericIterator([pipeline], ["image", "label"])  # type: ignore[no-any-return]
+        return _on_cpu(pipeline) if device == "cpu" else _on_gpu(pipeline)
