@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,19 @@ from skimage import data
 
 settings.register_profile("ppcls", deadline=None, derandomize=True, database=None)
 settings.load_profile("ppcls")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not _has_gpu():
+        pytest.skip("no NVIDIA GPU that this Paddle can use")
+
+
+@cache
+def _has_gpu() -> bool:
+    import paddle
+
+    return paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
+
 
 Save = Callable[[Image.Image, Path], None]
 

@@ -1,0 +1,262 @@
+"""Every transform: DALI, on the CPU and a GPU, fused and not, against numpy_ops, on real photographs.
+
+Differences are in grey levels of 255, normalized images taken back to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from nvidia.dali import Pipeline, fn
+
+from ppcls.config.transform import Transform
+from ppcls.data.dali_ops import _DALI, Device, lower_chain
+from ppcls.data.draws import uniforms
+from ppcls.data.fuse import Fused, fuse
+from ppcls.data.numpy_ops import _NUMPY, run
+from ppcls.data.transforms import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    Op,
+    RandCropImage,
+    RandFlipImage,
+    ResizeImage,
+    ToCHWImage,
+    count_draws,
+)
+from ppcls.data.window import random_window
+from ppcls.registry import TRANSFORMS
+
+Images = list[NDArray[Any]]
+DECODE, NORMALIZE, TO_CHW, FLIP = DecodeImage(), NormalizeImage(), ToCHWImage(), RandFlipImage()
+
+
+def resize(width: int, height: int, interpolation: str = "bilinear") -> ResizeImage:
+    return ResizeImage(size=(width, height), backend="pil", interpolation=interpolation)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chain, and how far apart its results may be.
+
+    Attributes:
+        chain: The transforms.
+        how: ``"exact"``; ``"bilinear"``: rounding of one grey level; ``"antialias"``: besides, Pillow
+            normalizes its filter at the image's edge where DALI repeats the edge's pixels; ``"overshoot"``:
+            besides, Pillow clips to 0..255 between its two passes; ``"nearest"``: a source position
+            exactly between two pixels may round either way.
+    """
+
+    chain: tuple[Transform, ...]
+    how: str
+
+
+def decoded(*chain: Transform, how: str = "exact") -> Case:
+    return Case((DECODE, *chain), how)
+
+
+ALONE: dict[str, list[Case]] = {
+    "DecodeImage": [decoded(), Case((DecodeImage(to_rgb=False),), "exact")],
+    "ResizeImage": [
+        decoded(ResizeImage(resize_short=96), how="bilinear"),
+        decoded(ResizeImage(resize_short=301), how="bilinear"),
+        decoded(ResizeImage(size=(101, 67)), how="bilinear"),
+        decoded(resize(101, 67), how="antialias"),
+        decoded(resize(401, 390), how="bilinear"),
+        decoded(resize(101, 67, "bicubic"), how="overshoot"),
+        decoded(resize(101, 67, "lanczos"), how="overshoot"),
+        decoded(resize(101, 67, "nearest"), how="nearest"),
+        decoded(ResizeImage(resize_short=96, backend="pil"), how="antialias"),
+    ],
+    "CropImage": [decoded(CropImage(size=(101, 68))), decoded(CropImage(size=(96, 143)))],
+    "RandCropImage": [
+        decoded(RandCropImage(size=(96, 64)), how="bilinear"),
+        decoded(RandCropImage(size=(224, 224), scale=(0.02, 0.3), ratio=(0.3, 3.0)), how="bilinear"),
+        decoded(RandCropImage(size=(48, 48), backend="pil"), how="antialias"),
+        decoded(RandCropImage(size=(48, 48), backend="pil", interpolation="bicubic"), how="overshoot"),
+    ],
+    "RandFlipImage": [decoded(RandFlipImage(flip_code=code)) for code in (1, 0, -1)],
+    "NormalizeImage": [
+        decoded(NORMALIZE),
+        decoded(NormalizeImage(scale=1.0, mean=(127.5,), std=(60.0,))),
+        decoded(NormalizeImage(scale=-0.01, mean=(0.1, 0.2, 0.3), std=(3.0, 2.0, 1.0))),
+    ],
+    "ToCHWImage": [decoded(TO_CHW)],
+}
+COMBINED = [
+    decoded(RandCropImage(size=(96, 96)), FLIP, NORMALIZE, TO_CHW, how="bilinear"),
+    decoded(RandCropImage(size=(96, 96)), FLIP, NORMALIZE, how="bilinear"),
+    decoded(ResizeImage(resize_short=96), CropImage(size=(85, 84)), NORMALIZE, TO_CHW, how="bilinear"),
+    decoded(ResizeImage(size=(96, 80)), CropImage(size=(85, 66)), FLIP, NORMALIZE, how="bilinear"),
+    decoded(CropImage(size=(120, 120)), RandFlipImage(flip_code=-1), FLIP, NORMALIZE, TO_CHW),
+    decoded(FLIP, RandCropImage(size=(64, 64)), RandFlipImage(flip_code=0), NORMALIZE, how="bilinear"),
+    decoded(FLIP, CropImage(size=(90, 91)), NORMALIZE, TO_CHW),
+    Case((DecodeImage(to_rgb=False), RandCropImage(size=(64, 64)), NORMALIZE), "bilinear"),
+]
+CASES = [*(case for cases in ALONE.values() for case in cases), *COMBINED]
+
+
+def name_of(case: Case) -> str:
+    def short(spec: Transform) -> str:
+        options = spec.model_dump(exclude_defaults=True)
+        return spec.kind + "".join(f"-{value}".replace(" ", "") for value in options.values())
+
+    return "+".join(map(short, case.chain))
+
+
+def plan(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
+    """Gives slots as plan_chain does, and leaves the chain as it is."""
+    slots = np.cumsum([0, *(spec.draws for spec in chain)])
+    return tuple(Op(spec, int(slot)) for spec, slot in zip(chain, slots, strict=False))
+
+
+def run_dali(ops: tuple[Op, ...], encoded: list[bytes], draws: NDArray[np.float32], device: Device) -> Images:
+    pipeline = Pipeline(
+        batch_size=len(encoded), num_threads=2, device_id=0 if device == "gpu" else None, exec_dynamic=True
+    )
+    inputs = [[np.frombuffer(each, np.uint8) for each in encoded], *([draws] if draws.shape[1] else [])]
+    with pipeline:
+        nodes = fn.external_source(lambda: inputs, num_outputs=len(inputs), batch=True)
+        draws_node = nodes[1] if len(nodes) > 1 else None
+        pipeline.set_outputs(lower_chain(ops, nodes[0], draws_node, device))
+    pipeline.build()
+    (images,) = pipeline.run()
+    return [np.array(each) for each in (images.as_cpu() if device == "gpu" else images)]
+
+
+def grey_levels(image: NDArray[Any], chain: tuple[Transform, ...]) -> NDArray[np.float64]:
+    """Returns [H, W, C], normalization undone."""
+    pixels = image.astype(np.float64)
+    if TO_CHW in chain:
+        pixels = pixels.transpose(1, 2, 0)
+    for spec in chain:
+        if isinstance(spec, NormalizeImage):
+            assert image.dtype == np.float32
+            pixels = (pixels * np.array(spec.std) + np.array(spec.mean)) / spec.scale
+    return pixels
+
+
+def check(difference: NDArray[np.float64], how: str, slack: float) -> None:
+    """Compares [H, W, C] with what ``how`` allows; ``slack``: what the decoders already differ by."""
+    if how == "exact":
+        assert difference.max() <= 0.01 + slack
+    elif how == "bilinear":
+        assert difference.max() <= 1.01 + slack
+    elif how == "antialias":
+        inside = difference[4:-4, 4:-4]
+        assert inside.max() <= 1.01 + slack
+        assert difference.max() <= 25
+        assert difference.mean() < 0.2 + slack
+    elif how == "overshoot":
+        assert difference.max() <= 25
+        assert (difference > 1.01 + slack).mean() < 0.04
+        assert difference.mean() < 0.25 + slack
+    else:
+        assert how == "nearest"
+        assert (difference > slack).mean() < 0.03
+
+
+def encode(photos: dict[str, Path]) -> list[bytes]:
+    return [path.read_bytes() for path in photos.values()]
+
+
+def differences(
+    case: Case, ops: tuple[Op, ...], photos: dict[str, Path], device: Device
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Yields each photograph's name and how far DALI's pixels are from numpy_ops's, [H, W, C]."""
+    encoded = encode(photos)
+    draws = uniforms(5, 0, np.arange(len(encoded)), count_draws(ops))
+    images = run_dali(ops, encoded, draws, device)
+    for name, file, numbers, got in zip(photos, encoded, draws, images, strict=True):
+        expected = run(plan(case.chain), file, numbers)
+        assert got.shape == expected.shape, name
+        assert got.dtype == expected.dtype, name
+        yield name, np.abs(grey_levels(got, case.chain) - grey_levels(expected, case.chain))
+
+
+def compare(case: Case, ops: tuple[Op, ...], photos: dict[str, Path]) -> None:
+    for name, difference in differences(case, ops, photos, "cpu"):
+        # OpenCV and DALI round the product of ink and black differently
+        check(difference, case.how, 1.0 if name.startswith("cmyk") else 0.0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_dali_on_the_cpu(case: Case, photos: dict[str, Path]) -> None:
+    compare(case, plan(case.chain), photos)
+
+
+FUSED = [case for case in CASES if fuse(plan(case.chain)) != plan(case.chain)]
+
+
+@pytest.mark.parametrize("case", FUSED, ids=name_of)
+def test_dali_on_the_cpu_fused(case: Case, photos: dict[str, Path]) -> None:
+    compare(case, fuse(plan(case.chain)), photos)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fused", [False, True], ids=["alone", "fused"])
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_dali_on_a_gpu(case: Case, fused: bool, photos: dict[str, Path]) -> None:
+    """The GPU decodes JPEG by other arithmetic, so images are compared as wholes."""
+    ops = fuse(plan(case.chain)) if fused else plan(case.chain)
+    for name, difference in differences(case, ops, photos, "gpu"):
+        assert difference.mean() < 2.0, name
+
+
+def test_every_transform_has_a_case_of_its_own() -> None:
+    assert set(ALONE) == set(TRANSFORMS), "give the new transform its cases in ALONE"
+    for name, cases in ALONE.items():
+        assert cases
+        for case in cases:
+            assert {spec.kind for spec in case.chain} == {"DecodeImage", name}
+
+
+def test_every_fused_transform_is_compared() -> None:
+    seen = {op.spec.kind for case in FUSED for op in fuse(plan(case.chain)) if isinstance(op.spec, Fused)}
+    assert seen == {cls.__name__ for cls in Fused.__subclasses__()}
+
+
+def test_the_photographs_differ_enough_to_tell(photos: dict[str, Path]) -> None:
+    """A wrong window, flip or channel order would be seen."""
+    for file in encode(photos):
+        image = run(plan((DECODE,)), file, np.zeros(0, np.float32)).astype(float)
+        assert np.abs(image - image[:, ::-1]).mean() > 5
+        assert np.abs(image - image[::-1]).mean() > 5
+        assert np.abs(image[1:] - image[:-1]).mean() > 1
+
+
+def test_exif_turns_the_image(photos: dict[str, Path]) -> None:
+    none = np.zeros(0, np.float32)
+    for scene in ("landscape", "portrait", "odd"):
+        files = (photos[f"{kind}-{scene}"].read_bytes() for kind in ("turned", "png"))
+        turned, upright = (run(plan((DECODE,)), file, none).astype(float) for file in files)
+        assert np.abs(turned - upright).mean() < 3
+
+
+def test_windows_are_identical() -> None:
+    """Whole pixels, so equal or wrong: what float32 rounds must round alike in both libraries."""
+    rng, count = np.random.default_rng(0), 2000
+    sides = rng.integers(1, 3000, (count, 2)).astype(np.float32)
+    draws = uniforms(3, 1, np.arange(count), 4)
+    draws[:200] = rng.choice([0, 0.5, 1 - 2**-24], (200, 4))
+    for spec in (
+        RandCropImage(size=(8, 8)),
+        RandCropImage(size=(8, 8), scale=(0.0, 0.01), ratio=(0.01, 100.0)),
+        RandCropImage(size=(8, 8), scale=(0.9, 1.0), ratio=(1.0, 1.0)),
+    ):
+        pipeline = Pipeline(batch_size=count, num_threads=2, device_id=None, exec_dynamic=True)
+        with pipeline:
+            shape, numbers = fn.external_source(lambda: (sides, draws), num_outputs=2, batch=True)
+            pipeline.set_outputs(fn.stack(*random_window(spec, shape[0], shape[1], numbers, _DALI)))
+        pipeline.build()
+        (windows,) = pipeline.run()
+        expected = np.stack(random_window(spec, *sides.T, draws.T, _NUMPY)).T
+        assert expected.dtype == np.float32
+        np.testing.assert_array_equal(np.array([np.array(each) for each in windows]), expected)
