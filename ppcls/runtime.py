@@ -97,7 +97,6 @@ def start(settings: Global) -> Runtime:
         paddle.set_device("cpu")
     if world > 1:
         paddle.distributed.init_parallel_env()
-    paddle.seed(settings.seed)
     return Runtime(rank, world, device, device_id, cores, threads)
 
 

@@ -104,12 +104,15 @@ class Order:
         """Returns this rank's part of a step."""
         step = cursor.step
         start = step * self.global_batch
-        whole = self._samples_of_epoch(cursor.epoch)[start : start + self.global_batch]
+        samples = self._samples_of_epoch(cursor.epoch)
+        whole = samples[start : start + self.global_batch]
         share, more = divmod(len(whole), self.world)
         begin = self.rank * share + min(self.rank, more)
         valid = share + (self.rank < more)
         own = whole[begin : begin + valid]
-        padding = np.resize(whole, self.batch_size - valid)
+        # Others of the epoch rather than these few again: BatchNorm sees the padding too.
+        missing = self.batch_size - valid
+        padding = samples[(self.rank * missing + np.arange(missing)) % self.size]
         first = step - step % self.accumulate
         last = min(first + self.accumulate, len(self))
         return Step(

@@ -110,6 +110,7 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
         raise UserError("training needs DataLoader.Train in the config")
     loader = build_loader(config, split, runtime, training=True)
     precision = build_precision(config.AMP, runtime.device)
+    paddle.seed(config.Global.seed)
     model = build_network(config)
     pretrained(model)
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights)

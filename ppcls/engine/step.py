@@ -50,5 +50,7 @@ def _sums(state: TrainState, logits: paddle.Tensor, loss: paddle.Tensor, batch: 
     sums = (loss * batch.valid).astype("float32").reshape([1])
     if state.metrics is None:
         return sums
+    if batch.valid == 0:
+        return paddle.concat([sums, paddle.zeros([len(state.metrics.names)])])
     counts = state.metrics.counts(logits[: batch.valid], batch.label[: batch.valid])
     return paddle.concat([sums, counts.astype("float32")])

@@ -1,0 +1,97 @@
+"""Two processes with gloo on the CPU: the same samples, weights and counts as one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ppcls.engine.weights import read_arrays
+from ppcls.report.jsonlines import read_records
+from ppcls.report.record import EvalRecord, StepRecord
+
+LINEAR = Path(__file__).parent / "linear_run.py"
+TRAIN = Path(__file__).parents[2] / "tools" / "train.py"
+
+
+def run(script: Path, *arguments: str, ranks: int = 1, logs: Path) -> None:
+    launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks), "--log_dir", str(logs)]
+    command = [sys.executable, *(launcher if ranks > 1 else []), str(script), *arguments]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PADDLE_")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=logs.parent, env=environment, check=False
+    )
+    rank1 = (logs / "workerlog.1").read_text() if ranks > 1 else ""
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:] + rank1[-3000:]
+
+
+@pytest.mark.parametrize("use_dali", [True, False])
+def test_two_ranks_train_and_evaluate_as_one(
+    make_yaml: Callable[..., Path], tmp_path: Path, use_dali: bool
+) -> None:
+    # 26 images in global batches of 8 and updates of 2 batches: the last batch has 1 image a rank
+    common = {
+        "Arch__name": "Linear",
+        "Global__use_dali": use_dali,
+        "Global__update_freq": 2,
+        "Global__epochs": 3,
+        "Optimizer__clip_norm": 5.0,
+        "EMA__decay": 0.5,
+        "Metric__Train": [{"TopkAcc": {"topk": 1}}],
+    }
+    one = make_yaml("one", **common, DataLoader__Train__sampler__batch_size=8)
+    two = make_yaml("two", **common, DataLoader__Train__sampler__batch_size=4)
+    run(LINEAR, "-c", str(one), logs=tmp_path / "log1")
+    run(LINEAR, "-c", str(two), ranks=2, logs=tmp_path / "log2")
+    for file in ("model.safetensors", "ema.safetensors"):
+        alone, together = (read_arrays(tmp_path / name / "latest" / file) for name in ("one", "two"))
+        for key, value in alone.items():
+            np.testing.assert_allclose(together[key], value, rtol=0, atol=2e-6, err_msg=key)
+    alone, together = (read_records(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
+    assert len(alone) == len(together) > 0
+    for a, b in zip(alone, together, strict=True):
+        assert (a.epoch, a.update) == (b.epoch, b.update)
+        assert b.metrics == a.metrics
+        assert b.loss == pytest.approx(a.loss, rel=1e-5)
+        if isinstance(a, EvalRecord):
+            assert a.images == b.images == 11
+
+
+def test_resume_with_another_number_of_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    common = {"Arch__name": "Linear", "Global__save_steps": 2}
+    whole = make_yaml("whole", **common, DataLoader__Train__sampler__batch_size=8)
+    run(LINEAR, "-c", str(whole), logs=tmp_path / "log1")
+    part = make_yaml("part", **common, DataLoader__Train__sampler__batch_size=8, Global__epochs=1)
+    run(LINEAR, "-c", str(part), logs=tmp_path / "log1")
+    rest = make_yaml("part", **common, DataLoader__Train__sampler__batch_size=4)
+    run(LINEAR, "-c", str(rest), "-o", "Global.checkpoints=auto", ranks=2, logs=tmp_path / "log2")
+    straight, resumed = (
+        read_arrays(tmp_path / name / "latest" / "model.safetensors") for name in ("whole", "part")
+    )
+    # The first epoch's schedule was that of a one-epoch run, so only the samples are the same, not the rates.
+    assert straight.keys() == resumed.keys()
+    records = read_records(tmp_path / "part" / "metrics.jsonl")
+    steps = [(each.epoch, each.update) for each in records if isinstance(each, StepRecord)]
+    assert steps == [(1, 2), (1, 4), (2, 6), (2, 8)]
+
+
+def test_ranks_share_batch_norms_statistics(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    """What training evaluates is what the checkpoint holds, whichever rank looks at it."""
+    config = make_yaml("shared", DataLoader__Train__sampler__batch_size=4, Global__epochs=1)
+    run(TRAIN, "-c", str(config), ranks=2, logs=tmp_path / "log")
+    told = [
+        each for each in read_records(tmp_path / "shared" / "metrics.jsonl") if isinstance(each, EvalRecord)
+    ]
+    done = subprocess.run(
+        [sys.executable, str(TRAIN.with_name("eval.py")), "-c", str(config)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"loss {told[-1].loss:.4f}" in done.stdout
+    assert f"top1 {told[-1].metrics['top1']:.4f}" in done.stdout
