@@ -25,17 +25,24 @@ AVERAGE = "ema.safetensors"
 
 
 def write_arrays(path: Path, tensors: Mapping[str, paddle.Tensor]) -> None:
-    """Writes tensors (float32, float16 or integers) as one safetensors file, atomically."""
+    """Writes tensors (float32, float16 or integers) as one safetensors file, atomically.
+
+    Raises:
+        OSError: It can't be written, such as on a full disk.
+    """
     arrays = {key: np.ascontiguousarray(tensor.numpy()) for key, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        safetensors.numpy.save_file(arrays, temporary)
+        try:
+            safetensors.numpy.save_file(arrays, temporary)
+        except SafetensorError as error:  # the library's word for a full disk
+            raise OSError(str(error)) from error
 
 
 def read_arrays(path: Path) -> Arrays:
     """Reads a safetensors file.
 
     Raises:
-        UserError: It is missing or damaged.
+        UserError: It is missing or damaged, or holds a type that numpy lacks, such as bfloat16.
     """
     try:
         return dict(safetensors.numpy.load_file(path))
@@ -43,6 +50,26 @@ def read_arrays(path: Path) -> Arrays:
         raise UserError(f"{path}: no such file") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: damaged, or not a safetensors file: {error}") from None
+    except (AttributeError, TypeError) as error:
+        raise UserError(f"{path}: holds a type that can't be read; save it as float32: {error}") from None
+
+
+# What unpickling raises on bytes that are no pickle.
+_DAMAGED = (
+    OSError,
+    EOFError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+)
+
+
+class _RefusedError(pickle.UnpicklingError):
+    """The file asks for more than arrays."""
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -64,7 +91,7 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise _RefusedError(f"it asks for {module}.{name}")
         # numpy 2 moved these, and files have either spelling: take the running numpy's own.
         if name == "_reconstruct":
             return np.empty(0).__reduce__()[0]
@@ -84,17 +111,27 @@ def read_pdparams(path: Path) -> Arrays:
             content = _ArraysOnly(file).load()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, EOFError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
-        raise UserError(f"{path}: damaged, or not a .pdparams file: {error}") from None
-    except pickle.UnpicklingError as error:
+    except _RefusedError as error:
         raise UserError(f"{path}: refused, since a file of weights holds arrays only, and {error}") from None
+    except _DAMAGED as error:
+        raise UserError(f"{path}: damaged, or not a .pdparams file: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping from names to arrays, got {type(content).__name__}")
-    return {
-        str(key): value[1] if isinstance(value, tuple) else value
-        for key, value in content.items()
-        if isinstance(value, (np.ndarray, tuple))
-    }
+    arrays = {str(key): array for key, value in content.items() if (array := _array(value)) is not None}
+    if not arrays:
+        raise UserError(f"{path}: no arrays in it; expected a model's weights")
+    return arrays
+
+
+def _array(value: Any) -> NDArray[Any] | None:
+    """Returns the array of an entry, which Paddle may have put into a pair with its name."""
+    if isinstance(value, tuple) and len(value) == 2:
+        value = value[1]
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+        return None
+    if value.dtype == np.uint16:  # Paddle's word for bfloat16: the upper half of a float32
+        return (value.astype(np.uint32) << 16).view(np.float32)
+    return value
 
 
 def read_weights(path: Path) -> Arrays:
@@ -128,7 +165,8 @@ def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
     """Puts weights into a model, all of them.
 
     Raises:
-        UserError: A name is missing or unknown, or a shape differs; nothing is changed.
+        UserError: A name is missing or unknown, or a shape differs, or integers are to be weights;
+            nothing is changed.
     """
     own = model.state_dict()
     problems = [f"{name}: missing" for name in own.keys() - arrays.keys()]
@@ -137,6 +175,11 @@ def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
         f"{name}: expected {list(own[name].shape)}, got {list(arrays[name].shape)}"
         for name in own.keys() & arrays.keys()
         if list(own[name].shape) != list(arrays[name].shape)
+    ]
+    problems += [
+        f"{name}: expected floating numbers, got {arrays[name].dtype}"
+        for name in own.keys() & arrays.keys()
+        if own[name].is_floating_point() and arrays[name].dtype.kind != "f"
     ]
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
@@ -158,11 +201,15 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> list[str]
     fresh = [
         name
         for name in own.keys() & arrays.keys()
-        if list(own[name].shape) != list(arrays[name].shape) and name.startswith("fc.")
+        if name.startswith("fc.") and _only_classes_differ(list(own[name].shape), list(arrays[name].shape))
     ]
     kept = {**arrays, **{name: own[name].numpy() for name in fresh}}
     fill_model(model, kept, source)
     return sorted(fresh)
+
+
+def _only_classes_differ(own: list[int], other: list[int]) -> bool:
+    return own != other and len(own) == len(other) and own[:-1] == other[:-1]
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
