@@ -232,7 +232,7 @@ def test_a_file_cut_anywhere_is_damaged(tmp_path: Path, arrays: dict[str, np.nda
     whole = pickle.dumps(arrays)
     for length in [0, 1, 2, *range(3, len(whole), 7), len(whole) - 1]:
         (tmp_path / "net.pdparams").write_bytes(whole[:length])
-        with pytest.raises(UserError, match="damaged, or not a .pdparams file"):
+        with pytest.raises(UserError, match=r"damaged, or not a \.pdparams file"):
             read_weights(tmp_path / "net.pdparams")
 
 
