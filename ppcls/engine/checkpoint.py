@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import paddle
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ppcls import __version__
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.engine.state import TrainState
-from ppcls.engine.weights import AVERAGE, WEIGHTS, fill_model, read_arrays, write_arrays
+from ppcls.engine.weights import AVERAGE, WEIGHTS, fill, read_arrays, write_arrays
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
 from ppcls.optimizer.state import load_optimizer_state, optimizer_state
@@ -31,6 +32,18 @@ _STATE = "state.json"
 _CONFIG = "config.yaml"
 LATEST = "latest"
 BEST = "best_model"
+
+
+class _Remembered(BaseModel):
+    """What ``state.json`` holds."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    format: int = _FORMAT
+    versions: dict[str, str]
+    update: int = Field(ge=0)
+    best: float | None
+    loader: dict[str, Any]
+    precision: dict[str, Any]
 
 
 class Checkpoints:
@@ -44,12 +57,15 @@ class Checkpoints:
     def __init__(self, output_dir: Path, config: Config) -> None:
         self._output_dir, self._config = output_dir, config
         self._folder = output_dir / "checkpoints"
+        # Temporary folders that are here now and still are at the first save: their runs are dead.
+        self._left = list(self._folder.glob(".????????.step_*"))
 
     def save(self, state: TrainState, roles: Iterable[str]) -> None:
         """Writes the state under ``roles`` (link names); only rank 0 writes, the others wait.
 
         Raises:
-            UserError: It can't be written; all earlier checkpoints are as they were.
+            UserError: It can't be written, or the model is not finite any more; all earlier
+                checkpoints are as they were.
         """
         if state.runtime.is_main:
             try:
@@ -78,9 +94,17 @@ class Checkpoints:
             return None
         raise UserError(f"{path}: not a checkpoint folder (no {_STATE}); expected one such as output/latest")
 
-    def refuse_existing(self) -> None:
-        """Raises UserError where the output folder already holds a run that a new one would mix with."""
-        if (self._output_dir / LATEST).is_symlink():
+    def refuse_existing(self, resumed: Path | None) -> None:
+        """Refuses an output folder that holds another run than the one to go on with.
+
+        Args:
+            resumed: Checkpoint folder of the run to go on with; None for a new run.
+
+        Raises:
+            UserError: It does.
+        """
+        own = resumed is not None and self._folder.resolve() in resumed.resolve().parents
+        if (self._output_dir / LATEST).is_symlink() and not own:
             raise UserError(
                 f"{self._output_dir} already holds a run; go on with it by -o Global.checkpoints=auto, "
                 "or choose another Global.output_dir"
@@ -92,13 +116,15 @@ class Checkpoints:
             copy += 1
             folder = folder.with_name(f"step_{state.update:08d}_{copy}")
         optimizer = optimizer_state(state.optimizer, state.model)
+        weights = _exact_weights(state, optimizer)
+        _refuse_not_finite(weights, state.update)
         with new_folder(folder) as temporary:
-            write_arrays(temporary / WEIGHTS, _exact_weights(state, optimizer))
+            write_arrays(temporary / WEIGHTS, weights)
             write_arrays(temporary / _OPTIMIZER, optimizer)
             if state.ema is not None:
                 write_arrays(temporary / AVERAGE, _whole_average(state))
             write_text(temporary / _CONFIG, dump_config(self._config))
-            write_text(temporary / _STATE, json.dumps(_remember(state), indent=2) + "\n")
+            write_text(temporary / _STATE, _remember(state).model_dump_json(indent=2) + "\n")
         return folder
 
     def _link(self, role: str, folder: Path) -> None:
@@ -113,17 +139,42 @@ class Checkpoints:
         for folder in self._folder.glob("step_*"):
             if folder.resolve() not in named:
                 shutil.rmtree(folder)
+        while self._left:
+            shutil.rmtree(self._left.pop(), ignore_errors=True)
 
 
-def _remember(state: TrainState) -> dict[str, Any]:
-    return {
-        "format": _FORMAT,
-        "versions": {"ppcls": __version__, "paddle": paddle.__version__},
-        "update": state.update,
-        "best": state.best,
-        "loader": state.loader.state_dict(),
-        "precision": state.precision.state_dict(),
-    }
+def _remember(state: TrainState) -> _Remembered:
+    return _Remembered(
+        versions={"ppcls": __version__, "paddle": paddle.__version__},
+        update=state.update,
+        best=state.best,
+        loader=state.loader.state_dict(),
+        precision=state.precision.state_dict(),
+    )
+
+
+def _recall(path: Path) -> _Remembered:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(tree, dict) and tree.get("format", _FORMAT) != _FORMAT:
+            raise UserError(f"{path}: format {tree['format']}; this ppcls reads format {_FORMAT}")
+        return _Remembered.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: damaged: {where}: {first['msg']}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: damaged: {error}") from None
+
+
+def _refuse_not_finite(weights: dict[str, paddle.Tensor], update: int) -> None:
+    wrong = [name for name, tensor in weights.items() if not bool(paddle.isfinite(tensor).all())]
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise UserError(
+            f"the model is not finite any more at update {update}: {wrong[0]}{more}; it was not saved. "
+            "Lower Optimizer.lr.learning_rate, warm up, or set clip_norm"
+        )
 
 
 def _exact_weights(state: TrainState, optimizer: dict[str, paddle.Tensor]) -> dict[str, paddle.Tensor]:
@@ -148,21 +199,22 @@ def resume(state: TrainState, folder: Path) -> None:
         UserError: The checkpoint is damaged, of another model or optimizer, or lies within an epoch
             whose remaining samples can't be kept.
     """
+    remembered = _recall(folder / _STATE)
     try:
-        remembered = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / _STATE}: damaged: {error}") from None
-    if remembered.get("format") != _FORMAT:
-        raise UserError(f"{folder}: format {remembered.get('format')}; this ppcls reads format {_FORMAT}")
-    state.loader.load_state_dict(remembered["loader"])
-    fill_model(state.model, read_arrays(folder / WEIGHTS), folder / WEIGHTS)
+        state.loader.load_state_dict(remembered.loader)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / _STATE}: damaged: loader: {error!r}") from None
+    try:
+        state.precision.load_state_dict(remembered.precision)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / _STATE}: damaged: precision: {error!r}") from None
+    fill(state.model.state_dict(), read_arrays(folder / WEIGHTS), folder / WEIGHTS)
     arrays = {key: paddle.to_tensor(value) for key, value in read_arrays(folder / _OPTIMIZER).items()}
     try:
         load_optimizer_state(state.optimizer, state.model, arrays)
     except ValueError as error:
         raise UserError(f"{folder / _OPTIMIZER}: {error}; is Optimizer the same?") from None
-    if state.ema is not None and (folder / AVERAGE).is_file():
-        average = read_arrays(folder / AVERAGE)
-        state.ema.load_state_dict({key: paddle.to_tensor(value) for key, value in average.items()})
-    state.precision.load_state_dict(remembered["precision"])
-    state.update, state.best = remembered["update"], remembered["best"]
+    if state.ema is not None:
+        source = folder / (AVERAGE if (folder / AVERAGE).is_file() else WEIGHTS)
+        fill(_whole_average(state), read_arrays(source), source)
+    state.update, state.best = remembered.update, remembered.best

@@ -32,17 +32,8 @@ class Ema:
             average.scale_(self._decay).add_(live.astype("float32") * (1.0 - self._decay))
 
     def state_dict(self) -> dict[str, paddle.Tensor]:
-        """Returns the average under the model's own names."""
+        """Returns the average itself, no copy, under the model's own names."""
         return self._average
-
-    def load_state_dict(self, state: dict[str, paddle.Tensor]) -> None:
-        """Takes what `state_dict` gave.
-
-        Raises:
-            KeyError: A name is missing.
-        """
-        for key, average in self._average.items():
-            average.copy_(state[key], True)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -35,10 +35,9 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     checkpoints = Checkpoints(output_dir, config)
     wanted = config.Global.checkpoints
     folder = checkpoints.find(wanted) if wanted else None
-    if folder is None:
-        checkpoints.refuse_existing()
+    checkpoints.refuse_existing(folder)
     notes = [runtime.describe()]
-    state = build_state(config, runtime, lambda model: notes.extend(_start(config, model)))
+    state = build_state(config, runtime, lambda model: notes.extend(_start(config, model, folder)))
     notes.append(f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch")
     evaluator = build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
     if folder is not None:
@@ -60,9 +59,9 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     return state
 
 
-def _start(config: Config, model: nn.Layer) -> list[str]:
+def _start(config: Config, model: nn.Layer, resumed: Path | None) -> list[str]:
     source = config.Global.pretrained_model
-    if not source or config.Global.checkpoints:
+    if not source or resumed is not None:
         return []
     fresh = start_from(model, read_weights(Path(source)), source)
     kept = f"; {', '.join(fresh)} start afresh for {config.Arch.class_num} classes" if fresh else ""

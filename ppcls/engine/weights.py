@@ -162,13 +162,17 @@ def read_weights(path: Path) -> Arrays:
 
 
 def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
-    """Puts weights into a model, all of them.
+    """Puts weights into a model, all of them; raises as `fill` does."""
+    fill(model.state_dict(), arrays, source)
+
+
+def fill(own: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | str) -> None:
+    """Puts arrays into tensors of the same names, all of them.
 
     Raises:
         UserError: A name is missing or unknown, or a shape differs, or integers are to be weights;
             nothing is changed.
     """
-    own = model.state_dict()
     problems = [f"{name}: missing" for name in own.keys() - arrays.keys()]
     problems += [f"{name}: not in the model" for name in arrays.keys() - own.keys()]
     problems += [
