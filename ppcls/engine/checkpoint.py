@@ -173,7 +173,7 @@ def _refuse_not_finite(weights: dict[str, paddle.Tensor], update: int) -> None:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise UserError(
             f"the model is not finite any more at update {update}: {wrong[0]}{more}; it was not saved. "
-            "Lower Optimizer.lr.learning_rate, warm up, or set clip_norm"
+            "Lower Optimizer.lr.learning_rate, warm up, or give clip_norm"
         )
 
 
