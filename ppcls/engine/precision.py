@@ -6,7 +6,8 @@ weights in half precision, with float32 masters in the optimizer.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import paddle
@@ -16,6 +17,7 @@ from ppcls.config.sections import AMP
 from ppcls.errors import UserError
 
 Half = Literal["float16", "bfloat16"]
+_COUNTERS = ("incr_count", "decr_count")  # steps since the loss scale changed
 
 
 class FP32:
@@ -66,6 +68,7 @@ class AmpO1(FP32):
             init_loss_scaling=settings.scale_loss,
             use_dynamic_loss_scaling=settings.use_dynamic_loss_scaling,
         )
+        self._set_scale(settings.scale_loss)
 
     def forward(self) -> AbstractContextManager[Any]:
         """Returns Paddle's automatic casting."""
@@ -86,19 +89,23 @@ class AmpO1(FP32):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the loss scale and its counters; empty where the loss is not scaled."""
-        return {key: _plain(value) for key, value in self._scaler.state_dict().items()}
+        if not self._scaler.is_enable():
+            return {}
+        state = self._scaler.state_dict()
+        return {"scale": float(state["scale"].item()), **{key: int(state[key]) for key in _COUNTERS}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with a loss scale; the first one of the config stays where there was none."""
-        if state and self._scaler.is_enable():
-            own = self._scaler.state_dict()
-            self._scaler.load_state_dict(
-                {
-                    key: paddle.to_tensor([value], dtype="float32").numpy() if key == "scale" else value
-                    for key, value in state.items()
-                    if key in own
-                }
-            )
+        """Goes on with a loss scale that adapts; a fixed one, and the first one, are the config's."""
+        if state and self._scaler.is_enable() and self._scaler.is_use_dynamic_loss_scaling():
+            counters = {key: int(state[key]) for key in _COUNTERS}
+            scale = float(state["scale"])
+            self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": [scale], **counters})
+            self._set_scale(scale)
+
+    def _set_scale(self, scale: float) -> None:
+        """Makes the scale a tensor of no dimension: numpy 2.4 fails where Paddle prints one of shape [1]."""
+        if self._scaler.is_enable():
+            self._scaler._scale = paddle.to_tensor(scale, dtype="float32")
 
 
 class AmpO2(AmpO1):
@@ -130,34 +137,57 @@ class RoundedBF16(FP32):
 
     name = "bfloat16 rounding, computed in float32 (Paddle has no bfloat16 kernels for CPUs)"
 
+    def __init__(self, settings: AMP) -> None:
+        self._eval_half = settings.use_fp16_test or settings.level == "O2"
+        self._layers: list[nn.Layer] = []
+
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
-        """Has every convolution and linear layer round its operands."""
-        for layer in model.sublayers(include_self=True):
-            if isinstance(layer, (nn.Conv2D, nn.Linear)):
-                _round_operands(layer)
+        """Finds the convolutions and linear layers."""
+        layers = model.sublayers(include_self=True)
+        self._layers = [layer for layer in layers if isinstance(layer, (nn.Conv2D, nn.Linear))]
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Rounds operands within the block; gradients reach the exact weights."""
+        exact = [layer.weight for layer in self._layers]
+        hooks = [layer.register_forward_pre_hook(_round_inputs) for layer in self._layers]
+        try:
+            for layer, weight in zip(self._layers, exact, strict=True):
+                layer._parameters["weight"] = _Rounding.apply(weight)
+            yield
+        finally:
+            for layer, weight, hook in zip(self._layers, exact, hooks, strict=True):
+                layer._parameters["weight"] = weight
+                hook.remove()
+
+    def evaluation(self) -> AbstractContextManager[Any]:
+        """Rounds as mixed precision does: with ``use_fp16_test``, and always under O2."""
+        return self.forward() if self._eval_half else nullcontext()
+
+
+class _Rounding(paddle.autograd.PyLayer):  # type: ignore[misc]
+    """Rounds a tensor, and its gradient likewise, as casts do in mixed precision."""
+
+    @staticmethod
+    def forward(_context: Any, tensor: paddle.Tensor) -> paddle.Tensor:
+        return _rounded(tensor)
+
+    @staticmethod
+    def backward(_context: Any, gradient: paddle.Tensor) -> paddle.Tensor:
+        return _rounded(gradient)
 
 
 def _rounded(tensor: paddle.Tensor) -> paddle.Tensor:
-    return tensor.astype("bfloat16").astype("float32")
+    """Rounds float32 to 8 significant bits, half to even, by Veltkamp's splitting (Dekker 1971).
+
+    A cast would do on Paddle 3; Paddle 2.6 truncates in casts to bfloat16 on a CPU.
+    """
+    high = tensor * (2.0**16 + 1)
+    return high - (high - tensor)
 
 
-def _round_operands(layer: nn.Layer) -> None:
-    """Rounds the weight for the length of a forward pass; its gradient reaches the exact weight."""
-    exact = layer.weight
-
-    def before(layer: nn.Layer, inputs: tuple[paddle.Tensor, ...]) -> tuple[paddle.Tensor, ...]:
-        layer._parameters["weight"] = _rounded(exact)
-        return tuple(_rounded(each) for each in inputs)
-
-    def after(layer: nn.Layer, _inputs: Any, _output: Any) -> None:
-        layer._parameters["weight"] = exact
-
-    layer.register_forward_pre_hook(before)
-    layer.register_forward_post_hook(after)
-
-
-def _plain(value: Any) -> Any:
-    return float(value.item()) if hasattr(value, "item") else value
+def _round_inputs(_layer: nn.Layer, inputs: tuple[paddle.Tensor, ...]) -> tuple[paddle.Tensor, ...]:
+    return tuple(_Rounding.apply(each) for each in inputs)
 
 
 def build_precision(settings: AMP | None, device: Literal["cpu", "gpu"]) -> FP32:
@@ -174,5 +204,5 @@ def build_precision(settings: AMP | None, device: Literal["cpu", "gpu"]) -> FP32
                 "AMP.dtype: float16 needs a GPU, and this run is on the CPU; "
                 "use -o AMP.dtype=bfloat16, -o AMP.use_amp=False, or a GPU"
             )
-        return RoundedBF16()
+        return RoundedBF16(settings)
     return AmpO1(settings) if settings.level == "O1" else AmpO2(settings)

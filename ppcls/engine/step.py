@@ -13,7 +13,8 @@ from ppcls.engine.state import TrainState
 def train_step(state: TrainState, batch: Batch) -> paddle.Tensor:
     """Takes one batch through forward and backward, and the optimizer where its update ends here.
 
-    Ranks exchange gradients only on the last batch of an update.
+    Ranks exchange gradients only on the last batch of an update. An update that loss scaling skips,
+    its gradients not being finite, counts as one: schedule and average go on, the weights stay.
 
     Returns:
         [1 + metrics] float32 on the device: the loss summed over real samples, then each metric's
