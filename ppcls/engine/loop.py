@@ -63,6 +63,7 @@ def train_epoch(state: TrainState, settings: Global, checkpoints: Checkpoints, r
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
             reporter.train(meter.record(epoch, done))
         if settings.save_steps and state.update % settings.save_steps == 0 and done < updates_per_epoch:
+            meter.check(epoch)
             state.share_statistics()
             checkpoints.save(state, [LATEST])
 
@@ -72,7 +73,7 @@ def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> bo
     with state.ema.applied() if state.ema is not None else nullcontext():
         result = evaluator(state.model)
     score = next(iter(result.metrics.values()))
-    best = math.isfinite(result.loss) and (state.best is None or score > state.best)
+    best = math.isfinite(result.loss + score) and (state.best is None or score > state.best)
     if best:
         state.best = score
     reporter.evaluation(

@@ -16,7 +16,7 @@ from ppcls.report.record import StepRecord
 
 
 class Meter:
-    """Collects training's sums and times; only `record` waits for the device.
+    """Collects training's sums and times; only `check` and `record` wait for the device.
 
     Args:
         state: The run.
@@ -46,6 +46,11 @@ class Meter:
         self._sums = sums if self._sums is None else self._sums + sums
         self._images += batch.valid
 
+    def check(self, epoch: int) -> None:
+        """Raises UserError where the loss is not finite any more; the stretch goes on."""
+        if self._sums is not None:
+            self._totals(epoch)
+
     def record(self, epoch: int, step: int) -> StepRecord:
         """Reads the stretch over all ranks and begins a new one.
 
@@ -56,18 +61,9 @@ class Meter:
         Raises:
             UserError: The loss is not finite any more.
         """
-        assert self._sums is not None
-        totals = paddle.concat([self._sums, paddle.full([1], self._images, dtype="float32")])
-        if self._state.runtime.world > 1:
-            paddle.distributed.all_reduce(totals)
-        loss, *counts, images = np.asarray(totals.numpy(), np.float64).tolist()
+        loss, *counts, images = self._totals(epoch)
         seconds = time.perf_counter() - self._began
         update = self._state.update
-        if not np.isfinite(loss):
-            raise UserError(
-                f"the loss is {loss} between updates {self._first_update + 1} and {update} (epoch {epoch}); "
-                "no checkpoint was written since. Lower Optimizer.lr.learning_rate, warm up, or set clip_norm"
-            )
         names = self._state.metrics.names if self._state.metrics is not None else ()
         remaining = self._epochs * self._updates_per_epoch - (epoch - 1) * self._updates_per_epoch - step
         record = StepRecord(
@@ -85,3 +81,18 @@ class Meter:
         )
         self.reset()
         return record
+
+    def _totals(self, epoch: int) -> list[float]:
+        """Returns the sums over all ranks: loss, counts of the metrics, images."""
+        assert self._sums is not None
+        totals = paddle.concat([self._sums, paddle.full([1], self._images, dtype="float32")])
+        if self._state.runtime.world > 1:
+            paddle.distributed.all_reduce(totals)
+        sums: list[float] = np.asarray(totals.numpy(), np.float64).tolist()
+        if not np.isfinite(sums[0]):
+            raise UserError(
+                f"the loss is {sums[0]} between updates {self._first_update + 1} and {self._state.update} "
+                f"(epoch {epoch}); no checkpoint was written since. "
+                "Lower Optimizer.lr.learning_rate, warm up, or give clip_norm"
+            )
+        return sums

@@ -13,7 +13,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
-from small_net import MemoryLoader, Net, assert_equal, content, make_state, train_epochs
+from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state, train_epochs
 
 from ppcls.config.schema import Config
 from ppcls.config.sections import AMP
@@ -245,17 +245,6 @@ class Poisoned(MemoryLoader):
             if step == self.step:
                 batch.image.copy_(paddle.full_like(batch.image, float("inf")), True)
             yield batch
-
-
-class Flat(nn.Layer):
-    """A linear layer: nothing but its weights remembers what it saw."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(48, 4)
-
-    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
-        return self.fc(image.flatten(1))
 
 
 def hold_a_skipped_step(state: TrainState, scale: float) -> None:

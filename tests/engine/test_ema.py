@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from small_net import Net, assert_equal, content
+
+from ppcls.engine.ema import Ema
+
+
+def move(model: nn.Layer, seed: int) -> None:
+    """Sets all that the average follows to other numbers."""
+    rng = np.random.default_rng(seed)
+    for tensor in model.state_dict().values():
+        tensor.copy_(paddle.to_tensor(rng.normal(size=tensor.shape).astype(np.float32)), True)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9999])
+def test_the_average_follows_the_formula(decay: float) -> None:
+    model = Net()
+    ema = Ema(model, decay)
+    expected = {name: each.astype(np.float64) for name, each in content(model).items()}
+    assert_equal(ema.state_dict(), content(model))
+    for seed in range(4):
+        move(model, seed)
+        ema.update()
+        live = content(model)
+        expected = {name: decay * each + (1 - decay) * live[name] for name, each in expected.items()}
+    assert ema.state_dict().keys() == expected.keys()
+    for name, tensor in ema.state_dict().items():
+        np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_statistics_of_batch_norm_are_averaged_too() -> None:
+    model = Net()
+    ema = Ema(model, 0.75)
+    model.train()
+    model(paddle.randn([8, 3, 4, 4]) + 5.0)
+    ema.update()
+    for name, fresh in (("bn._mean", 0.0), ("bn._variance", 1.0)):
+        live = model.state_dict()[name].numpy()
+        assert np.abs(live - fresh).max() > 1e-3
+        np.testing.assert_allclose(ema.state_dict()[name].numpy(), 0.75 * fresh + 0.25 * live, rtol=1e-5)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_the_model_is_itself_again_to_the_bit(raises: bool) -> None:
+    model = Net()
+    ema = Ema(model, 0.5)
+    move(model, 1)
+    ema.update()
+    raw, average = content(model), {name: each.numpy().copy() for name, each in ema.state_dict().items()}
+
+    def use() -> None:
+        with ema.applied():
+            assert_equal(content(model), average)
+            if raises:
+                raise KeyboardInterrupt
+
+    if raises:
+        with pytest.raises(KeyboardInterrupt):
+            use()
+    else:
+        use()
+    assert_equal(content(model), raw)
+    assert_equal(ema.state_dict(), average)
+    assert [each.stop_gradient for each in model.parameters()] == [False] * 3 + [True] * 2 + [False] * 2
+
+
+def test_applied_keeps_what_trains() -> None:
+    """Optimizers hold the parameters themselves, so they must stay the same objects."""
+    model = Net()
+    ema = Ema(model, 0.5)
+    before = [id(each) for each in model.parameters()]
+    sgd = paddle.optimizer.SGD(1.0, parameters=model.parameters())
+    with ema.applied():
+        pass
+    raw = content(model)
+    model(paddle.ones([2, 3, 4, 4])).sum().backward()
+    sgd.step()
+    assert [id(each) for each in model.parameters()] == before
+    np.testing.assert_array_equal(model.fc.bias.numpy(), raw["fc.bias"] - np.float32(2.0))
+
+
+def test_the_average_of_half_weights_is_float32() -> None:
+    layer = nn.Linear(3, 2)
+    layer.to(dtype="float16")
+    ema = Ema(layer, 0.999)
+    with paddle.no_grad():
+        layer.weight.copy_(paddle.zeros([3, 2], "float16"), True)
+    start = ema.state_dict()["weight"].numpy().copy()
+    ema.update()
+    assert ema.state_dict()["weight"].dtype == paddle.float32
+    np.testing.assert_allclose(ema.state_dict()["weight"].numpy(), start * 0.999, rtol=1e-6)
+    with ema.applied():
+        assert layer.weight.dtype == paddle.float16
+    np.testing.assert_array_equal(layer.weight.numpy(), np.zeros((3, 2), np.float16))

@@ -1,0 +1,266 @@
+"""What the loop does when, on a model that trains in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paddle import nn
+from small_net import Flat, MemoryLoader, assert_equal, content, make_state
+
+from ppcls.config.sections import Global
+from ppcls.data.batch import Batch
+from ppcls.engine import loop
+from ppcls.engine.checkpoint import Checkpoints, resume
+from ppcls.engine.evaluate import Result
+from ppcls.engine.loop import fit
+from ppcls.engine.state import TrainState
+from ppcls.errors import UserError
+from ppcls.report.record import EvalRecord, StepRecord
+
+
+class Notes:
+    """Keeps what it is told, as a reporter and as checkpoints."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.evaluations: list[EvalRecord] = []
+        self.saved: list[tuple[int, list[str]]] = []
+        self.order: list[str] = []
+
+    def message(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def train(self, record: StepRecord) -> None:
+        self.steps.append(record)
+        self.order.append("log")
+
+    def evaluation(self, record: EvalRecord) -> None:
+        self.evaluations.append(record)
+        self.order.append("evaluation")
+
+    def close(self) -> None:
+        raise AssertionError
+
+    def save(self, state: TrainState, roles: Iterable[str]) -> None:
+        self.saved.append((state.update, list(roles)))
+        self.order.append("checkpoint")
+
+
+class Scores:
+    """Evaluates to given numbers, and keeps the weights that it saw."""
+
+    def __init__(self, *scores: float, losses: tuple[float, ...] = ()) -> None:
+        self._scores, self._losses = iter(scores), iter(losses)
+        self.seen: list[dict[str, np.ndarray]] = []
+
+    def __call__(self, model: nn.Layer) -> Result:
+        self.seen.append(content(model))
+        return Result(next(self._losses, 1.0), {"top1": next(self._scores), "top2": 1.0}, 11, 0.5)
+
+
+def run(state: TrainState, evaluator: Any = None, **settings: Any) -> Notes:
+    notes = Notes()
+    fit(state, Global(**settings), evaluator, notes, notes)  # type: ignore[arg-type]
+    return notes
+
+
+def steps(notes: Notes) -> list[tuple[int, int, int]]:
+    return [(each.epoch, each.step, each.update) for each in notes.steps]
+
+
+def test_logs_come_every_so_many_updates_and_at_an_epochs_end() -> None:
+    state = make_state(loader=MemoryLoader(size=50))  # 7 batches
+    notes = run(state, epochs=2, print_batch_step=3)
+    assert steps(notes) == [(1, 3, 3), (1, 6, 6), (1, 7, 7), (2, 3, 10), (2, 6, 13), (2, 7, 14)]
+    assert (state.update, state.epoch) == (14, 2)
+
+
+def test_accumulation_logs_updates() -> None:
+    state = make_state(loader=MemoryLoader(size=50, accumulate=2))  # 4 updates, the last of one batch
+    notes = run(state, epochs=1, print_batch_step=3, update_freq=2)
+    assert steps(notes) == [(1, 3, 3), (1, 4, 4)]
+    assert notes.steps[-1].steps_per_epoch == 4
+
+
+def test_a_resumed_epoch_logs_what_is_left() -> None:
+    state = make_state(loader=MemoryLoader(size=50))
+    next(iter(state.loader))
+    state.update = 1
+    assert steps(run(state, epochs=1, print_batch_step=3)) == [(1, 3, 3), (1, 6, 6), (1, 7, 7)]
+
+
+def test_a_finished_run_does_nothing() -> None:
+    state = make_state()
+    run(state, epochs=1)
+    assert run(state, epochs=1).order == []
+
+
+def test_records_are_means_over_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = make_state()
+    sums: list[tuple[np.ndarray, int]] = []
+    whole = loop.train_step
+
+    def step(state: TrainState, batch: Batch) -> Any:
+        found = whole(state, batch)
+        sums.append((found.numpy(), batch.valid))
+        return found
+
+    monkeypatch.setattr(loop, "train_step", step)
+    (record,) = run(state, epochs=1).steps
+    total, images = np.sum([each for each, _ in sums], axis=0), sum(valid for _, valid in sums)
+    assert images == 20
+    assert record.loss == pytest.approx(total[0] / 20, rel=1e-6)
+    assert record.metrics == {
+        "top1": pytest.approx(total[1] / 20),
+        "top2": pytest.approx(total[2] / 20),
+    }
+    assert record.learning_rate == state.schedule(2) == state.optimizer.get_lr()
+    assert record.images_per_second > 0
+    assert 0 <= record.data_wait <= 1
+    assert record.eta_seconds == 0
+
+
+def test_evaluation_comes_at_its_interval_and_at_the_end() -> None:
+    notes = run(make_state(), Scores(*[0.1] * 3), epochs=5, eval_interval=2)
+    assert [(each.epoch, each.update) for each in notes.evaluations] == [(2, 6), (4, 12), (5, 15)]
+    assert notes.order[:5] == ["log", "checkpoint", "log", "evaluation", "checkpoint"]
+
+
+def test_without_an_evaluator_there_is_no_best_model() -> None:
+    notes = run(make_state(), epochs=2)
+    assert notes.evaluations == []
+    assert notes.saved == [(3, ["latest", "epoch_1"]), (6, ["latest", "epoch_2"])]
+
+
+def test_checkpoints_are_kept_at_their_interval_and_at_the_end() -> None:
+    notes = run(make_state(), epochs=5, save_interval=2)
+    assert [roles[1:] for _, roles in notes.saved] == [[], ["epoch_2"], [], ["epoch_4"], ["epoch_5"]]
+    assert all(roles[0] == "latest" for _, roles in notes.saved)
+
+
+def test_the_best_is_better_and_finite() -> None:
+    state, nan = make_state(), float("nan")
+    evaluator = Scores(0.0, 0.5, 0.5, 0.9, 0.8, 0.6, losses=(1.0, 1.0, 1.0, nan, float("inf"), 1.0))
+    notes = run(state, evaluator, epochs=6)
+    assert [each.best for each in notes.evaluations] == [True, True, False, False, False, True]
+    assert ["best_model" in roles for _, roles in notes.saved] == [True, True, False, False, False, True]
+    assert state.best == 0.6
+
+
+def test_a_score_that_is_not_a_number_is_never_best() -> None:
+    state = make_state()
+    notes = run(state, Scores(float("nan"), 0.1), epochs=2)
+    assert [each.best for each in notes.evaluations] == [False, True]
+    assert state.best == 0.1
+
+
+def test_the_best_of_before_a_resume_counts() -> None:
+    state = make_state()
+    state.best = 0.5
+    notes = run(state, Scores(0.4, 0.6), epochs=2)
+    assert [each.best for each in notes.evaluations] == [False, True]
+
+
+def test_an_evaluation_is_reported_as_it_was() -> None:
+    (record,) = run(make_state(), Scores(0.25), epochs=1).evaluations
+    assert record == EvalRecord(
+        epoch=1, update=3, loss=1.0, metrics={"top1": 0.25, "top2": 1.0}, images=11, seconds=0.5, best=True
+    )
+
+
+def test_the_average_is_evaluated_and_the_weights_train_on() -> None:
+    state, evaluator = make_state(decay=0.9), Scores(0.1, 0.2)
+    assert state.ema is not None
+    averages = []
+    notes = Notes()
+    whole = notes.save
+
+    def save(state: TrainState, roles: Iterable[str]) -> None:
+        averages.append({name: each.numpy().copy() for name, each in state.ema.state_dict().items()})
+        whole(state, roles)
+
+    notes.save = save  # type: ignore[method-assign]
+    fit(state, Global(epochs=2), evaluator, notes, notes)  # type: ignore[arg-type]
+    for seen, average in zip(evaluator.seen, averages, strict=True):
+        assert_equal(seen, average)
+    without = make_state()
+    run(without, epochs=2)
+    assert_equal(content(state.model), content(without.model))
+    assert not np.array_equal(state.model.fc.weight.numpy(), averages[-1]["fc.weight"])
+
+
+def test_latest_is_saved_between_epochs_too() -> None:
+    state = make_state(loader=MemoryLoader(size=50))  # 7 updates an epoch
+    notes = run(state, epochs=2, save_steps=3, save_interval=2)
+    assert notes.saved == [
+        (3, ["latest"]),
+        (6, ["latest"]),
+        (7, ["latest"]),
+        (9, ["latest"]),
+        (12, ["latest"]),
+        (14, ["latest", "epoch_2"]),
+    ]
+
+
+def test_the_end_of_an_epoch_is_saved_once() -> None:
+    notes = run(make_state(), epochs=2, save_steps=3)  # 3 updates an epoch
+    assert [update for update, _ in notes.saved] == [3, 6]
+
+
+def test_accumulation_saves_at_updates_only() -> None:
+    state = make_state(loader=MemoryLoader(size=50, accumulate=2))
+    assert [update for update, _ in run(state, epochs=1, save_steps=1, update_freq=2).saved] == [1, 2, 3, 4]
+
+
+class Diverging(MemoryLoader):
+    """Gives images of infinities in one batch of the second epoch."""
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            if self.cursor.epoch == 1 and self.cursor.step == 2:
+                batch.image.copy_(batch.image / 0.0, True)
+            yield batch
+
+
+@pytest.mark.parametrize("save_steps", [None, 1])
+@pytest.mark.parametrize("print_batch_step", [1, 10])
+def test_a_run_that_diverges_ends_and_keeps_the_model_before(
+    tmp_path: Path, make_config: Any, save_steps: int | None, print_batch_step: int
+) -> None:
+    state, notes = make_state(model=Flat(), loader=Diverging(size=50)), Notes()
+    settings = Global(epochs=3, print_batch_step=print_batch_step, save_steps=save_steps)
+    with pytest.raises(UserError, match=r"the loss is nan between updates \d+ and \d+ \(epoch 2\)"):
+        fit(state, settings, Scores(0.1, 0.2), Checkpoints(tmp_path, make_config()), notes)
+    assert all(np.isfinite(each.loss) for each in notes.steps)
+    again = make_state(model=Flat(), loader=MemoryLoader(size=50))
+    resume(again, tmp_path / "latest")
+    assert again.update == (8 if save_steps else 7)
+    assert all(np.isfinite(array).all() for array in content(again.model).values())
+
+
+class Exploding(MemoryLoader):
+    """Makes the last update of an epoch end in weights that are not finite, after a finite loss."""
+
+    def __init__(self, state: dict[str, TrainState]) -> None:
+        super().__init__()
+        self._state = state
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            if self.cursor.epoch == 2:
+                self._state["state"].schedule = lambda update: float("inf")
+            yield batch
+
+
+def test_weights_that_break_in_the_last_update_are_not_saved(tmp_path: Path, make_config: Any) -> None:
+    holder: dict[str, TrainState] = {}
+    holder["state"] = make_state(loader=Exploding(holder))
+    with pytest.raises(UserError, match="the model is not finite any more at update 6"):
+        fit(holder["state"], Global(epochs=3), None, Checkpoints(tmp_path, make_config()), Notes())
+    again = make_state()
+    resume(again, tmp_path / "latest")
+    assert again.update == 3

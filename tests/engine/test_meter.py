@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import paddle
+import pytest
+from small_net import MemoryLoader, make_state
+
+from ppcls.data.batch import Batch
+from ppcls.engine import meter as module
+from ppcls.engine.meter import Meter
+from ppcls.engine.state import TrainState
+from ppcls.errors import UserError
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def batch(valid: int) -> Batch:
+    return Batch(paddle.zeros([8, 3, 4, 4]), paddle.zeros([8], "int64"), valid, 1.0, True)
+
+
+def step(meter: Meter, state: TrainState, clock: Clock, sums: list[float], valid: int) -> None:
+    """One update that waits 1 s for data and computes 3 s."""
+    with meter.waiting():
+        clock.now += 1.0
+    clock.now += 3.0
+    state.update += 1
+    meter.add(paddle.to_tensor(sums, dtype="float32"), batch(valid))
+
+
+def test_a_record_says_what_happened_since_the_last(clock: Clock) -> None:
+    state = make_state()
+    state.update = 10
+    meter = Meter(state, epochs=3, updates_per_epoch=5)
+    step(meter, state, clock, [8.0, 4.0, 6.0], 8)
+    step(meter, state, clock, [6.0, 1.0, 2.0], 2)
+    record = meter.record(epoch=2, step=2)
+    assert (record.epoch, record.epochs, record.step, record.steps_per_epoch) == (2, 3, 2, 5)
+    assert record.update == 12
+    assert record.loss == pytest.approx(14 / 10)
+    assert record.metrics == {"top1": pytest.approx(5 / 10), "top2": pytest.approx(8 / 10)}
+    assert record.learning_rate == state.schedule(11)
+    assert record.images_per_second == pytest.approx(10 / 8)
+    assert record.data_wait == pytest.approx(2 / 8)
+    assert record.eta_seconds == pytest.approx(4.0 * (3 + 5))  # 4 s an update, 8 to come
+
+    step(meter, state, clock, [1.0, 1.0, 1.0], 1)
+    record = meter.record(epoch=3, step=5)
+    assert record.loss == pytest.approx(1.0)
+    assert record.images_per_second == pytest.approx(1 / 4)
+    assert record.eta_seconds == 0.0
+
+
+def test_without_metrics_there_is_the_loss(clock: Clock) -> None:
+    state = make_state()
+    state.metrics = None
+    meter = Meter(state, 1, 1)
+    step(meter, state, clock, [4.0], 2)
+    assert meter.record(1, 1).metrics == {}
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_not_finite_ends_the_run(clock: Clock, loss: float) -> None:
+    state = make_state()
+    state.update = 4
+    meter = Meter(state, 3, 5)
+    step(meter, state, clock, [1.0, 0.0, 0.0], 8)
+    meter.check(2)
+    step(meter, state, clock, [loss, 0.0, 0.0], 8)
+    step(meter, state, clock, [1.0, 0.0, 0.0], 8)
+    message = (
+        r"the loss is -?(nan|inf) between updates 5 and 7 \(epoch 2\); no checkpoint was written since\."
+    )
+    with pytest.raises(UserError, match=message):
+        meter.check(2)
+    with pytest.raises(UserError, match=message):
+        meter.record(2, 3)
+
+
+def test_adding_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = make_state()
+    meter = Meter(state, 1, 1)
+
+    def refuse(*_arguments: object) -> None:
+        raise AssertionError("the host read the device")
+
+    monkeypatch.setattr(paddle.Tensor, "numpy", refuse)
+    monkeypatch.setattr(paddle.Tensor, "item", refuse)
+    for each in MemoryLoader():
+        meter.add(paddle.zeros([3]), each)
