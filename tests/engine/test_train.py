@@ -1,0 +1,237 @@
+"""Whole runs, from the config to the files in the output folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from small_net import Net, assert_equal, build_net, content
+
+from ppcls.config.load import load_config
+from ppcls.config.schema import Config
+from ppcls.engine import train as module
+from ppcls.engine.state import TrainState
+from ppcls.engine.train import train
+from ppcls.engine.weights import read_arrays, read_weights
+from ppcls.errors import UserError
+from ppcls.registry import ARCHITECTURES
+from ppcls.report.jsonlines import read_records
+from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.runtime import Runtime
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURES._entries, "Small", build_net)
+
+
+@pytest.fixture
+def make(make_config: Callable[..., Config]) -> Callable[..., Config]:
+    def make(output: str = "run", **changes: Any) -> Config:
+        return make_config(output, **{"Arch__name": "Small", **changes})
+
+    return make
+
+
+def run(config: Config, runtime: Runtime) -> TrainState:
+    output = Path(config.Global.output_dir)
+    output.mkdir(exist_ok=True)
+    return train(config, runtime, output)
+
+
+def at_start(config: Config, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> TrainState:
+    """Returns the state that training would begin with."""
+    begun: list[TrainState] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "fit", lambda state, *_rest: begun.append(state))
+        run(config, runtime)
+    return begun[0]
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """Returns what is in a folder, byte for byte."""
+    return {
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.mark.parametrize("use_dali", [True, False])
+def test_a_run_leaves_all_that_it_promises(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path, use_dali: bool
+) -> None:
+    config = make(Global__use_dali=use_dali, EMA__decay=0.5)
+    state = run(config, cpu)
+    output = tmp_path / "run"
+    assert (state.epoch, state.update) == (2, 8)
+    assert load_config(output / "config.yaml") == config
+    assert (output / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
+    log = (output / "train.log").read_text()
+    assert "Small, float32, 4 batches an epoch" in log
+    assert f"done: 2 epochs, 8 updates; all is in {output}" in log
+
+    records = read_records(output / "metrics.jsonl")
+    steps = [each for each in records if isinstance(each, StepRecord)]
+    evaluations = [each for each in records if isinstance(each, EvalRecord)]
+    assert [(each.epoch, each.step, each.update) for each in steps] == [
+        (1, 2, 2),
+        (1, 4, 4),
+        (2, 2, 6),
+        (2, 4, 8),
+    ]
+    assert all(each.images_per_second > 0 and 0 <= each.data_wait <= 1 for each in steps)
+    assert [(each.epoch, each.images) for each in evaluations] == [(1, 11), (2, 11)]
+    assert evaluations[0].best
+    assert state.best == max(each.metrics["top1"] for each in evaluations)
+
+    links = {path.name: path.resolve().name for path in output.iterdir() if path.is_symlink()}
+    best = next(each.update for each in reversed(evaluations) if each.best)
+    assert links == {
+        "latest": "step_00000008",
+        "epoch_1": "step_00000004",
+        "epoch_2": "step_00000008",
+        "best_model": f"step_{best:08d}",
+    }
+    assert_equal(read_arrays(output / "latest" / "model.safetensors"), content(state.model))
+    assert not [path for path in output.rglob(".*")]
+
+
+def test_a_real_network_learns(make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path) -> None:
+    run(make_config(Global__epochs=3, Optimizer__lr__learning_rate=0.005), cpu)
+    records = read_records(tmp_path / "run" / "metrics.jsonl")
+    shares = [each.metrics["top1"] for each in records if isinstance(each, StepRecord)]
+    assert max(shares[:2]) < 0.5  # the first epoch's guesses among four classes
+    assert min(shares[-2:]) > 0.65
+
+
+def test_the_same_config_gives_the_same_bits(make: Callable[..., Config], cpu: Runtime) -> None:
+    assert_equal(content(run(make("one"), cpu).model), content(run(make("other"), cpu).model))
+    other = run(make("third", Global__seed=6), cpu)
+    assert not np.array_equal(other.model.fc.weight.numpy(), run(make("fourth"), cpu).model.fc.weight.numpy())
+
+
+def test_without_evaluation(make: Callable[..., Config], cpu: Runtime, tmp_path: Path) -> None:
+    run(make(Global__eval_during_train=False, DataLoader__Eval=None, Global__epochs=1), cpu)
+    assert not (tmp_path / "run" / "best_model").exists()
+    assert (tmp_path / "run" / "latest").is_dir()
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Path:
+    paddle.seed(99)
+    paddle.save(Net().state_dict(), str(tmp_path / "earlier.pdparams"))
+    return tmp_path / "earlier"
+
+
+@pytest.mark.parametrize("checkpoints", [None, "auto"])
+def test_a_run_starts_from_weights(
+    make: Callable[..., Config],
+    cpu: Runtime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pretrained: Path,
+    checkpoints: str | None,
+) -> None:
+    changes = {"Global__pretrained_model": str(pretrained), "Global__checkpoints": checkpoints}
+    state = at_start(make(**changes, EMA__decay=0.9), cpu, monkeypatch)
+    expected = read_weights(pretrained)
+    assert_equal(content(state.model), expected)
+    assert state.ema is not None
+    assert_equal(state.ema.state_dict(), expected)
+    assert f"weights from {pretrained}\n" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_a_classifier_for_other_classes_starts_afresh_and_says_so(
+    make: Callable[..., Config],
+    cpu: Runtime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pretrained: Path,
+) -> None:
+    state = at_start(make(Arch__class_num=9, Global__pretrained_model=str(pretrained)), cpu, monkeypatch)
+    np.testing.assert_array_equal(state.model.conv.weight.numpy(), read_weights(pretrained)["conv.weight"])
+    assert list(state.model.fc.weight.shape) == [4, 9]
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "; fc.bias, fc.weight start afresh for 9 classes" in log
+
+
+def test_a_resumed_run_does_not_start_from_weights_again(
+    make: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trained = run(make(Global__epochs=1), cpu)
+    config = make(Global__checkpoints="auto", Global__pretrained_model=str(tmp_path / "gone"))
+    assert_equal(content(at_start(config, cpu, monkeypatch).model), content(trained.model))
+
+
+def test_a_second_run_in_a_folder_is_refused_and_changes_no_byte(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    run(make(Global__epochs=1), cpu)
+    before = digest(tmp_path / "run")
+    with pytest.raises(UserError, match=r"already holds a run; go on with it by -o Global\.checkpoints=auto"):
+        run(make(Global__epochs=1, Global__seed=6), cpu)
+    assert digest(tmp_path / "run") == before
+
+
+def test_a_run_resumed_from_elsewhere_leaves_both_folders(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    for name in ("one", "other"):
+        run(make(name, Global__epochs=1), cpu)
+    before = digest(tmp_path)
+    with pytest.raises(UserError, match="other already holds a run"):
+        run(make("other", Global__checkpoints=str(tmp_path / "one" / "latest")), cpu)
+    assert digest(tmp_path) == before
+
+
+def test_resume_with_more_epochs_goes_on_and_drops_nothing(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    run(make(Global__epochs=1), cpu)
+    first, records = (output / "train.log").read_text(), read_records(output / "metrics.jsonl")
+    kept = digest(output / "epoch_1")
+    state = run(make(Global__epochs=3, Global__checkpoints="auto"), cpu)
+    assert (state.epoch, state.update) == (3, 12)
+    log = (output / "train.log").read_text()
+    assert log.startswith(first)
+    assert f"resumed {output}/latest: epoch 2, batch 0, update 4" in log
+    again = read_records(output / "metrics.jsonl")
+    assert again[: len(records)] == records
+    assert [each.update for each in again if isinstance(each, StepRecord)] == [2, 4, 6, 8, 10, 12]
+    assert digest(output / "epoch_1") == kept
+    assert load_config(output / "config.yaml").Global.epochs == 3
+
+
+def test_a_finished_run_resumed_says_that_it_is_done(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    run(make(Global__epochs=1), cpu)
+    before = digest(tmp_path / "run" / "checkpoints")
+    state = run(make(Global__epochs=1, Global__checkpoints="auto"), cpu)
+    assert state.update == 4
+    assert digest(tmp_path / "run" / "checkpoints") == before
+    assert "done: 1 epochs, 4 updates" in (tmp_path / "run" / "train.log").read_text().splitlines()[-1]
+
+
+def test_a_checkpoint_that_does_not_fit_changes_no_byte(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    run(make(Global__epochs=1), cpu)
+    before = digest(tmp_path / "run")
+    with pytest.raises(UserError, match="weights of another model"):
+        run(make(Arch__class_num=9, Global__checkpoints="auto"), cpu)
+    assert digest(tmp_path / "run") == before
+
+
+def test_training_needs_data_to_train_on(make: Callable[..., Config], cpu: Runtime) -> None:
+    with pytest.raises(UserError, match=r"training needs DataLoader\.Train in the config"):
+        run(make(DataLoader__Train=None), cpu)
