@@ -163,10 +163,13 @@ def _try_gpu(device_id: int) -> None:
 
     try:
         paddle.set_device(f"gpu:{device_id}")
-        paddle.full([8], 2.0).square().sum().numpy()
+        # Paddle 2.6 does not notice a launch that failed: it goes on with whatever was in memory.
+        works = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
     except (OSError, RuntimeError, SystemError) as error:
         if "no kernel image" not in str(error):
             raise
+        works = False
+    if not works:
         major, minor = paddle.device.cuda.get_device_capability(device_id)
         name = paddle.device.cuda.get_device_name(device_id)
         raise UserError(
@@ -174,4 +177,4 @@ def _try_gpu(device_id: int) -> None:
             f"{name}, of compute capability {major}.{minor}. PyPI's paddlepaddle-gpu 2.6.2 holds 6.1 to 8.6; "
             "install a newer one from Paddle's own index (README, 'A GPU machine'), "
             "or set Global.device=cpu"
-        ) from None
+        )

@@ -40,7 +40,7 @@ class _Source:
         indices = self._order.at(cursor).indices
         self.under_way.append(cursor)
         self.cursor = cursor.next(len(self._order))
-        paths = [np.frombuffer(self._index.path(int(i)), np.uint8) for i in indices]
+        paths = self._index.path_block(indices)  # one array: DALI takes it far faster than a list
         labels = self._index.labels[indices]
         if not self.draws:
             return [paths, labels]

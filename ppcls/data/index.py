@@ -44,6 +44,11 @@ class Index:
         """Returns the whole path of a sample, as the file system spells it."""
         return os.fsencode(self.root) + b"/" + bytes(self.paths[position])
 
+    def path_block(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Returns the whole paths of samples as one array [N, L], padded with zero bytes as C strings are."""
+        paths = np.char.add(os.fsencode(self.root) + b"/", self.paths[positions])
+        return paths.view(np.uint8).reshape(len(positions), -1)
+
     def where(self, position: int) -> str:
         """Returns where a sample is listed, such as ``train_list.txt, line 7``."""
         return f"{self.source}, line {self.lines[position]}" if self.lines is not None else str(self.source)

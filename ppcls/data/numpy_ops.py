@@ -22,7 +22,7 @@ from ppcls.data.transforms import (
     ResizeImage,
     ToCHWImage,
 )
-from ppcls.data.window import Maths, random_window
+from ppcls.data.window import random_windows
 
 Array = NDArray[Any]
 
@@ -32,7 +32,6 @@ _PIL = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-_NUMPY = Maths(np.float32, np.sqrt, np.floor, np.minimum, np.maximum)
 
 
 class DecodeError(ValueError):
@@ -118,8 +117,7 @@ def _(spec: CropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
 
 @apply.register
 def _(spec: RandCropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
-    window = random_window(spec, np.float32(image.shape[0]), np.float32(image.shape[1]), draws, _NUMPY)
-    top, left, height, width = (int(each) for each in window)
+    top, left, height, width = random_windows(spec, np.array([image.shape[:2]]), draws[None])[0]
     return _resample(spec, image[top : top + height, left : left + width], *spec.size)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,10 +14,18 @@ from numpy.typing import NDArray
 
 from ppcls.data.draws import uniforms
 from ppcls.data.transforms import RandCropImage
-from ppcls.data.window import Maths, Window, random_window
+from ppcls.data.window import random_windows
 
 Array = NDArray[np.float64]
-NUMPY = Maths(np.float32, np.sqrt, np.floor, np.minimum, np.maximum)
+
+
+class Window(NamedTuple):
+    top: int
+    left: int
+    height: int
+    width: int
+
+
 LAST = 1 - 2**-24  # the largest draw
 
 SIDES = st.integers(1, 6000)
@@ -33,10 +42,10 @@ def specs(draw: st.DrawFn) -> RandCropImage:
 
 
 def window(spec: RandCropImage, height: int, width: int, draws: list[float]) -> Window:
-    found = random_window(spec, np.float32(height), np.float32(width), np.array(draws, np.float32), NUMPY)
-    assert all(isinstance(each, np.float32) for each in found)
-    assert all(each == int(each) for each in found)
-    return Window(*map(int, found))
+    found = random_windows(spec, np.array([[height, width]]), np.array([draws], np.float32))
+    assert found.shape == (1, 4)
+    assert found.dtype == np.int32
+    return Window(*found[0].tolist())
 
 
 def reference(spec: RandCropImage, height: int, width: int, draws: list[float]) -> tuple[float, float]:
@@ -67,9 +76,9 @@ def test_the_window_is_the_formulas(spec: RandCropImage, height: int, width: int
     found = window(spec, height, width, draws)
     exact = reference(spec, height, width, draws)
     for side, expected, limit in zip((found.height, found.width), exact, (height, width), strict=True):
-        # float32 may round across a whole number
-        assert min(limit, max(1, math.floor(expected * (1 - 1e-5)))) <= side
-        assert side <= min(limit, max(1, math.floor(expected * (1 + 1e-5))))
+        # the two may round across a whole number
+        assert min(limit, max(1, math.floor(expected * (1 - 1e-9)))) <= side
+        assert side <= min(limit, max(1, math.floor(expected * (1 + 1e-9))))
 
 
 @pytest.mark.parametrize(("draw", "at_end"), [(0.0, False), (LAST, True)])
@@ -78,6 +87,15 @@ def test_the_extreme_draws_reach_both_edges(draw: float, at_end: bool) -> None:
     assert window(spec, 100, 200, [0.5, 0.5, draw, draw]) == (
         Window(30, 130, 70, 70) if at_end else Window(0, 0, 70, 70)
     )
+
+
+@given(specs(), st.lists(st.tuples(SIDES, SIDES, *[DRAWS] * 4), min_size=1, max_size=9))
+def test_a_batch_is_its_images(spec: RandCropImage, rows: list[tuple[float, ...]]) -> None:
+    table = np.array(rows)
+    whole = random_windows(spec, table[:, :2].astype(np.int64), table[:, 2:])
+    for row, found in zip(table, whole, strict=True):
+        one = random_windows(spec, row[None, :2].astype(np.int64), row[None, 2:])
+        np.testing.assert_array_equal(one[0], found)
 
 
 def test_the_whole_image_where_scale_and_ratio_say_so() -> None:
@@ -107,7 +125,7 @@ def distance(one: Array, two: Array) -> float:
 def test_windows_are_distributed_as_in_paddleclas(height: int, width: int) -> None:
     spec, rng, count = RandCropImage(size=(224, 224)), random.Random(0), 20_000
     draws = uniforms(0, 0, np.arange(count), 4)
-    ours = np.array(random_window(spec, np.float32(height), np.float32(width), draws.T, NUMPY), np.float64)
+    ours = random_windows(spec, np.array([[height, width]] * count), draws).T.astype(np.float64)
     theirs = np.array([paddleclas(spec, height, width, rng) for _ in range(count)]).T
     for of in (
         lambda top, left, h, w: h * w / (height * width),
@@ -121,8 +139,8 @@ def test_windows_are_distributed_as_in_paddleclas(height: int, width: int) -> No
 def test_the_window_is_placed_uniformly() -> None:
     spec = RandCropImage(size=(8, 8), scale=(0.25, 0.25), ratio=(1.0, 1.0))  # 5 of 10 pixels, six places
     draws = uniforms(1, 0, np.arange(60_000), 4)
-    found = random_window(spec, np.float32(10), np.float32(10), draws.T, NUMPY)
-    for start in (found.top, found.left):
+    top, left, *_ = random_windows(spec, np.full((60_000, 2), 10), draws).T
+    for start in (top, left):
         counts = np.bincount(start.astype(int), minlength=6)
         assert len(counts) == 6
         assert ((counts - 10_000) ** 2 / 10_000).sum() < 25  # chi squared, 5 degrees of freedom
