@@ -101,7 +101,7 @@ def test_a_run_leaves_all_that_it_promises(
         "best_model": f"step_{best:08d}",
     }
     assert_equal(read_arrays(output / "latest" / "model.safetensors"), content(state.model))
-    assert not [path for path in output.rglob(".*")]
+    assert not list(output.rglob(".*"))
 
 
 def test_a_real_network_learns(make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path) -> None:
