@@ -69,7 +69,8 @@ def find_sources() -> list[Path]:
         import skimage
     except ImportError as error:
         raise UserError(
-            "the photographs come with scikit-image; install it: pip install scikit-image"
+            f"the photographs come with scikit-image, which can't be imported: {error}; "
+            "pip install scikit-image"
         ) from error
     folder = Path(skimage.__file__).parent / "data"
     found = [folder / name for name in SOURCES if (folder / name).is_file()]

@@ -32,7 +32,9 @@ def make_digits(folder: Path) -> bool:
     try:
         from sklearn.datasets import load_digits  # here, for it imports SciPy
     except ImportError as error:
-        raise UserError("the digits come with scikit-learn; install it: pip install scikit-learn") from error
+        raise UserError(
+            f"the digits come with scikit-learn, which can't be imported: {error}; pip install scikit-learn"
+        ) from error
     digits = load_digits()
     labels = [int(label) for label in digits.target]
     paths = [f"images/{label}/{index:04}.jpg" for index, label in enumerate(labels)]
