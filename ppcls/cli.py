@@ -25,7 +25,10 @@ _NO_READER = 141
 
 
 def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]:
-    """Makes a tool's exit code: 0, 1 with one clear message for a `UserError`, 130 for Ctrl-C."""
+    """Makes a tool's exit code: 0, 130 for Ctrl-C, 1 with one clear message for what the user can mend.
+
+    That is a `UserError`, or what the system refuses, such as a write to a full disk.
+    """
 
     @functools.wraps(function)
     def main(argv: Arguments = None) -> int:
@@ -33,6 +36,12 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
             function(argv)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            return 1
+        except OSError as error:
+            if error.errno is None:  # Paddle's own errors
+                raise
+            place = "" if error.filename is None else f"{error.filename}: "
+            print(f"error: {place}{error.strerror}", file=sys.stderr)  # noqa: T201
             return 1
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)  # noqa: T201
