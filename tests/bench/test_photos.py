@@ -122,4 +122,4 @@ def test_without_scikit_image(
 ) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
     assert dataset_cli.main(["photos", "16", "--out", str(tmp_path / "p")]) == 1
-    assert "install it: pip install scikit-image" in capsys.readouterr().err
+    assert "pip install scikit-image" in capsys.readouterr().err
