@@ -73,23 +73,29 @@ def compare(contenders: dict[str, Epoch], rounds: int, clock: Callable[[], float
     ]
 
 
+def _finish(gpu: bool) -> None:
+    """Waits for all of the device's work, so that no contender is timed without its tail."""
+    if gpu:
+        paddle.device.synchronize()
+
+
 def _through(loader: Loader, gpu: bool) -> Epoch:
     def epoch() -> int:
         images = sum(batch.valid for batch in loader)
-        if gpu:
-            paddle.device.synchronize()
+        _finish(gpu)
         return images
 
     return epoch
 
 
-def _bare(pipeline: Pipeline, steps: int, batch_size: int) -> Epoch:
+def _bare(pipeline: Pipeline, steps: int, batch_size: int, gpu: bool) -> Epoch:
     pipeline.build()
 
     def epoch() -> int:
         for _ in range(steps):
             for output in pipeline.run():
                 output.as_tensor()
+        _finish(gpu)
         return steps * batch_size
 
     return epoch
@@ -175,7 +181,7 @@ def benchmark_loaders(config: Config, runtime: Runtime, workers: Sequence[int], 
     steps = len(index) // split.sampler.batch_size
     contenders: dict[str, Epoch] = {
         "bare DALI pipeline": _bare(
-            _bare_pipeline(index, split, runtime, layout), steps, split.sampler.batch_size
+            _bare_pipeline(index, split, runtime, layout), steps, split.sampler.batch_size, gpu
         )
     }
 
