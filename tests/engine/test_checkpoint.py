@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from small_net import Net, assert_equal, content, make_state, train_epochs
+from small_net import CLASSES, Net, assert_equal, content, make_state, train_epochs
 
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
@@ -103,6 +103,21 @@ def test_the_position_within_an_epoch_comes_back(output: Path, checkpoints: Chec
     resume(again, output / LATEST)
     assert again.loader.state_dict() == state.loader.state_dict()
     assert (again.epoch, again.step) == (0, 1)
+
+
+def test_half_weights_are_saved_as_their_float32_masters(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = make_state()
+    state.model.to(dtype="float16")
+    master = np.full((4, CLASSES), 1 + 2.0**-20, np.float32)  # float16 has no such number
+    monkeypatch.setattr(
+        checkpoint, "optimizer_state", lambda *_: {"fc.weight/master": paddle.to_tensor(master)}
+    )
+    checkpoints.save(state, [LATEST])
+    saved = read_arrays(output / LATEST / WEIGHTS)
+    np.testing.assert_array_equal(saved["fc.weight"], master)
+    assert {array.dtype for array in saved.values()} == {np.dtype(np.float32)}
 
 
 class Scaled(FP32):

@@ -94,6 +94,7 @@ def test_a_linear_layer_rounds_its_operands_and_sums_in_float32() -> None:
         (image.grad, gradient @ bfloat16(weight).T.astype(np.float64)),
     ):
         np.testing.assert_allclose(found.numpy(), reference, rtol=2**-8, atol=1e-5)
+        np.testing.assert_array_equal(found.numpy(), bfloat16(found.numpy()))
     np.testing.assert_allclose(layer.bias.grad.numpy(), gradient.sum(0), rtol=1e-5)
     np.testing.assert_array_equal(layer.weight.numpy(), weight)
 
