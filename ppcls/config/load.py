@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import ValidationError
@@ -14,6 +14,8 @@ from ppcls.config.errors import ConfigError, describe
 from ppcls.config.fields import show
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
+
+_MOST_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -91,7 +93,19 @@ def read_tree(path: Path) -> dict[str, Any]:
         raise ConfigError(path, ["the file is empty; expected sections such as Global and Arch"])
     if not isinstance(tree, dict):
         raise ConfigError(path, [f"expected sections such as Global and Arch, got {show(tree)}"])
-    return tree
+    return cast(dict[str, Any], _unshare(tree, path, [0]))
+
+
+def _unshare(node: Any, source: Path, count: list[int]) -> Any:
+    """Copies what YAML aliases share, so that ``-o`` changes one place and not its twins."""
+    count[0] += 1
+    if count[0] > _MOST_VALUES:
+        raise ConfigError(source, [f"more than {_MOST_VALUES} values, aliases expanded"])
+    if isinstance(node, dict):
+        return {key: _unshare(value, source, count) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_unshare(value, source, count) for value in node]
+    return node
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import paddle
 
+from ppcls.data.order import Order
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -30,7 +32,13 @@ class Batch:
 
 
 class Loader(Protocol):
-    """Feeds one rank. One iteration is one epoch, or what is left of it after `load_state_dict`."""
+    """Feeds one rank. One iteration is one epoch, or what is left of it after `load_state_dict`.
+
+    Attributes:
+        order: Which samples come when.
+    """
+
+    order: Order
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches from the present position to the end of the epoch."""

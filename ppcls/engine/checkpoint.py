@@ -218,3 +218,12 @@ def resume(state: TrainState, folder: Path) -> None:
         source = folder / (AVERAGE if (folder / AVERAGE).is_file() else WEIGHTS)
         fill(_whole_average(state), read_arrays(source), source)
     state.update, state.best = remembered.update, remembered.best
+    _keep_schedule(state)
+
+
+def _keep_schedule(state: TrainState) -> None:
+    """Has the schedule go on at the epoch's place, also where epochs had another number of updates."""
+    schedule = state.schedule
+    shift = state.epoch * state.updates_per_epoch + state.updates_of_epoch - state.update
+    if shift:
+        state.schedule = lambda update: schedule(update + shift)

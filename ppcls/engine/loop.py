@@ -11,6 +11,7 @@ from ppcls.engine.evaluate import Evaluator
 from ppcls.engine.meter import Meter
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
+from ppcls.errors import UserError
 from ppcls.report.record import EvalRecord, Reporter
 
 
@@ -36,8 +37,12 @@ def fit(
         done = state.epoch
         roles = [LATEST]
         due = done % settings.eval_interval == 0 or done == settings.epochs
-        if evaluator is not None and due and _evaluate(state, evaluator, reporter):
-            roles.append(BEST)
+        try:
+            if evaluator is not None and due and _evaluate(state, evaluator, reporter):
+                roles.append(BEST)
+        except UserError:  # such as a bad image: the epoch's training is not lost for it
+            checkpoints.save(state, [LATEST])
+            raise
         if done % settings.save_interval == 0 or done == settings.epochs:
             roles.append(f"epoch_{done}")
         checkpoints.save(state, roles)
@@ -47,8 +52,7 @@ def train_epoch(state: TrainState, settings: Global, checkpoints: Checkpoints, r
     """Trains what is left of the running epoch."""
     state.network.train()
     epoch = state.epoch + 1
-    updates_per_epoch = -(-len(state.loader) // settings.update_freq)
-    done = state.step // settings.update_freq
+    done, updates_per_epoch = state.updates_of_epoch, state.updates_per_epoch
     meter = Meter(state, settings.epochs, updates_per_epoch)
     batches = iter(state.loader)
     while True:

@@ -65,6 +65,16 @@ class TrainState:
         """Batches done in the running epoch."""
         return int(self.loader.state_dict()["step"])
 
+    @property
+    def updates_per_epoch(self) -> int:
+        """Optimizer updates of a whole epoch."""
+        return self.loader.order.updates_per_epoch
+
+    @property
+    def updates_of_epoch(self) -> int:
+        """Optimizer updates done in the running epoch."""
+        return -(-self.step // self.loader.order.accumulate)
+
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def share_statistics(self) -> None:
         """Averages BatchNorm's running statistics over the ranks, each of which sees its own samples.
@@ -110,17 +120,18 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
         raise UserError("training needs DataLoader.Train in the config")
     loader = build_loader(config, split, runtime, training=True)
     precision = build_precision(config.AMP, runtime.device)
+    if precision.master_weights:
+        _try_half(config, precision)
     paddle.seed(config.Global.seed)
     model = build_network(config)
     pretrained(model)
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights)
     precision.prepare(model, optimizer)
-    updates_per_epoch = -(-len(loader) // config.Global.update_freq)
     return TrainState(
         model=model,
         network=paddle.DataParallel(model) if runtime.world > 1 else model,
         optimizer=optimizer,
-        schedule=build_schedule(config.Optimizer.lr, config.Global.epochs, updates_per_epoch),
+        schedule=build_schedule(config.Optimizer.lr, config.Global.epochs, loader.order.updates_per_epoch),
         precision=precision,
         criterion=build_criterion(config.Loss.Train),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
@@ -128,3 +139,25 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
         ema=Ema(model, config.EMA.decay) if config.EMA is not None else None,
         runtime=runtime,
     )
+
+
+def _try_half(config: Config, precision: FP32) -> None:
+    """Takes one step of the optimizer on a half-precision weight, so that a missing kernel shows here.
+
+    Raises:
+        UserError: The installed Paddle can't: 2.6.2's Momentum knows no bfloat16.
+    """
+    probe = nn.Linear(1, 1)
+    optimizer = build_optimizer(config.Optimizer, probe, precision.master_weights)
+    precision.prepare(probe, optimizer)
+    try:
+        with precision.forward():
+            probe(paddle.ones([1, 1])).sum().backward()
+        optimizer.step()
+    except RuntimeError as error:
+        if "is not registered" not in str(error):
+            raise
+        raise UserError(
+            f"{precision.name}: the {config.Optimizer.kind} of Paddle {paddle.__version__} can't update such "
+            "weights; use -o AMP.level=O1, float16, another Optimizer, or a newer Paddle"
+        ) from None

@@ -427,3 +427,20 @@ def test_any_override_is_applied_or_explained(text: str) -> None:
         with contextlib.suppress(UserError):
             apply_override(tree, override)
             validate(tree, "tree")
+
+
+def test_an_override_changes_one_place_of_what_an_alias_shares(tmp_path: Path) -> None:
+    file = tmp_path / "alias.yaml"
+    file.write_text("a: &one {x: 1}\nb: *one\n")
+    tree = read_tree(file)
+    apply_override(tree, "a.x=2")
+    assert tree == {"a": {"x": 2}, "b": {"x": 1}}
+
+
+def test_aliases_that_multiply_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.yaml"
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="more than 100000 values, aliases expanded"):
+        read_tree(file)

@@ -118,3 +118,33 @@ def test_another_batch_size_within_an_epoch_is_refused_with_the_reason(
     other = make_config(Global__checkpoints="auto", DataLoader__Train__sampler__batch_size=4)
     with pytest.raises(UserError, match="middle of epoch 1, but global_batch was 8 and is 4"):
         train(other, cpu, output(other))
+
+
+def test_another_batch_size_at_an_epochs_end_keeps_the_schedules_place(
+    make_config: Callable[..., Config], cpu: Runtime
+) -> None:
+    config = make_config(Global__epochs=2, Global__save_interval=1)
+    train(config, cpu, output(config))
+    folder = output(config) / "epoch_1"
+    other = make_config("other", DataLoader__Train__sampler__batch_size=4, Global__epochs=2)
+    state = build_state(other, cpu, lambda model: None)
+    fresh = state.schedule
+    assert state.updates_per_epoch == 7
+    resume(state, folder)
+    assert state.update == 4
+    assert state.schedule(state.update) == fresh(7)
+
+
+def test_a_failed_evaluation_does_not_lose_the_epoch(
+    make_config: Callable[..., Config], cpu: Runtime, images: Path, tmp_path: Path
+) -> None:
+    listing = tmp_path / "bad.txt"
+    listing.write_text("eval.txt 0\n")  # text, not an image
+    config = make_config(DataLoader__Eval__dataset__cls_label_path=str(listing))
+    with pytest.raises(UserError, match="not an image"):
+        train(config, cpu, output(config))
+    folder = Checkpoints(output(config), config).find("auto")
+    assert folder is not None
+    state = build_state(config, cpu, lambda model: None)
+    resume(state, folder)
+    assert (state.epoch, state.step) == (1, 0)

@@ -114,12 +114,16 @@ def test_master_weights_are_part_of_the_state(name):
     assert_same(later.state_dict(), kept)
 
 
+@pytest.fixture
+def on_gpu():
+    paddle.set_device("gpu:0")
+    yield
+    paddle.set_device("cpu")
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(
-    not paddle.device.cuda.device_count(), reason="Paddle trains in half precision only on a GPU"
-)
 @pytest.mark.parametrize("name", NAMES)
-def test_resumes_bit_for_bit_with_master_weights(name):
+def test_resumes_bit_for_bit_with_master_weights(name, on_gpu):
     model, optimizer = build(name, half="float16")
     train(model, optimizer, range(3))
     later, later_optimizer = build(name, half="float16")
