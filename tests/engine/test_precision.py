@@ -20,11 +20,12 @@ from ppcls.config.sections import AMP
 from ppcls.engine.checkpoint import LATEST, Checkpoints, resume
 from ppcls.engine.evaluate import evaluate
 from ppcls.engine.precision import FP32, AmpO1, AmpO2, RoundedBF16, build_precision
-from ppcls.engine.state import TrainState
+from ppcls.engine.state import TrainState, build_state
 from ppcls.engine.step import train_step
 from ppcls.engine.weights import WEIGHTS, read_arrays
 from ppcls.errors import UserError
 from ppcls.optimizer.state import optimizer_state
+from ppcls.runtime import Runtime
 
 RNG = np.random.default_rng(2)
 
@@ -335,6 +336,8 @@ HALVES = pytest.mark.parametrize(
 
 def on_gpu(level: str, dtype: str, **state: Any) -> TrainState:
     precision = build_precision(AMP(level=level, dtype=dtype, scale_loss=1024.0), "gpu")
+    if (level, dtype) == ("O2", "bfloat16"):
+        state.setdefault("kind", paddle.optimizer.AdamW)  # Paddle 2.6's Momentum knows no bfloat16
     return make_state(precision=precision, **state)
 
 
@@ -389,6 +392,19 @@ def test_a_checkpoint_holds_float32_and_resumes_bit_for_bit(
         assert_equal(content(one.model), content(other.model))
         assert_equal(optimizer_state(one.optimizer, one.model), optimizer_state(other.optimizer, other.model))
         assert one.precision.state_dict() == other.precision.state_dict()
+
+
+@pytest.mark.gpu
+def test_an_optimizer_without_kernels_for_half_weights_is_refused_before_training(
+    gpu: None, make_config: Callable[..., Config]
+) -> None:
+    config = make_config(Global__device="gpu", AMP__level="O2", AMP__dtype="bfloat16")
+    runtime = Runtime(device="gpu", device_id=0, cores=2, threads=2)
+    if paddle.__version__.startswith("2."):
+        with pytest.raises(UserError, match=r"AMP O2 bfloat16: the Momentum of Paddle 2\.\d"):
+            build_state(config, runtime, lambda model: None)
+    else:
+        build_state(config, runtime, lambda model: None)
 
 
 @pytest.mark.gpu
