@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,12 @@ def describe_sample(index: Index, position: int, reason: str) -> str:
     return f"{os.fsdecode(index.path(position))} ({index.where(position)}): {reason}"
 
 
+def bad_images(samples: Sequence[str]) -> BadImageError:
+    """Returns the error that shows the first ten of what `describe_sample` said."""
+    more = [f"… and {len(samples) - _SHOWN} more"] if len(samples) > _SHOWN else []
+    return BadImageError("\n".join([*samples[:_SHOWN], *more]))
+
+
 def explain_failure(
     index: Index, positions: NDArray[np.int64], error: RuntimeError
 ) -> UserError | RuntimeError:
@@ -59,7 +66,4 @@ def explain_failure(
             apply(DecodeImage(), read_image(index.path(position)), np.zeros(0, np.float32))
         except DecodeError as reason:
             bad.append(describe_sample(index, position, str(reason)))
-    if not bad:
-        return error
-    more = [f"… and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
-    return BadImageError("\n".join([*bad[:_SHOWN], *more]))
+    return bad_images(bad) if bad else error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from ppcls.data.bad_images import BadImageError, describe_sample, read_image
+from ppcls.data.bad_images import bad_images, describe_sample, read_image
 from ppcls.data.batch import Batch
 from ppcls.data.draws import uniforms
 from ppcls.data.index import Index
@@ -18,7 +20,13 @@ from ppcls.data.order import Cursor, Order
 from ppcls.data.transforms import Op, count_draws
 
 Sample = tuple[NDArray[Any], np.int64]
-_FAILED = "ppcls could not read "
+
+
+@dataclass(frozen=True)
+class _Bad:
+    """Stands for a sample that can't be read: paddle.io would wrap an exception, or lose it in a thread."""
+
+    text: str
 
 
 class _Images(paddle.io.Dataset):  # type: ignore[misc]
@@ -32,13 +40,13 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self._index)
 
-    def __getitem__(self, key: tuple[int, int]) -> Sample:
+    def __getitem__(self, key: tuple[int, int]) -> Sample | _Bad:
         epoch, position = key
         draws = uniforms(self._seed, epoch, np.asarray([position]), self._draws)[0]
         try:
             image = run(self._ops, read_image(self._index.path(position)), draws)
         except ValueError as error:
-            raise BadImageError(describe_sample(self._index, position, str(error))) from None
+            return _Bad(describe_sample(self._index, position, str(error)))
         return image, self._index.labels[position]
 
 
@@ -59,9 +67,21 @@ class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
         return len(self.order) - self.cursor.step
 
 
-def _stack(samples: list[Sample]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    images, labels = zip(*samples, strict=True)
+def _stack(samples: list[Sample | _Bad]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Returns images and labels; instead of images the text of what is bad, as [N] uint8 of UTF-8."""
+    bad = dict.fromkeys(sample.text for sample in samples if isinstance(sample, _Bad))
+    if bad:
+        text = "\0".join(bad).encode(errors="surrogateescape")
+        return np.frombuffer(text, np.uint8), np.zeros(1, np.int64)
+    images, labels = zip(*cast(list[Sample], samples), strict=True)
     return np.stack(images), np.asarray(labels, np.int64)
+
+
+def _refuse_bad(image: paddle.Tensor) -> None:
+    """Raises `BadImageError` where `_stack` had no images to give."""
+    if image.ndim == 1:
+        text = image.numpy().tobytes().decode(errors="surrogateescape")
+        raise bad_images(text.split("\0"))
 
 
 class PaddleLoader:
@@ -97,10 +117,19 @@ class PaddleLoader:
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches from the present position to the end of the epoch."""
         self._steps.cursor = self._cursor
-        for image, label in self._loader:
-            step = self.order.at(self._cursor)
-            self._cursor = self._cursor.next(len(self.order))
-            yield Batch(image, label, step.valid, step.weight, step.update)
+        if self._loader.num_workers:
+            # A worker that inherits a DALI pipeline as garbage would shut it down, without its threads,
+            # and hang or crash.
+            gc.collect()
+        batches = iter(self._loader)
+        try:
+            for image, label in batches:
+                _refuse_bad(image)
+                step = self.order.at(self._cursor)
+                self._cursor = self._cursor.next(len(self.order))
+                yield Batch(image, label, step.valid, step.weight, step.update)
+        finally:
+            batches._try_shutdown_all()  # else the workers of an iteration that is broken off live on
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position behind the last batch that was yielded."""

@@ -1,0 +1,453 @@
+"""What every loader must do, whoever reads: one set of tests over DALI and paddle.io."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ppcls.config.dataset import ImageNetDataset
+from ppcls.config.transform import Transform
+from ppcls.data.bad_images import BadImageError
+from ppcls.data.batch import Batch, Loader
+from ppcls.data.dali_loader import DaliLoader
+from ppcls.data.draws import uniforms
+from ppcls.data.index import Index, read_index
+from ppcls.data.numpy_ops import apply, run
+from ppcls.data.order import Cursor, Order
+from ppcls.data.paddle_loader import PaddleLoader
+from ppcls.data.transforms import (
+    DecodeImage,
+    NormalizeImage,
+    Op,
+    RandCropImage,
+    RandFlipImage,
+    ResizeImage,
+    count_draws,
+    plan_chain,
+)
+from ppcls.errors import UserError
+
+
+class _Collect(Transform):
+    """Collects garbage, and leaves the image as it is."""
+
+
+@apply.register
+def _(spec: _Collect, image: np.ndarray, draws: NDArray[np.float32]) -> NDArray[Any]:
+    gc.collect()
+    return image
+
+
+Make = Callable[[Index, Order, tuple[Op, ...]], Loader]
+Arrays = tuple[NDArray[np.float32], NDArray[np.int64], int, float, bool]
+
+MAKERS: dict[str, Make] = {
+    "dali-cpu": partial(DaliLoader, device_id=None, threads=2),
+    "dali-gpu": partial(DaliLoader, device_id=0, threads=2),
+    "paddle-0": partial(PaddleLoader, workers=0),
+    "paddle-2": partial(PaddleLoader, workers=2),
+}
+ON_CPU = ["dali-cpu", "paddle-0", "paddle-2"]
+# Two conventions meet here: numpy and OpenCV round resized pixels, and DALI's GPU decodes by itself.
+GREY_LEVELS = {"dali-cpu": 1.01, "dali-gpu": 60.0, "paddle-0": 0.0, "paddle-2": 0.0}
+OF_LEVEL = 255 * 0.225
+
+FORMATS = ("jpeg420", "png", "grey", "turned", "alpha", "progressive", "bmp")
+TRAIN = plan_chain(
+    [DecodeImage(), RandCropImage(size=(24, 20)), RandFlipImage(), NormalizeImage(order="")], "CHW"
+)
+EVAL = plan_chain([DecodeImage(), ResizeImage(size=(24, 20)), NormalizeImage()], "HWC")
+ORDER = Order(size=21, batch_size=4, seed=3, shuffle=True)  # six steps, the last of one sample
+
+
+@pytest.fixture(scope="session")
+def index(photos: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """21 photographs of seven formats and three shapes; each label occurs once."""
+    names = [path.name for name, path in photos.items() if name.split("-")[0] in FORMATS]
+    listing = tmp_path_factory.mktemp("lists") / "list.txt"
+    listing.write_text("".join(f"{name} {(5 * i + 3) % 21}\n" for i, name in enumerate(names)))
+    root = next(iter(photos.values())).parent
+    return listed(root, listing)
+
+
+def listed(root: Path, listing: Path) -> Index:
+    dataset = ImageNetDataset(
+        image_root=str(root),
+        cls_label_path=str(listing),
+        transform_ops=tuple(op.spec for op in TRAIN),
+    )
+    return read_index(dataset, 21)
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.gpu if "gpu" in name else ()) for name in MAKERS]
+)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make(kind: str, index: Index) -> Callable[..., Loader]:
+    def loader(order: Order = ORDER, ops: tuple[Op, ...] = TRAIN, **options: Any) -> Loader:
+        return MAKERS[kind](index, order, ops, **options)
+
+    return loader
+
+
+def arrays(batch: Batch) -> Arrays:
+    return np.array(batch.image), np.array(batch.label), batch.valid, batch.weight, batch.update
+
+
+def take(loader: Loader, epochs: int = 1) -> list[Arrays]:
+    return [arrays(batch) for _ in range(epochs) for batch in loader]
+
+
+def assert_equal(found: list[Arrays], expected: list[Arrays]) -> None:
+    """Bit for bit."""
+    assert len(found) == len(expected)
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one[0], two[0])
+        np.testing.assert_array_equal(one[1], two[1])
+        assert one[2:] == two[2:]
+
+
+def reference(index: Index, order: Order, ops: tuple[Op, ...], epoch: int) -> Iterator[Arrays]:
+    """Yields what numpy_ops makes of the samples that the order names."""
+    for number in range(len(order)):
+        step = order.at(Cursor(epoch, number))
+        draws = uniforms(order.seed, epoch, step.indices, count_draws(ops))
+        images = [
+            run(ops, Path(index.path(int(i)).decode()).read_bytes(), row)
+            for i, row in zip(step.indices, draws, strict=True)
+        ]
+        yield np.stack(images), index.labels[step.indices], step.valid, step.weight, step.update
+
+
+def check_against_reference(
+    kind: str, found: list[Arrays], index: Index, order: Order, ops: tuple[Op, ...], epoch: int
+) -> None:
+    expected = list(reference(index, order, ops, epoch))
+    assert len(found) == len(expected)
+    for one, two in zip(found, expected, strict=True):
+        assert one[0].shape == two[0].shape
+        assert one[0].dtype == np.float32
+        assert np.abs(one[0] - two[0]).max() * OF_LEVEL <= GREY_LEVELS[kind] + 0.01
+        assert one[1].dtype == np.int64
+        np.testing.assert_array_equal(one[1], two[1])
+        assert one[2:] == two[2:]
+
+
+@pytest.mark.parametrize(
+    ("ops", "shape"), [(TRAIN, (4, 3, 20, 24)), (EVAL, (4, 20, 24, 3))], ids=["train", "eval"]
+)
+def test_batches_are_those_of_the_order(
+    kind: str, make: Callable[..., Loader], index: Index, ops: tuple[Op, ...], shape: tuple[int, ...]
+) -> None:
+    loader = make(ops=ops)
+    assert len(loader) == 6
+    for epoch in range(2):
+        found = take(loader)
+        assert {each[0].shape for each in found} == {shape}
+        check_against_reference(kind, found, index, ORDER, ops, epoch)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shuffle": False},
+        {"drop_last": True},
+        {"accumulate": 4},
+        {"batch_size": 21},
+        {"batch_size": 30},
+        {"batch_size": 1},
+    ],
+    ids=str,
+)
+def test_orders(kind: str, make: Callable[..., Loader], index: Index, changes: dict[str, Any]) -> None:
+    order = replace(ORDER, **changes)
+    loader = make(order)
+    assert len(loader) == len(order)
+    check_against_reference(kind, take(loader), index, order, TRAIN, 0)
+
+
+def test_an_iteration_is_an_epoch(make: Callable[..., Loader]) -> None:
+    loader = make()
+    for epoch in range(3):
+        assert loader.state_dict()["epoch"] == epoch
+        batches = take(loader)
+        assert [valid for _, _, valid, _, _ in batches] == [4, 4, 4, 4, 4, 1]
+        labels = np.concatenate([label[:valid] for _, label, valid, _, _ in batches])
+        assert sorted(labels) == list(range(21))
+    assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (3, 0)
+
+
+def test_padded_rows_repeat_real_ones(make: Callable[..., Loader]) -> None:
+    batches = take(make(replace(ORDER, size=18)))
+    image, label, valid, _, _ = batches[-1]
+    assert valid == 2
+    images, labels = (np.concatenate([each[place] for each in batches])[:18] for place in (0, 1))
+    for row in range(valid, 4):
+        np.testing.assert_array_equal(image[row], images[list(labels).index(label[row])])
+
+
+def test_epochs_differ_and_can_be_entered_directly(make: Callable[..., Loader]) -> None:
+    loader = make()
+    first, second = take(loader), take(loader)
+    assert [each[1].tolist() for each in first] != [each[1].tolist() for each in second]
+    fresh = make()
+    fresh.load_state_dict(ORDER.state_dict(Cursor(1, 0)))
+    assert_equal(take(fresh), second)
+
+
+def test_unshuffled_epochs_keep_the_order_and_change_the_crops(make: Callable[..., Loader]) -> None:
+    loader = make(replace(ORDER, shuffle=False))
+    first, second = take(loader), take(loader)
+    for one, two in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one[1], two[1])
+        assert not np.array_equal(one[0], two[0])
+
+
+def test_going_on_from_every_step(make: Callable[..., Loader]) -> None:
+    loader = make()
+    states, undisturbed = [loader.state_dict()], []
+    for _ in range(2):
+        for batch in loader:
+            undisturbed.append(arrays(batch))
+            states.append(loader.state_dict())
+    assert len(undisturbed) == 12
+    for step, state in enumerate(states[:7]):
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        rest = take(resumed)
+        assert_equal(rest, undisturbed[step : 6 if step < 6 else 12])
+        if step in (2, 5):  # and the epoch after it
+            assert_equal(take(resumed), undisturbed[6:])
+
+
+def test_breaking_off_and_seeking(make: Callable[..., Loader]) -> None:
+    expected = take(make(), epochs=3)
+    loader = make()
+    moves = [
+        (0, 0, 3),
+        (0, 1, 2),
+        (0, 4, 2),
+        (2, 1, 1),
+        (0, 0, 1),
+        (0, 1, 5),
+        (1, 5, 1),
+        (1, 5, 1),
+        (0, 3, 1),
+        (0, 5, 1),
+    ]
+    for epoch, step, count in moves:
+        loader.load_state_dict(ORDER.state_dict(Cursor(epoch, step)))
+        found = [arrays(batch) for batch in islice(loader, count)]
+        assert_equal(found, expected[6 * epoch + step : 6 * epoch + step + count])
+        assert loader.state_dict() == ORDER.state_dict(
+            Cursor(epoch, step + count) if step + count < 6 else Cursor(epoch + 1, 0)
+        )
+
+
+def test_breaking_off_goes_on_where_it_was(make: Callable[..., Loader]) -> None:
+    expected = take(make())
+    loader = make()
+    found = [arrays(batch) for batch in islice(loader, 2)]
+    assert_equal(found + take(loader), expected)
+
+
+def test_a_state_of_another_run_is_refused(make: Callable[..., Loader]) -> None:
+    loader = make()
+    with pytest.raises(UserError, match="in the middle of epoch 1, but seed was 4 and is 3"):
+        loader.load_state_dict(replace(ORDER, seed=4).state_dict(Cursor(0, 2)))
+    assert len(take(loader)) == 6
+
+
+@pytest.mark.parametrize("size", [21, 19, 17])
+def test_two_ranks_make_one(make: Callable[..., Loader], size: int) -> None:
+    whole = take(make(replace(ORDER, size=size)))
+    ranks = [take(make(replace(ORDER, size=size, batch_size=2, world=2, rank=rank))) for rank in (0, 1)]
+    for one, *parts in zip(whole, *ranks, strict=True):
+        assert sum(part[2] for part in parts) == one[2]
+        for place in (0, 1):
+            together = np.concatenate([part[place][: part[2]] for part in parts])
+            np.testing.assert_array_equal(together, one[place][: one[2]])
+        assert sum(part[3] for part in parts) == pytest.approx(2 * one[3])
+
+
+def test_a_kept_batch_does_not_change(make: Callable[..., Loader]) -> None:
+    kept, copies = [], []
+    for _ in range(2):
+        for batch in make():
+            kept.append(batch)
+            copies.append(arrays(batch))
+    assert_equal([arrays(batch) for batch in kept], copies)
+
+
+def test_several_loaders_at_once(make: Callable[..., Loader]) -> None:
+    orders = [ORDER, replace(ORDER, seed=4), replace(ORDER, batch_size=5)]
+    expected = [take(make(order)) for order in orders]
+    loaders = [make(order) for order in orders]
+    turns = [iter(loader) for loader in loaders]
+    found: list[list[Arrays]] = [[] for _ in orders]
+    for _ in range(6):
+        for turn, batches in zip(turns, found, strict=True):
+            batches += [arrays(batch) for batch in islice(turn, 1)]
+    for one, two in zip(found, expected, strict=True):
+        assert_equal(one, two)
+
+
+def test_decisions_do_not_depend_on_the_backend(index: Index) -> None:
+    """The same windows and flips: images differ by rounding only."""
+    dali, paddle = (take(MAKERS[name](index, ORDER, TRAIN)) for name in ("dali-cpu", "paddle-2"))
+    for one, two in zip(dali, paddle, strict=True):
+        assert one[1].tolist() == two[1].tolist()
+        assert np.abs(one[0] - two[0]).max() * OF_LEVEL <= 1.02
+        assert np.abs(one[0] - two[0][:, :, :, ::-1]).max() * OF_LEVEL > 50, "a flip would be seen"
+
+
+def test_threads_change_no_pixel(index: Index) -> None:
+    assert_equal(
+        take(DaliLoader(index, ORDER, TRAIN, None, threads=1)),
+        take(DaliLoader(index, ORDER, TRAIN, None, threads=4)),
+    )
+
+
+@pytest.mark.parametrize("prefetch", [1, 3, 9])
+def test_prefetching_changes_no_batch(index: Index, prefetch: int) -> None:
+    loader = DaliLoader(index, ORDER, TRAIN, None, threads=2, prefetch=prefetch)
+    assert_equal(take(loader, epochs=2), take(MAKERS["dali-cpu"](index, ORDER, TRAIN), epochs=2))
+    loader.load_state_dict(ORDER.state_dict(Cursor(1, 4)))
+    assert_equal(take(loader), take(MAKERS["dali-cpu"](index, ORDER, TRAIN), epochs=2)[-2:])
+
+
+def test_without_shared_memory(index: Index) -> None:
+    assert_equal(
+        take(PaddleLoader(index, ORDER, TRAIN, workers=1, use_shared_memory=False)),
+        take(PaddleLoader(index, ORDER, TRAIN, workers=0)),
+    )
+
+
+def test_workers_do_not_inherit_what_is_left_of_dali(index: Index) -> None:
+    """A forked worker that collects a pipeline hangs or crashes: the pipeline's threads are not there."""
+    order = Order(size=2, batch_size=2)
+    gc.disable()  # so that the pipeline is still there when the worker starts
+    try:
+        cycle: list[Any] = [MAKERS["dali-cpu"](index, order, TRAIN)]
+        take(cycle[0])
+        cycle.append(cycle)
+        del cycle
+        found = take(PaddleLoader(index, order, (*TRAIN[:1], Op(_Collect(), 0), *TRAIN[1:]), workers=1))
+    finally:
+        gc.enable()
+    assert_equal(found, take(MAKERS["paddle-0"](index, order, TRAIN)))
+
+
+def test_an_iteration_that_is_broken_off_leaves_no_worker(index: Index) -> None:
+    loader = MAKERS["paddle-2"](index, ORDER, TRAIN)
+    for _ in range(3):
+        assert len(list(islice(loader, 1))) == 1
+        gc.collect()
+        assert multiprocessing.active_children() == []
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def text(path: Path) -> None:
+    path.write_text("this is not an image\n" * 20)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:40])
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.fixture
+def many(photos: dict[str, Path], tmp_path: Path) -> Path:
+    """A folder of twelve JPEGs, with their list."""
+    for number in range(12):
+        shutil.copy(photos["jpeg420-odd"], tmp_path / f"{number}.jpg")
+    (tmp_path / "list.txt").write_text("\n".join(f"{number}.jpg {number}" for number in range(12)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (missing, "no such file or directory"),
+        (empty, "the file is empty"),
+        (text, "not an image that can be decoded"),
+        (cut, "not an image that can be decoded"),
+        (folder, "is a directory"),
+    ],
+)
+def test_a_bad_image_is_named(
+    kind: str, many: Path, spoil: Callable[[Path], None], reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spoil(many / "7.jpg")
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=2), TRAIN)
+    found: list[Arrays] = []
+    with pytest.raises(BadImageError) as caught:
+        found.extend(map(arrays, loader))
+    assert str(caught.value) == f"{many}/7.jpg ({many}/list.txt, line 8): {reason}"
+    assert isinstance(caught.value, UserError)
+    assert len(found) <= 3, "the bad image's batch, the fourth, is not handed out"
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ON_CPU)
+def test_all_bad_images_of_a_batch_are_named(kind: str, many: Path) -> None:
+    for number in (4, 5):
+        missing(many / f"{number}.jpg")
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=12), TRAIN)
+    with pytest.raises(BadImageError) as caught:
+        take(loader)
+    lines = str(caught.value).splitlines()
+    assert [line.split(" (")[0] for line in lines] == [f"{many}/4.jpg", f"{many}/5.jpg"]
+
+
+@pytest.mark.parametrize("kind", ON_CPU)
+def test_ten_bad_images_are_shown(kind: str, many: Path) -> None:
+    for number in range(12):
+        empty(many / f"{number}.jpg")
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=15), TRAIN)
+    with pytest.raises(BadImageError) as caught:
+        take(loader)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "… and 2 more"
+
+
+def test_a_mended_image_is_read_by_the_same_loader(kind: str, many: Path) -> None:
+    good = (many / "0.jpg").read_bytes()
+    empty(many / "7.jpg")
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=2), TRAIN)
+    found: list[Arrays] = []
+    with pytest.raises(BadImageError):
+        found.extend(map(arrays, loader))
+    (many / "7.jpg").write_bytes(good)
+    found += take(loader)
+    assert_equal(
+        found, take(MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=2), TRAIN))
+    )
