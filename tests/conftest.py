@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +19,20 @@ settings.load_profile("ppcls")
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not _has_gpu():
         pytest.skip("no NVIDIA GPU that this Paddle can use")
+
+
+@pytest.fixture(autouse=True)
+def _device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests marked ``gpu`` begin on the first GPU, all others wherever Paddle is; each puts it back."""
+    if not request.node.get_closest_marker("gpu"):
+        yield
+        return
+    import paddle
+
+    before = paddle.device.get_device()
+    paddle.set_device("gpu:0")
+    yield
+    paddle.set_device(before)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -322,13 +322,6 @@ def test_bfloat16_has_no_scale() -> None:
 # On a GPU
 
 
-@pytest.fixture
-def gpu() -> Iterator[None]:
-    paddle.set_device("gpu:0")
-    yield
-    paddle.set_device("cpu")
-
-
 HALVES = pytest.mark.parametrize(
     ("level", "dtype"), [("O1", "float16"), ("O1", "bfloat16"), ("O2", "float16"), ("O2", "bfloat16")]
 )
@@ -343,7 +336,7 @@ def on_gpu(level: str, dtype: str, **state: Any) -> TrainState:
 
 @pytest.mark.gpu
 @HALVES
-def test_mixed_precision_trains(gpu: None, level: str, dtype: str) -> None:
+def test_mixed_precision_trains(level: str, dtype: str) -> None:
     state = on_gpu(level, dtype)
     losses = [sum(float(train_step(state, batch)[0]) for batch in state.loader) / 20 for _ in range(12)]
     assert np.isfinite(losses).all()
@@ -355,7 +348,7 @@ def test_mixed_precision_trains(gpu: None, level: str, dtype: str) -> None:
 
 @pytest.mark.gpu
 @HALVES
-def test_mixed_precision_evaluates_as_float32_does(gpu: None, level: str, dtype: str) -> None:
+def test_mixed_precision_evaluates_as_float32_does(level: str, dtype: str) -> None:
     state = train_epochs(on_gpu(level, dtype), 4)
     state.precision._eval_half = True  # type: ignore[attr-defined]
     loader = MemoryLoader(batch_size=6, shuffle=False)
@@ -373,7 +366,7 @@ def test_mixed_precision_evaluates_as_float32_does(gpu: None, level: str, dtype:
 @pytest.mark.gpu
 @HALVES
 def test_a_checkpoint_holds_float32_and_resumes_bit_for_bit(
-    gpu: None, level: str, dtype: str, make_config: Callable[..., Config], tmp_path: Path
+    level: str, dtype: str, make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     state = train_epochs(on_gpu(level, dtype, decay=0.9), 2)
     Checkpoints(tmp_path, make_config()).save(state, [LATEST])
@@ -396,7 +389,7 @@ def test_a_checkpoint_holds_float32_and_resumes_bit_for_bit(
 
 @pytest.mark.gpu
 def test_an_optimizer_without_kernels_for_half_weights_is_refused_before_training(
-    gpu: None, make_config: Callable[..., Config]
+    make_config: Callable[..., Config],
 ) -> None:
     config = make_config(Global__device="gpu", AMP__level="O2", AMP__dtype="bfloat16")
     runtime = Runtime(device="gpu", device_id=0, cores=2, threads=2)
@@ -409,6 +402,6 @@ def test_an_optimizer_without_kernels_for_half_weights_is_refused_before_trainin
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_an_overflow_is_skipped_on_a_gpu(gpu: None, level: str) -> None:
+def test_an_overflow_is_skipped_on_a_gpu(level: str) -> None:
     state = on_gpu(level, "float16", model=Flat(), loader=Poisoned(), decay=0.5)
     hold_a_skipped_step(state, 1024.0)

@@ -114,16 +114,9 @@ def test_master_weights_are_part_of_the_state(name):
     assert_same(later.state_dict(), kept)
 
 
-@pytest.fixture
-def on_gpu():
-    paddle.set_device("gpu:0")
-    yield
-    paddle.set_device("cpu")
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
-def test_resumes_bit_for_bit_with_master_weights(name, on_gpu):
+def test_resumes_bit_for_bit_with_master_weights(name):
     model, optimizer = build(name, half="float16")
     train(model, optimizer, range(3))
     later, later_optimizer = build(name, half="float16")
