@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import sys
 import warnings
@@ -54,23 +55,22 @@ class Runtime:
         )
 
 
-def usable_cores() -> int:
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Returns the CPU cores this process really has: its affinity, less what its cgroup withholds."""
-    cores = len(os.sched_getaffinity(0))
     limits = [
-        _quota("/sys/fs/cgroup/cpu.max"),
-        _quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+        _quota(cgroup / "cpu.max"),
+        _quota(cgroup / "cpu/cpu.cfs_quota_us", cgroup / "cpu/cpu.cfs_period_us"),
     ]
-    return max(1, min([cores, *(int(limit) for limit in limits if limit is not None and limit >= 1)]))
+    return max(1, int(min(len(os.sched_getaffinity(0)), *limits)))
 
 
-def _quota(*files: str) -> float | None:
-    """Returns the cores of a cgroup's CPU quota (v2: one file, v1: two); None where it has none."""
+def _quota(*files: Path) -> float:
+    """Returns the cores of a cgroup's CPU quota (v2: one file, v1: two); infinity where it has none."""
     try:
-        quota, period = " ".join(Path(file).read_text() for file in files).split()
-        return None if quota == "max" or int(quota) <= 0 else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
+        quota, period = " ".join(file.read_text() for file in files).split()
+        return math.inf if quota == "max" or int(quota) <= 0 else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf
 
 
 def start(settings: Global) -> Runtime:
@@ -107,7 +107,7 @@ def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:
     which sets 1 where nothing is set, and hands that on.
     """
     given = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted is None and given.isdecimal() and not (launched and given == "1"):
+    if wanted is None and given.isdecimal() and int(given) > 0 and not (launched and given == "1"):
         return int(given)
     threads = wanted or cores
     os.environ["OMP_NUM_THREADS"] = str(threads)

@@ -1,0 +1,34 @@
+"""Imports point one way, and one place decides who reads the data."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_contracts_of_imports_are_kept() -> None:
+    pytest.importorskip("importlinter")
+    tool = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([tool, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def attributes(file: Path) -> set[str]:
+    return {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+
+
+def test_one_place_reads_use_dali() -> None:
+    files = [*(ROOT / "ppcls").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
+    readers = [file.relative_to(ROOT).as_posix() for file in files if "use_dali" in attributes(file)]
+    assert readers == ["ppcls/data/build.py"]
+
+
+def test_one_place_reads_the_environment() -> None:
+    files = [file for file in (ROOT / "ppcls").rglob("*.py") if {"environ", "getenv"} & attributes(file)]
+    assert [file.relative_to(ROOT).as_posix() for file in files] == ["ppcls/runtime.py"]

@@ -1,0 +1,186 @@
+"""Cores, threads and devices, as other machines would show them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import paddle
+import pytest
+
+from ppcls import runtime
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime, usable_cores
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "400000 100000\n"}, 4),
+        ({"cpu.max": "250000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "9900000 100000\n"}, 8),
+        ({"cpu.max": ""}, 8),
+        ({"cpu.max": "400000 0\n"}, 8),
+        ({"cpu.max": "some thing\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "30000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n"}, 8),
+    ],
+    ids=str,
+)
+def test_cores_are_those_that_the_cgroup_leaves(tmp_path: Path, files: dict[str, str], cores: int) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == cores
+
+
+def test_this_machine_has_cores() -> None:
+    assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "launched", "threads"),
+    [
+        (None, None, False, 6),
+        ("", None, False, 6),
+        ("3", None, False, 3),
+        ("1", None, False, 1),
+        ("1", None, True, 6),  # the launcher's own
+        ("3", None, True, 3),
+        ("3", 5, False, 5),
+        ("1", 1, True, 1),
+        ("0", None, False, 6),
+        ("many", None, False, 6),
+    ],
+)
+def test_threads(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, wanted: int | None, launched: bool, threads: int
+) -> None:
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert runtime._set_threads(wanted, cores=6, launched=launched) == threads
+    assert os.environ["OMP_NUM_THREADS"] == str(threads)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *, compiled: bool, gpus: int) -> None:
+    monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: compiled)
+    monkeypatch.setattr(paddle.device.cuda, "device_count", lambda: gpus)
+    for name in ("CUDA_VISIBLE_DEVICES", "FLAGS_selected_gpus"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "compiled", "gpus", "device"),
+    [
+        ("cpu", False, 0, "cpu"),
+        ("cpu", True, 2, "cpu"),
+        ("auto", False, 0, "cpu"),
+        ("auto", True, 0, "cpu"),
+        ("auto", True, 1, "gpu"),
+        ("gpu", True, 1, "gpu"),
+    ],
+)
+def test_devices(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, compiled: bool, gpus: int, device: str
+) -> None:
+    pretend(monkeypatch, compiled=compiled, gpus=gpus)
+    assert runtime._choose_device(wanted) == device
+
+
+def test_a_gpu_with_a_cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, compiled=False, gpus=0)
+    text = f"Global.device is gpu, but the installed Paddle {paddle.__version__} is a CPU build; install"
+    with pytest.raises(UserError, match=re.escape(text)):
+        runtime._choose_device("gpu")
+
+
+@pytest.mark.parametrize(
+    ("visible", "because"),
+    [
+        (None, "no NVIDIA driver or GPU"),
+        ("", "CUDA_VISIBLE_DEVICES is ''"),
+        ("-1", "CUDA_VISIBLE_DEVICES is '-1'"),
+    ],
+)
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, visible: str | None, because: str) -> None:
+    pretend(monkeypatch, compiled=True, gpus=0)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(UserError) as caught:
+        runtime._choose_device("gpu")
+    assert str(caught.value) == (
+        f"Global.device is gpu, but Paddle finds none ({because}); set Global.device=cpu"
+    )
+
+
+def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, compiled=True, gpus=2)
+    monkeypatch.setenv("FLAGS_selected_gpus", "2")
+    with pytest.raises(UserError) as caught:
+        runtime._choose_device("gpu")
+    assert str(caught.value) == "GPU 2 is asked for, but there are 2: 0..1"
+
+
+def test_a_gpu_without_kernels_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(device: str) -> None:
+        raise OSError("(External) CUDA error(209), no kernel image is available for execution on the device.")
+
+    monkeypatch.setattr(paddle, "set_device", fail)
+    monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(paddle.device.cuda, "get_device_name", lambda device: "NVIDIA Future")
+    with pytest.raises(
+        UserError, match=r"has no kernels for GPU 0, NVIDIA Future, of compute capability 9\.0"
+    ):
+        runtime._try_gpu(0)
+
+
+def test_another_failure_of_a_gpu_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(device: str) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(paddle, "set_device", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        runtime._try_gpu(0)
+
+
+def test_a_runtime_tells_itself() -> None:
+    assert Runtime().is_main
+    assert not Runtime(rank=1, world=2).is_main
+    assert Runtime(rank=1, world=2, cores=3, threads=2).describe() == (
+        f"Paddle {paddle.__version__} on CPU, 2 processes; "
+        "3 cores a process: Paddle 2 threads, DALI 3 unless set"
+    )
+    assert "on GPU 1, 1 process; " in Runtime(device="gpu", device_id=1).describe()
+
+
+def test_asking_for_a_gpu_in_vain_is_one_message(tmp_path: Path) -> None:
+    arguments = ["-c", "configs/quickstart.yaml", "-o", "Global.device=gpu", f"Global.output_dir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "tools/train.py", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.search(r"^error: Global\.device is gpu, but .*; (install|set) ", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr
