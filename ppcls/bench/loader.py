@@ -1,14 +1,15 @@
 """How fast loaders are on this machine: ours against a bare DALI pipeline and against paddle.io.
 
 All take turns, round by round, so that a machine that slows down slows all of them; what counts is the
-ratio within a round.
+ratio within a round. In each turn the clock starts after some batches: what was made ahead before the turn
+is used up by then, workers are up, and what the one before still made ahead is done.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,8 @@ from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, Ra
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
-Epoch = Callable[[], int]  # runs one epoch, returns its images
+Epoch = Callable[[], Iterator[int]]  # runs one epoch, yields the images of each batch
+_NOT_COUNTED = 8  # batches before the clock starts
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,42 @@ class Speed:
         )
 
 
-def compare(contenders: dict[str, Epoch], rounds: int, clock: Callable[[], float]) -> list[Speed]:
+def rate(epoch: Epoch, clock: Callable[[], float], finish: Callable[[], None]) -> float:
+    """Returns the images a second of one epoch, without its first batches.
+
+    Args:
+        epoch: What is timed; of more than eight batches.
+        clock: Seconds.
+        finish: Waits for work that is still under way.
+    """
+    images, began = 0, 0.0
+    for number, count in enumerate(epoch(), start=1):
+        if number > _NOT_COUNTED:
+            images += count
+        elif number == _NOT_COUNTED:
+            finish()
+            began = clock()
+    finish()
+    return images / (clock() - began)
+
+
+def compare(
+    contenders: dict[str, Epoch], rounds: int, clock: Callable[[], float], finish: Callable[[], None]
+) -> list[Speed]:
     """Runs an epoch of each contender in turn, ``rounds`` times, after one that is not counted.
 
     Args:
         contenders: By name; the first is what ratios refer to.
         rounds: Counted rounds.
         clock: Seconds.
+        finish: Waits for work that is still under way.
     """
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for counted in range(-1, rounds):
         for name, epoch in contenders.items():
-            began = clock()
-            images = epoch()
+            found = rate(epoch, clock, finish)
             if counted >= 0:
-                rates[name].append(images / (clock() - began))
+                rates[name].append(found)
     base = next(iter(rates.values()))
     return [
         Speed(name, tuple(each), tuple(rate / other for rate, other in zip(each, base, strict=True)))
@@ -73,30 +96,22 @@ def compare(contenders: dict[str, Epoch], rounds: int, clock: Callable[[], float
     ]
 
 
-def _finish(gpu: bool) -> None:
-    """Waits for all of the device's work, so that no contender is timed without its tail."""
-    if gpu:
-        paddle.device.synchronize()
-
-
-def _through(loader: Loader, gpu: bool) -> Epoch:
-    def epoch() -> int:
-        images = sum(batch.valid for batch in loader)
-        _finish(gpu)
-        return images
+def _through(loader: Loader) -> Epoch:
+    def epoch() -> Iterator[int]:
+        for batch in loader:
+            yield batch.valid
 
     return epoch
 
 
-def _bare(pipeline: Pipeline, steps: int, batch_size: int, gpu: bool) -> Epoch:
+def _bare(pipeline: Pipeline, steps: int, batch_size: int) -> Epoch:
     pipeline.build()
 
-    def epoch() -> int:
+    def epoch() -> Iterator[int]:
         for _ in range(steps):
             for output in pipeline.run():
                 output.as_tensor()
-        _finish(gpu)
-        return steps * batch_size
+            yield batch_size
 
     return epoch
 
@@ -175,20 +190,29 @@ def benchmark_loaders(config: Config, runtime: Runtime, workers: Sequence[int], 
     split = config.DataLoader.Train
     if split is None:
         raise UserError("the benchmark needs DataLoader.Train in the config")
-    gpu = runtime.device_id is not None
     index = read_index(split.dataset, config.Arch.class_num)
     layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
     steps = len(index) // split.sampler.batch_size
+    if steps <= 2 * _NOT_COUNTED:
+        raise UserError(
+            f"{index.source}: {steps} batches of {split.sampler.batch_size} are too few to time; "
+            f"expected more than {2 * _NOT_COUNTED}"
+        )
     contenders: dict[str, Epoch] = {
         "bare DALI pipeline": _bare(
-            _bare_pipeline(index, split, runtime, layout), steps, split.sampler.batch_size, gpu
+            _bare_pipeline(index, split, runtime, layout), steps, split.sampler.batch_size
         )
     }
 
     def add(name: str, **how: Any) -> None:
-        contenders[name] = _through(build_loader(*_with(config, split, **how), runtime, training=True), gpu)
+        contenders[name] = _through(build_loader(*_with(config, split, **how), runtime, training=True))
 
     add("ppcls, DALI", use_dali=True)
     for count in workers:
         add(f"ppcls, paddle.io, {count} workers", use_dali=False, workers=count)
-    return compare(contenders, rounds, time.perf_counter)
+    finish = paddle.device.synchronize if runtime.device_id is not None else _nothing
+    return compare(contenders, rounds, time.perf_counter, finish)
+
+
+def _nothing() -> None:
+    """On a CPU a batch that arrived is done."""
