@@ -19,7 +19,7 @@ from nvidia.dali import Pipeline, fn, types
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.data.batch import Loader
-from ppcls.data.build import build_loader
+from ppcls.data.build import build_loader, dali_settings
 from ppcls.data.index import Index, read_index
 from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, RandFlipImage
 from ppcls.errors import UserError
@@ -131,11 +131,12 @@ def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) ->
                 "DataLoader.Train has another chain"
             )
     gpu = runtime.device_id is not None
+    threads, prefetch = dali_settings(split, runtime)
     pipeline = Pipeline(
         batch_size=split.sampler.batch_size,
-        num_threads=split.loader.dali.num_threads or runtime.cores,
+        num_threads=threads,
         device_id=runtime.device_id,
-        prefetch_queue_depth=split.loader.dali.prefetch_queue_depth,
+        prefetch_queue_depth=prefetch,
         exec_dynamic=True,
         seed=1,
     )

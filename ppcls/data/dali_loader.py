@@ -147,7 +147,7 @@ class DaliLoader:
             path, label, *draws = fn.external_source(self._source, num_outputs=inputs, batch=True)
             encoded = fn.io.file.read(path)
             device: Device = "cpu" if self._device_id is None else "gpu"
-            image = lower_chain(fuse(self._ops), encoded, draws[0] if draws else None, device)
+            image = lower_chain(fuse(self._ops), encoded, draws[0] if draws else None, device, self._threads)
             pipeline.set_outputs(image, label if device == "cpu" else label.gpu())
         pipeline.build()
         return _on_cpu(pipeline) if device == "cpu" else _on_gpu(pipeline)

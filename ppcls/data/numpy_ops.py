@@ -24,6 +24,9 @@ from ppcls.data.transforms import (
 )
 from ppcls.data.window import random_windows
 
+# One thread an image: loaders work on many images at once, in threads or processes of their own.
+cv2.setNumThreads(1)
+
 Array = NDArray[Any]
 
 _PIL = {
@@ -84,12 +87,6 @@ def _(spec: DecodeImage, image: bytes, draws: NDArray[np.float32]) -> Array:
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if spec.to_rgb else pixels)
 
 
-def _resample(spec: ResizeImage | RandCropImage, image: Array, width: int, height: int) -> Array:
-    if spec.backend == "pil":
-        return np.asarray(Image.fromarray(image).resize((width, height), _PIL[spec.interpolation]))
-    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
-
-
 def size_for_short_side(height: int, width: int, short: int) -> tuple[int, int]:
     """Returns (height, width) scaled so that the shorter side is ``short``, rounded half up."""
     shorter = min(height, width)
@@ -97,13 +94,22 @@ def size_for_short_side(height: int, width: int, short: int) -> tuple[int, int]:
     return scaled[0], scaled[1]
 
 
+def resize(spec: ResizeImage | RandCropImage, image: Array) -> Array:
+    """Resizes an image [H, W, C] to the size that ``spec`` asks for, by its backend."""
+    if spec.size is not None:
+        width, height = spec.size
+    else:
+        assert isinstance(spec, ResizeImage)
+        assert spec.resize_short is not None
+        height, width = size_for_short_side(image.shape[0], image.shape[1], spec.resize_short)
+    if spec.backend == "pil":
+        return np.asarray(Image.fromarray(image).resize((width, height), _PIL[spec.interpolation]))
+    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
+
+
 @apply.register
 def _(spec: ResizeImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
-    if spec.size is not None:
-        return _resample(spec, image, *spec.size)
-    assert spec.resize_short is not None
-    height, width = size_for_short_side(image.shape[0], image.shape[1], spec.resize_short)
-    return _resample(spec, image, width, height)
+    return resize(spec, image)
 
 
 @apply.register
@@ -118,7 +124,7 @@ def _(spec: CropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
 @apply.register
 def _(spec: RandCropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
     top, left, height, width = random_windows(spec, np.array([image.shape[:2]]), draws[None])[0]
-    return _resample(spec, image[top : top + height, left : left + width], *spec.size)
+    return resize(spec, image[top : top + height, left : left + width])
 
 
 @apply.register

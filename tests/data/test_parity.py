@@ -252,7 +252,7 @@ def test_dali_cuts_the_windows_of_its_draws() -> None:
         pipeline = Pipeline(batch_size=count, num_threads=2, device_id=None, exec_dynamic=True)
         with pipeline:
             shape, numbers = fn.external_source(lambda: (sides, draws), num_outputs=2, batch=True)
-            window = _window(spec, shape, Place("cpu", numbers, slot=2))
+            window = _window(spec, shape, Place("cpu", 1, numbers, slot=2))
             pipeline.set_outputs(fn.cat(window["start"], window["shape"]))
         pipeline.build()
         (windows,) = pipeline.run()
