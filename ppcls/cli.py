@@ -13,7 +13,7 @@ from pathlib import Path
 from ppcls.config.load import dump_config, load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections import Infer
-from ppcls.data.class_names import read_class_names
+from ppcls.data.class_names import LABEL_LIST, read_class_names
 from ppcls.data.image_files import find_images
 from ppcls.errors import UserError
 from ppcls.files import write_text
@@ -181,10 +181,11 @@ def _infer_parser() -> argparse.ArgumentParser:
 
 
 def _infer_section(config: Config) -> tuple[Infer, tuple[str, ...] | None]:
-    """Returns ``Infer`` with the names of its classes, where a file tells them."""
+    """Returns ``Infer`` with the names of its classes: of its own file, or of the folders trained on."""
     if config.Infer is None:
         raise UserError("the config has no section Infer, which says how images are prepared (transforms)")
-    listing = config.Infer.PostProcess.class_id_map_file
+    trained = Path(config.Global.output_dir) / LABEL_LIST
+    listing = config.Infer.PostProcess.class_id_map_file or (trained if trained.is_file() else None)
     return config.Infer, read_class_names(Path(listing), config.Arch.class_num) if listing else None
 
 

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ppcls.errors import UserError
+from ppcls.files import write_text
 
 _SHOWN = 10
+LABEL_LIST = "label_list.txt"
+
+
+def folder_classes(root: Path) -> tuple[str, ...]:
+    """Returns the names of the class folders in ``root``; a class's label is its place among them."""
+    return tuple(
+        sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
+    )
+
+
+def write_class_names(path: Path, names: Sequence[str]) -> None:
+    """Writes names as lines of ``id name``, which `read_class_names` reads."""
+    write_text(path, "".join(f"{label} {name}\n" for label, name in enumerate(names)))
 
 
 def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:

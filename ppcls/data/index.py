@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.dataset import Dataset, ImageFolderDataset, ImageNetDataset
+from ppcls.data.class_names import folder_classes
 from ppcls.errors import UserError
 
 _SHOWN = 10
@@ -27,7 +28,6 @@ class Index:
         labels: [N] int64, 0..class_num - 1.
         source: Where the samples are listed, for messages.
         lines: [N] int64 line numbers in ``source``, from 1; None for a folder.
-        class_names: Name of each class where the source tells it.
     """
 
     root: Path
@@ -35,7 +35,6 @@ class Index:
     labels: NDArray[np.int64]
     source: Path
     lines: NDArray[np.int64] | None = None
-    class_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -119,9 +118,7 @@ def _wrong_with(path: str, found: str, label: str, delimiter: str, class_num: in
 
 
 def _read_folder(root: Path, extensions: tuple[str, ...], class_num: int) -> Index:
-    classes = sorted(
-        each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith(".")
-    )
+    classes = folder_classes(root)
     if not classes:
         raise UserError(f"{root}: expected one sub-folder a class, found none")
     if len(classes) != class_num:
@@ -137,4 +134,4 @@ def _read_folder(root: Path, extensions: tuple[str, ...], class_num: int) -> Ind
             labels += [label] * len(chosen)
     if not paths:
         raise UserError(f"{root}: no images; expected files ending in {', '.join(extensions)}")
-    return Index(root, np.array(paths), np.array(labels, np.int64), root, class_names=tuple(classes))
+    return Index(root, np.array(paths), np.array(labels, np.int64), root)

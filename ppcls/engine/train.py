@@ -6,13 +6,16 @@ from pathlib import Path
 
 from paddle import nn
 
+from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
+from ppcls.data.class_names import LABEL_LIST, folder_classes, write_class_names
 from ppcls.engine.checkpoint import Checkpoints, resume
 from ppcls.engine.evaluate import build_evaluator
 from ppcls.engine.loop import fit
 from ppcls.engine.state import TrainState, build_state
 from ppcls.engine.weights import read_weights, start_from
+from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.report.build import Reporters, build_reporters
 from ppcls.runtime import Runtime
@@ -32,6 +35,7 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     Raises:
         UserError: Whatever the user must put right.
     """
+    classes = _folder_classes(config)
     checkpoints = Checkpoints(output_dir, config)
     wanted = config.Global.checkpoints
     folder = checkpoints.find(wanted) if wanted else None
@@ -46,6 +50,8 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     reporter = Reporters()
     if runtime.is_main:
         write_text(output_dir / "config.yaml", dump_config(config))
+        if classes:
+            write_class_names(output_dir / LABEL_LIST, classes)
         reporter = build_reporters(
             output_dir, config.Global.use_visualdl, None if folder is None else state.update
         )
@@ -57,6 +63,28 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     finally:
         reporter.close()
     return state
+
+
+def _folder_classes(config: Config) -> tuple[str, ...]:
+    """Returns the class names where folders give them, the same ones to both splits.
+
+    Raises:
+        UserError: Training and evaluation have other class folders, so labels would mean other classes.
+    """
+    loader = config.DataLoader
+    folders = [
+        Path(split.dataset.image_root)
+        for split in (loader.Train, loader.Eval if config.Global.eval_during_train else None)
+        if split is not None and isinstance(split.dataset, ImageFolderDataset)
+    ]
+    named = [folder_classes(folder) for folder in folders if folder.is_dir()]
+    if len(named) == 2 and named[0] != named[1]:
+        other = sorted(set(named[0]) ^ set(named[1]))
+        raise UserError(
+            f"{folders[0]} and {folders[1]} have other class folders: {', '.join(other[:10])} only in one; "
+            "a label is a folder's place among the sorted names, so both need the same"
+        )
+    return named[0] if named else ()
 
 
 def _start(config: Config, model: nn.Layer, resumed: Path | None) -> list[str]:

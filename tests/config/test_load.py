@@ -21,7 +21,7 @@ from ppcls.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "configs/quickstart.yaml"
-SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
+SHIPPED = sorted([*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])
 
 PADDLECLAS_RESNET50 = """
 # global configs
