@@ -122,12 +122,13 @@ def _hushed() -> Iterator[None]:
     screen = os.dup(2)
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 2)
+        done = False
         try:
             yield
-        except BaseException:
-            said.seek(0)
-            os.write(screen, said.read())
-            raise
+            done = True
         finally:
             os.dup2(screen, 2)
             os.close(screen)
+            if not done:
+                said.seek(0)
+                os.write(2, said.read())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import field_validator
@@ -39,16 +38,3 @@ class TopkAcc(Spec):
         if not value or len(set(value)) != len(value):
             raise ValueError(f"topk must be one or more distinct integers, got {list(value)}")
         return value
-
-
-def check_topk(specs: Iterable[Spec], class_num: int) -> None:
-    """Checks that every ``k`` of the metrics makes sense for ``class_num`` classes.
-
-    Raises:
-        ValueError: A ``k`` exceeds ``class_num``.
-    """
-    for spec in specs:
-        if isinstance(spec, TopkAcc) and max(spec.topk) > class_num:
-            raise ValueError(
-                f"TopkAcc.topk: expected at most the number of classes ({class_num}), got {max(spec.topk)}"
-            )
