@@ -48,9 +48,15 @@ class Step:
     update: bool
 
 
-@lru_cache(maxsize=2)
+# Loaders ask at every step, for the running epoch and, working ahead, the next: two loaders, two epochs each.
+@lru_cache(maxsize=4)
 def _epoch_order(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return permutation(seed, epoch, size)
+
+
+@lru_cache(maxsize=2)
+def _own_order(size: int) -> NDArray[np.int64]:
+    return np.arange(size, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ class Order:
     def _samples_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         if self.shuffle:
             return _epoch_order(self.size, self.seed, epoch)
-        return np.arange(self.size, dtype=np.int64)
+        return _own_order(self.size)
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Returns ``cursor`` together with what gives it its meaning."""
