@@ -61,25 +61,34 @@ class Checkpoints:
         self._left = list(self._folder.glob(".????????.step_*"))
 
     def save(self, state: TrainState, roles: Iterable[str]) -> None:
-        """Writes the state under ``roles`` (link names); only rank 0 writes, the others wait.
+        """Writes the state as `save_alone` does, while the other ranks wait for rank 0.
 
         Raises:
             UserError: It can't be written, or the model is not finite any more; all earlier
                 checkpoints are as they were.
         """
-        if state.runtime.is_main:
-            try:
-                folder = self._write(state)
-                for role in roles:
-                    self._link(role, folder)
-                self._remove_unnamed()
-            except OSError as error:
-                raise UserError(
-                    f"{self._folder}: can't write a checkpoint: {error.strerror or error}; "
-                    "the earlier ones are untouched"
-                ) from error
+        self.save_alone(state, roles)
         if state.runtime.world > 1:
             paddle.distributed.barrier()
+
+    def save_alone(self, state: TrainState, roles: Iterable[str]) -> None:
+        """Writes the state under ``roles`` (link names) on rank 0, and nothing on others; waits for none.
+
+        Raises:
+            UserError: As `save`.
+        """
+        if not state.runtime.is_main:
+            return
+        try:
+            folder = self._write(state)
+            for role in roles:
+                self._link(role, folder)
+            self._remove_unnamed()
+        except OSError as error:
+            raise UserError(
+                f"{self._folder}: can't write a checkpoint: {error.strerror or error}; "
+                "the earlier ones are untouched"
+            ) from error
 
     def find(self, wanted: str) -> Path | None:
         """Returns the folder to resume from: ``wanted``, or with ``auto`` the latest, if there is one.

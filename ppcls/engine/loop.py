@@ -40,8 +40,10 @@ def fit(
         try:
             if evaluator is not None and due and _evaluate(state, evaluator, reporter):
                 roles.append(BEST)
-        except UserError:  # such as a bad image: the epoch's training is not lost for it
-            checkpoints.save(state, [LATEST])
+        except UserError:
+            # Such as a bad image: the epoch's training is not lost for it. Other ranks may be well and
+            # wait for this one in the evaluation, so nothing here may wait for them.
+            checkpoints.save_alone(state, [LATEST])
             raise
         if done % settings.save_interval == 0 or done == settings.epochs:
             roles.append(f"epoch_{done}")

@@ -95,3 +95,26 @@ def test_ranks_share_batch_norms_statistics(make_yaml: Callable[..., Path], tmp_
     )
     assert f"loss {told[-1].loss:.4f}" in done.stdout
     assert f"top1 {told[-1].metrics['top1']:.4f}" in done.stdout
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_bad_image_on_one_rank_ends_the_run(
+    make_yaml: Callable[..., Path], images: Path, tmp_path: Path, bad: int
+) -> None:
+    """The other rank waits for it in the evaluation: nothing on the way out may wait for that one."""
+    lines = ["eval 0.jpg 0", "eval 1.jpg 1"]
+    lines[bad] = "eval.txt 0"  # text, not an image; one image a rank
+    listing = tmp_path / "bad.txt"
+    listing.write_text("\n".join(lines))
+    config = make_yaml(
+        "bad",
+        Arch__name="Linear",
+        Global__epochs=1,
+        DataLoader__Train__sampler__batch_size=4,
+        DataLoader__Eval__sampler__batch_size=1,
+        DataLoader__Eval__dataset__cls_label_path=str(listing),
+    )
+    logs = tmp_path / "log"
+    with pytest.raises(AssertionError, match="not an image"):
+        run(LINEAR, "-c", str(config), ranks=2, logs=logs)
+    assert (tmp_path / "bad" / "latest").is_symlink() == (bad == 0)
