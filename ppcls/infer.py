@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ppcls.config.schema import Config
 from ppcls.config.sections import Infer
-from ppcls.data.bad_images import BadImageError, read_image
+from ppcls.data.bad_images import BadImageError
+from ppcls.data.file_index import read_image
 from ppcls.data.numpy_ops import run
 from ppcls.data.transforms import plan_chain
 from ppcls.engine.precision import build_precision

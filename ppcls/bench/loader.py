@@ -20,6 +20,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader, dali_settings
+from ppcls.data.file_index import FileIndex
 from ppcls.data.index import Index, read_index
 from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, RandFlipImage
 from ppcls.errors import UserError
@@ -120,8 +121,10 @@ def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) ->
     """Writes by hand what a DALI tutorial would: its own reader, its own random numbers.
 
     Raises:
-        UserError: The chain is not decode, random crop, flip, normalize.
+        UserError: The images are no files, or the chain is not decode, random crop, flip, normalize.
     """
+    if not isinstance(index, FileIndex):
+        raise UserError(f"{index.source}: the bare pipeline is written for image files, listed or in folders")
     match split.dataset.transform_ops[:4]:
         case (DecodeImage(), RandCropImage() as crop, RandFlipImage(), NormalizeImage() as normalize):
             pass

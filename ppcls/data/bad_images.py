@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,24 +19,9 @@ class BadImageError(UserError):
     """Images that can't be read or decoded, each with its place in the list and the reason."""
 
 
-def read_image(path: bytes) -> bytes:
-    """Reads a file.
-
-    Raises:
-        DecodeError: It is missing, empty, a folder, or can't be read.
-    """
-    try:
-        data = Path(os.fsdecode(path)).read_bytes()
-    except OSError as error:
-        raise DecodeError((error.strerror or str(error)).lower()) from None
-    if not data:
-        raise DecodeError("the file is empty")
-    return data
-
-
 def describe_sample(index: Index, position: int, reason: str) -> str:
     """Returns ``path (list, line N): reason``."""
-    return f"{os.fsdecode(index.path(position))} ({index.where(position)}): {reason}"
+    return f"{index.name(position)} ({index.where(position)}): {reason}"
 
 
 def bad_images(samples: Sequence[str]) -> BadImageError:
@@ -63,7 +46,7 @@ def explain_failure(
     bad = []
     for position in dict.fromkeys(positions.tolist()):
         try:
-            apply(DecodeImage(), read_image(index.path(position)), np.zeros(0, np.float32))
+            apply(DecodeImage(), index.read(position), np.zeros(0, np.float32))
         except DecodeError as reason:
             bad.append(describe_sample(index, position, str(reason)))
     return bad_images(bad) if bad else error

@@ -1,7 +1,8 @@
 """Feeds the training loop by a DALI pipeline, on the CPU or a GPU.
 
 The pipeline is told which samples to read, and their random numbers, by an external source; it reads
-files, decodes and transforms in its own threads, ahead of the training step.
+files (see encoded.py for other sources), decodes and transforms in its own threads, ahead of the training
+step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
 from ppcls.data.dali_ops import Device, lower_chain
 from ppcls.data.draws import uniforms
+from ppcls.data.encoded import Encoded, encoded_images
 from ppcls.data.fuse import fuse
 from ppcls.data.index import Index
 from ppcls.data.order import Cursor, Order
@@ -29,22 +31,22 @@ from ppcls.data.transforms import Op, count_draws
 class _Source:
     """Answers DALI's question for the next batch, and remembers which batches are under way."""
 
-    def __init__(self, index: Index, order: Order, draws: int) -> None:
-        self._index, self._order, self.draws = index, order, draws
+    def __init__(self, index: Index, encoded: Encoded, order: Order, draws: int) -> None:
+        self._index, self._encoded, self._order, self.draws = index, encoded, order, draws
         self.cursor = Cursor()
         self.under_way: deque[Cursor] = deque()
 
     def __call__(self) -> list[Any]:
-        """Returns what the pipeline reads: paths, labels and, if the chain is random, uniform numbers."""
+        """Returns what the pipeline takes: images, labels and, if the chain is random, uniform numbers."""
         cursor = self.cursor
         indices = self._order.at(cursor).indices
         self.under_way.append(cursor)
         self.cursor = cursor.next(len(self._order))
-        paths = self._index.path_block(indices)  # one array: DALI takes it far faster than a list
+        images = self._encoded.batch(indices)
         labels = self._index.labels[indices]
         if not self.draws:
-            return [paths, labels]
-        return [paths, labels, uniforms(self._order.seed, cursor.epoch, indices, self.draws)]
+            return [images, labels]
+        return [images, labels, uniforms(self._order.seed, cursor.epoch, indices, self.draws)]
 
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
@@ -87,7 +89,8 @@ class DaliLoader:
     ) -> None:
         self._index, self.order, self._ops = index, order, tuple(ops)
         self._device_id, self._threads, self._prefetch = device_id, threads, prefetch
-        self._source = _Source(index, order, count_draws(ops))
+        self._encoded = encoded_images(index, threads)
+        self._source = _Source(index, self._encoded, order, count_draws(ops))
         self._cursor = Cursor()
         self._batches: Iterator[Tensors] | None = None
 
@@ -144,8 +147,8 @@ class DaliLoader:
         )
         with pipeline:
             inputs = 3 if self._source.draws else 2
-            path, label, *draws = fn.external_source(self._source, num_outputs=inputs, batch=True)
-            encoded = fn.io.file.read(path)
+            source, label, *draws = fn.external_source(self._source, num_outputs=inputs, batch=True)
+            encoded = self._encoded.node(source)
             device: Device = "cpu" if self._device_id is None else "gpu"
             image = lower_chain(fuse(self._ops), encoded, draws[0] if draws else None, device, self._threads)
             pipeline.set_outputs(image, label if device == "cpu" else label.gpu())

@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from ppcls.data.bad_images import bad_images, describe_sample, read_image
+from ppcls.data.bad_images import bad_images, describe_sample
 from ppcls.data.batch import Batch
 from ppcls.data.draws import uniforms
 from ppcls.data.index import Index
@@ -44,7 +44,7 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
         epoch, position = key
         draws = uniforms(self._seed, epoch, np.asarray([position]), self._draws)[0]
         try:
-            image = run(self._ops, read_image(self._index.path(position)), draws)
+            image = run(self._ops, self._index.read(position), draws)
         except ValueError as error:
             return _Bad(describe_sample(self._index, position, str(error)))
         return image, self._index.labels[position]

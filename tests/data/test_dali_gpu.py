@@ -10,7 +10,7 @@ import pytest
 
 from ppcls.config.transform import Transform
 from ppcls.data.dali_loader import DaliLoader
-from ppcls.data.index import Index
+from ppcls.data.file_index import FileIndex
 from ppcls.data.order import Order
 from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, plan_chain
 
@@ -19,7 +19,7 @@ CHAIN: tuple[Transform, ...] = (DecodeImage(), RandCropImage(size=(160, 160)), N
 
 def make(photos: dict[str, Path]) -> DaliLoader:
     names = [path for key, path in photos.items() if key.startswith("jpeg")] * 32
-    index = Index(
+    index = FileIndex(
         root=names[0].parent,
         paths=np.array([path.name.encode() for path in names]),
         labels=np.zeros(len(names), np.int64),

@@ -9,29 +9,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.config.dataset import ImageFolderDataset, ImageNetDataset
+from ppcls.config.dataset import Dataset, ImageFolderDataset, ImageNetDataset
 from ppcls.data.class_names import folder_classes
-from ppcls.data.index import Index, read_index
+from ppcls.data.file_index import FileIndex
+from ppcls.data.index import read_index
 from ppcls.data.transforms import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
 
 CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
 
 
-def read_list(folder: Path, content: str | bytes, delimiter: str = " ", class_num: int = 10) -> Index:
+def file_index(dataset: Dataset, class_num: int) -> FileIndex:
+    index = read_index(dataset, class_num)
+    assert isinstance(index, FileIndex)
+    return index
+
+
+def read_list(folder: Path, content: str | bytes, delimiter: str = " ", class_num: int = 10) -> FileIndex:
     listing = folder / "list.txt"
     listing.write_bytes(content if isinstance(content, bytes) else content.encode())
     dataset = ImageNetDataset(
         image_root=str(folder), cls_label_path=str(listing), delimiter=delimiter, transform_ops=CHAIN
     )
-    return read_index(dataset, class_num)
+    return file_index(dataset, class_num)
 
 
-def read_folder(root: Path, class_num: int, **options: tuple[str, ...]) -> Index:
-    return read_index(ImageFolderDataset(image_root=str(root), transform_ops=CHAIN, **options), class_num)
+def read_folder(root: Path, class_num: int, **options: tuple[str, ...]) -> FileIndex:
+    return file_index(ImageFolderDataset(image_root=str(root), transform_ops=CHAIN, **options), class_num)
 
 
-def pairs(index: Index) -> list[tuple[str, int]]:
+def pairs(index: FileIndex) -> list[tuple[str, int]]:
     root = os.fsencode(index.root) + b"/"
     paths = [index.path(position) for position in range(len(index))]
     assert all(path.startswith(root) for path in paths)

@@ -127,10 +127,7 @@ def reference(index: Index, order: Order, ops: tuple[Op, ...], epoch: int) -> It
     for number in range(len(order)):
         step = order.at(Cursor(epoch, number))
         draws = uniforms(order.seed, epoch, step.indices, count_draws(ops))
-        images = [
-            run(ops, Path(index.path(int(i)).decode()).read_bytes(), row)
-            for i, row in zip(step.indices, draws, strict=True)
-        ]
+        images = [run(ops, index.read(int(i)), row) for i, row in zip(step.indices, draws, strict=True)]
         yield np.stack(images), index.labels[step.indices], step.valid, step.weight, step.update
 
 

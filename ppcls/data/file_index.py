@@ -1,0 +1,170 @@
+"""Images that are files of their own: named in a list, or found in class folders."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.data.class_names import folder_classes
+from ppcls.data.numpy_ops import DecodeError
+from ppcls.errors import UserError
+
+_SHOWN = 10
+_MOST_DIGITS = 18  # of a label; Python refuses to read thousands
+
+
+def read_image(path: bytes) -> bytes:
+    """Reads a file.
+
+    Raises:
+        DecodeError: It is missing, empty, a folder, or can't be read.
+    """
+    try:
+        data = Path(os.fsdecode(path)).read_bytes()
+    except OSError as error:
+        raise DecodeError((error.strerror or str(error)).lower()) from None
+    if not data:
+        raise DecodeError("the file is empty")
+    return data
+
+
+@dataclass(frozen=True)
+class FileIndex:
+    """A `ppcls.data.index.Index` of image files.
+
+    Attributes:
+        root: Folder of the images.
+        paths: [N] bytes, relative to ``root``; fixed-width, so that worker processes share the memory.
+        labels: [N] int64, 0..class_num - 1.
+        source: Where the samples are listed, for messages.
+        lines: [N] int64 line numbers in ``source``, from 1; None for a folder.
+    """
+
+    root: Path
+    paths: NDArray[np.bytes_]
+    labels: NDArray[np.int64]
+    source: Path
+    lines: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path(self, position: int) -> bytes:
+        """Returns the whole path of a sample, as the file system spells it."""
+        return os.fsencode(self.root) + b"/" + bytes(self.paths[position])
+
+    def path_block(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Returns the whole paths of samples as one array [N, L], padded with zero bytes as C strings are."""
+        paths = np.char.add(os.fsencode(self.root) + b"/", self.paths[positions])
+        return paths.view(np.uint8).reshape(len(positions), -1)
+
+    def name(self, position: int) -> str:
+        """Returns the whole path of a sample, for messages."""
+        return os.fsdecode(self.path(position))
+
+    def where(self, position: int) -> str:
+        """Returns where a sample is listed, such as ``train_list.txt, line 7``."""
+        return f"{self.source}, line {self.lines[position]}" if self.lines is not None else str(self.source)
+
+    def read(self, position: int) -> bytes:
+        """Reads a sample's file; raises what `read_image` raises."""
+        return read_image(self.path(position))
+
+
+def read_list(root: Path, listing: Path, delimiter: str, class_num: int | None = None) -> FileIndex:
+    """Reads a list file; opens no image.
+
+    Args:
+        root: Folder of the images.
+        listing: Lines of path, ``delimiter``, label; the path below ``root``.
+        delimiter: Between path and label; the last one of a line counts.
+        class_num: Number of classes of the model; None for any.
+
+    Raises:
+        UserError: No such folder or list, nothing in it, or lines that are wrong (all of them, by number).
+    """
+    _need_folder(root)
+    try:
+        text = listing.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except FileNotFoundError:
+        raise UserError(f"{listing}: no such list file; expected lines of 'path{delimiter}label'") from None
+    except OSError as error:
+        raise UserError(f"{listing}: can't read this list file: {error.strerror}") from None
+    paths: list[bytes] = []
+    labels: list[int] = []
+    lines: list[int] = []
+    problems: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        path, found, label = line.rstrip().rpartition(delimiter)
+        wrong = _wrong_with(path.strip(), found, label.strip(), delimiter, class_num)
+        if wrong:
+            problems.append(f"{listing}, line {number}: {wrong}")
+            continue
+        paths.append(os.fsencode(path.strip()))
+        labels.append(int(label))
+        lines.append(number)
+    if problems:
+        more = [f"… and {len(problems) - _SHOWN} more lines"] if len(problems) > _SHOWN else []
+        raise UserError("\n".join([*problems[:_SHOWN], *more]))
+    if not paths:
+        raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
+    return FileIndex(root, np.array(paths), np.array(labels, np.int64), listing, np.array(lines, np.int64))
+
+
+def _need_folder(root: Path) -> None:
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; expected the images of image_root there")
+
+
+def _wrong_with(path: str, found: str, label: str, delimiter: str, class_num: int | None) -> str | None:
+    if not found or not path:
+        return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
+    if "\0" in path:
+        return "expected text, got a zero byte"
+    if not re.fullmatch("-?[0-9]+", label):
+        return f"expected a whole number as label, got {label!r}"
+    if class_num is None and (len(label) > _MOST_DIGITS or int(label) < 0):
+        return f"expected a label from 0, got {label}"
+    if class_num is not None and (len(label) > _MOST_DIGITS or not 0 <= int(label) < class_num):
+        return f"label {label} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
+    if path.startswith("/") or ".." in path.split("/"):
+        return f"path {path!r} leads out of image_root; expected a path below it"
+    return None
+
+
+def read_folder(root: Path, extensions: tuple[str, ...], class_num: int | None = None) -> FileIndex:
+    """Finds the images of class folders; opens none.
+
+    Args:
+        root: Has one sub-folder a class; labels follow the folders' sorted names.
+        extensions: Endings of image files, in lower case.
+        class_num: Number of classes of the model; None for any.
+
+    Raises:
+        UserError: No such folder, another number of class folders, or no images.
+    """
+    _need_folder(root)
+    classes = folder_classes(root)
+    if not classes:
+        raise UserError(f"{root}: expected one sub-folder a class, found none")
+    if class_num is not None and len(classes) != class_num:
+        raise UserError(f"{root}: {len(classes)} class folders, but Arch.class_num is {class_num}")
+    paths: list[bytes] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        for folder, folders, files in os.walk(root / name):
+            folders.sort()
+            here = Path(folder).relative_to(root)
+            chosen = sorted(each for each in files if each.lower().endswith(extensions))
+            paths += [os.fsencode(here / each) for each in chosen]
+            labels += [label] * len(chosen)
+    if not paths:
+        raise UserError(f"{root}: no images; expected files ending in {', '.join(extensions)}")
+    return FileIndex(root, np.array(paths), np.array(labels, np.int64), root)
