@@ -82,6 +82,18 @@ ARCHITECTURES = Registry(
     _in("ppcls.arch.resnet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"),
 )
 DATASETS = Registry("dataset", _in("ppcls.config.dataset", "ImageNetDataset", "ImageFolderDataset"))
+SAMPLERS = Registry(
+    "sampler",
+    _in(
+        "ppcls.config.sampler",
+        "DistributedBatchSampler",
+        "BatchSampler",
+        "ClassBalancedSampler",
+        "WeightedSampler",
+        "RepeatedAugSampler",
+        "PKSampler",
+    ),
+)
 TRANSFORMS = Registry(
     "transform",
     _in(

@@ -218,14 +218,17 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Tagged:
-    """A mapping that chooses by its key ``name``, as in ``Optimizer``."""
+    """A mapping that chooses by its key ``name``, as in ``Optimizer``; without it, the default."""
 
     registry: Registry
+    default: str | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(value: Any) -> Spec:
             if isinstance(value, Spec):
                 return value
+            if isinstance(value, dict) and self.default is not None:
+                value = {"name": self.default, **value}
             if not isinstance(value, dict) or "name" not in value:
                 raise expected(f"a mapping with the key 'name', that of the {self.registry.kind}", value)
             params = {key: each for key, each in value.items() if key != "name"}

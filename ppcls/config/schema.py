@@ -12,6 +12,7 @@ from typing_extensions import Self
 from ppcls.config import sections
 from ppcls.config.fields import Section, Tagged, problem
 from ppcls.config.optimizer import OptimizerSpec
+from ppcls.config.sampler import DistributedBatchSampler, WeightedSampler
 from ppcls.config.transform import Transform, check_chain
 from ppcls.registry import OPTIMIZERS
 
@@ -36,6 +37,7 @@ class Config(Section):
             *_precision_problems(self),
             *_metric_problems(self),
             *_image_problems(self),
+            *_sampler_problems(self),
         ]
         if problems:
             raise ValidationError.from_exception_data("Config", problems)
@@ -96,4 +98,22 @@ def _image_problems(config: Config) -> Iterator[InitErrorDetails]:
                 f"makes images of {[state.channels, *(state.size or ())]}, but Global.image_shape is "
                 f"{list(config.Global.image_shape)}; make them agree",
                 *loc,
+            )
+
+
+def _sampler_problems(config: Config) -> Iterator[InitErrorDetails]:
+    data = config.DataLoader
+    if data.Eval is not None and not isinstance(data.Eval.sampler, DistributedBatchSampler):
+        yield problem(
+            f"evaluation takes each sample once, in order; expected DistributedBatchSampler, "
+            f"got {data.Eval.sampler.kind}",
+            *("DataLoader", "Eval", "sampler", "name"),
+        )
+    if data.Train is not None and isinstance(data.Train.sampler, WeightedSampler):
+        weights = data.Train.sampler.class_weights
+        if weights is not None and len(weights) != config.Arch.class_num:
+            yield problem(
+                f"expected one weight for each of Arch.class_num ({config.Arch.class_num}) classes, "
+                f"got {len(weights)}",
+                *("DataLoader", "Train", "sampler", "class_weights"),
             )

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field
 from ppcls.config.dataset import Dataset, FixedChain
 from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Positive, Section, Tagged
 from ppcls.config.objective import CELoss, TopkAcc
-from ppcls.registry import ARCHITECTURES, DATASETS, LOSSES, METRICS, nearest
+from ppcls.config.sampler import Sampler
+from ppcls.registry import ARCHITECTURES, DATASETS, LOSSES, METRICS, SAMPLERS, nearest
 
 
 class Global(Section):
@@ -98,15 +99,6 @@ class Metric(Section):
     Eval: Metrics = Field((TopkAcc(),), min_length=1)
 
 
-class Sampler(Section):
-    """How samples make batches."""
-
-    name: Literal["DistributedBatchSampler", "BatchSampler"] = "DistributedBatchSampler"
-    batch_size: Count = Field(description="images a process and step")
-    drop_last: bool = False
-    shuffle: bool = False
-
-
 class Dali(Section):
     """DALI's own settings."""
 
@@ -128,7 +120,9 @@ class Split(Section):
     """One data set with its sampler and loader."""
 
     dataset: Annotated[Dataset, Tagged(DATASETS)]
-    sampler: Sampler
+    sampler: Annotated[Sampler, Tagged(SAMPLERS, default="DistributedBatchSampler")] = Field(
+        description="how samples make batches; without a name, DistributedBatchSampler"
+    )
     loader: Loader = Loader()
 
 

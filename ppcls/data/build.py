@@ -7,6 +7,8 @@ from ppcls.config.sections import Split
 from ppcls.data.batch import Loader
 from ppcls.data.index import Index, read_index
 from ppcls.data.order import Order
+from ppcls.data.sampler import InOrder
+from ppcls.data.sampler_build import build_sampler
 from ppcls.data.transforms import plan_chain
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
@@ -19,23 +21,24 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         config: The whole config.
         split: ``DataLoader.Train`` or ``DataLoader.Eval``.
         runtime: Rank, world, device and cores.
-        training: Whether batches train: then they are shuffled as the sampler says, and a global batch
-            larger than the dataset is an error. Evaluation takes each sample once, in order.
+        training: Whether batches train: then the sampler says which samples make an epoch, and a global
+            batch larger than that is an error. Evaluation takes each sample once, in order.
 
     Raises:
-        UserError: The dataset can't be read, is empty, has wrong lines, or is smaller than a batch.
+        UserError: The dataset can't be read, is empty, has wrong lines, or is smaller than a batch; or the
+            sampler can't work on it.
     """
     index = read_index(split.dataset, config.Arch.class_num)
-    sampler = split.sampler
+    spec = split.sampler
     order = Order(
-        size=len(index),
-        batch_size=sampler.batch_size,
+        sampler=build_sampler(spec, index, runtime.world) if training else InOrder(len(index)),
+        batch_size=spec.batch_size,
         seed=config.Global.seed,
         rank=runtime.rank,
         world=runtime.world,
-        shuffle=sampler.shuffle and training,
-        drop_last=sampler.drop_last and training,
+        drop_last=spec.drop_last and training,
         accumulate=config.Global.update_freq if training else 1,
+        group=spec.group if training else 1,
     )
     if training and order.global_batch > order.size:
         _refuse_small(index, order)
@@ -61,8 +64,9 @@ def dali_settings(split: Split, runtime: Runtime) -> tuple[int, int]:
 
 
 def _refuse_small(index: Index, order: Order) -> None:
+    an_epoch = "" if order.size == len(index) else " an epoch"
     ranks = f" x {order.world} processes" if order.world > 1 else ""
     raise UserError(
-        f"{index.source}: {order.size} images are fewer than one batch of {order.batch_size}{ranks}; "
-        "lower DataLoader.Train.sampler.batch_size"
+        f"{index.source}: {order.size} images{an_epoch} are fewer than one batch of "
+        f"{order.batch_size}{ranks}; lower DataLoader.Train.sampler.batch_size"
     )

@@ -39,14 +39,15 @@ class _Source:
     def __call__(self) -> list[Any]:
         """Returns what the pipeline takes: images, labels and, if the chain is random, uniform numbers."""
         cursor = self.cursor
-        indices = self._order.at(cursor).indices
+        step = self._order.at(cursor)
+        indices = step.indices
         self.under_way.append(cursor)
         self.cursor = cursor.next(len(self._order))
         images = self._encoded.batch(indices)
         labels = self._index.labels[indices]
         if not self.draws:
             return [images, labels]
-        return [images, labels, uniforms(self._order.seed, cursor.epoch, indices, self.draws)]
+        return [images, labels, uniforms(self._order.seed, cursor.epoch, indices, self.draws, step.repeats)]
 
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]

@@ -1,10 +1,12 @@
-"""Random numbers that belong to a sample: a function of seed, epoch, index and slot, of nothing else.
+"""Random numbers that belong to a sample: a function of seed, epoch, index, repeat and slot, of nothing else.
 
 The generator is SplitMix64 (Steele, Lea & Flood 2014) used as a counter-based hash: no state, so the
 numbers do not depend on the order, process, thread or library that asks for them.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +16,39 @@ _ORDER_SLOT = 0
 _FIRST_DRAW_SLOT = 1
 
 
+class Purpose(IntEnum):
+    """Slots of what is drawn for something else than a sample's transforms, far above theirs."""
+
+    CLASS = 2**32
+    IMAGE = 2**32 + 1
+
+
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
-def _hash(seed: int, epoch: int, indices: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _hash(
+    seed: int,
+    epoch: int,
+    indices: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    repeats: NDArray[np.int64] | None = None,
+) -> NDArray[np.uint64]:
     """Returns [N, S] 64-bit hashes."""
     with np.errstate(over="ignore"):
         key = _mix(np.asarray([seed], np.uint64) + _GOLDEN)
         key = _mix(key ^ _mix(np.asarray([epoch], np.uint64) * _GOLDEN + _GOLDEN))
         rows = _mix(key + indices.astype(np.uint64) * _GOLDEN)
+        if repeats is not None:
+            rows ^= _mix(repeats.astype(np.uint64) * _GOLDEN)  # of the first, 0: it changes nothing
         return _mix(rows[:, None] + (slots.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
 
 
-def uniforms(seed: int, epoch: int, indices: NDArray[np.int64], count: int) -> NDArray[np.float32]:
+def uniforms(
+    seed: int, epoch: int, indices: NDArray[np.int64], count: int, repeats: NDArray[np.int64] | None = None
+) -> NDArray[np.float32]:
     """Draws uniform numbers for samples.
 
     Args:
@@ -37,16 +56,27 @@ def uniforms(seed: int, epoch: int, indices: NDArray[np.int64], count: int) -> N
         epoch: From 0.
         indices: [N] positions in the dataset.
         count: Numbers a sample.
+        repeats: [N] how often each has come before in the epoch; None where none has.
 
     Returns:
         [N, count] float32 in [0, 1), multiples of 2^-24.
     """
     slots = np.arange(_FIRST_DRAW_SLOT, _FIRST_DRAW_SLOT + count, dtype=np.int64)
-    bits = _hash(seed, epoch, indices, slots) >> np.uint64(40)
+    bits = _hash(seed, epoch, indices, slots, repeats) >> np.uint64(40)
     return bits.astype(np.float32) * np.float32(2.0**-24)
+
+
+def keys(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.uint64]:
+    """Draws a 64-bit number for each of ``range(size)``: [size] uint64, to sort by."""
+    return _hash(seed, epoch, np.arange(size, dtype=np.int64), np.asarray([purpose]))[:, 0]
+
+
+def fractions(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.float64]:
+    """Draws a number in [0, 1), a multiple of 2^-53, for each of ``range(size)``: [size] float64."""
+    return (keys(seed, epoch, size, purpose) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
     """Returns a random order of ``range(size)``, [size] int64."""
-    keys = _hash(seed, epoch, np.arange(size, dtype=np.int64), np.asarray([_ORDER_SLOT]))
-    return np.argsort(keys[:, 0], kind="stable").astype(np.int64)
+    drawn = _hash(seed, epoch, np.arange(size, dtype=np.int64), np.asarray([_ORDER_SLOT]))
+    return np.argsort(drawn[:, 0], kind="stable").astype(np.int64)

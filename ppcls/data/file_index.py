@@ -110,9 +110,7 @@ def read_list(root: Path, listing: Path, delimiter: str, class_num: int | None =
         paths.append(os.fsencode(path.strip()))
         labels.append(int(label))
         lines.append(number)
-    if problems:
-        more = [f"… and {len(problems) - _SHOWN} more lines"] if len(problems) > _SHOWN else []
-        raise UserError("\n".join([*problems[:_SHOWN], *more]))
+    refuse_lines(problems)
     if not paths:
         raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
     return FileIndex(root, np.array(paths), np.array(labels, np.int64), listing, np.array(lines, np.int64))
@@ -121,6 +119,13 @@ def read_list(root: Path, listing: Path, delimiter: str, class_num: int | None =
 def _need_folder(root: Path) -> None:
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected the images of image_root there")
+
+
+def refuse_lines(problems: list[str]) -> None:
+    """Raises `UserError` with the first problems of a file, one a line, if there are any."""
+    if problems:
+        more = [f"… and {len(problems) - _SHOWN} more lines"] if len(problems) > _SHOWN else []
+        raise UserError("\n".join([*problems[:_SHOWN], *more]))
 
 
 def _wrong_with(path: str, found: str, label: str, delimiter: str, class_num: int | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.draws import permutation
+from ppcls.data.sampler import Positions, Sampler
 from ppcls.errors import UserError
 
 
@@ -37,12 +37,14 @@ class Step:
 
     Attributes:
         indices: [B] int64, positions in the dataset; rows from ``valid`` on repeat others.
+        repeats: [B] int64, how often the same position came before in this epoch, over all ranks.
         valid: Leading real samples, 0..B.
         weight: See `ppcls.data.batch.Batch`.
         update: See `ppcls.data.batch.Batch`.
     """
 
-    indices: NDArray[np.int64]
+    indices: Positions
+    repeats: NDArray[np.int64]
     valid: int
     weight: float
     update: bool
@@ -50,13 +52,20 @@ class Step:
 
 # Loaders ask at every step, for the running epoch and, working ahead, the next: two loaders, two epochs each.
 @lru_cache(maxsize=4)
-def _epoch_order(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    return permutation(seed, epoch, size)
+def _epoch_of(sampler: Sampler, seed: int, epoch: int) -> tuple[Positions, NDArray[np.int64]]:
+    """Returns an epoch's positions, and how often each came before in it."""
+    positions = sampler.epoch(seed, epoch)
+    return positions, count_repeats(positions)
 
 
-@lru_cache(maxsize=2)
-def _own_order(size: int) -> NDArray[np.int64]:
-    return np.arange(size, dtype=np.int64)
+def count_repeats(positions: Positions) -> NDArray[np.int64]:
+    """Returns how often each entry came before in the array: [N] int64, for ``[7, 5, 7, 7]`` [0, 0, 1, 2]."""
+    counts = np.bincount(positions)
+    repeats = np.zeros(len(positions), np.int64)
+    if counts.max(initial=0) > 1:
+        first = np.repeat(np.cumsum(counts) - counts, counts)  # of each entry's run among the sorted
+        repeats[np.argsort(positions, kind="stable")] = np.arange(len(positions)) - first
+    return repeats
 
 
 @dataclass(frozen=True)
@@ -68,24 +77,39 @@ class Order:
     smaller step is spread evenly, so no rank runs short and every rank makes the same steps.
 
     Attributes:
-        size: Samples in the dataset.
+        sampler: The samples of each epoch, in order.
         batch_size: Rows a rank and step.
-        seed: Of the shuffle.
+        seed: Of the sampler.
         rank: This process, from 0.
         world: Number of processes.
-        shuffle: A new random order every epoch; otherwise the dataset's own.
         drop_last: Leave out a last step that is smaller than G.
         accumulate: Steps an optimizer update; the epoch's last update may have fewer.
+        group: So many rows that follow each other, from a step's first, stay on one rank.
+
+    Raises:
+        UserError: ``group`` does not divide ``batch_size``.
     """
 
-    size: int
+    sampler: Sampler
     batch_size: int
     seed: int = 0
     rank: int = 0
     world: int = 1
-    shuffle: bool = False
     drop_last: bool = False
     accumulate: int = 1
+    group: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size % self.group:
+            raise UserError(
+                f"a batch of {self.batch_size} does not hold whole groups of {self.group} samples, which "
+                f"have to stay together; set batch_size to a multiple of {self.group}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Samples of an epoch."""
+        return len(self.sampler)
 
     @property
     def global_batch(self) -> int:
@@ -110,28 +134,29 @@ class Order:
         """Returns this rank's part of a step."""
         step = cursor.step
         start = step * self.global_batch
-        samples = self._samples_of_epoch(cursor.epoch)
-        whole = samples[start : start + self.global_batch]
-        share, more = divmod(len(whole), self.world)
-        begin = self.rank * share + min(self.rank, more)
-        valid = share + (self.rank < more)
-        own = whole[begin : begin + valid]
+        positions, repeats = _epoch_of(self.sampler, self.seed, cursor.epoch)
+        begin, end = self._share(min(self.global_batch, self.size - start))
+        valid = end - begin
         # Others of the epoch rather than these few again: BatchNorm sees the padding too.
         missing = self.batch_size - valid
-        padding = samples[(self.rank * missing + np.arange(missing)) % self.size]
+        padding = (self.rank * missing + np.arange(missing)) % self.size
+        rows = np.concatenate([np.arange(start + begin, start + end), padding])
         first = step - step % self.accumulate
         last = min(first + self.accumulate, len(self))
         return Step(
-            indices=np.concatenate([own, padding]),
+            indices=positions[rows],
+            repeats=repeats[rows],
             valid=valid,
             weight=valid * self.world / self.samples(first, last),
             update=step == last - 1,
         )
 
-    def _samples_of_epoch(self, epoch: int) -> NDArray[np.int64]:
-        if self.shuffle:
-            return _epoch_order(self.size, self.seed, epoch)
-        return _own_order(self.size)
+    def _share(self, rows: int) -> tuple[int, int]:
+        """Returns where this rank's part of a step of ``rows`` begins and ends: whole groups, or its last."""
+        share, more = divmod(-(-rows // self.group), self.world)
+        begin = self.rank * share + min(self.rank, more)
+        end = begin + share + (self.rank < more)
+        return min(begin * self.group, rows), min(end * self.group, rows)
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Returns ``cursor`` together with what gives it its meaning."""
@@ -142,7 +167,7 @@ class Order:
             "global_batch": self.global_batch,
             "accumulate": self.accumulate,
             "seed": self.seed,
-            "shuffle": self.shuffle,
+            "sampler": self.sampler.describe(),
             "drop_last": self.drop_last,
         }
 
@@ -155,6 +180,8 @@ class Order:
         """
         cursor = Cursor(int(state["epoch"]), int(state["step"]))
         here = self.state_dict(cursor)
+        if "shuffle" in state:  # as checkpoints had it when there were two samplers
+            state = {**state, "sampler": "shuffled" if state["shuffle"] else "in order"}
         changed = [
             f"{name} was {state[name]} and is {here[name]}"
             for name in here

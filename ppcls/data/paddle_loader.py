@@ -19,6 +19,7 @@ from ppcls.data.numpy_ops import run
 from ppcls.data.order import Cursor, Order
 from ppcls.data.transforms import Op, count_draws
 
+Key = tuple[int, int, int]
 Sample = tuple[NDArray[Any], np.int64]
 
 
@@ -30,7 +31,7 @@ class _Bad:
 
 
 class _Images(paddle.io.Dataset):  # type: ignore[misc]
-    """Maps (epoch, position) to an image and its label."""
+    """Maps (epoch, position, repeat) to an image and its label."""
 
     def __init__(self, index: Index, ops: Sequence[Op], seed: int) -> None:
         super().__init__()
@@ -40,9 +41,9 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self._index)
 
-    def __getitem__(self, key: tuple[int, int]) -> Sample | _Bad:
-        epoch, position = key
-        draws = uniforms(self._seed, epoch, np.asarray([position]), self._draws)[0]
+    def __getitem__(self, key: Key) -> Sample | _Bad:
+        epoch, position, repeat = key
+        draws = uniforms(self._seed, epoch, np.asarray([position]), self._draws, np.asarray([repeat]))[0]
         try:
             image = run(self._ops, self._index.read(position), draws)
         except ValueError as error:
@@ -57,11 +58,11 @@ class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
         self.order = order
         self.cursor = Cursor()
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+    def __iter__(self) -> Iterator[list[Key]]:
         epoch = self.cursor.epoch
         for step in range(self.cursor.step, len(self.order)):
-            indices = self.order.at(Cursor(epoch, step)).indices
-            yield [(epoch, position) for position in indices.tolist()]
+            part = self.order.at(Cursor(epoch, step))
+            yield [(epoch, *each) for each in zip(part.indices.tolist(), part.repeats.tolist(), strict=True)]
 
     def __len__(self) -> int:
         return len(self.order) - self.cursor.step

@@ -12,6 +12,7 @@ from ppcls.config.transform import Transform
 from ppcls.data.dali_loader import DaliLoader
 from ppcls.data.file_index import FileIndex
 from ppcls.data.order import Order
+from ppcls.data.sampler import Shuffled
 from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, plan_chain
 
 CHAIN: tuple[Transform, ...] = (DecodeImage(), RandCropImage(size=(160, 160)), NormalizeImage())
@@ -25,7 +26,7 @@ def make(photos: dict[str, Path]) -> DaliLoader:
         labels=np.zeros(len(names), np.int64),
         source=names[0].parent,
     )
-    return DaliLoader(index, Order(len(index), 16, seed=1, shuffle=True), plan_chain(CHAIN, "CHW"), 0, 2)
+    return DaliLoader(index, Order(Shuffled(len(index)), 16, seed=1), plan_chain(CHAIN, "CHW"), 0, 2)
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.data.draws import permutation, uniforms
+from ppcls.data.draws import Purpose, fractions, keys, permutation, uniforms
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -23,10 +23,10 @@ def mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def reference(seed: int, epoch: int, index: int, slot: int) -> int:
+def reference(seed: int, epoch: int, index: int, slot: int, repeat: int = 0) -> int:
     key = mix(seed + GOLDEN & MASK)
     key = mix(key ^ mix(epoch * GOLDEN + GOLDEN & MASK))
-    row = mix(key + index * GOLDEN & MASK)
+    row = mix(key + index * GOLDEN & MASK) ^ mix(repeat * GOLDEN & MASK)
     return mix(row + (slot + 1) * GOLDEN & MASK)
 
 
@@ -50,10 +50,40 @@ def test_uniforms_are_the_reference(seed: int, epoch: int, indices: list[int], c
     assert found.tolist() == expected
 
 
+@given(SEEDS, EPOCHS, st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 50)), min_size=1, max_size=8))
+def test_repeats_have_numbers_of_their_own(seed: int, epoch: int, samples: list[tuple[int, int]]) -> None:
+    indices, repeats = np.array(samples).T
+    found = uniforms(seed, epoch, indices, 3, repeats)
+    expected = [
+        [(reference(seed, epoch, i, slot, r) >> 40) / 2**24 for slot in (1, 2, 3)] for i, r in samples
+    ]
+    assert found.tolist() == expected
+    first = uniforms(seed, epoch, indices, 3)
+    np.testing.assert_array_equal(uniforms(seed, epoch, indices, 3, np.zeros_like(indices)), first)
+    np.testing.assert_array_equal(found[repeats == 0], first[repeats == 0])
+
+
+def test_repeats_do_not_correlate() -> None:
+    indices = np.arange(20_000)
+    columns = [uniforms(3, 1, indices, 2, np.full_like(indices, repeat)) for repeat in range(4)]
+    correlation = np.corrcoef(np.concatenate(columns, axis=1).T)
+    assert np.abs(correlation - np.eye(8)).max() < 0.03
+
+
+@given(SEEDS, EPOCHS, st.sampled_from(Purpose))
+def test_other_purposes_have_slots_above_those_of_transforms(seed: int, epoch: int, purpose: Purpose) -> None:
+    assert purpose >= 2**32
+    expected = [reference(seed, epoch, index, purpose) for index in range(5)]
+    assert keys(seed, epoch, 5, purpose).tolist() == expected
+    found = fractions(seed, epoch, 5, purpose)
+    assert found.dtype == np.float64
+    assert found.tolist() == [(each >> 11) / 2**53 for each in expected]
+
+
 @given(SEEDS, EPOCHS, st.integers(1, 50))
 def test_the_order_is_the_reference(seed: int, epoch: int, size: int) -> None:
-    keys = [reference(seed, epoch, index, 0) for index in range(size)]
-    assert permutation(seed, epoch, size).tolist() == sorted(range(size), key=keys.__getitem__)
+    drawn = [reference(seed, epoch, index, 0) for index in range(size)]
+    assert permutation(seed, epoch, size).tolist() == sorted(range(size), key=drawn.__getitem__)
 
 
 def test_known_values() -> None:

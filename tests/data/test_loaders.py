@@ -26,6 +26,14 @@ from ppcls.data.index import Index, read_index
 from ppcls.data.numpy_ops import apply, run
 from ppcls.data.order import Cursor, Order
 from ppcls.data.paddle_loader import PaddleLoader
+from ppcls.data.sampler import (
+    ClassBalanced,
+    IdentitiesByImages,
+    InOrder,
+    RepeatedAugmentation,
+    Shuffled,
+    Weighted,
+)
 from ppcls.data.transforms import (
     DecodeImage,
     NormalizeImage,
@@ -68,7 +76,7 @@ TRAIN = plan_chain(
     [DecodeImage(), RandCropImage(size=(24, 20)), RandFlipImage(), NormalizeImage(order="")], "CHW"
 )
 EVAL = plan_chain([DecodeImage(), ResizeImage(size=(24, 20)), NormalizeImage()], "HWC")
-ORDER = Order(size=21, batch_size=4, seed=3, shuffle=True)  # six steps, the last of one sample
+ORDER = Order(Shuffled(21), batch_size=4, seed=3)  # six steps, the last of one sample
 
 
 @pytest.fixture(scope="session")
@@ -126,7 +134,7 @@ def reference(index: Index, order: Order, ops: tuple[Op, ...], epoch: int) -> It
     """Yields what numpy_ops makes of the samples that the order names."""
     for number in range(len(order)):
         step = order.at(Cursor(epoch, number))
-        draws = uniforms(order.seed, epoch, step.indices, count_draws(ops))
+        draws = uniforms(order.seed, epoch, step.indices, count_draws(ops), step.repeats)
         images = [run(ops, index.read(int(i)), row) for i, row in zip(step.indices, draws, strict=True)]
         yield np.stack(images), index.labels[step.indices], step.valid, step.weight, step.update
 
@@ -162,14 +170,18 @@ def test_batches_are_those_of_the_order(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"shuffle": False},
+        {"sampler": InOrder(21)},
         {"drop_last": True},
         {"accumulate": 4},
         {"batch_size": 21},
         {"batch_size": 30},
         {"batch_size": 1},
+        {"sampler": RepeatedAugmentation(21, 3, 4)},
+        {"sampler": Weighted(np.arange(21.0), 30)},
+        {"sampler": ClassBalanced(np.arange(21) % 2, 17)},
+        {"sampler": IdentitiesByImages(np.arange(21) % 5, 3, 2), "batch_size": 6, "group": 3},
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_orders(kind: str, make: Callable[..., Loader], index: Index, changes: dict[str, Any]) -> None:
     order = replace(ORDER, **changes)
@@ -189,8 +201,25 @@ def test_an_iteration_is_an_epoch(make: Callable[..., Loader]) -> None:
     assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (3, 0)
 
 
+def test_a_repeated_image_is_augmented_anew(make: Callable[..., Loader]) -> None:
+    """Each of seven images three times: other pixels each time, and on two ranks the same as on one."""
+    order = replace(ORDER, sampler=RepeatedAugmentation(21, 3, 6), batch_size=6)
+    batches = take(make(order))
+    images, labels = (np.concatenate([each[place][: each[2]] for each in batches]) for place in (0, 1))
+    assert len(labels) == 21
+    for label in set(labels.tolist()):
+        one, two, three = images[labels == label]
+        for first, second in ((one, two), (one, three), (two, three)):
+            assert np.abs(first - second).max() * OF_LEVEL > 10
+    ranks = [take(make(replace(order, batch_size=3, world=2, rank=rank))) for rank in (0, 1)]
+    for whole, *parts in zip(batches, *ranks, strict=True):
+        for place in (0, 1):
+            together = np.concatenate([part[place][: part[2]] for part in parts])
+            np.testing.assert_array_equal(together, whole[place][: whole[2]])
+
+
 def test_padded_rows_repeat_real_ones(make: Callable[..., Loader]) -> None:
-    batches = take(make(replace(ORDER, size=18)))
+    batches = take(make(replace(ORDER, sampler=Shuffled(18))))
     image, label, valid, _, _ = batches[-1]
     assert valid == 2
     images, labels = (np.concatenate([each[place] for each in batches])[:18] for place in (0, 1))
@@ -208,7 +237,7 @@ def test_epochs_differ_and_can_be_entered_directly(make: Callable[..., Loader]) 
 
 
 def test_unshuffled_epochs_keep_the_order_and_change_the_crops(make: Callable[..., Loader]) -> None:
-    loader = make(replace(ORDER, shuffle=False))
+    loader = make(replace(ORDER, sampler=InOrder(21)))
     first, second = take(loader), take(loader)
     for one, two in zip(first, second, strict=True):
         np.testing.assert_array_equal(one[1], two[1])
@@ -273,8 +302,11 @@ def test_a_state_of_another_run_is_refused(make: Callable[..., Loader]) -> None:
 
 @pytest.mark.parametrize("size", [21, 19, 17])
 def test_two_ranks_make_one(make: Callable[..., Loader], size: int) -> None:
-    whole = take(make(replace(ORDER, size=size)))
-    ranks = [take(make(replace(ORDER, size=size, batch_size=2, world=2, rank=rank))) for rank in (0, 1)]
+    whole = take(make(replace(ORDER, sampler=Shuffled(size))))
+    ranks = [
+        take(make(replace(ORDER, sampler=Shuffled(size), batch_size=2, world=2, rank=rank)))
+        for rank in (0, 1)
+    ]
     for one, *parts in zip(whole, *ranks, strict=True):
         assert sum(part[2] for part in parts) == one[2]
         for place in (0, 1):
@@ -338,7 +370,7 @@ def test_without_shared_memory(index: Index) -> None:
 
 def test_workers_do_not_inherit_what_is_left_of_dali(index: Index) -> None:
     """A forked worker that collects a pipeline hangs or crashes: the pipeline's threads are not there."""
-    order = Order(size=2, batch_size=2)
+    order = Order(InOrder(2), batch_size=2)
     gc.disable()  # so that the pipeline is still there when the worker starts
     try:
         cycle: list[Any] = [MAKERS["dali-cpu"](index, order, TRAIN)]
@@ -403,7 +435,7 @@ def test_a_bad_image_is_named(
     kind: str, many: Path, spoil: Callable[[Path], None], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spoil(many / "7.jpg")
-    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=2), TRAIN)
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=2), TRAIN)
     found: list[Arrays] = []
     with pytest.raises(BadImageError) as caught:
         found.extend(map(arrays, loader))
@@ -417,7 +449,7 @@ def test_a_bad_image_is_named(
 def test_all_bad_images_of_a_batch_are_named(kind: str, many: Path) -> None:
     for number in (4, 5):
         missing(many / f"{number}.jpg")
-    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=12), TRAIN)
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=12), TRAIN)
     with pytest.raises(BadImageError) as caught:
         take(loader)
     lines = str(caught.value).splitlines()
@@ -428,7 +460,7 @@ def test_all_bad_images_of_a_batch_are_named(kind: str, many: Path) -> None:
 def test_ten_bad_images_are_shown(kind: str, many: Path) -> None:
     for number in range(12):
         empty(many / f"{number}.jpg")
-    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=15), TRAIN)
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=15), TRAIN)
     with pytest.raises(BadImageError) as caught:
         take(loader)
     lines = str(caught.value).splitlines()
@@ -439,12 +471,12 @@ def test_ten_bad_images_are_shown(kind: str, many: Path) -> None:
 def test_a_mended_image_is_read_by_the_same_loader(kind: str, many: Path) -> None:
     good = (many / "0.jpg").read_bytes()
     empty(many / "7.jpg")
-    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=2), TRAIN)
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=2), TRAIN)
     found: list[Arrays] = []
     with pytest.raises(BadImageError):
         found.extend(map(arrays, loader))
     (many / "7.jpg").write_bytes(good)
     found += take(loader)
     assert_equal(
-        found, take(MAKERS[kind](listed(many, many / "list.txt"), Order(size=12, batch_size=2), TRAIN))
+        found, take(MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=2), TRAIN))
     )

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.data.order import Cursor, Order, Step
+from ppcls.data.order import Cursor, Order, Step, count_repeats
+from ppcls.data.sampler import ClassBalanced, InOrder, RepeatedAugmentation, Sampler, Shuffled
 from ppcls.errors import UserError
 
-ORDERS = st.builds(
-    Order,
-    size=st.integers(1, 60),
-    batch_size=st.integers(1, 9),
-    seed=st.integers(0, 9),
-    world=st.integers(1, 4),
-    shuffle=st.booleans(),
-    drop_last=st.booleans(),
-    accumulate=st.integers(1, 4),
+ONCE = st.one_of(st.builds(InOrder, st.integers(1, 60)), st.builds(Shuffled, st.integers(1, 60)))
+
+
+def orders(samplers: st.SearchStrategy[Sampler], group: int = 1) -> st.SearchStrategy[Order]:
+    return st.builds(
+        Order,
+        sampler=samplers,
+        batch_size=st.integers(1, 9).map(lambda groups: groups * group),
+        seed=st.integers(0, 9),
+        world=st.integers(1, 4),
+        drop_last=st.booleans(),
+        accumulate=st.integers(1, 4),
+        group=st.just(group),
+    )
+
+
+ORDERS = st.one_of(orders(ONCE), orders(ONCE, group=2), orders(ONCE, group=3))
+REPEATING = st.one_of(
+    st.builds(
+        lambda labels, samples: ClassBalanced(np.array(labels), samples),
+        st.lists(st.integers(0, 3), min_size=1, max_size=12),
+        st.integers(1, 50),
+    ),
+    st.builds(RepeatedAugmentation, st.integers(1, 50), st.integers(1, 4), st.integers(1, 20)),
 )
+ANY = st.one_of(*(orders(each, group) for each in (ONCE, REPEATING) for group in (1, 2, 3)))
 EPOCHS = st.integers(0, 3)
 
 
@@ -37,6 +56,10 @@ def real(parts: list[Step]) -> list[int]:
     return [index for part in parts for index in part.indices[: part.valid].tolist()]
 
 
+def real_repeats(parts: list[Step]) -> list[int]:
+    return [repeat for part in parts for repeat in part.repeats[: part.valid].tolist()]
+
+
 @given(ORDERS, EPOCHS)
 def test_each_sample_once_an_epoch(order: Order, epoch: int) -> None:
     seen = [index for parts in epoch_of(order, epoch) for index in real(parts)]
@@ -45,8 +68,55 @@ def test_each_sample_once_an_epoch(order: Order, epoch: int) -> None:
         assert len(seen) == order.size // order.global_batch * order.global_batch
     else:
         assert sorted(seen) == list(range(order.size))
-    if not order.shuffle:
+    if isinstance(order.sampler, InOrder):
         assert seen == list(range(len(seen)))
+
+
+@given(ANY, EPOCHS)
+def test_the_steps_are_the_samplers_epoch_whatever_the_ranks(order: Order, epoch: int) -> None:
+    seen = [index for parts in epoch_of(order, epoch) for index in real(parts)]
+    assert seen == order.sampler.epoch(order.seed, epoch)[: len(seen)].tolist()
+    assert len(seen) == order.samples(0, len(order))
+
+
+@given(ANY, EPOCHS)
+def test_no_group_is_parted(order: Order, epoch: int) -> None:
+    for parts in epoch_of(order, epoch):
+        ends = np.cumsum([part.valid for part in parts]).tolist()
+        assert all(end % order.group == 0 or end == ends[-1] for end in ends)
+
+
+@given(ANY, EPOCHS)
+def test_repeats_count_what_came_before(order: Order, epoch: int) -> None:
+    before: Counter[int] = Counter()
+    came = []
+    for parts in epoch_of(order, epoch):
+        for part in parts:
+            assert part.repeats.shape == part.indices.shape
+            assert part.repeats.dtype == np.int64
+            for index, repeat in zip(part.indices[: part.valid], part.repeats[: part.valid], strict=True):
+                assert repeat == before[index]
+                before[index] += 1
+                came.append((index, repeat))
+    if not order.drop_last:
+        for parts in epoch_of(order, epoch):
+            for part in parts:
+                assert set(zip(part.indices, part.repeats, strict=True)) <= set(came), "padding too"
+
+
+def test_repeats_of_known_positions() -> None:
+    found = count_repeats(np.array([7, 5, 7, 7, 5, 0]))
+    assert found.tolist() == [0, 0, 1, 2, 1, 0]
+    assert count_repeats(np.array([], np.int64)).tolist() == []
+
+
+def test_a_batch_that_would_part_groups_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        Order(InOrder(12), batch_size=6, group=4)
+    assert str(caught.value) == (
+        "a batch of 6 does not hold whole groups of 4 samples, which have to stay together; "
+        "set batch_size to a multiple of 4"
+    )
 
 
 @given(ORDERS, EPOCHS)
@@ -62,7 +132,8 @@ def test_every_batch_is_full_and_padded_with_the_epochs_first(order: Order, epoc
             first = epoch_samples[: order.batch_size * order.world]
             assert set(part.indices[part.valid :].tolist()) <= set(first)
         valid = [part.valid for part in parts]
-        assert max(valid) - min(valid) <= 1
+        groups = [-(-each // order.group) for each in valid]
+        assert max(groups) - min(groups) <= 1
         assert valid == sorted(valid, reverse=True)
 
 
@@ -76,14 +147,14 @@ def test_valid_counts_the_samples(order: Order, epoch: int) -> None:
         assert steps[-1] == order.global_batch
 
 
-@given(st.integers(1, 60), st.integers(1, 4), st.integers(0, 9), st.booleans(), st.booleans(), EPOCHS)
+@given(st.one_of(ONCE, REPEATING), st.integers(1, 4), st.integers(0, 9), st.booleans(), EPOCHS)
 def test_a_step_holds_the_same_samples_on_any_number_of_ranks(
-    size: int, quarter: int, seed: int, shuffle: bool, drop_last: bool, epoch: int
+    sampler: Sampler, quarter: int, seed: int, drop_last: bool, epoch: int
 ) -> None:
     epochs = [
-        [real(parts) for parts in epoch_of(order, epoch)]
+        [(real(parts), real_repeats(parts)) for parts in epoch_of(order, epoch)]
         for world in (1, 2, 4)
-        for order in [Order(size, 4 * quarter // world, seed, 0, world, shuffle, drop_last)]
+        for order in [Order(sampler, 4 * quarter // world, seed, 0, world, drop_last)]
     ]
     assert epochs[0] == epochs[1] == epochs[2]
 
@@ -124,7 +195,7 @@ def test_weights_are_exact(order: Order) -> None:
 
 
 def test_shuffled_epochs_differ() -> None:
-    order = Order(size=40, batch_size=40, shuffle=True)
+    order = Order(Shuffled(40), batch_size=40)
     epochs = {tuple(order.at(Cursor(epoch, 0)).indices) for epoch in range(6)}
     assert len(epochs) == 6
     assert tuple(replace(order, seed=1).at(Cursor(0, 0)).indices) not in epochs
@@ -139,23 +210,27 @@ def test_a_cursor_walks_through_epochs() -> None:
 
 
 MIDDLE, END = Cursor(2, 1), Cursor(3, 0)
-BASE = Order(size=40, batch_size=4, seed=1, world=2, shuffle=True, accumulate=2)
+BASE = Order(Shuffled(40), batch_size=4, seed=1, world=2, accumulate=2)
 
 
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"size": 41}, "size was 40 and is 41"),
+        ({"sampler": Shuffled(41)}, "size was 40 and is 41"),
         ({"batch_size": 3}, "global_batch was 8 and is 6"),
         ({"world": 4}, "global_batch was 8 and is 16"),
         ({"accumulate": 1}, "accumulate was 2 and is 1"),
         ({"seed": 2}, "seed was 1 and is 2"),
-        ({"shuffle": False}, "shuffle was True and is False"),
+        ({"sampler": InOrder(40)}, "sampler was shuffled and is in order"),
+        (
+            {"sampler": RepeatedAugmentation(40, 3, 8)},
+            "sampler was shuffled and is each image 3 times",
+        ),
         ({"drop_last": True}, "drop_last was False and is True"),
-        ({"size": 39, "seed": 5}, "size was 40 and is 39; seed was 1 and is 5"),
+        ({"sampler": Shuffled(39), "seed": 5}, "size was 40 and is 39; seed was 1 and is 5"),
     ],
 )
-def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, int], text: str) -> None:
+def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, Any], text: str) -> None:
     other = replace(BASE, **changed)
     with pytest.raises(UserError) as caught:
         other.restore(BASE.state_dict(MIDDLE))
@@ -177,3 +252,14 @@ def test_another_number_of_ranks_goes_on_within_an_epoch(world: int, batch_size:
 def test_a_state_comes_back(order: Order, epoch: int, step: int) -> None:
     cursor = Cursor(epoch, step)
     assert order.restore(order.state_dict(cursor)) == cursor
+
+
+@pytest.mark.parametrize("sampler", [Shuffled(40), InOrder(40)])
+def test_a_state_from_before_there_were_samplers_is_restored(sampler: Shuffled | InOrder) -> None:
+    order = replace(BASE, sampler=sampler)
+    state = order.state_dict(MIDDLE)
+    del state["sampler"]
+    state["shuffle"] = isinstance(sampler, Shuffled)
+    assert order.restore(state) == MIDDLE
+    with pytest.raises(UserError, match="sampler was"):
+        order.restore({**state, "shuffle": not state["shuffle"]})

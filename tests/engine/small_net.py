@@ -12,6 +12,7 @@ from paddle import nn, optimizer
 from ppcls.config.objective import CELoss, TopkAcc
 from ppcls.data.batch import Batch
 from ppcls.data.order import Cursor, Order
+from ppcls.data.sampler import InOrder, Shuffled
 from ppcls.engine.ema import Ema
 from ppcls.engine.precision import FP32
 from ppcls.engine.state import TrainState
@@ -62,7 +63,8 @@ class MemoryLoader:
         rng = np.random.default_rng(1)
         self.images = rng.normal(size=(size, 3, 4, 4)).astype(np.float32)
         self.labels = rng.integers(0, CLASSES, size)
-        self.order = Order(size, batch_size, shuffle=shuffle, accumulate=accumulate)
+        sampler = Shuffled(size) if shuffle else InOrder(size)
+        self.order = Order(sampler, batch_size, accumulate=accumulate)
         self.cursor = Cursor()
 
     def __len__(self) -> int:
