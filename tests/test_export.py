@@ -113,7 +113,7 @@ def rebuild(folder: Path, file: Path) -> Array:
     """Prepares an image by ``inference.yml`` alone: each transform in turn, none added or moved."""
     image: Any = file.read_bytes()
     for spec in TypeAdapter(FixedChain).validate_python(read_yml(folder)["PreProcess"]["transform_ops"]):
-        image = apply(spec, image, NO_DRAWS)
+        image = apply(spec, image, ())
     return np.ascontiguousarray(image)
 
 

@@ -46,7 +46,7 @@ def explain_failure(
     bad = []
     for position in dict.fromkeys(positions.tolist()):
         try:
-            apply(DecodeImage(), index.read(position), np.zeros(0, np.float32))
+            apply(DecodeImage(), index.read(position), ())
         except DecodeError as reason:
             bad.append(describe_sample(index, position, str(reason)))
     return bad_images(bad) if bad else error

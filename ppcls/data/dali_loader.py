@@ -1,53 +1,70 @@
 """Feeds the training loop by a DALI pipeline, on the CPU or a GPU.
 
-The pipeline is told which samples to read, and their random numbers, by an external source; it reads
-files (see encoded.py for other sources), decodes and transforms in its own threads, ahead of the training
-step.
+An external source gives the pipeline encoded images and what was decided for each of them; it decodes
+and transforms in its own threads, ahead of the training step.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import paddle
-from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
-from ppcls.data.dali_ops import Device, lower_chain
+from ppcls.data.dali_ops import Device, Place, lower_chain
+from ppcls.data.dali_reader import DaliReader
+from ppcls.data.decisions import count_decisions, decide_chain
 from ppcls.data.draws import uniforms
-from ppcls.data.encoded import Encoded, encoded_images
 from ppcls.data.fuse import fuse
 from ppcls.data.index import Index
 from ppcls.data.order import Cursor, Order
 from ppcls.data.transforms import Op, count_draws
 
+_READ_AHEAD = 2  # batches
+
 
 class _Source:
     """Answers DALI's question for the next batch, and remembers which batches are under way."""
 
-    def __init__(self, index: Index, encoded: Encoded, order: Order, draws: int) -> None:
-        self._index, self._encoded, self._order, self.draws = index, encoded, order, draws
-        self.cursor = Cursor()
-        self.under_way: deque[Cursor] = deque()
+    def __init__(self, index: Index, order: Order, ops: Sequence[Op], threads: int) -> None:
+        self._index, self._order, self._ops = index, order, ops
+        self._reader = DaliReader(index, order, threads, _READ_AHEAD)
+        self._draws = count_draws(ops)
+        self._decoding: deque[Cursor] = deque()
+
+    @property
+    def outputs(self) -> int:
+        """Arrays a batch."""
+        return 2 + sum(count_decisions(op.spec) for op in self._ops)
+
+    @property
+    def under_way(self) -> list[Cursor]:
+        """Batches asked for and not yet taken, in order."""
+        return [*self._decoding, *(cursor for cursor, _ in self._reader.under_way)]
+
+    def seek(self, cursor: Cursor) -> None:
+        """Goes on from another position; what is under way still comes first."""
+        self._reader.seek(cursor)
+
+    def taken(self) -> Cursor:
+        """Returns which batch just came out of the pipeline."""
+        return self._decoding.popleft()
 
     def __call__(self) -> list[Any]:
-        """Returns what the pipeline takes: images, labels and, if the chain is random, uniform numbers."""
-        cursor = self.cursor
-        step = self._order.at(cursor)
-        indices = step.indices
-        self.under_way.append(cursor)
-        self.cursor = cursor.next(len(self._order))
-        images = self._encoded.batch(indices)
-        labels = self._index.labels[indices]
-        if not self.draws:
-            return [images, labels]
-        return [images, labels, uniforms(self._order.seed, cursor.epoch, indices, self.draws, step.repeats)]
+        """Returns encoded images, labels and decisions."""
+        batch = self._reader.read()
+        self._decoding.append(batch.cursor)
+        indices = batch.step.indices
+        draws = uniforms(self._order.seed, batch.cursor.epoch, indices, self._draws, batch.step.repeats)
+        decided = decide_chain(self._ops, draws, batch.sides)
+        return [batch.files, self._index.labels[indices], *chain.from_iterable(decided)]
 
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
@@ -88,12 +105,11 @@ class DaliLoader:
         threads: int,
         prefetch: int = 2,
     ) -> None:
-        self._index, self.order, self._ops = index, order, tuple(ops)
+        self._index, self.order, self._ops = index, order, fuse(ops)
         self._device_id, self._threads, self._prefetch = device_id, threads, prefetch
-        self._encoded = encoded_images(index, threads)
-        self._source = _Source(index, self._encoded, order, count_draws(ops))
         self._cursor = Cursor()
-        self._batches: Iterator[Tensors] | None = None
+        self._source: _Source | None = None
+        self._batches: Iterator[Tensors] = iter(())
 
     def __len__(self) -> int:
         """Returns the batches of an epoch."""
@@ -119,26 +135,23 @@ class DaliLoader:
 
     def _take(self, cursor: Cursor) -> Tensors:
         """Returns the batch of ``cursor``, dropping batches that were made ahead for another position."""
-        under_way = self._source.under_way
-        if cursor not in under_way:
-            self._source.cursor = cursor
         try:
-            if self._batches is None:
-                self._batches = self._build()
+            source = self._source or self._build()
+            if cursor not in source.under_way:
+                source.seek(cursor)
             while True:
                 data = next(self._batches)
-                if under_way.popleft() == cursor:
+                if source.taken() == cursor:
                     return data
         except RuntimeError as error:
-            positions = self._order_of(under_way, cursor)
-            self._batches = None  # a failed pipeline can't go on
-            under_way.clear()
+            under_way = self._source.under_way if self._source is not None else []
+            positions = np.concatenate([self.order.at(each).indices for each in (under_way or [cursor])])
+            self._source, self._batches = None, iter(())  # a failed pipeline can't go on
             raise explain_failure(self._index, positions, error) from error
 
-    def _order_of(self, under_way: deque[Cursor], cursor: Cursor) -> NDArray[np.int64]:
-        return np.concatenate([self.order.at(each).indices for each in (under_way or [cursor])])
-
-    def _build(self) -> Iterator[Tensors]:
+    def _build(self) -> _Source:
+        device: Device = "cpu" if self._device_id is None else "gpu"
+        source = self._source = _Source(self._index, self.order, self._ops, self._threads)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=self._threads,
@@ -147,11 +160,9 @@ class DaliLoader:
             exec_dynamic=True,
         )
         with pipeline:
-            inputs = 3 if self._source.draws else 2
-            source, label, *draws = fn.external_source(self._source, num_outputs=inputs, batch=True)
-            encoded = self._encoded.node(source)
-            device: Device = "cpu" if self._device_id is None else "gpu"
-            image = lower_chain(fuse(self._ops), encoded, draws[0] if draws else None, device, self._threads)
+            encoded, label, *decided = fn.external_source(source, num_outputs=source.outputs, batch=True)
+            image = lower_chain(self._ops, encoded, decided, Place(device, self._threads))
             pipeline.set_outputs(image, label if device == "cpu" else label.gpu())
         pipeline.build()
-        return _on_cpu(pipeline) if device == "cpu" else _on_gpu(pipeline)
+        self._batches = _on_cpu(pipeline) if device == "cpu" else _on_gpu(pipeline)
+        return source

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
+from itertools import islice
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
 from ppcls.config.transform import Transform
+from ppcls.data.decisions import count_decisions
 from ppcls.data.fuse import CropFlipNormalize, DecodeRandCrop
 from ppcls.data.numpy_ops import resize
 from ppcls.data.transforms import (
@@ -25,7 +26,6 @@ from ppcls.data.transforms import (
     ResizeImage,
     ToCHWImage,
 )
-from ppcls.data.window import random_windows
 
 Array = NDArray[Any]
 Node = Any  # a DataNode of a graph under construction
@@ -46,33 +46,32 @@ class Place:
     Attributes:
         device: Where pixels are.
         threads: CPU threads for what is not done by DALI's own.
-        draws: The samples' uniform numbers, [count_draws(ops)] float32, on the CPU.
-        slot: The op's first number among them.
+        decided: Nodes of what `ppcls.data.decisions.decide` says of the images, on the CPU.
+        decoder: More arguments of DALI's image decoders.
     """
 
     device: Device
-    threads: int
-    draws: Node
-    slot: int
+    threads: int = 1
+    decided: tuple[Node, ...] = ()
+    decoder: Mapping[str, Any] = field(default_factory=dict)
 
 
-def lower_chain(ops: Sequence[Op], encoded: Node, draws: Node, device: Device, threads: int = 1) -> Node:
+def lower_chain(ops: Sequence[Op], encoded: Node, decided: Sequence[Node], place: Place) -> Node:
     """Builds the graph of a whole chain.
 
     Args:
         ops: The chain, fused or not.
         encoded: Node of the files' bytes, on the CPU.
-        draws: Node of the samples' uniform numbers, [count_draws(ops)] float32, on the CPU; None where
-            the chain draws none.
-        device: Where to work on pixels.
-        threads: CPU threads for what is not done by DALI's own.
+        decided: Nodes of all ops' decisions, one after the other, as `decide_chain` gives them.
+        place: Device, threads and decoder options.
 
     Returns:
-        Node of the images, on ``device``.
+        Node of the images, on the place's device.
     """
-    node = encoded
+    node, waiting = encoded, iter(decided)
     for op in ops:
-        node = lower(op.spec, node, Place(device, threads, draws, op.slot))
+        own = tuple(islice(waiting, count_decisions(op.spec)))
+        node = lower(op.spec, node, replace(place, decided=own))
     return node
 
 
@@ -86,6 +85,7 @@ def _decode_options(spec: DecodeImage, place: Place) -> dict[str, Any]:
     return {
         "device": "mixed" if place.device == "gpu" else "cpu",
         "output_type": types.RGB if spec.to_rgb else types.BGR,
+        **place.decoder,
     }
 
 
@@ -143,44 +143,29 @@ def _(spec: CropImage, node: Any, place: Place) -> Node:
     return fn.crop(node, crop_w=spec.size[0], crop_h=spec.size[1], rounding="truncate")
 
 
-def _window(spec: RandCropImage, shape: Node, place: Place) -> dict[str, Node]:
-    """Computes windows by one Python call a batch; DALI's arithmetic takes thirty operators for it."""
-
-    def cut(shapes: list[Array], draws: list[Array]) -> tuple[list[Array], list[Array]]:
-        own = slice(place.slot, place.slot + spec.draws)
-        windows = random_windows(spec, np.stack(shapes)[:, :2], np.stack(draws)[:, own])
-        return list(windows[:, :2]), list(windows[:, 2:])
-
-    nodes: Any = fn.python_function(shape, place.draws, function=cut, batch_processing=True, num_outputs=2)
-    start, size = nodes
+def _window(place: Place) -> dict[str, Node]:
+    start, size = place.decided
     return {"start": start, "shape": size, "axis_names": "HW"}
 
 
 @lower.register
 def _(spec: RandCropImage, node: Any, place: Place) -> Node:
-    cut = fn.slice(node, **_window(spec, node.shape(device="cpu"), place))
-    return _resize(spec, cut, place)
+    return _resize(spec, fn.slice(node, **_window(place)), place)
 
 
 @lower.register
 def _(spec: DecodeRandCrop, node: Any, place: Place) -> Node:
-    window = _window(spec.crop, fn.peek_image_shape(node), place)
-    cut = fn.decoders.image_slice(node, **window, **_decode_options(spec.decode, place))
+    cut = fn.decoders.image_slice(node, **_window(place), **_decode_options(spec.decode, place))
     return _resize(spec.crop, cut, place)
-
-
-def _coin(place: Place) -> Node:
-    return fn.cast(place.draws[place.slot] < 0.5, dtype=types.INT32)
 
 
 @lower.register
 def _(spec: RandFlipImage, node: Any, place: Place) -> Node:
-    coin = _coin(place)
-    zero = coin * 0
+    (mirrored,) = place.decided
     return fn.flip(
         node,
-        horizontal=coin if spec.flip_code in (1, -1) else zero,
-        vertical=coin if spec.flip_code in (0, -1) else zero,
+        horizontal=mirrored if spec.flip_code in (1, -1) else 0,
+        vertical=mirrored if spec.flip_code in (0, -1) else 0,
     )
 
 
@@ -206,7 +191,7 @@ def _(spec: CropFlipNormalize, node: Any, place: Place) -> Node:
     if spec.crop is not None:
         options |= {"crop_w": spec.crop.size[0], "crop_h": spec.crop.size[1], "rounding": "truncate"}
     if spec.flip is not None:
-        options["mirror"] = _coin(place)
+        (options["mirror"],) = place.decided
     return _normalize(spec.normalize, node, **options)
 
 

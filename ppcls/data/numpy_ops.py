@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ppcls.config.transform import Transform
+from ppcls.data.decisions import Decided, decide, scale_to_short_side
 from ppcls.data.transforms import (
     CropImage,
     DecodeImage,
@@ -22,7 +23,6 @@ from ppcls.data.transforms import (
     ResizeImage,
     ToCHWImage,
 )
-from ppcls.data.window import random_windows
 
 # One thread an image: loaders work on many images at once, in threads or processes of their own.
 cv2.setNumThreads(1)
@@ -58,24 +58,32 @@ def run(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Array:
     """
     image: Any = encoded
     for op in ops:
-        image = apply(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
+        image = apply_drawn(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
     return np.ascontiguousarray(image)
 
 
+def apply_drawn(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:
+    """Decides by [spec.draws] uniform numbers what a transform does to an image, and applies it."""
+    if not spec.draws:
+        return apply(spec, image, ())
+    decided = decide(spec, draws[None], np.array([image.shape[:2]]))
+    return apply(spec, image, tuple(each[0] for each in decided))
+
+
 @singledispatch
-def apply(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:
+def apply(spec: Transform, image: Any, decided: Decided) -> Array:
     """Applies one transform to an image.
 
     Args:
         spec: The transform.
         image: [H, W, C] uint8 or float32; a file's bytes for DecodeImage.
-        draws: [spec.draws] float32 in [0, 1).
+        decided: What `ppcls.data.decisions.decide` says of this image.
     """
     raise NotImplementedError(f"numpy_ops knows no {spec.kind}")
 
 
 @apply.register
-def _(spec: DecodeImage, image: bytes, draws: NDArray[np.float32]) -> Array:
+def _(spec: DecodeImage, image: bytes, decided: Decided) -> Array:
     if not image:
         raise DecodeError("the file is empty")
     try:
@@ -87,13 +95,6 @@ def _(spec: DecodeImage, image: bytes, draws: NDArray[np.float32]) -> Array:
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if spec.to_rgb else pixels)
 
 
-def size_for_short_side(height: int, width: int, short: int) -> tuple[int, int]:
-    """Returns (height, width) scaled so that the shorter side is ``short``, rounded half up."""
-    shorter = min(height, width)
-    scaled = [(2 * side * short + shorter) // (2 * shorter) for side in (height, width)]
-    return scaled[0], scaled[1]
-
-
 def resize(spec: ResizeImage | RandCropImage, image: Array) -> Array:
     """Resizes an image [H, W, C] to the size that ``spec`` asks for, by its backend."""
     if spec.size is not None:
@@ -101,19 +102,19 @@ def resize(spec: ResizeImage | RandCropImage, image: Array) -> Array:
     else:
         assert isinstance(spec, ResizeImage)
         assert spec.resize_short is not None
-        height, width = size_for_short_side(image.shape[0], image.shape[1], spec.resize_short)
+        height, width = scale_to_short_side(np.array([image.shape[:2]]), spec.resize_short)[0].tolist()
     if spec.backend == "pil":
         return np.asarray(Image.fromarray(image).resize((width, height), _PIL[spec.interpolation]))
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
 
 
 @apply.register
-def _(spec: ResizeImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+def _(spec: ResizeImage, image: np.ndarray, decided: Decided) -> Array:
     return resize(spec, image)
 
 
 @apply.register
-def _(spec: CropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+def _(spec: CropImage, image: np.ndarray, decided: Decided) -> Array:
     width, height = spec.size
     if image.shape[0] < height or image.shape[1] < width:
         raise ValueError(f"a {width}x{height} crop doesn't fit an image of {image.shape[1]}x{image.shape[0]}")
@@ -122,22 +123,22 @@ def _(spec: CropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
 
 
 @apply.register
-def _(spec: RandCropImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
-    top, left, height, width = random_windows(spec, np.array([image.shape[:2]]), draws[None])[0]
+def _(spec: RandCropImage, image: np.ndarray, decided: Decided) -> Array:
+    (top, left), (height, width) = decided
     return resize(spec, image[top : top + height, left : left + width])
 
 
 @apply.register
-def _(spec: RandFlipImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
-    return cv2.flip(image, spec.flip_code) if draws[0] < 0.5 else image
+def _(spec: RandFlipImage, image: np.ndarray, decided: Decided) -> Array:
+    return cv2.flip(image, spec.flip_code) if decided[0] else image
 
 
 @apply.register
-def _(spec: NormalizeImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+def _(spec: NormalizeImage, image: np.ndarray, decided: Decided) -> Array:
     mean, std = np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32)
     return (image.astype(np.float32) * np.float32(spec.scale) - mean) / std
 
 
 @apply.register
-def _(spec: ToCHWImage, image: np.ndarray, draws: NDArray[np.float32]) -> Array:
+def _(spec: ToCHWImage, image: np.ndarray, decided: Decided) -> Array:
     return image.transpose(2, 0, 1)

@@ -120,8 +120,9 @@ class PaddleLoader:
         self._steps.cursor = self._cursor
         if self._loader.num_workers:
             # A worker that inherits a DALI pipeline as garbage would shut it down, without its threads,
-            # and hang or crash.
-            gc.collect()
+            # and hang or crash. What one pipeline held of another is garbage only after the first is gone.
+            while gc.collect():
+                pass
         batches = iter(self._loader)
         try:
             for image, label in batches:

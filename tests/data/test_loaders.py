@@ -21,6 +21,7 @@ from ppcls.config.transform import Transform
 from ppcls.data.bad_images import BadImageError
 from ppcls.data.batch import Batch, Loader
 from ppcls.data.dali_loader import DaliLoader
+from ppcls.data.decisions import Decided
 from ppcls.data.draws import uniforms
 from ppcls.data.index import Index, read_index
 from ppcls.data.numpy_ops import apply, run
@@ -52,7 +53,7 @@ class _Collect(Transform):
 
 
 @apply.register
-def _(spec: _Collect, image: np.ndarray, draws: NDArray[np.float32]) -> NDArray[Any]:
+def _(spec: _Collect, image: np.ndarray, decided: Decided) -> NDArray[Any]:
     gc.collect()
     return image
 

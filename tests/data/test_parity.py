@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
 from ppcls.config.transform import Transform
-from ppcls.data.dali_ops import Device, Place, _window, lower_chain
+from ppcls.data.dali_ops import Device, Place, lower_chain
+from ppcls.data.decisions import decide_chain
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import Fused, fuse
 from ppcls.data.numpy_ops import run
@@ -31,10 +33,10 @@ from ppcls.data.transforms import (
     ToCHWImage,
     count_draws,
 )
-from ppcls.data.window import random_windows
 from ppcls.registry import TRANSFORMS
 
 Images = list[NDArray[Any]]
+NO_DRAWS = np.zeros(0, np.float32)
 DECODE, NORMALIZE, TO_CHW, FLIP = DecodeImage(), NormalizeImage(), ToCHWImage(), RandFlipImage()
 
 
@@ -118,14 +120,15 @@ def plan(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
 
 
 def run_dali(ops: tuple[Op, ...], encoded: list[bytes], draws: NDArray[np.float32], device: Device) -> Images:
+    sides = np.array([run(plan((DECODE,)), file, NO_DRAWS).shape[:2] for file in encoded])
+    decided = list(chain.from_iterable(decide_chain(ops, draws, sides)))
+    inputs = [[np.frombuffer(each, np.uint8) for each in encoded], *decided]
     pipeline = Pipeline(
         batch_size=len(encoded), num_threads=2, device_id=0 if device == "gpu" else None, exec_dynamic=True
     )
-    inputs = [[np.frombuffer(each, np.uint8) for each in encoded], *([draws] if draws.shape[1] else [])]
     with pipeline:
-        nodes = fn.external_source(lambda: inputs, num_outputs=len(inputs), batch=True)
-        draws_node = nodes[1] if len(nodes) > 1 else None
-        pipeline.set_outputs(lower_chain(ops, nodes[0], draws_node, device))
+        files, *nodes = fn.external_source(lambda: inputs, num_outputs=len(inputs), batch=True)
+        pipeline.set_outputs(lower_chain(ops, files, nodes, Place(device)))
     pipeline.build()
     (images,) = pipeline.run()
     return [np.array(each) for each in (images.as_cpu() if device == "gpu" else images)]
@@ -238,23 +241,3 @@ def test_exif_turns_the_image(photos: dict[str, Path]) -> None:
         files = (photos[f"{kind}-{scene}"].read_bytes() for kind in ("turned", "png"))
         turned, upright = (run(plan((DECODE,)), file, none).astype(float) for file in files)
         assert np.abs(turned - upright).mean() < 3
-
-
-def test_dali_cuts_the_windows_of_its_draws() -> None:
-    """Also where a chain has other random transforms before the crop."""
-    rng, count = np.random.default_rng(0), 500
-    sides = rng.integers(1, 3000, (count, 3))
-    draws = uniforms(3, 1, np.arange(count), 6)
-    for spec in (
-        RandCropImage(size=(8, 8)),
-        RandCropImage(size=(8, 8), scale=(0.0, 0.01), ratio=(0.01, 100.0)),
-    ):
-        pipeline = Pipeline(batch_size=count, num_threads=2, device_id=None, exec_dynamic=True)
-        with pipeline:
-            shape, numbers = fn.external_source(lambda: (sides, draws), num_outputs=2, batch=True)
-            window = _window(spec, shape, Place("cpu", 1, numbers, slot=2))
-            pipeline.set_outputs(fn.cat(window["start"], window["shape"]))
-        pipeline.build()
-        (windows,) = pipeline.run()
-        expected = random_windows(spec, sides[:, :2], draws[:, 2:])
-        np.testing.assert_array_equal(np.array([np.array(each) for each in windows]), expected)
