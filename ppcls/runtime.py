@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ppcls.card import Card, find_card
 from ppcls.config.sections import Global
 from ppcls.errors import UserError
+from ppcls.memory import Asked, Budget, Usage, plan, read_asked
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Runtime:
         device_id: Which GPU, as Paddle and DALI count; None on a CPU.
         cores: CPU cores of this process: those it may use, shared among the node's processes.
         threads: Paddle's CPU threads.
+        card: The GPU whose memory is divided; None where it is not, or on a CPU.
+        budget: How it is divided; None where it is not.
     """
 
     rank: int = 0
@@ -38,6 +42,8 @@ class Runtime:
     device_id: int | None = None
     cores: int = 1
     threads: int = 1
+    card: Card | None = None
+    budget: Budget | None = None
 
     @property
     def is_main(self) -> bool:
@@ -53,6 +59,13 @@ class Runtime:
             f"Paddle {paddle.__version__} on {where}, {self.world} process{'es' if self.world > 1 else ''}; "
             f"{self.cores} cores a process: Paddle {self.threads} threads, DALI {self.cores} unless set"
         )
+
+    def memory_usage(self) -> Usage:
+        """Returns who has what of the card's memory now; there must be a ``card``."""
+        import paddle
+
+        assert self.card is not None
+        return Usage(self.card.free(), paddle.device.cuda.memory_reserved(self.device_id) >> 20)
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -74,16 +87,19 @@ def _quota(*files: Path) -> float:
 
 
 def start(settings: Global) -> Runtime:
-    """Settles device, threads and processes, and imports Paddle.
+    """Settles device, threads, processes and the GPU's memory, and imports Paddle.
 
     Raises:
-        UserError: A GPU is asked for and there is none that this Paddle can use.
+        UserError: A GPU is asked for and there is none that this Paddle can use; or its memory can't be
+            divided as config and environment say.
     """
     rank = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
     world = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     here = int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
     cores = max(1, usable_cores() // here)
     threads = _set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
+    asked = read_asked(settings.gpu_memory_fraction, settings.use_dali, os.environ)
+    card, budget = (None, None) if settings.device == "cpu" else _divide_memory(asked)
     _import_paddle()
     import paddle
 
@@ -91,13 +107,18 @@ def start(settings: Global) -> Runtime:
     device_id = None
     if device == "gpu":
         device_id = _selected_gpu()
+        if asked.fraction is not None and not asked.by_default and budget is None:
+            raise UserError(
+                f"{asked.setting}: the NVIDIA driver (NVML) does not say what memory the GPU has; unset it"
+            )
         _try_gpu(device_id)
         paddle.set_device(f"gpu:{device_id}")
     else:
+        card = budget = None
         paddle.set_device("cpu")
     if world > 1:
         paddle.distributed.init_parallel_env()
-    return Runtime(rank, world, device, device_id, cores, threads)
+    return Runtime(rank, world, device, device_id, cores, threads, card, budget)
 
 
 def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:
@@ -112,6 +133,20 @@ def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:
     threads = wanted or cores
     os.environ["OMP_NUM_THREADS"] = str(threads)
     return threads
+
+
+def _divide_memory(asked: Asked) -> tuple[Card | None, Budget | None]:
+    """Sets the flags by which Paddle, at import, learns its share of the GPU's memory."""
+    if asked.fraction is None and asked.limit is None:
+        return None, None
+    card = find_card(
+        _selected_gpu(), os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
+    )
+    if card is None:
+        return None, None
+    budget = plan(asked, card.total, card.free())
+    os.environ.update(budget.flags() if budget is not None else {})
+    return card, budget
 
 
 def _import_paddle() -> None:

@@ -12,6 +12,7 @@ import paddle
 import pytest
 
 from ppcls import runtime
+from ppcls.config.sections import Global
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime, usable_cores
 
@@ -159,6 +160,17 @@ def test_another_failure_of_a_gpu_is_not_hidden(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(paddle, "set_device", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         runtime._try_gpu(0)
+
+
+def test_a_fraction_of_a_gpu_of_unknown_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, compiled=True, gpus=1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(runtime, "find_card", lambda number, visible, order: None)
+    with pytest.raises(UserError) as caught:
+        runtime.start(Global(gpu_memory_fraction=0.5))
+    assert str(caught.value) == (
+        "Global.gpu_memory_fraction: the NVIDIA driver (NVML) does not say what memory the GPU has; unset it"
+    )
 
 
 def test_a_runtime_tells_itself() -> None:

@@ -173,6 +173,7 @@ Number = Annotated[float, Bound()]
 Positive = Annotated[float, Bound(gt=0)]
 NonNegative = Annotated[float, Bound(ge=0)]
 Fraction = Annotated[float, Bound(ge=0, le=1)]
+Part = Annotated[float, Bound(gt=0, lt=1)]
 Decay = Annotated[float, Bound(ge=0, lt=1)]
 
 

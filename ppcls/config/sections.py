@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from ppcls.config.dataset import Dataset, FixedChain
-from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Positive, Section, Tagged
+from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Part, Positive, Section, Tagged
 from ppcls.config.objective import CELoss, TopkAcc
 from ppcls.config.sampler import Sampler
 from ppcls.registry import ARCHITECTURES, DATASETS, LOSSES, METRICS, SAMPLERS, nearest
@@ -24,6 +24,11 @@ class Global(Section):
     epochs: Count = 120
     cpu_threads: Count | None = Field(
         None, description="Paddle's CPU threads a process; by default the cores that it really has"
+    )
+    gpu_memory_fraction: Part | None = Field(
+        None,
+        description="the most of the GPU's memory that Paddle may take, a process; by default 0.8 with DALI "
+        "on a GPU, else all. Before FLAGS_fraction_of_gpu_memory_to_use",
     )
     use_dali: bool = Field(False, description="feed by NVIDIA DALI; otherwise by paddle.io")
     pretrained_model: str | None = Field(

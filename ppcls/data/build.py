@@ -1,9 +1,10 @@
-"""From a split of the config to its loader: the only place that reads ``use_dali``."""
+"""From a split of the config to its loader: the only place that chooses one by ``use_dali``."""
 
 from __future__ import annotations
 
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
+from ppcls.config.transform import check_chain
 from ppcls.data.batch import Loader
 from ppcls.data.index import Index, read_index
 from ppcls.data.order import Order
@@ -11,6 +12,7 @@ from ppcls.data.sampler import InOrder
 from ppcls.data.sampler_build import build_sampler
 from ppcls.data.transforms import plan_chain
 from ppcls.errors import UserError
+from ppcls.memory import pipeline_need
 from ppcls.runtime import Runtime
 
 
@@ -61,6 +63,16 @@ def dali_settings(split: Split, runtime: Runtime) -> tuple[int, int]:
     dali = split.loader.dali
     prefetch = dali.prefetch_queue_depth or (4 if runtime.device_id is None else 2)
     return dali.num_threads or runtime.cores, prefetch
+
+
+def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
+    """Estimates the GPU memory of the split's loader, beside Paddle's, in MiB: 0 but for DALI on a GPU."""
+    if not config.Global.use_dali or runtime.device_id is None:
+        return 0
+    state = check_chain(split.dataset.transform_ops)
+    assert state.size is not None  # by check_chain
+    threads, prefetch = dali_settings(split, runtime)
+    return pipeline_need(split.sampler.batch_size, prefetch, (state.channels, *state.size), threads)
 
 
 def _refuse_small(index: Index, order: Order) -> None:

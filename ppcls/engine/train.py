@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from paddle import nn
@@ -9,6 +10,7 @@ from paddle import nn
 from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
+from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, write_class_names
 from ppcls.engine.checkpoint import Checkpoints, resume
 from ppcls.engine.evaluate import build_evaluator
@@ -17,7 +19,9 @@ from ppcls.engine.state import TrainState, build_state
 from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import UserError
 from ppcls.files import write_text
+from ppcls.memory import Needs, check_room, describe_use
 from ppcls.report.build import Reporters, build_reporters
+from ppcls.report.memory import MemoryUse
 from ppcls.runtime import Runtime
 
 
@@ -47,6 +51,7 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     if folder is not None:
         resume(state, folder)
         notes.append(f"resumed {folder}: epoch {state.epoch + 1}, batch {state.step}, update {state.update}")
+    measure = _watch_memory(config, runtime, notes)
     reporter = Reporters()
     if runtime.is_main:
         write_text(output_dir / "config.yaml", dump_config(config))
@@ -55,6 +60,8 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
         reporter = build_reporters(
             output_dir, config.Global.use_visualdl, None if folder is None else state.update
         )
+        if measure is not None:
+            reporter = Reporters([reporter, MemoryUse(measure, evaluator is not None, reporter)])
     try:
         for note in notes:
             reporter.message(note)
@@ -63,6 +70,32 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     finally:
         reporter.close()
     return state
+
+
+def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:
+    """Notes how the GPU's memory is divided, and returns what tells, later, how much DALI took of it.
+
+    Raises:
+        UserError: Too little is left for DALI.
+    """
+    budget = runtime.budget
+    if budget is None:
+        return None
+    notes.append(budget.describe())
+    loader = config.DataLoader
+    splits = {"train": loader.Train, "eval": loader.Eval if config.Global.eval_during_train else None}
+    needs = Needs(
+        {
+            name: need
+            for name, split in splits.items()
+            if split is not None and (need := gpu_memory_need(config, split, runtime))
+        }
+    )
+    if not needs.pipelines:
+        return None
+    before = runtime.memory_usage()
+    notes.append(check_room(budget, needs, before))
+    return lambda: describe_use(budget, needs, before, runtime.memory_usage())
 
 
 def _folder_classes(config: Config) -> tuple[str, ...]:

@@ -1,0 +1,83 @@
+"""The memory of an NVIDIA card as its driver tells it: without Paddle, and without a CUDA context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from ppcls.errors import UserError
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Card:
+    """One card.
+
+    Attributes:
+        uuid: Its name for good, whatever is visible.
+        total: Its memory, in MiB.
+    """
+
+    uuid: str
+    total: int
+
+    def free(self) -> int:
+        """Returns the memory that nobody uses now, in MiB."""
+        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(self.uuid)).free) // _MIB
+
+
+def find_card(number: int, visible: str | None, order: str | None) -> Card | None:
+    """Finds a card as CUDA counts.
+
+    Of a card that is split (MIG), ``visible`` must name the part by its UUID: its number means the whole.
+
+    Args:
+        number: From 0, among the visible ones.
+        visible: CUDA_VISIBLE_DEVICES: numbers, or UUIDs or their beginnings; None for all.
+        order: CUDA_DEVICE_ORDER.
+
+    Returns:
+        The card; None without a driver or without such a card.
+
+    Raises:
+        UserError: The driver may count the cards in another order than CUDA.
+    """
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(each) for each in range(pynvml.nvmlDeviceGetCount())]
+        chosen = handles if visible is None else _choose(handles, visible)
+        if number >= len(chosen):
+            return None
+        handle = chosen[number]
+        by_number = visible is None or visible.strip()[:1].isdecimal()
+        names = {pynvml.nvmlDeviceGetName(each) for each in handles}
+        uuid, total = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total
+    except pynvml.NVMLError:
+        return None
+    # CUDA puts the fastest card first unless told otherwise; the driver goes by slots.
+    if by_number and len(names) > 1 and order != "PCI_BUS_ID":
+        raise UserError(
+            f"GPU {number} could be any of {', '.join(sorted(names))}, so its memory is not known; "
+            "set the environment variable CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID "
+            "(nvidia-smi -L)"
+        )
+    return Card(uuid, int(total) // _MIB)
+
+
+def _choose(handles: list[Any], visible: str) -> list[Any]:
+    """Returns the cards that CUDA_VISIBLE_DEVICES names; as in CUDA, the first wrong name ends the list."""
+    chosen = []
+    for name in map(str.strip, visible.split(",")):
+        if name.startswith("MIG-"):
+            found = [pynvml.nvmlDeviceGetHandleByUUID(name)]
+        elif name.startswith("GPU-"):
+            found = [each for each in handles if pynvml.nvmlDeviceGetUUID(each).startswith(name)]
+        else:
+            found = handles[int(name) :][:1] if name.isdecimal() else []
+        if len(found) != 1:
+            break
+        chosen += found
+    return chosen
