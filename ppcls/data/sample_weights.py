@@ -26,7 +26,9 @@ def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
     try:
         lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
     except OSError as error:
-        raise UserError(f"{file}: can't read these weights: {error.strerror}; expected a text file") from None
+        raise UserError(
+            f"{file}: can't read these weights: {error.strerror}; expected a text file with one number a line"
+        ) from None
     weights: list[float] = []
     problems: list[str] = []
     for number, line in enumerate(lines, start=1):

@@ -17,6 +17,7 @@ from ppcls.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 OPS = "DataLoader.Train.dataset.transform_ops"
 LR = "Optimizer.lr.learning_rate"
+SAMPLER = "DataLoader.Train.sampler"
 
 SMALL = """
 Global: {epochs: 8, image_shape: [3, 32, 32]}
@@ -126,6 +127,51 @@ def test_the_config_of_these_tests_is_right() -> None:
         (
             "DataLoader.Train.dataset=null",
             "DataLoader.Train.dataset: expected a mapping with the key 'name', that of the dataset, got None",
+        ),
+        (
+            f"{SAMPLER}.name=ClassBalanceSampler",
+            f"{SAMPLER}.name: unknown sampler 'ClassBalanceSampler'; did you mean 'ClassBalancedSampler'?",
+        ),
+        (f"{SAMPLER}=5", f"{SAMPLER}: expected a mapping with the key 'name', that of the sampler, got 5"),
+        (f"{SAMPLER}.shufle=True", f"{SAMPLER}.shufle: unknown key; did you mean 'shuffle'?"),
+        (
+            f"{SAMPLER}={{name: PKSampler, batch_size: 6, sample_per_id: 4}}",
+            f"{SAMPLER}.batch_size: expected a multiple of sample_per_id (4), got 6",
+        ),
+        (
+            f"{SAMPLER}={{name: PKSampler, batch_size: 4}}",
+            f"{SAMPLER}.sample_per_id: missing; it has no default",
+        ),
+        (
+            f"{SAMPLER}={{name: RepeatedAugSampler, batch_size: 4, shuffle: False}}",
+            f"{SAMPLER}.shuffle: expected True, got False",
+        ),
+        (
+            f"{SAMPLER}={{name: WeightedSampler, batch_size: 4}}",
+            f"{SAMPLER}: expected either class_weights or weights_file",
+        ),
+        (
+            f"{SAMPLER}={{name: WeightedSampler, batch_size: 4, class_weights: [1], weights_file: w.txt}}",
+            f"{SAMPLER}: expected either class_weights or weights_file",
+        ),
+        (
+            f"{SAMPLER}={{name: WeightedSampler, batch_size: 4, class_weights: [0, 0]}}",
+            f"{SAMPLER}.class_weights: expected at least one weight > 0",
+        ),
+        (
+            f"{SAMPLER}={{name: WeightedSampler, batch_size: 4, class_weights: [1, -2]}}",
+            f"{SAMPLER}.class_weights[1]: expected a number >= 0, got -2",
+        ),
+        (
+            f"{SAMPLER}={{name: WeightedSampler, batch_size: 4, class_weights: [1, 2]}}",
+            f"{SAMPLER}.class_weights: expected one weight for each of Arch.class_num (10) classes, got 2",
+        ),
+        (
+            "DataLoader.Eval={sampler: {name: ClassBalancedSampler, batch_size: 4}, dataset: {name: "
+            "ImageFolderDataset, image_root: images, "
+            "transform_ops: [DecodeImage, ResizeImage: {size: 8}, NormalizeImage]}}",
+            "DataLoader.Eval.sampler.name: evaluation takes each sample once, in order; "
+            "expected DistributedBatchSampler, got ClassBalancedSampler",
         ),
         ("Loss.Train=[]", "Loss.Train: expected at least 1 item(s), got []"),
         ("Loss.Train.0.CELoss=5", "Loss.Train[0].CELoss: expected a mapping of its parameters, got 5"),

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from ppcls.config.reference import render
-from ppcls.registry import LOSSES, METRICS, OPTIMIZERS, SCHEDULES, TRANSFORMS
+from ppcls.registry import LOSSES, METRICS, OPTIMIZERS, SAMPLERS, SCHEDULES, TRANSFORMS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "config.md"
 
@@ -12,6 +12,6 @@ def test_the_committed_reference_is_the_schemas() -> None:
 
 def test_every_name_of_every_registry_is_in_it() -> None:
     text = render()
-    for registry in (TRANSFORMS, LOSSES, METRICS, OPTIMIZERS, SCHEDULES):
+    for registry in (TRANSFORMS, SAMPLERS, LOSSES, METRICS, OPTIMIZERS, SCHEDULES):
         for name in registry:
             assert f" {name}\n" in text, name

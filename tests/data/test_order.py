@@ -56,8 +56,16 @@ def real(parts: list[Step]) -> list[int]:
     return [index for part in parts for index in part.indices[: part.valid].tolist()]
 
 
-def real_repeats(parts: list[Step]) -> list[int]:
-    return [repeat for part in parts for repeat in part.repeats[: part.valid].tolist()]
+def came(steps: list[list[Step]]) -> list[tuple[int, int]]:
+    """Returns each real sample with how often it came before."""
+    return [
+        (index, repeat)
+        for parts in steps
+        for part in parts
+        for index, repeat in list(zip(part.indices.tolist(), part.repeats.tolist(), strict=True))[
+            : part.valid
+        ]
+    ]
 
 
 @given(ORDERS, EPOCHS)
@@ -89,19 +97,16 @@ def test_no_group_is_parted(order: Order, epoch: int) -> None:
 @given(ANY, EPOCHS)
 def test_repeats_count_what_came_before(order: Order, epoch: int) -> None:
     before: Counter[int] = Counter()
-    came = []
-    for parts in epoch_of(order, epoch):
+    steps = epoch_of(order, epoch)
+    for index, repeat in came(steps):
+        assert repeat == before[index]
+        before[index] += 1
+    for parts in steps:
         for part in parts:
             assert part.repeats.shape == part.indices.shape
             assert part.repeats.dtype == np.int64
-            for index, repeat in zip(part.indices[: part.valid], part.repeats[: part.valid], strict=True):
-                assert repeat == before[index]
-                before[index] += 1
-                came.append((index, repeat))
-    if not order.drop_last:
-        for parts in epoch_of(order, epoch):
-            for part in parts:
-                assert set(zip(part.indices, part.repeats, strict=True)) <= set(came), "padding too"
+            padding = zip(part.indices[part.valid :], part.repeats[part.valid :], strict=True)
+            assert all(order.drop_last or (index, repeat) in came(steps) for index, repeat in padding)
 
 
 def test_repeats_of_known_positions() -> None:
@@ -152,7 +157,7 @@ def test_a_step_holds_the_same_samples_on_any_number_of_ranks(
     sampler: Sampler, quarter: int, seed: int, drop_last: bool, epoch: int
 ) -> None:
     epochs = [
-        [(real(parts), real_repeats(parts)) for parts in epoch_of(order, epoch)]
+        [came([parts]) for parts in epoch_of(order, epoch)]
         for world in (1, 2, 4)
         for order in [Order(sampler, 4 * quarter // world, seed, 0, world, drop_last)]
     ]
@@ -246,6 +251,18 @@ def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, An
 def test_another_number_of_ranks_goes_on_within_an_epoch(world: int, batch_size: int) -> None:
     other = replace(BASE, world=world, batch_size=batch_size, rank=world - 1)
     assert other.restore(BASE.state_dict(MIDDLE)) == MIDDLE
+
+
+@given(st.one_of(ONCE, REPEATING), st.integers(1, 4), st.integers(0, 9), EPOCHS, st.data())
+def test_a_resumed_run_on_other_ranks_goes_on_with_the_same_samples(
+    sampler: Sampler, quarter: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
+    one, four = (Order(sampler, 4 * quarter // world, seed, 0, world) for world in (1, 4))
+    step = data.draw(st.integers(0, len(one) - 1))
+    cursor = four.restore(one.state_dict(Cursor(epoch, step)))
+    expected = came(epoch_of(one, epoch))
+    found = came(epoch_of(four, cursor.epoch)[cursor.step :])
+    assert found == expected[step * one.global_batch :]
 
 
 @given(ORDERS, EPOCHS, st.integers(0, 60))

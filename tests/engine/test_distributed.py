@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,11 +31,20 @@ def run(script: Path, *arguments: str, ranks: int = 1, logs: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:] + rank1[-3000:]
 
 
-@pytest.mark.parametrize("use_dali", [True, False])
+@pytest.mark.parametrize(
+    ("use_dali", "sampler"),
+    [
+        (True, {"name": "DistributedBatchSampler"}),
+        (True, {"name": "PKSampler", "sample_per_id": 2}),
+        (False, {"name": "RepeatedAugSampler", "num_repeats": 2}),
+    ],
+    ids=["dali", "dali-identities", "paddle.io-repeated"],
+)
 def test_two_ranks_train_and_evaluate_as_one(
-    make_yaml: Callable[..., Path], tmp_path: Path, use_dali: bool
+    make_yaml: Callable[..., Path], tmp_path: Path, use_dali: bool, sampler: dict[str, Any]
 ) -> None:
-    # 26 images in global batches of 8 and updates of 2 batches: the last batch has 1 image a rank
+    # 26 images in global batches of 8 and updates of 2 batches: the last batch has 1 image a rank, or 2 and
+    # none where two have to stay together
     common = {
         "Arch__name": "Linear",
         "Global__use_dali": use_dali,
@@ -44,8 +54,8 @@ def test_two_ranks_train_and_evaluate_as_one(
         "EMA__decay": 0.5,
         "Metric__Train": [{"TopkAcc": {"topk": 1}}],
     }
-    one = make_yaml("one", **common, DataLoader__Train__sampler__batch_size=8)
-    two = make_yaml("two", **common, DataLoader__Train__sampler__batch_size=4)
+    one = make_yaml("one", **common, DataLoader__Train__sampler={**sampler, "batch_size": 8, "shuffle": True})
+    two = make_yaml("two", **common, DataLoader__Train__sampler={**sampler, "batch_size": 4, "shuffle": True})
     run(LINEAR, "-c", str(one), logs=tmp_path / "log1")
     run(LINEAR, "-c", str(two), ranks=2, logs=tmp_path / "log2")
     for file in ("model.safetensors", "ema.safetensors"):

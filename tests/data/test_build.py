@@ -1,0 +1,72 @@
+"""What the sampler has to do with the loader that is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppcls.config.load import load_config
+from ppcls.config.schema import Config
+from ppcls.data.build import build_loader
+from ppcls.data.sampler import InOrder
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime
+
+YAML = """
+Arch: {{name: ResNet18, class_num: 3}}
+Optimizer: {{name: SGD, lr: {{name: Constant, learning_rate: 0.1}}}}
+Metric: {{Eval: [TopkAcc: {{topk: 1}}]}}
+DataLoader:
+  Train:
+    dataset:
+      name: ImageNetDataset
+      image_root: {folder}
+      cls_label_path: {folder}/list.txt
+      transform_ops: [DecodeImage, ResizeImage: {{size: 8}}, NormalizeImage]
+    sampler: {{name: PKSampler, batch_size: 4, sample_per_id: 2, drop_last: True}}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Nine images of three classes; none of them is read."""
+    (tmp_path / "list.txt").write_text("".join(f"{i}.jpg {i % 3}\n" for i in range(9)))
+    (tmp_path / "run.yaml").write_text(YAML.format(folder=tmp_path))
+    return load_config(tmp_path / "run.yaml", [])
+
+
+def loader_of(config: Config, training: bool = True, **sampler: Any) -> Any:
+    split = config.DataLoader.Train
+    assert split is not None
+    changed = type(split).model_validate({**dict(split), **({"sampler": sampler} if sampler else {})})
+    return build_loader(config, changed, Runtime(), training=training)
+
+
+def test_training_takes_what_the_sampler_says(config: Config) -> None:
+    order = loader_of(config).order
+    assert (order.size, order.group, order.drop_last, len(order)) == (10, 2, True, 2)
+
+
+def test_evaluation_takes_each_sample_once_in_order(config: Config) -> None:
+    order = loader_of(config, training=False).order
+    assert order.sampler == InOrder(9)
+    assert (order.group, order.drop_last, len(order)) == (1, False, 3)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "text"),
+    [
+        ({"batch_size": 10}, "9 images are fewer than one batch of 10; "),
+        (
+            {"name": "ClassBalancedSampler", "batch_size": 8, "samples": 7},
+            "7 images an epoch are fewer than one batch of 8; ",
+        ),
+    ],
+)
+def test_an_epoch_smaller_than_a_batch(config: Config, sampler: dict[str, Any], text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        loader_of(config, **sampler)
+    listing = config.DataLoader.Train.dataset.cls_label_path  # type: ignore[union-attr]
+    assert str(caught.value) == f"{listing}: {text}lower DataLoader.Train.sampler.batch_size"
