@@ -122,7 +122,7 @@ class Predictor:
     def _scores(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Maps [B, C, H, W] or [B, H, W, C] float32 to probabilities [B, class_num] float32."""
         with self._precision.evaluation():
-            logits = self._model(paddle.to_tensor(images))
+            logits = self._model(self._precision.images(paddle.to_tensor(images), training=False))
         scores: NDArray[np.float32] = paddle.nn.functional.softmax(logits.astype("float32")).numpy()
         return scores
 

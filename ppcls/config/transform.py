@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from ppcls.config.fields import Spec
 
 Layout = Literal["HWC", "CHW"]
+Dtype = Literal["uint8", "float32", "float16"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ImageState:
     Attributes:
         encoded: Still the bytes of a file.
         layout: Order of the axes, once decoded.
-        dtype: ``"uint8"`` or ``"float32"``.
+        dtype: Of the pixels.
         channels: Number of channels.
         size: (height, width) where all images have the same, else None.
         shorter: Length of the shorter side where all images have the same, else None.
@@ -30,7 +31,7 @@ class ImageState:
 
     encoded: bool = True
     layout: Layout = "HWC"
-    dtype: Literal["uint8", "float32"] = "uint8"
+    dtype: Dtype = "uint8"
     channels: int = 3
     size: tuple[int, int] | None = None
     shorter: int | None = None
@@ -83,7 +84,7 @@ def check_chain(specs: Sequence[Transform]) -> ImageState:
             raise ChainError(position, str(error)) from None
     if state.encoded:
         raise ChainError(None, "no transform decodes the image; begin with DecodeImage")
-    if state.dtype != "float32":
+    if not state.dtype.startswith("float"):
         raise ChainError(None, "the model needs float32; end with NormalizeImage")
     if state.size is None:
         raise ChainError(

@@ -16,7 +16,7 @@ class Batch:
     """One step's images on one rank.
 
     Attributes:
-        image: [B, C, H, W] or [B, H, W, C], float32, on the training device.
+        image: [B, C, H, W] or [B, H, W, C], float32 or float16, on the training device.
         label: [B] int64, on the training device.
         valid: Leading real samples, 0..B; the rows behind them repeat others and count nowhere.
         weight: Factor of this batch's mean loss in its optimizer update: the update's gradient,

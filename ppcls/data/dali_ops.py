@@ -173,7 +173,8 @@ def _normalize(spec: NormalizeImage, node: Node, **more: Any) -> Node:
     # (pixel * scale - mean) / std with the scale moved into mean and std
     return fn.crop_mirror_normalize(
         node,
-        dtype=types.FLOAT,
+        dtype=types.FLOAT16 if spec.output_fp16 else types.FLOAT,
+        pad_output=spec.channel_num is not None and spec.channel_num > len(spec.mean),
         mean=[value / spec.scale for value in spec.mean],
         std=[value / spec.scale for value in spec.std],
         **more,

@@ -136,7 +136,10 @@ def _(spec: RandFlipImage, image: np.ndarray, decided: Decided) -> Array:
 @apply.register
 def _(spec: NormalizeImage, image: np.ndarray, decided: Decided) -> Array:
     mean, std = np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32)
-    return (image.astype(np.float32) * np.float32(spec.scale) - mean) / std
+    pixels = (image.astype(np.float32) * np.float32(spec.scale) - mean) / std
+    if spec.channel_num is not None:
+        pixels = np.pad(pixels, [(0, 0), (0, 0), (0, spec.channel_num - pixels.shape[2])])
+    return pixels.astype(np.float16) if spec.output_fp16 else pixels
 
 
 @apply.register

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from ppcls.config.fields import Bound, Count, Fraction, Number, expected
-from ppcls.config.transform import ImageState, Layout, Transform
+from ppcls.config.transform import Dtype, ImageState, Layout, Transform
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -168,13 +168,17 @@ class RandFlipImage(Transform):
 
 
 class NormalizeImage(Transform):
-    """Computes ``(pixel * scale - mean) / std`` per channel, as float32."""
+    """Computes ``(pixel * scale - mean) / std`` per channel, in float32; rounds to float16 where asked."""
 
     scale: Number = Field(1.0 / 255.0, description="factor on the pixels before mean and std")
     mean: tuple[Number, ...] = (0.485, 0.456, 0.406)
     std: tuple[Annotated[float, Bound(gt=0)], ...] = (0.229, 0.224, 0.225)
     order: Literal["", "hwc", "chw"] | None = Field(
         None, description="layout of the image; '' and hwc are the same; by default whatever it has"
+    )
+    output_fp16: bool = Field(False, description="hand over float16, for mixed precision")
+    channel_num: Count | None = Field(
+        None, description="fill up to so many channels with zeros, such as 4, which suit tensor cores"
     )
 
     @model_validator(mode="after")
@@ -183,6 +187,8 @@ class NormalizeImage(Transform):
             raise ValueError(f"expected as many std as mean, got {len(self.std)} and {len(self.mean)}")
         if self.scale == 0:
             raise ValueError("expected a scale other than 0")
+        if self.channel_num not in (None, 1) and len(self.mean) == 1:
+            raise ValueError("with channel_num, give mean and std for each channel")
         return self
 
     def after(self, state: ImageState) -> ImageState:
@@ -193,7 +199,14 @@ class NormalizeImage(Transform):
             raise ValueError(f"expected 1 or {state.channels} values in mean and std, got {len(self.mean)}")
         if self.order is not None and (self.order or "hwc").upper() != state.layout:
             raise ValueError(f"order is '{self.order}', but the image is {state.layout}; set order: ''")
-        return replace(state, dtype="float32")
+        filled = 2 ** (state.channels - 1).bit_length()
+        if self.channel_num not in (None, state.channels, filled):
+            raise ValueError(
+                f"expected channel_num {state.channels} or the next power of two, {filled}, "
+                f"got {self.channel_num}"
+            )
+        dtype: Dtype = "float16" if self.output_fp16 else "float32"
+        return replace(state, dtype=dtype, channels=self.channel_num or state.channels)
 
 
 class ToCHWImage(Transform):

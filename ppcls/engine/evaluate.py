@@ -63,7 +63,7 @@ def evaluate(
         if batch.valid == 0:
             continue
         with precision.evaluation():
-            logits = model(batch.image)
+            logits = model(precision.images(batch.image, training=False))
         logits, label = logits[: batch.valid], batch.label[: batch.valid]
         loss = criterion(logits, label).astype("float64") * batch.valid
         images = paddle.full([1], batch.valid, dtype="float64")

@@ -29,6 +29,10 @@ class FP32:
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
         """Changes a fresh model, and its optimizer if it trains, in place."""
 
+    def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
+        """Returns a batch's images in a dtype that the forward pass takes; float16 ones become float32."""
+        return _in_float32(image)
+
     def forward(self) -> AbstractContextManager[Any]:
         """Returns the context of a training forward pass."""
         return nullcontext()
@@ -53,6 +57,10 @@ class FP32:
         """Takes what `state_dict` gave."""
 
 
+def _in_float32(image: paddle.Tensor) -> paddle.Tensor:
+    return image if image.dtype == paddle.float32 else image.astype("float32")
+
+
 class AmpO1(FP32):
     """Operators that gain from it run in half precision; weights stay float32."""
 
@@ -69,6 +77,10 @@ class AmpO1(FP32):
             use_dynamic_loss_scaling=settings.use_dynamic_loss_scaling,
         )
         self._set_scale(settings.scale_loss)
+
+    def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
+        """Returns the images as they are where operators are cast anyway."""
+        return image if training or self._eval_half else _in_float32(image)
 
     def forward(self) -> AbstractContextManager[Any]:
         """Returns Paddle's automatic casting."""
@@ -122,6 +134,10 @@ class AmpO2(AmpO1):
             paddle.amp.decorate(
                 models=model, optimizers=optimizer, level="O2", dtype=self.dtype, master_weight=True
             )
+
+    def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
+        """Returns the images as they are: all operators are cast."""
+        return image
 
     def evaluation(self) -> AbstractContextManager[Any]:
         """Returns automatic casting: the weights are in half precision anyway."""

@@ -24,7 +24,7 @@ def train_step(state: TrainState, batch: Batch) -> paddle.Tensor:
     alone = state.runtime.world == 1 or batch.update
     with nullcontext() if alone else network.no_sync():
         with state.precision.forward():
-            logits = network(batch.image)
+            logits = network(state.precision.images(batch.image, training=True))
         loss = _mean_loss(state, logits, batch)
         state.precision.backward(loss * batch.weight)
     if batch.update:

@@ -50,10 +50,10 @@ class Case:
 
     Attributes:
         chain: The transforms.
-        how: ``"exact"``; ``"bilinear"``: rounding of one grey level; ``"antialias"``: besides, Pillow
-            normalizes its filter at the image's edge where DALI repeats the edge's pixels; ``"overshoot"``:
-            besides, Pillow clips to 0..255 between its two passes; ``"nearest"``: a source position
-            exactly between two pixels may round either way.
+        how: ``"exact"``; ``"half"``: one unit in the last place of float16; ``"bilinear"``: rounding of one
+            grey level; ``"antialias"``: besides, Pillow normalizes its filter at the image's edge where DALI
+            repeats the edge's pixels; ``"overshoot"``: besides, Pillow clips to 0..255 between its two
+            passes; ``"nearest"``: a source position exactly between two pixels may round either way.
     """
 
     chain: tuple[Transform, ...]
@@ -88,6 +88,10 @@ ALONE: dict[str, list[Case]] = {
     "NormalizeImage": [
         decoded(NORMALIZE),
         decoded(NormalizeImage(scale=1.0, mean=(127.5,), std=(60.0,))),
+        decoded(NormalizeImage(channel_num=4)),
+        decoded(NormalizeImage(channel_num=3, order="hwc")),
+        decoded(NormalizeImage(output_fp16=True), how="half"),
+        decoded(NormalizeImage(output_fp16=True, channel_num=4), how="half"),
         decoded(NormalizeImage(scale=-0.01, mean=(0.1, 0.2, 0.3), std=(3.0, 2.0, 1.0))),
     ],
     "ToCHWImage": [decoded(TO_CHW)],
@@ -100,6 +104,8 @@ COMBINED = [
     decoded(CropImage(size=(120, 120)), RandFlipImage(flip_code=-1), FLIP, NORMALIZE, TO_CHW),
     decoded(FLIP, RandCropImage(size=(64, 64)), RandFlipImage(flip_code=0), NORMALIZE, how="bilinear"),
     decoded(FLIP, CropImage(size=(90, 91)), NORMALIZE, TO_CHW),
+    decoded(CropImage(size=(90, 91)), FLIP, NormalizeImage(channel_num=4), TO_CHW),
+    decoded(CropImage(size=(90, 91)), FLIP, NormalizeImage(channel_num=4, output_fp16=True), how="half"),
     Case((DecodeImage(to_rgb=False), RandCropImage(size=(64, 64)), NORMALIZE), "bilinear"),
 ]
 CASES = [*(case for cases in ALONE.values() for case in cases), *COMBINED]
@@ -141,7 +147,9 @@ def grey_levels(image: NDArray[Any], chain: tuple[Transform, ...]) -> NDArray[np
         pixels = pixels.transpose(1, 2, 0)
     for spec in chain:
         if isinstance(spec, NormalizeImage):
-            assert image.dtype == np.float32
+            assert image.dtype == (np.float16 if spec.output_fp16 else np.float32)
+            assert not pixels[..., len(spec.mean) :].any() or len(spec.mean) == 1, "channels filled by zeros"
+            pixels = pixels[..., : len(spec.mean)] if len(spec.mean) > 1 else pixels
             pixels = (pixels * np.array(spec.std) + np.array(spec.mean)) / spec.scale
     return pixels
 
@@ -150,6 +158,8 @@ def check(difference: NDArray[np.float64], how: str, slack: float) -> None:
     """Compares [H, W, C] with what ``how`` allows; ``slack``: what the decoders already differ by."""
     if how == "exact":
         assert difference.max() <= 0.01 + slack
+    elif how == "half":
+        assert difference.max() <= 255 * 0.23 * 2**-9 + slack
     elif how == "bilinear":
         assert difference.max() <= 1.01 + slack
     elif how == "antialias":

@@ -47,6 +47,26 @@ def test_chains_that_make_sense(chain: list[Transform], layout: str, size: tuple
 
 
 @pytest.mark.parametrize(
+    ("normalize", "channels", "dtype"),
+    [
+        (NormalizeImage(channel_num=4), 4, "float32"),
+        (NormalizeImage(channel_num=3, output_fp16=True), 3, "float16"),
+        (NormalizeImage(channel_num=4, output_fp16=True), 4, "float16"),
+    ],
+)
+def test_images_for_tensor_cores(normalize: NormalizeImage, channels: int, dtype: str) -> None:
+    state = check_chain([DECODE, SQUARE, normalize])
+    assert (state.channels, state.dtype) == (channels, dtype)
+
+
+def test_channels_that_nobody_can_fill_up() -> None:
+    with pytest.raises(ChainError, match="expected channel_num 3 or the next power of two, 4, got 5"):
+        check_chain([DECODE, SQUARE, NormalizeImage(channel_num=5)])
+    with pytest.raises(ValueError, match="with channel_num, give mean and std for each channel"):
+        NormalizeImage(mean=(0.5,), std=(0.5,), channel_num=4)
+
+
+@pytest.mark.parametrize(
     ("chain", "position", "text"),
     [
         ([], None, "no transform decodes the image; begin with DecodeImage"),

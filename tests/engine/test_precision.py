@@ -405,3 +405,11 @@ def test_an_optimizer_without_kernels_for_half_weights_is_refused_before_trainin
 def test_an_overflow_is_skipped_on_a_gpu(level: str) -> None:
     state = on_gpu(level, "float16", model=Flat(), loader=Poisoned(), decay=0.5)
     hold_a_skipped_step(state, 1024.0)
+
+
+def test_float16_images_are_computed_in_float32_where_nothing_casts() -> None:
+    half = paddle.ones([1, 2], dtype="float16")
+    assert FP32().images(half, training=True).dtype == paddle.float32
+    assert RoundedBF16(AMP(dtype="bfloat16")).images(half, training=False).dtype == paddle.float32
+    single = paddle.ones([1, 2])
+    assert FP32().images(single, training=True) is single, "no copy"
