@@ -97,7 +97,7 @@ SAMPLERS = Registry(
 TRANSFORMS = Registry(
     "transform",
     _in(
-        "ppcls.data.transforms",
+        "ppcls.data.transforms.basic",
         "DecodeImage",
         "ResizeImage",
         "CropImage",

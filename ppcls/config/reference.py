@@ -20,7 +20,7 @@ from ppcls.registry import ARCHITECTURES, Registry
 
 _INTRO = """# Config reference
 
-Written from `ppcls/config/` and `ppcls/data/transforms.py` by `make docs`; do not edit.
+Written from `ppcls/config/` and `ppcls/data/transforms/` by `make docs`; do not edit.
 
 Every key is checked before Paddle is imported; an unknown key is an error. `-o Global.epochs=10` sets a
 value from the command line, a number in the path counts list items

@@ -1,23 +1,17 @@
-"""How numpy, OpenCV and Pillow do each transform: the reference that other backends must match."""
+"""Decoding, resizing, cropping, mirroring and normalizing by OpenCV, Pillow and numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import singledispatch
-from typing import Any
-
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from ppcls.config.transform import Transform
-from ppcls.data.decisions import Decided, decide, scale_to_short_side
+from ppcls.data.decisions import Decided, scale_to_short_side
+from ppcls.data.numpy_ops.chain import Array, DecodeError, apply
 from ppcls.data.transforms import (
     CropImage,
     DecodeImage,
     NormalizeImage,
-    Op,
     RandCropImage,
     RandFlipImage,
     ResizeImage,
@@ -27,59 +21,12 @@ from ppcls.data.transforms import (
 # One thread an image: loaders work on many images at once, in threads or processes of their own.
 cv2.setNumThreads(1)
 
-Array = NDArray[Any]
-
 _PIL = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-
-
-class DecodeError(ValueError):
-    """Bytes that are not an image."""
-
-
-def run(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Array:
-    """Takes one image through a chain.
-
-    Args:
-        ops: The chain.
-        encoded: The file's bytes.
-        draws: The sample's uniform numbers, [count_draws(ops)] float32.
-
-    Returns:
-        [H, W, C] or [C, H, W], contiguous.
-
-    Raises:
-        DecodeError: The bytes are not an image.
-        ValueError: A crop is larger than the image.
-    """
-    image: Any = encoded
-    for op in ops:
-        image = apply_drawn(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
-    return np.ascontiguousarray(image)
-
-
-def apply_drawn(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:
-    """Decides by [spec.draws] uniform numbers what a transform does to an image, and applies it."""
-    if not spec.draws:
-        return apply(spec, image, ())
-    decided = decide(spec, draws[None], np.array([image.shape[:2]]))
-    return apply(spec, image, tuple(each[0] for each in decided))
-
-
-@singledispatch
-def apply(spec: Transform, image: Any, decided: Decided) -> Array:
-    """Applies one transform to an image.
-
-    Args:
-        spec: The transform.
-        image: [H, W, C] uint8 or float32; a file's bytes for DecodeImage.
-        decided: What `ppcls.data.decisions.decide` says of this image.
-    """
-    raise NotImplementedError(f"numpy_ops knows no {spec.kind}")
 
 
 @apply.register

@@ -1,18 +1,14 @@
-"""The transforms of ``transform_ops`` as frozen specs: what happens to an image, not how.
-
-``numpy_ops`` and ``dali_ops`` interpret them.
-"""
+"""What nearly every chain is made of: decoding, resizing, cropping, mirroring, normalizing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from ppcls.config.fields import Bound, Count, Fraction, Number, expected
-from ppcls.config.transform import Dtype, ImageState, Layout, Transform
+from ppcls.config.transform import Dtype, ImageState, Transform
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -216,37 +212,3 @@ class ToCHWImage(Transform):
         """Returns the state as CHW."""
         _need_hwc(state)
         return replace(state, layout="CHW")
-
-
-@dataclass(frozen=True)
-class Op:
-    """A spec at its place in a chain.
-
-    Attributes:
-        spec: The transform.
-        slot: Column of its first random number among the sample's uniform numbers.
-    """
-
-    spec: Transform
-    slot: int
-
-
-def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
-    """Gives each random transform its slots, and ends the chain in ``layout``.
-
-    The layout belongs to the model: a trailing ToCHWImage is dropped where the model wants HWC and
-    added where it wants CHW. So PaddleClas's chains, with or without it, serve both.
-    """
-    wanted = [spec for spec in specs if not isinstance(spec, ToCHWImage)]
-    if layout == "CHW":
-        wanted.append(ToCHWImage())
-    ops, slot = [], 0
-    for spec in wanted:
-        ops.append(Op(spec, slot))
-        slot += spec.draws
-    return tuple(ops)
-
-
-def count_draws(ops: Sequence[Op]) -> int:
-    """Returns how many uniform numbers one sample needs for the whole chain."""
-    return max((op.slot + op.spec.draws for op in ops), default=0)

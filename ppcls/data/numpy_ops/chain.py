@@ -1,0 +1,61 @@
+"""One image through a chain, transform by transform; each family's file registers how it does them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.config.transform import Transform
+from ppcls.data.decisions import Decided, decide
+from ppcls.data.transforms import Op
+
+Array = NDArray[Any]
+
+
+class DecodeError(ValueError):
+    """Bytes that are not an image."""
+
+
+def run(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Array:
+    """Takes one image through a chain.
+
+    Args:
+        ops: The chain.
+        encoded: The file's bytes.
+        draws: The sample's uniform numbers, [count_draws(ops)] float32.
+
+    Returns:
+        [H, W, C] or [C, H, W], contiguous.
+
+    Raises:
+        DecodeError: The bytes are not an image.
+        ValueError: A crop is larger than the image.
+    """
+    image: Any = encoded
+    for op in ops:
+        image = apply_drawn(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
+    return np.ascontiguousarray(image)
+
+
+def apply_drawn(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:
+    """Decides by [spec.draws] uniform numbers what a transform does to an image, and applies it."""
+    if not spec.draws:
+        return apply(spec, image, ())
+    decided = decide(spec, draws[None], np.array([image.shape[:2]]))
+    return apply(spec, image, tuple(each[0] for each in decided))
+
+
+@singledispatch
+def apply(spec: Transform, image: Any, decided: Decided) -> Array:
+    """Applies one transform to an image.
+
+    Args:
+        spec: The transform.
+        image: [H, W, C] uint8 or float32; a file's bytes for DecodeImage.
+        decided: What `ppcls.data.decisions.decide` says of this image.
+    """
+    raise NotImplementedError(f"numpy_ops knows no {spec.kind}")

@@ -1,0 +1,43 @@
+"""A chain of transforms: each at its place, with random numbers of its own, in the model's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ppcls.config.transform import Layout, Transform
+from ppcls.data.transforms.basic import ToCHWImage
+
+
+@dataclass(frozen=True)
+class Op:
+    """A spec at its place in a chain.
+
+    Attributes:
+        spec: The transform.
+        slot: Column of its first random number among the sample's uniform numbers.
+    """
+
+    spec: Transform
+    slot: int
+
+
+def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
+    """Gives each random transform its slots, and ends the chain in ``layout``.
+
+    The layout belongs to the model: a trailing ToCHWImage is dropped where the model wants HWC and
+    added where it wants CHW. So PaddleClas's chains, with or without it, serve both.
+    """
+    wanted = [spec for spec in specs if not isinstance(spec, ToCHWImage)]
+    if layout == "CHW":
+        wanted.append(ToCHWImage())
+    ops, slot = [], 0
+    for spec in wanted:
+        ops.append(Op(spec, slot))
+        slot += spec.draws
+    return tuple(ops)
+
+
+def count_draws(ops: Sequence[Op]) -> int:
+    """Returns how many uniform numbers one sample needs for the whole chain."""
+    return max((op.slot + op.spec.draws for op in ops), default=0)
