@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,17 @@ class Card:
     def free(self) -> int:
         """Returns the memory that nobody uses now, in MiB."""
         return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(self.uuid)).free) // _MIB
+
+    def near_cores(self) -> frozenset[int]:
+        """Returns the CPU cores of its NUMA node; none where the driver doesn't know."""
+        words = -(-(os.cpu_count() or 1) // 64)
+        try:
+            masks = pynvml.nvmlDeviceGetCpuAffinity(pynvml.nvmlDeviceGetHandleByUUID(self.uuid), words)
+        except pynvml.NVMLError:
+            return frozenset()
+        return frozenset(
+            64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1
+        )
 
 
 def find_card(number: int, visible: str | None, order: str | None) -> Card | None:

@@ -19,7 +19,8 @@ from nvidia.dali import Pipeline, fn, types
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.data.batch import Loader
-from ppcls.data.build import build_loader, dali_settings
+from ppcls.data.build import build_loader
+from ppcls.data.dali_settings import resolve
 from ppcls.data.file_index import FileIndex
 from ppcls.data.index import Index, read_index
 from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, RandFlipImage
@@ -134,12 +135,12 @@ def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) ->
                 "DataLoader.Train has another chain"
             )
     gpu = runtime.device_id is not None
-    threads, prefetch = dali_settings(split, runtime)
+    dali = resolve(split.loader.dali, runtime)
     pipeline = Pipeline(
         batch_size=split.sampler.batch_size,
-        num_threads=threads,
+        num_threads=dali.threads,
         device_id=runtime.device_id,
-        prefetch_queue_depth=prefetch,
+        prefetch_queue_depth=dali.prefetch,
         exec_dynamic=True,
         seed=1,
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from ppcls.config.dali import Dali
 from ppcls.config.dataset import Dataset, FixedChain
 from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Part, Positive, Section, Tagged
 from ppcls.config.objective import CELoss, TopkAcc
@@ -102,15 +103,6 @@ class Metric(Section):
 
     Train: Metrics = ()
     Eval: Metrics = Field((TopkAcc(),), min_length=1)
-
-
-class Dali(Section):
-    """DALI's own settings."""
-
-    num_threads: Count | None = Field(None, description="CPU threads; by default the cores of this process")
-    prefetch_queue_depth: Count | None = Field(
-        None, description="batches made ahead; by default 2 on a GPU, 4 on a CPU"
-    )
 
 
 class Loader(Section):

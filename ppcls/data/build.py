@@ -6,6 +6,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.config.transform import check_chain
 from ppcls.data.batch import Loader
+from ppcls.data.dali_settings import resolve
 from ppcls.data.index import Index, read_index
 from ppcls.data.order import Order
 from ppcls.data.sampler import InOrder
@@ -51,18 +52,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         return PaddleLoader(index, order, ops, split.loader.num_workers, split.loader.use_shared_memory)
     from ppcls.data.dali_loader import DaliLoader
 
-    threads, prefetch = dali_settings(split, runtime)
-    return DaliLoader(index, order, ops, runtime.device_id, threads, prefetch)
-
-
-def dali_settings(split: Split, runtime: Runtime) -> tuple[int, int]:
-    """Returns DALI's CPU threads and the batches it makes ahead.
-
-    On a CPU, where batches come unevenly, two more in stock are worth a tenth of the throughput.
-    """
-    dali = split.loader.dali
-    prefetch = dali.prefetch_queue_depth or (4 if runtime.device_id is None else 2)
-    return dali.num_threads or runtime.cores, prefetch
+    return DaliLoader(index, order, ops, resolve(split.loader.dali, runtime))
 
 
 def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
@@ -71,8 +61,8 @@ def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
         return 0
     state = check_chain(split.dataset.transform_ops)
     assert state.size is not None  # by check_chain
-    threads, prefetch = dali_settings(split, runtime)
-    return pipeline_need(split.sampler.batch_size, prefetch, (state.channels, *state.size), threads)
+    dali = resolve(split.loader.dali, runtime)
+    return pipeline_need(split.sampler.batch_size, dali.prefetch, (state.channels, *state.size), dali.threads)
 
 
 def _refuse_small(index: Index, order: Order) -> None:

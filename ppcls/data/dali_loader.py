@@ -19,7 +19,8 @@ from nvidia.dali.plugin.paddle import DALIGenericIterator
 from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
 from ppcls.data.dali_ops import Device, Place, lower_chain
-from ppcls.data.dali_reader import DaliReader
+from ppcls.data.dali_reader import build_reader, shut_down
+from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.decisions import count_decisions, decide_chain
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import fuse
@@ -27,15 +28,13 @@ from ppcls.data.index import Index
 from ppcls.data.order import Cursor, Order
 from ppcls.data.transforms import Op, count_draws
 
-_READ_AHEAD = 2  # batches
-
 
 class _Source:
     """Answers DALI's question for the next batch, and remembers which batches are under way."""
 
-    def __init__(self, index: Index, order: Order, ops: Sequence[Op], threads: int) -> None:
+    def __init__(self, index: Index, order: Order, ops: Sequence[Op], settings: DaliSettings) -> None:
         self._index, self._order, self._ops = index, order, ops
-        self._reader = DaliReader(index, order, threads, _READ_AHEAD)
+        self._reader = build_reader(index, order, settings)
         self._draws = count_draws(ops)
         self._decoding: deque[Cursor] = deque()
 
@@ -48,6 +47,10 @@ class _Source:
     def under_way(self) -> list[Cursor]:
         """Batches asked for and not yet taken, in order."""
         return [*self._decoding, *(cursor for cursor, _ in self._reader.under_way)]
+
+    def close(self) -> None:
+        """Ends the reader's threads."""
+        self._reader.close()
 
     def seek(self, cursor: Cursor) -> None:
         """Goes on from another position; what is under way still comes first."""
@@ -77,11 +80,20 @@ def _on_gpu(pipeline: Pipeline) -> Iterator[Tensors]:
         yield paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
 
 
-def _on_cpu(pipeline: Pipeline) -> Iterator[Tensors]:
-    """Yields images and labels on the CPU, where DALIGenericIterator fails: it asks for a GPU's stream."""
+def _on_cpu(pipeline: Pipeline, keeps: bool) -> Iterator[Tensors]:
+    """Yields images and labels on the CPU, where DALIGenericIterator fails: it asks for a GPU's stream.
+
+    Args:
+        pipeline: Built.
+        keeps: Whether the executor leaves a batch alone that it has handed out; else it is copied.
+    """
     while True:
-        image, label = (each.as_tensor() for each in pipeline.run())
-        yield tuple(paddle.utils.dlpack.from_dlpack(each.__dlpack__()) for each in (image, label))
+        outputs = [each.as_tensor() for each in pipeline.run()]
+        if keeps:
+            image, label = (paddle.utils.dlpack.from_dlpack(each.__dlpack__()) for each in outputs)
+        else:
+            image, label = (paddle.to_tensor(np.array(each)) for each in outputs)
+        yield image, label
 
 
 class DaliLoader:
@@ -91,25 +103,19 @@ class DaliLoader:
         index: The samples.
         order: Which of them when.
         ops: The chain.
-        device_id: GPU to work on; None for the CPU.
-        threads: CPU threads of the pipeline.
-        prefetch: Batches made ahead.
+        settings: Of DALI.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        order: Order,
-        ops: Sequence[Op],
-        device_id: int | None,
-        threads: int,
-        prefetch: int = 2,
-    ) -> None:
-        self._index, self.order, self._ops = index, order, fuse(ops)
-        self._device_id, self._threads, self._prefetch = device_id, threads, prefetch
+    def __init__(self, index: Index, order: Order, ops: Sequence[Op], settings: DaliSettings) -> None:
+        self._index, self.order, self._settings = index, order, settings
+        self._ops = fuse(ops, decode_window=settings.decode_window)
         self._cursor = Cursor()
         self._source: _Source | None = None
+        self._pipeline: Pipeline | None = None
         self._batches: Iterator[Tensors] = iter(())
+
+    def __del__(self) -> None:
+        self._close()
 
     def __len__(self) -> int:
         """Returns the batches of an epoch."""
@@ -146,23 +152,34 @@ class DaliLoader:
         except RuntimeError as error:
             under_way = self._source.under_way if self._source is not None else []
             positions = np.concatenate([self.order.at(each).indices for each in (under_way or [cursor])])
-            self._source, self._batches = None, iter(())  # a failed pipeline can't go on
+            self._close()  # a failed pipeline can't go on
             raise explain_failure(self._index, positions, error) from error
 
+    def _close(self) -> None:
+        self._batches = iter(())
+        if self._pipeline is not None:
+            shut_down(self._pipeline)
+        if self._source is not None:
+            self._source.close()
+        self._source = self._pipeline = None
+
     def _build(self) -> _Source:
-        device: Device = "cpu" if self._device_id is None else "gpu"
-        source = self._source = _Source(self._index, self.order, self._ops, self._threads)
-        pipeline = Pipeline(
-            batch_size=self.order.batch_size,
-            num_threads=self._threads,
-            device_id=self._device_id,
-            prefetch_queue_depth=self._prefetch,
-            exec_dynamic=True,
-        )
-        with pipeline:
-            encoded, label, *decided = fn.external_source(source, num_outputs=source.outputs, batch=True)
-            image = lower_chain(self._ops, encoded, decided, Place(device, self._threads))
-            pipeline.set_outputs(image, label if device == "cpu" else label.gpu())
-        pipeline.build()
-        self._batches = _on_cpu(pipeline) if device == "cpu" else _on_gpu(pipeline)
+        settings = self._settings
+        device: Device = "cpu" if settings.device_id is None else "gpu"
+        with settings.on_cores():
+            source = self._source = _Source(self._index, self.order, self._ops, settings)
+            pipeline = self._pipeline = Pipeline(
+                batch_size=self.order.batch_size,
+                num_threads=settings.threads,
+                device_id=settings.device_id,
+                prefetch_queue_depth=settings.prefetch,
+                exec_dynamic=settings.exec_dynamic,
+            )
+            with pipeline:
+                encoded, label, *decided = fn.external_source(source, num_outputs=source.outputs, batch=True)
+                place = Place(device, settings.threads, decoder=settings.decoder)
+                image = lower_chain(self._ops, encoded, decided, place)
+                pipeline.set_outputs(image, label if device == "cpu" else label.gpu())
+            pipeline.build()
+        self._batches = _on_gpu(pipeline) if device == "gpu" else _on_cpu(pipeline, settings.exec_dynamic)
         return source

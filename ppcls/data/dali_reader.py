@@ -7,17 +7,23 @@ a random crop's window, is known before decoding begins.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
+from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.encoded import encoded_images
+from ppcls.data.file_index import FileIndex
 from ppcls.data.index import Index
 from ppcls.data.order import Cursor, Order, Step
+from ppcls.errors import UserError
+
+_AHEAD = 2  # batches read before they are asked for
 
 
 @dataclass(frozen=True)
@@ -37,35 +43,13 @@ class EncodedBatch:
     sides: NDArray[np.int64]
 
 
-class DaliReader:
-    """Reads the batches of an order, one after the other, from wherever `seek` put it.
+class Reader(Protocol):
+    """Gives the batches of an order, one after the other, from wherever `seek` put it."""
 
-    Args:
-        index: The samples.
-        order: Which of them when.
-        threads: That read.
-        ahead: Batches read before they are asked for.
-    """
-
-    def __init__(self, index: Index, order: Order, threads: int, ahead: int) -> None:
-        self._images, self._order = encoded_images(index, threads), order
-        self._next = Cursor()
-        self.under_way: deque[tuple[Cursor, Step]] = deque()
-        self._pipeline = Pipeline(
-            batch_size=order.batch_size,
-            num_threads=threads,
-            device_id=None,
-            prefetch_queue_depth=ahead,
-            exec_dynamic=True,
-        )
-        with self._pipeline:
-            files = self._images.node(fn.external_source(self._batch, batch=True))
-            self._pipeline.set_outputs(files, fn.peek_image_shape(files))
-        self._pipeline.build()
+    under_way: deque[tuple[Cursor, Step]]
 
     def seek(self, cursor: Cursor) -> None:
         """Goes on from another position; what is under way still comes first."""
-        self._next = cursor
 
     def read(self) -> EncodedBatch:
         """Returns the next batch.
@@ -73,9 +57,55 @@ class DaliReader:
         Raises:
             RuntimeError: A file can't be read or is not an image; the reader is of no use any more.
         """
+
+    def close(self) -> None:
+        """Ends its threads."""
+
+
+def build_reader(index: Index, order: Order, settings: DaliSettings) -> Reader:
+    """Returns what reads the samples of ``index`` in ``order``.
+
+    Raises:
+        UserError: The decoder is to cache images that are not files of their own.
+    """
+    if not settings.caches:
+        return DaliReader(index, order, settings.threads)
+    if not isinstance(index, FileIndex):
+        raise UserError(f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0")
+    return NamingReader(index, order, settings.threads)
+
+
+class DaliReader:
+    """Reads whatever an index holds.
+
+    Args:
+        index: The samples.
+        order: Which of them when.
+        threads: That read.
+    """
+
+    def __init__(self, index: Index, order: Order, threads: int) -> None:
+        self._images, self._order = encoded_images(index, threads), order
+        self._next = Cursor()
+        self.under_way: deque[tuple[Cursor, Step]] = deque()
+        self._pipeline = _pipeline(order, threads)
+        with self._pipeline:
+            files = self._images.node(fn.external_source(self._batch, batch=True))
+            self._pipeline.set_outputs(files, fn.peek_image_shape(files))
+        self._pipeline.build()
+
+    def seek(self, cursor: Cursor) -> None:
+        """Goes on from another position."""
+        self._next = cursor
+
+    def read(self) -> EncodedBatch:
+        """Returns the next batch."""
         files, shapes = self._pipeline.run()
-        cursor, step = self.under_way.popleft()
-        return EncodedBatch(cursor, step, files, np.asarray(shapes.as_tensor())[:, :2].copy())
+        return EncodedBatch(*self.under_way.popleft(), files, _sides(shapes))
+
+    def close(self) -> None:
+        """Ends its threads."""
+        shut_down(self._pipeline)
 
     def _batch(self) -> Any:
         cursor = self._next
@@ -83,3 +113,78 @@ class DaliReader:
         self.under_way.append((cursor, step))
         self._next = cursor.next(len(self._order))
         return self._images.batch(step.indices)
+
+
+class NamingReader:
+    """Reads image files, and tells the decoder their names, by which its cache knows them.
+
+    Only DALI's own reader hands names on, and it reads a list from its beginning to its end: so each epoch
+    gets a list of its own, in our order.
+
+    Args:
+        index: The samples.
+        order: Which of them when.
+        threads: That read.
+    """
+
+    def __init__(self, index: FileIndex, order: Order, threads: int) -> None:
+        self._index, self._order, self._threads = index, order, threads
+        self._next = Cursor()
+        self.under_way: deque[tuple[Cursor, Step]] = deque()
+        self._pipeline: Pipeline | None = None
+
+    def seek(self, cursor: Cursor) -> None:
+        """Goes on from another position."""
+        self.close()
+        self._next = cursor
+
+    def read(self) -> EncodedBatch:
+        """Returns the next batch."""
+        cursor, step = self._next, self._order.at(self._next)
+        self.under_way.append((cursor, step))
+        pipeline = self._pipeline or self._list(cursor)
+        files, shapes = pipeline.run()
+        self.under_way.popleft()
+        self._next = cursor.next(len(self._order))
+        if self._next.epoch != cursor.epoch:
+            self.close()
+        return EncodedBatch(cursor, step, files, _sides(shapes))
+
+    def close(self) -> None:
+        """Ends its threads."""
+        if self._pipeline is not None:
+            shut_down(self._pipeline)
+        self._pipeline = None
+
+    def _list(self, cursor: Cursor) -> Pipeline:
+        """Builds the pipeline that reads from ``cursor`` to the end of its epoch."""
+        steps = (self._order.at(Cursor(cursor.epoch, step)) for step in range(cursor.step, len(self._order)))
+        names = [os.fsdecode(self._index.path(position)) for step in steps for position in step.indices]
+        self._pipeline = _pipeline(self._order, self._threads)
+        with self._pipeline:
+            files, _ = fn.readers.file(files=names)
+            self._pipeline.set_outputs(files, fn.peek_image_shape(files))
+        self._pipeline.build()
+        return self._pipeline
+
+
+def shut_down(pipeline: Pipeline) -> None:
+    """Ends a pipeline's threads, as its end would.
+
+    Left to the garbage collector, that may run in one of these threads, which can't wait for itself.
+    """
+    pipeline._shutdown()
+
+
+def _pipeline(order: Order, threads: int) -> Pipeline:
+    return Pipeline(
+        batch_size=order.batch_size,
+        num_threads=threads,
+        device_id=None,
+        prefetch_queue_depth=_AHEAD,
+        exec_dynamic=True,
+    )
+
+
+def _sides(shapes: Any) -> NDArray[np.int64]:
+    return np.asarray(shapes.as_tensor())[:, :2].copy()

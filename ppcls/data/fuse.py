@@ -62,9 +62,14 @@ class CropFlipNormalize(Fused):
         return tuple(part for part in (self.crop, self.flip, self.normalize, self.to_chw) if part is not None)
 
 
-def fuse(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """Replaces runs of transforms by fused ones; the result draws the same numbers from the same slots."""
-    return _fuse_normalize(_fuse_decode(tuple(ops)))
+def fuse(ops: Sequence[Op], *, decode_window: bool = True) -> tuple[Op, ...]:
+    """Replaces runs of transforms by fused ones; the result draws the same numbers from the same slots.
+
+    Args:
+        ops: The chain.
+        decode_window: Whether a random crop that comes first is cut while decoding.
+    """
+    return _fuse_normalize(_fuse_decode(tuple(ops)) if decode_window else tuple(ops))
 
 
 def _fuse_decode(ops: tuple[Op, ...]) -> tuple[Op, ...]:

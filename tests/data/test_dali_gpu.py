@@ -10,6 +10,7 @@ import pytest
 
 from ppcls.config.transform import Transform
 from ppcls.data.dali_loader import DaliLoader
+from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.file_index import FileIndex
 from ppcls.data.order import Order
 from ppcls.data.sampler import Shuffled
@@ -26,7 +27,9 @@ def make(photos: dict[str, Path]) -> DaliLoader:
         labels=np.zeros(len(names), np.int64),
         source=names[0].parent,
     )
-    return DaliLoader(index, Order(Shuffled(len(index)), 16, seed=1), plan_chain(CHAIN, "CHW"), 0, 2)
+    return DaliLoader(
+        index, Order(Shuffled(len(index)), 16, seed=1), plan_chain(CHAIN, "CHW"), DaliSettings(0, 2)
+    )
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ import pytest
 from ppcls.card import find_card
 from ppcls.config.transform import Transform
 from ppcls.data.dali_loader import DaliLoader
+from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.file_index import FileIndex
 from ppcls.data.order import Order
 from ppcls.data.sampler import InOrder, Shuffled
@@ -32,7 +33,9 @@ def test_pipelines_do_not_grow(photos: dict[str, Path]) -> None:
         source=names[0].parent,
     )
     loaders = [
-        DaliLoader(index, Order(sampler(len(index)), 16, seed=1), plan_chain(chain, "CHW"), 0, 2)
+        DaliLoader(
+            index, Order(sampler(len(index)), 16, seed=1), plan_chain(chain, "CHW"), DaliSettings(0, 2)
+        )
         for sampler, chain in ((Shuffled, TRAIN), (InOrder, EVAL))
     ]
     card = find_card(0, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER"))

@@ -21,6 +21,7 @@ from ppcls.config.transform import Transform
 from ppcls.data.bad_images import BadImageError
 from ppcls.data.batch import Batch, Loader
 from ppcls.data.dali_loader import DaliLoader
+from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.decisions import Decided
 from ppcls.data.draws import uniforms
 from ppcls.data.index import Index, read_index
@@ -62,15 +63,30 @@ Make = Callable[[Index, Order, tuple[Op, ...]], Loader]
 Arrays = tuple[NDArray[np.float32], NDArray[np.int64], int, float, bool]
 
 MAKERS: dict[str, Make] = {
-    "dali-cpu": partial(DaliLoader, device_id=None, threads=2),
-    "dali-gpu": partial(DaliLoader, device_id=0, threads=2),
+    "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
+    "dali-cpu-static": partial(
+        DaliLoader, settings=DaliSettings(threads=2, exec_dynamic=False, decode_window=False)
+    ),
+    "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
+    "dali-gpu-static": partial(DaliLoader, settings=DaliSettings(0, 2, exec_dynamic=False)),
+    "dali-gpu-cached": partial(
+        DaliLoader,
+        settings=DaliSettings(
+            0, 2, decode_window=False, decoder={"cache_size": 64, "cache_type": "threshold"}
+        ),
+    ),
     "paddle-0": partial(PaddleLoader, workers=0),
     "paddle-2": partial(PaddleLoader, workers=2),
 }
-ON_CPU = ["dali-cpu", "paddle-0", "paddle-2"]
+ON_CPU = ["dali-cpu", "dali-cpu-static", "paddle-0", "paddle-2"]
 # Two conventions meet here: numpy and OpenCV round resized pixels, and DALI's GPU decodes by itself.
-GREY_LEVELS = {"dali-cpu": 1.01, "dali-gpu": 60.0, "paddle-0": 0.0, "paddle-2": 0.0}
+GREY_LEVELS = {"dali-cpu": 1.01, "dali-gpu": 60.0, "paddle": 0.0}
 OF_LEVEL = 255 * 0.225
+
+
+def grey_levels(kind: str) -> float:
+    return next(levels for name, levels in GREY_LEVELS.items() if kind.startswith(name))
+
 
 FORMATS = ("jpeg420", "png", "grey", "turned", "alpha", "progressive", "bmp")
 TRAIN = plan_chain(
@@ -148,7 +164,7 @@ def check_against_reference(
     for one, two in zip(found, expected, strict=True):
         assert one[0].shape == two[0].shape
         assert one[0].dtype == np.float32
-        assert np.abs(one[0] - two[0]).max() * OF_LEVEL <= GREY_LEVELS[kind] + 0.01
+        assert np.abs(one[0] - two[0]).max() * OF_LEVEL <= grey_levels(kind) + 0.01
         assert one[1].dtype == np.int64
         np.testing.assert_array_equal(one[1], two[1])
         assert one[2:] == two[2:]
@@ -349,14 +365,14 @@ def test_decisions_do_not_depend_on_the_backend(index: Index) -> None:
 
 def test_threads_change_no_pixel(index: Index) -> None:
     assert_equal(
-        take(DaliLoader(index, ORDER, TRAIN, None, threads=1)),
-        take(DaliLoader(index, ORDER, TRAIN, None, threads=4)),
+        take(DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=1))),
+        take(DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=4))),
     )
 
 
 @pytest.mark.parametrize("prefetch", [1, 3, 9])
 def test_prefetching_changes_no_batch(index: Index, prefetch: int) -> None:
-    loader = DaliLoader(index, ORDER, TRAIN, None, threads=2, prefetch=prefetch)
+    loader = DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=2, prefetch=prefetch))
     assert_equal(take(loader, epochs=2), take(MAKERS["dali-cpu"](index, ORDER, TRAIN), epochs=2))
     loader.load_state_dict(ORDER.state_dict(Cursor(1, 4)))
     assert_equal(take(loader), take(MAKERS["dali-cpu"](index, ORDER, TRAIN), epochs=2)[-2:])

@@ -1,0 +1,99 @@
+"""What DALI is run with: the config's settings, and ours where it says auto."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ppcls.config.dali import Dali
+from ppcls.runtime import Runtime
+
+_DECODER_SETTINGS = (
+    "hw_decoder_load",
+    "device_memory_padding",
+    "host_memory_padding",
+    "preallocate_width_hint",
+    "preallocate_height_hint",
+)
+
+
+@dataclass(frozen=True)
+class DaliSettings:
+    """All that a `ppcls.data.dali_loader.DaliLoader` is told about DALI.
+
+    Attributes:
+        device_id: GPU to work on; None for the CPU.
+        threads: CPU threads of the pipeline.
+        prefetch: Batches made ahead.
+        exec_dynamic: Use DALI's dynamic executor.
+        decode_window: Decode only the window of a random crop that comes first.
+        decoder: Arguments of DALI's decoders beyond those of the chain.
+        cores: CPU cores for its threads; None for all of the process.
+    """
+
+    device_id: int | None = None
+    threads: int = 1
+    prefetch: int = 2
+    exec_dynamic: bool = True
+    decode_window: bool = True
+    decoder: Mapping[str, Any] = field(default_factory=dict)
+    cores: frozenset[int] | None = None
+
+    @property
+    def caches(self) -> bool:
+        """Whether the decoder keeps decoded images, which it knows by their files' names."""
+        return bool(self.decoder.get("cache_size"))
+
+    @contextmanager
+    def on_cores(self) -> Iterator[None]:
+        """Lets threads that are made within the block run on `cores` only."""
+        if self.cores is None:
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self.cores)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+def resolve(dali: Dali, runtime: Runtime) -> DaliSettings:
+    """Fills in what the config leaves to us.
+
+    On a CPU, where batches come unevenly, two more in stock are worth a tenth of the throughput.
+    """
+    on_gpu = runtime.device_id is not None
+    return DaliSettings(
+        device_id=runtime.device_id,
+        threads=dali.num_threads or runtime.cores,
+        prefetch=dali.prefetch_queue_depth or (2 if on_gpu else 4),
+        exec_dynamic=dali.exec_dynamic,
+        decode_window=dali.decode == "window" or (dali.decode == "auto" and not dali.cache_size),
+        decoder=_decoder(dali) if on_gpu else {},
+        cores=_cores(dali, runtime),
+    )
+
+
+def _decoder(dali: Dali) -> dict[str, Any]:
+    """Returns what only decoders on a GPU take."""
+    options: dict[str, Any] = {
+        name: value for name in _DECODER_SETTINGS if (value := getattr(dali, name)) is not None
+    }
+    if dali.jpeg_fancy_upsampling:
+        options["jpeg_fancy_upsampling"] = True
+    if dali.cache_size:
+        options |= {name: getattr(dali, name) for name in ("cache_size", "cache_type", "cache_threshold")}
+    return options
+
+
+def _cores(dali: Dali, runtime: Runtime) -> frozenset[int] | None:
+    """Returns this process's cores next to its GPU; None where they are all of them, none, or not known."""
+    if dali.affinity is False or runtime.device_id is None or runtime.card is None:
+        return None
+    own = os.sched_getaffinity(0)
+    near = runtime.card.near_cores() & own
+    return near if near and near != own else None
