@@ -11,6 +11,7 @@ from ppcls.data.index import Index, read_index
 from ppcls.data.order import Order
 from ppcls.data.sampler import InOrder
 from ppcls.data.sampler_build import build_sampler
+from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms import plan_chain
 from ppcls.errors import UserError
 from ppcls.memory import pipeline_need
@@ -29,7 +30,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
 
     Raises:
         UserError: The dataset can't be read, is empty, has wrong lines, or is smaller than a batch; or the
-            sampler can't work on it.
+            sampler can't work on it; or a transform has no form for the loader and the device.
     """
     index = read_index(split.dataset, config.Arch.class_num)
     spec = split.sampler
@@ -46,10 +47,13 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     if training and order.global_batch > order.size:
         _refuse_small(index, order)
     ops = plan_chain(split.dataset.transform_ops, "CHW" if config.Arch.data_format == "NCHW" else "HWC")
+    chain = f"DataLoader.{'Train' if training else 'Eval'}.dataset.transform_ops"
     if not config.Global.use_dali:
+        check_numpy(ops, chain)
         from ppcls.data.paddle_loader import PaddleLoader
 
         return PaddleLoader(index, order, ops, split.loader.num_workers, split.loader.use_shared_memory)
+    check_dali(ops, chain, runtime.device_id)
     from ppcls.data.dali_loader import DaliLoader
 
     return DaliLoader(index, order, ops, resolve(split.loader.dali, runtime))

@@ -76,7 +76,8 @@ def _fuse_decode(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     if len(ops) >= 2:
         decode, crop = ops[0].spec, ops[1].spec
         if isinstance(decode, DecodeImage) and isinstance(crop, RandCropImage):
-            return Op(DecodeRandCrop(decode=decode, crop=crop), ops[1].slot), *ops[2:]
+            fused = DecodeRandCrop(decode=decode, crop=crop)
+            return Op(fused, ops[1].slot, _positions(ops[:2])), *ops[2:]
     return ops
 
 
@@ -93,4 +94,9 @@ def _fuse_normalize(ops: tuple[Op, ...]) -> tuple[Op, ...]:
         parts["crop"], begin = crop, begin - 1
     if end < len(ops) and isinstance(to_chw := ops[end].spec, ToCHWImage):
         parts["to_chw"], end = to_chw, end + 1
-    return (*ops[:begin], Op(CropFlipNormalize.model_validate(parts), slot), *ops[end:])
+    fused = CropFlipNormalize.model_validate(parts)
+    return (*ops[:begin], Op(fused, slot, _positions(ops[begin:end])), *ops[end:])
+
+
+def _positions(ops: Sequence[Op]) -> tuple[int, ...]:
+    return tuple(position for op in ops for position in op.positions)

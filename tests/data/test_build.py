@@ -9,9 +9,11 @@ import pytest
 
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
+from ppcls.config.transform import ImageState, Transform
 from ppcls.data.build import build_loader
 from ppcls.data.sampler import InOrder
 from ppcls.errors import UserError
+from ppcls.registry import TRANSFORMS
 from ppcls.runtime import Runtime
 
 YAML = """
@@ -70,3 +72,31 @@ def test_an_epoch_smaller_than_a_batch(config: Config, sampler: dict[str, Any], 
         loader_of(config, **sampler)
     listing = config.DataLoader.Train.dataset.cls_label_path  # type: ignore[union-attr]
     assert str(caught.value) == f"{listing}: {text}lower DataLoader.Train.sampler.batch_size"
+
+
+class Formless(Transform):
+    """Neither DALI nor numpy can do it."""
+
+    def after(self, state: ImageState) -> ImageState:
+        return state
+
+
+@pytest.mark.parametrize("split", ["Train", "Eval"])
+@pytest.mark.parametrize(
+    ("use_dali", "text"),
+    [
+        (True, "DALI can't do this on a CPU: dali_ops knows"),
+        (False, "paddle.io can't do this: numpy_ops knows"),
+    ],
+)
+def test_a_transform_that_the_loader_can_not_do(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, use_dali: bool, text: str
+) -> None:
+    monkeypatch.setitem(TRANSFORMS._entries, "Formless", Formless)
+    run = tmp_path / "run.yaml"
+    run.write_text(run.read_text().replace("NormalizeImage", "Formless, NormalizeImage"))
+    config = load_config(run, [f"Global.use_dali={use_dali}"])
+    with pytest.raises(UserError) as raised:
+        loader_of(config, training=split == "Train")
+    path = f"DataLoader.{split}.dataset.transform_ops[2].Formless"
+    assert str(raised.value).startswith(f"{path}: {text} no Formless; ")

@@ -3,5 +3,8 @@
 from ppcls.data.dali_ops import basic as basic
 from ppcls.data.dali_ops.graph import Device as Device
 from ppcls.data.dali_ops.graph import Place as Place
+from ppcls.data.dali_ops.graph import UnsupportedError as UnsupportedError
+from ppcls.data.dali_ops.graph import draft as draft
 from ppcls.data.dali_ops.graph import lower as lower
 from ppcls.data.dali_ops.graph import lower_chain as lower_chain
+from ppcls.data.dali_ops.graph import lower_each as lower_each

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali import fn
+from nvidia.dali import Pipeline, fn
 
 from ppcls.config.transform import Transform
+from ppcls.data.dali_ops.operators import is_supported, nodes_between, operator_device, operator_name
 from ppcls.data.decisions import count_decisions
 from ppcls.data.numpy_ops import apply
 from ppcls.data.transforms import Op
@@ -48,7 +49,19 @@ class Place:
         return self.device == "cpu" and self.callbacks
 
 
-def lower_chain(ops: Sequence[Op], encoded: Node, decided: Sequence[Node], place: Place) -> Node:
+class UnsupportedError(NotImplementedError):
+    """A transform that DALI can't do where it is asked to.
+
+    Attributes:
+        op: The transform at its place.
+    """
+
+    def __init__(self, op: Op, text: str) -> None:
+        super().__init__(text)
+        self.op = op
+
+
+def lower_chain(ops: Sequence[Op], encoded: Node, decided: Iterable[Node], place: Place) -> Node:
     """Builds the graph of a whole chain.
 
     Args:
@@ -59,12 +72,42 @@ def lower_chain(ops: Sequence[Op], encoded: Node, decided: Sequence[Node], place
 
     Returns:
         Node of the images, on the place's device.
+
+    Raises:
+        UnsupportedError: A transform has no DALI form, or none for the place's device.
     """
-    node, waiting = encoded, iter(decided)
+    return lower_each(ops, encoded, decided, place)[-1]
+
+
+def lower_each(ops: Sequence[Op], encoded: Node, decided: Iterable[Node], place: Place) -> list[Node]:
+    """Builds the graph of a whole chain as `lower_chain` does, and returns the images' node after each op."""
+    nodes, waiting = [encoded], iter(decided)
     for op in ops:
-        own = tuple(islice(waiting, count_decisions(op.spec)))
-        node = lower(op.spec, node, replace(place, decided=own))
-    return node
+        try:
+            own = tuple(islice(waiting, count_decisions(op.spec)))
+            nodes.append(lower(op.spec, nodes[-1], replace(place, decided=own)))
+        except NotImplementedError as error:
+            raise UnsupportedError(op, str(error)) from error
+        for each in nodes_between(nodes[-1], [nodes[-2], *own]):
+            if not is_supported(each):
+                text = f"its operator {operator_name(each)} does not work on '{operator_device(each)}'"
+                raise UnsupportedError(op, text)
+    return nodes[1:]
+
+
+def draft(ops: Sequence[Op], device_id: int | None) -> None:
+    """Builds a chain's graph and drops it: no pipeline is built, and no GPU is touched.
+
+    Args:
+        ops: The chain, fused or not.
+        device_id: GPU to work on; None for the CPU.
+
+    Raises:
+        UnsupportedError: As `lower_chain`.
+    """
+    with Pipeline(batch_size=1, num_threads=1, device_id=device_id, prefetch_queue_depth=1):
+        inputs = (fn.external_source(source=lambda: None) for _ in count())
+        lower_chain(ops, next(inputs), inputs, Place("cpu" if device_id is None else "gpu"))
 
 
 @singledispatch

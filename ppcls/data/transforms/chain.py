@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ppcls.config.transform import Layout, Transform
 from ppcls.data.transforms.basic import ToCHWImage
@@ -16,10 +16,12 @@ class Op:
     Attributes:
         spec: The transform.
         slot: Column of its first random number among the sample's uniform numbers.
+        positions: Which items of ``transform_ops`` it stands for, from 0; none for what the layout adds.
     """
 
     spec: Transform
     slot: int
+    positions: tuple[int, ...] = field(default=(), compare=False)
 
 
 def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
@@ -28,14 +30,14 @@ def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
     The layout belongs to the model: a trailing ToCHWImage is dropped where the model wants HWC and
     added where it wants CHW. So PaddleClas's chains, with or without it, serve both.
     """
-    wanted = [spec for spec in specs if not isinstance(spec, ToCHWImage)]
-    if layout == "CHW":
-        wanted.append(ToCHWImage())
-    ops, slot = [], 0
-    for spec in wanted:
-        ops.append(Op(spec, slot))
-        slot += spec.draws
-    return tuple(ops)
+    ops, slot, to_chw = list[Op](), 0, Op(ToCHWImage(), 0)
+    for position, spec in enumerate(specs):
+        if isinstance(spec, ToCHWImage):
+            to_chw = replace(to_chw, positions=(position,))
+        else:
+            ops.append(Op(spec, slot, (position,)))
+            slot += spec.draws
+    return (*ops, replace(to_chw, slot=slot)) if layout == "CHW" else tuple(ops)
 
 
 def count_draws(ops: Sequence[Op]) -> int:

@@ -1,0 +1,81 @@
+"""Whether a backend can do a chain: asked before a run begins, answered with the place in the YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from ppcls.config.transform import Transform
+from ppcls.data import numpy_ops
+from ppcls.data.decisions import count_decisions
+from ppcls.data.fuse import Fused, fuse
+from ppcls.data.transforms import Op
+from ppcls.errors import UserError
+
+
+def parts(op: Op) -> list[tuple[int | None, Transform]]:
+    """Returns the transforms of an op, each with its position in ``transform_ops``.
+
+    One without a position is what the model's layout adds; it is always last.
+    """
+    specs = op.spec.parts if isinstance(op.spec, Fused) else (op.spec,)
+    return [(position, spec) for position, spec in zip_longest(op.positions, specs) if spec is not None]
+
+
+def check_numpy(ops: Sequence[Op], chain: str) -> None:
+    """Makes sure that ``paddle.io`` can feed by a chain.
+
+    Args:
+        ops: The chain.
+        chain: Its path in the YAML.
+
+    Raises:
+        UserError: A transform has no form in numpy; it is named by its path.
+    """
+    for op in ops:
+        reason = _missing_in_numpy(op.spec)
+        if reason is not None:
+            raise UserError(
+                f"{_place(op, chain)}: paddle.io can't do this: {reason}; "
+                "set Global.use_dali=True, or remove this transform"
+            )
+
+
+def check_dali(ops: Sequence[Op], chain: str, device_id: int | None) -> None:
+    """Makes sure that DALI can feed by a chain, by building its graph, but not the pipeline.
+
+    Args:
+        ops: The chain, not fused.
+        chain: Its path in the YAML.
+        device_id: GPU to work on; None for the CPU.
+
+    Raises:
+        UserError: DALI can't do a transform on this device; it is named by its path.
+    """
+    from ppcls.data.dali_ops import UnsupportedError, draft
+
+    try:
+        draft(fuse(ops), device_id)
+    except UnsupportedError as error:
+        by_numpy = all(_missing_in_numpy(spec) is None for _, spec in parts(error.op))
+        instead = "set Global.use_dali=False, and paddle.io feeds, or " if by_numpy else ""
+        where = "a CPU" if device_id is None else "a GPU"
+        raise UserError(
+            f"{_place(error.op, chain)}: DALI can't do this on {where}: {error}; "
+            f"{instead}remove this transform (docs/data.md says how to give it a DALI form)"
+        ) from None
+
+
+def _missing_in_numpy(spec: Transform) -> str | None:
+    try:
+        count_decisions(spec)
+    except NotImplementedError as error:
+        return str(error)
+    if numpy_ops.apply.dispatch(type(spec)) is numpy_ops.apply.dispatch(object):
+        return f"numpy_ops knows no {spec.kind}"
+    return None
+
+
+def _place(op: Op, chain: str) -> str:
+    position, spec = parts(op)[0]
+    return f"{chain}.{spec.kind}" if position is None else f"{chain}[{position}].{spec.kind}"

@@ -1,0 +1,147 @@
+"""A transform that a backend can't do ends the run at its start, by its place in the YAML."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from nvidia.dali import fn
+
+from ppcls.config.transform import ImageState, Transform
+from ppcls.data.dali_ops import Place, lower
+from ppcls.data.decisions import Decided
+from ppcls.data.fuse import fuse
+from ppcls.data.numpy_ops import apply
+from ppcls.data.supported import check_dali, check_numpy, parts
+from ppcls.data.transforms import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    RandCropImage,
+    RandFlipImage,
+    ResizeImage,
+    ToCHWImage,
+    plan_chain,
+)
+from ppcls.errors import UserError
+
+PATH = "DataLoader.Train.dataset.transform_ops"
+
+
+class _Same(Transform):
+    def after(self, state: ImageState) -> ImageState:
+        return state
+
+
+class OnlyNumpy(_Same):
+    """Has no DALI form."""
+
+
+class OnlyDali(_Same):
+    """Has no form in numpy."""
+
+
+class OnlyOnCpu(_Same):
+    """Asks for an operator that DALI has on the CPU alone."""
+
+
+class Undecided(_Same):
+    """Takes random numbers, and nothing says what they mean."""
+
+    draws: ClassVar[int] = 1
+
+
+@apply.register(OnlyNumpy)
+@apply.register(OnlyOnCpu)
+@apply.register(Undecided)
+def _(spec: Transform, image: np.ndarray, decided: Decided) -> Any:
+    return image
+
+
+@lower.register
+def _(spec: OnlyDali, node: Any, place: Place) -> Any:
+    return node
+
+
+@lower.register
+def _(spec: OnlyOnCpu, node: Any, place: Place) -> Any:
+    return fn.peek_image_shape(node)
+
+
+@lower.register
+def _(spec: Undecided, node: Any, place: Place) -> Any:
+    return node
+
+
+def around(spec: Transform) -> Any:
+    return plan_chain(
+        [DecodeImage(), RandCropImage(size=(8, 8)), spec, NormalizeImage(), ToCHWImage()], "CHW"
+    )
+
+
+@pytest.mark.parametrize(("device_id", "where"), [(None, "a CPU"), (0, "a GPU")])
+def test_no_dali_form(device_id: int | None, where: str) -> None:
+    with pytest.raises(UserError) as raised:
+        check_dali(around(OnlyNumpy()), PATH, device_id)
+    assert str(raised.value) == (
+        f"{PATH}[2].OnlyNumpy: DALI can't do this on {where}: dali_ops knows no OnlyNumpy; "
+        "set Global.use_dali=False, and paddle.io feeds, or remove this transform "
+        "(docs/data.md says how to give it a DALI form)"
+    )
+
+
+def test_an_operator_that_the_device_has_not() -> None:
+    check_dali(around(OnlyOnCpu()), PATH, None)
+    with pytest.raises(UserError) as raised:
+        check_dali(around(OnlyOnCpu()), PATH, 0)
+    assert str(raised.value).startswith(
+        f"{PATH}[2].OnlyOnCpu: DALI can't do this on a GPU: "
+        "its operator peek_image_shape does not work on 'gpu'; set Global.use_dali=False"
+    )
+
+
+def test_no_decisions() -> None:
+    for check in (lambda ops: check_dali(ops, PATH, None), lambda ops: check_numpy(ops, PATH)):
+        with pytest.raises(
+            UserError, match=r"transform_ops\[2\]\.Undecided: .* decisions knows no Undecided"
+        ):
+            check(around(Undecided()))
+
+
+def test_no_form_in_numpy() -> None:
+    check_dali(around(OnlyDali()), PATH, None)
+    with pytest.raises(UserError) as raised:
+        check_numpy(around(OnlyDali()), PATH)
+    assert str(raised.value) == (
+        f"{PATH}[2].OnlyDali: paddle.io can't do this: numpy_ops knows no OnlyDali; "
+        "set Global.use_dali=True, or remove this transform"
+    )
+
+
+CHAINS: list[list[Transform]] = [
+    [DecodeImage(), RandCropImage(size=(8, 8)), RandFlipImage(), NormalizeImage()],
+    [DecodeImage(), ResizeImage(resize_short=9), CropImage(size=(8, 8)), NormalizeImage(), ToCHWImage()],
+    [DecodeImage(), ResizeImage(size=(8, 8), backend="pil"), RandFlipImage(flip_code=0), NormalizeImage()],
+]
+
+
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+@pytest.mark.parametrize("chain", CHAINS, ids=len)
+def test_shipped_transforms_pass(chain: list[Transform], layout: Any) -> None:
+    ops = plan_chain(chain, layout)
+    check_numpy(ops, PATH)
+    check_dali(ops, PATH, None)
+    check_dali(ops, PATH, 0)  # builds the GPU's graph, which needs no GPU
+
+
+def test_parts_know_their_positions() -> None:
+    normalize, to_chw = NormalizeImage(), ToCHWImage()
+    chain = [DecodeImage(), CropImage(size=(8, 8)), normalize]
+    assert [parts(op) for op in fuse(plan_chain(chain, "CHW"))] == [
+        [(0, chain[0])],
+        [(1, chain[1]), (2, normalize), (None, to_chw)],
+    ]
+    with_chw = [*chain, to_chw]
+    assert parts(fuse(plan_chain(with_chw, "CHW"))[-1])[-1] == (3, to_chw)
+    assert parts(fuse(plan_chain(with_chw, "HWC"))[-1])[-1] == (2, normalize)
