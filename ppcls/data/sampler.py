@@ -70,10 +70,12 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class RepeatedAugmentation:
-    """Some of the samples, each ``repeats`` times, augmented anew each time (Hoffer et al. 2020, section 3).
+    """Some of the samples, each ``repeats`` times, augmented anew each time.
 
-    As in DeiT (Touvron et al. 2021) an epoch is as long as without repeats, so it holds a random
-    ``size / repeats`` of the images, and the copies of an image come in one global batch on different ranks.
+    Hoffer et al. 2020, "Augment Your Batch". As in DeiT (Touvron et al. 2021) an epoch is as long as without
+    repeats, so it holds a random ``size / repeats`` of the images, and the copies of an image come in one
+    global batch on different ranks.
+
     A global batch is ordered by copy: first all first copies, then all second ones. A rank takes a run of
     it, and two copies of an image are at least ``global_batch // repeats`` rows apart; so they meet on no
     rank wherever there are at least ``repeats`` ranks, without asking how many. Where the global batch is
@@ -131,7 +133,7 @@ class Weighted:
 
 
 class ClassBalanced:
-    """All classes equally often, each in turn (class-aware sampling: Shen, Lin & Huang 2016, section 3).
+    """All classes equally often, each in turn (class-aware sampling: Shen, Lin & Huang 2016).
 
     Classes come in rounds: a round holds each class once, in random order, so counts differ by at most
     one. A class gives its images in a random order, new every epoch, and begins again when all have come.
@@ -160,7 +162,7 @@ class ClassBalanced:
 
 
 class IdentitiesByImages:
-    """Batches of P identities with K images each (Hermans, Beyer & Leibe 2017, section 2).
+    """Batches of P identities with K images each ("In Defense of the Triplet Loss", Hermans et al. 2017).
 
     No identity comes twice in a global batch, and the K images of one lie side by side. An identity of
     fewer images repeats some. All identities are as likely, whatever the number of their images.

@@ -192,6 +192,15 @@ def test_batches_hold_p_identities_of_k_images(
             assert len(set(group.tolist())) == min(images, int((labels == label).sum())), "few repeat"
 
 
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), SEEDS, EPOCHS)
+def test_all_images_of_an_identity_come_before_any_again(
+    identities: int, images: int, rounds: int, seed: int, epoch: int
+) -> None:
+    labels = np.arange(identities * images * rounds) % identities
+    positions = IdentitiesByImages(labels, images, identities).epoch(seed, epoch)
+    assert sorted(positions.tolist()) == list(range(len(labels)))
+
+
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_every_rank_has_whole_identities(world: int) -> None:
     labels = np.arange(100) % 11
