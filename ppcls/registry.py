@@ -82,6 +82,7 @@ ARCHITECTURES = Registry(
     _in("ppcls.arch.resnet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"),
 )
 DATASETS = Registry("dataset", _in("ppcls.config.dataset", "ImageNetDataset", "ImageFolderDataset"))
+INPUT_SIZES = Registry("schedule of image sizes", _in("ppcls.config.input_size", "MultiScale", "Progressive"))
 SAMPLERS = Registry(
     "sampler",
     _in(

@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from ppcls.config import sections
 from ppcls.config.fields import Section, Tagged, problem
+from ppcls.config.input_size import Progressive
 from ppcls.config.optimizer import OptimizerSpec
 from ppcls.config.sampler import DistributedBatchSampler, WeightedSampler
 from ppcls.config.transform import Transform, check_chain
@@ -38,6 +39,7 @@ class Config(Section):
             *_metric_problems(self),
             *_image_problems(self),
             *_sampler_problems(self),
+            *_input_size_problems(self),
         ]
         if problems:
             raise ValidationError.from_exception_data("Config", problems)
@@ -117,3 +119,15 @@ def _sampler_problems(config: Config) -> Iterator[InitErrorDetails]:
                 f"got {len(weights)}",
                 *("DataLoader", "Train", "sampler", "class_weights"),
             )
+
+
+def _input_size_problems(config: Config) -> Iterator[InitErrorDetails]:
+    data, epochs = config.DataLoader, config.Global.epochs
+    if data.Eval is not None and data.Eval.input_size is not None:
+        yield problem("evaluation has one size; remove it", "DataLoader", "Eval", "input_size")
+    sizes = None if data.Train is None else data.Train.input_size
+    if isinstance(sizes, Progressive) and sizes.epochs[-1] >= epochs:
+        yield problem(
+            f"the last size begins with epoch {sizes.epochs[-1]}, but Global.epochs is {epochs}",
+            *("DataLoader", "Train", "input_size", "epochs"),
+        )

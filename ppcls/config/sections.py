@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
+from typing_extensions import Self
 
 from ppcls.config.dali import Dali
 from ppcls.config.dataset import Dataset, FixedChain
 from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Part, Positive, Section, Tagged
+from ppcls.config.input_size import InputSize, check_sizes
 from ppcls.config.objective import CELoss, TopkAcc
 from ppcls.config.sampler import Sampler
-from ppcls.registry import ARCHITECTURES, DATASETS, LOSSES, METRICS, SAMPLERS, nearest
+from ppcls.registry import ARCHITECTURES, DATASETS, INPUT_SIZES, LOSSES, METRICS, SAMPLERS, nearest
 
 
 class Global(Section):
@@ -121,6 +123,15 @@ class Split(Section):
         description="how samples make batches; without a name, DistributedBatchSampler"
     )
     loader: Loader = Loader()
+    input_size: Annotated[InputSize, Tagged(INPUT_SIZES)] | None = Field(
+        None, description="sizes of training images that change on the way; by default transform_ops' own"
+    )
+
+    @model_validator(mode="after")
+    def _check_input_size(self) -> Self:
+        if self.input_size is not None:
+            check_sizes(self.dataset.transform_ops, self.input_size.sizes)
+        return self
 
 
 class DataLoader(Section):

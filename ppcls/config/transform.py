@@ -66,6 +66,10 @@ class Transform(Spec):
         """
         raise NotImplementedError(f"{self.kind} does not say what it does to an image")
 
+    def resized(self, size: int) -> Transform | None:  # noqa: ARG002
+        """Returns the same transform making square images of ``size``; None where it sets no size."""
+        return None
+
 
 def check_chain(specs: Sequence[Transform]) -> ImageState:
     """Folds what is known of an image through a chain.

@@ -52,11 +52,12 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         check_numpy(ops, chain)
         from ppcls.data.paddle_loader import PaddleLoader
 
-        return PaddleLoader(index, order, ops, split.loader.num_workers, split.loader.use_shared_memory)
+        loader = split.loader
+        return PaddleLoader(index, order, ops, loader.num_workers, loader.use_shared_memory, split.input_size)
     check_dali(ops, chain, runtime.device_id)
     from ppcls.data.dali_loader import DaliLoader
 
-    return DaliLoader(index, order, ops, resolve(split.loader.dali, runtime))
+    return DaliLoader(index, order, ops, resolve(split.loader.dali, runtime), split.input_size)
 
 
 def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
@@ -65,8 +66,12 @@ def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
         return 0
     state = check_chain(split.dataset.transform_ops)
     assert state.size is not None  # by check_chain
+    largest = max(split.input_size.sizes) if split.input_size is not None else 0
+    height, width = (max(side, largest) for side in state.size)
     dali = resolve(split.loader.dali, runtime)
-    return pipeline_need(split.sampler.batch_size, dali.prefetch, (state.channels, *state.size), dali.threads)
+    return pipeline_need(
+        split.sampler.batch_size, dali.prefetch, (state.channels, height, width), dali.threads
+    )
 
 
 def _refuse_small(index: Index, order: Order) -> None:

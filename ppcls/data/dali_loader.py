@@ -16,6 +16,7 @@ import paddle
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
+from ppcls.config.input_size import InputSize
 from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
 from ppcls.data.dali_ops import Device, Place, lower_chain
@@ -25,6 +26,7 @@ from ppcls.data.decisions import count_decisions, decide_chain
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import fuse
 from ppcls.data.index import Index
+from ppcls.data.input_size import at_size, size_at
 from ppcls.data.order import Cursor, Order
 from ppcls.data.transforms import Op, count_draws
 
@@ -32,8 +34,15 @@ from ppcls.data.transforms import Op, count_draws
 class _Source:
     """Answers DALI's question for the next batch, and remembers which batches are under way."""
 
-    def __init__(self, index: Index, order: Order, ops: Sequence[Op], settings: DaliSettings) -> None:
-        self._index, self._order, self._ops = index, order, ops
+    def __init__(
+        self,
+        index: Index,
+        order: Order,
+        ops: tuple[Op, ...],
+        settings: DaliSettings,
+        sizes: InputSize | None,
+    ) -> None:
+        self._index, self._order, self._ops, self._sizes = index, order, ops, sizes
         self._reader = build_reader(index, order, settings)
         self._draws = count_draws(ops)
         self._decoding: deque[Cursor] = deque()
@@ -66,7 +75,10 @@ class _Source:
         self._decoding.append(batch.cursor)
         indices = batch.step.indices
         draws = uniforms(self._order.seed, batch.cursor.epoch, indices, self._draws, batch.step.repeats)
-        decided = decide_chain(self._ops, draws, batch.sides)
+        ops = self._ops
+        if self._sizes is not None:
+            ops = at_size(ops, size_at(self._sizes, self._order.seed, batch.cursor))
+        decided = decide_chain(ops, draws, batch.sides)
         return [batch.files, self._index.labels[indices], *chain.from_iterable(decided)]
 
 
@@ -104,11 +116,21 @@ class DaliLoader:
         order: Which of them when.
         ops: The chain.
         settings: Of DALI.
+        sizes: Of the images, where they change from step to step.
     """
 
-    def __init__(self, index: Index, order: Order, ops: Sequence[Op], settings: DaliSettings) -> None:
-        self._index, self.order, self._settings = index, order, settings
+    def __init__(
+        self,
+        index: Index,
+        order: Order,
+        ops: Sequence[Op],
+        settings: DaliSettings,
+        sizes: InputSize | None = None,
+    ) -> None:
+        self._index, self.order, self._settings, self._sizes = index, order, settings, sizes
         self._ops = fuse(ops, decode_window=settings.decode_window)
+        if sizes is not None:
+            self._ops = at_size(self._ops, sizes.sizes[0])
         self._cursor = Cursor()
         self._source: _Source | None = None
         self._pipeline: Pipeline | None = None
@@ -167,7 +189,7 @@ class DaliLoader:
         settings = self._settings
         device: Device = "cpu" if settings.device_id is None else "gpu"
         with settings.on_cores():
-            source = self._source = _Source(self._index, self.order, self._ops, settings)
+            source = self._source = _Source(self._index, self.order, self._ops, settings, self._sizes)
             pipeline = self._pipeline = Pipeline(
                 batch_size=self.order.batch_size,
                 num_threads=settings.threads,

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
 
     CLASS = 2**32
     IMAGE = 2**32 + 1
+    SIZE = 2**32 + 2
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -47,6 +47,10 @@ class DecodeRandCrop(Fused):
         """Decode, crop."""
         return self.decode, self.crop
 
+    def resized(self, size: int) -> DecodeRandCrop:
+        """Returns the transform for another size."""
+        return self.model_copy(update={"crop": self.crop.resized(size)})
+
 
 class CropFlipNormalize(Fused):
     """Cuts the centre, mirrors, normalizes and lays out in one pass over the pixels."""

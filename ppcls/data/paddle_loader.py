@@ -11,15 +11,17 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from ppcls.config.input_size import InputSize
 from ppcls.data.bad_images import bad_images, describe_sample
 from ppcls.data.batch import Batch
 from ppcls.data.draws import uniforms
 from ppcls.data.index import Index
+from ppcls.data.input_size import at_size, size_at
 from ppcls.data.numpy_ops import run
 from ppcls.data.order import Cursor, Order
 from ppcls.data.transforms import Op, count_draws
 
-Key = tuple[int, int, int]
+Key = tuple[int, int, int, int]
 Sample = tuple[NDArray[Any], np.int64]
 
 
@@ -31,7 +33,7 @@ class _Bad:
 
 
 class _Images(paddle.io.Dataset):  # type: ignore[misc]
-    """Maps (epoch, position, repeat) to an image and its label."""
+    """Maps (epoch, position, repeat, size) to an image and its label; size 0 is the chain's own."""
 
     def __init__(self, index: Index, ops: Sequence[Op], seed: int) -> None:
         super().__init__()
@@ -42,10 +44,11 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
         return len(self._index)
 
     def __getitem__(self, key: Key) -> Sample | _Bad:
-        epoch, position, repeat = key
+        epoch, position, repeat, size = key
         draws = uniforms(self._seed, epoch, np.asarray([position]), self._draws, np.asarray([repeat]))[0]
         try:
-            image = run(self._ops, self._index.read(position), draws)
+            ops = at_size(self._ops, size) if size else self._ops
+            image = run(ops, self._index.read(position), draws)
         except ValueError as error:
             return _Bad(describe_sample(self._index, position, str(error)))
         return image, self._index.labels[position]
@@ -54,15 +57,20 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
 class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
     """Lists the samples of the epoch's remaining steps."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
+    def __init__(self, order: Order, sizes: InputSize | None) -> None:
+        self.order, self._sizes = order, sizes
         self.cursor = Cursor()
 
     def __iter__(self) -> Iterator[list[Key]]:
         epoch = self.cursor.epoch
         for step in range(self.cursor.step, len(self.order)):
-            part = self.order.at(Cursor(epoch, step))
-            yield [(epoch, *each) for each in zip(part.indices.tolist(), part.repeats.tolist(), strict=True)]
+            cursor = Cursor(epoch, step)
+            part = self.order.at(cursor)
+            size = size_at(self._sizes, self.order.seed, cursor) if self._sizes is not None else 0
+            yield [
+                (epoch, *each, size)
+                for each in zip(part.indices.tolist(), part.repeats.tolist(), strict=True)
+            ]
 
     def __len__(self) -> int:
         return len(self.order) - self.cursor.step
@@ -94,13 +102,20 @@ class PaddleLoader:
         ops: The chain.
         workers: Processes; 0 reads in this one.
         use_shared_memory: Hand batches over in shared memory.
+        sizes: Of the images, where they change from step to step.
     """
 
     def __init__(
-        self, index: Index, order: Order, ops: Sequence[Op], workers: int, use_shared_memory: bool = True
+        self,
+        index: Index,
+        order: Order,
+        ops: Sequence[Op],
+        workers: int,
+        use_shared_memory: bool = True,
+        sizes: InputSize | None = None,
     ) -> None:
         self.order = order
-        self._steps = _Steps(order)
+        self._steps = _Steps(order, sizes)
         self._cursor = Cursor()
         self._loader = paddle.io.DataLoader(
             _Images(index, ops, order.seed),

@@ -35,6 +35,7 @@ class Place:
             the CPU. Never on a GPU: there a call into Python costs a third of the throughput.
         decided: Nodes of what `ppcls.data.decisions.decide` says of the images, on the CPU.
         decoder: More arguments of DALI's image decoders.
+        size: Node of the size (width, height) to resize to, where it changes from step to step.
     """
 
     device: Device
@@ -42,6 +43,7 @@ class Place:
     callbacks: bool = True
     decided: tuple[Node, ...] = ()
     decoder: Mapping[str, Any] = field(default_factory=dict)
+    size: Node | None = None
 
     @property
     def calls_numpy(self) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 from PIL import Image
 
 from ppcls.data.decisions import Decided, scale_to_short_side
+from ppcls.data.input_size import Sized
 from ppcls.data.numpy_ops.chain import Array, DecodeError, apply
 from ppcls.data.transforms import (
     CropImage,
@@ -42,9 +45,11 @@ def _(spec: DecodeImage, image: bytes, decided: Decided) -> Array:
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if spec.to_rgb else pixels)
 
 
-def resize(spec: ResizeImage | RandCropImage, image: Array) -> Array:
-    """Resizes an image [H, W, C] to the size that ``spec`` asks for, by its backend."""
-    if spec.size is not None:
+def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None = None) -> Array:
+    """Resizes an image [H, W, C] as ``spec`` asks; ``size`` (width, height) stands in for its own."""
+    if size is not None:
+        width, height = int(size[0]), int(size[1])
+    elif spec.size is not None:
         width, height = spec.size
     else:
         assert isinstance(spec, ResizeImage)
@@ -58,6 +63,11 @@ def resize(spec: ResizeImage | RandCropImage, image: Array) -> Array:
 @apply.register
 def _(spec: ResizeImage, image: np.ndarray, decided: Decided) -> Array:
     return resize(spec, image)
+
+
+@apply.register
+def _(spec: Sized, image: Any, decided: Decided) -> Array:
+    return apply(spec.part, image, decided[:-1])
 
 
 @apply.register

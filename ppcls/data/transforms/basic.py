@@ -96,6 +96,10 @@ class ResizeImage(_Resampling):
             return replace(state, size=(height, width), shorter=min(height, width))
         return replace(state, size=None, shorter=self.resize_short)
 
+    def resized(self, size: int) -> ResizeImage | None:
+        """Returns the transform for another size; None where only the shorter side is given."""
+        return None if self.size is None else self.model_copy(update={"size": (size, size)})
+
 
 class CropImage(Transform):
     """Cuts the centre; an odd margin leaves the smaller half above and to the left."""
@@ -148,6 +152,10 @@ class RandCropImage(_Resampling):
         _need_8_bit(state)
         width, height = self.size
         return replace(state, size=(height, width), shorter=min(height, width))
+
+    def resized(self, size: int) -> RandCropImage:
+        """Returns the transform for another size."""
+        return self.model_copy(update={"size": (size, size)})
 
 
 class RandFlipImage(Transform):
