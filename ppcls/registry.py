@@ -97,16 +97,11 @@ SAMPLERS = Registry(
 )
 TRANSFORMS = Registry(
     "transform",
-    _in(
-        "ppcls.data.transforms.basic",
-        "DecodeImage",
-        "ResizeImage",
-        "CropImage",
-        "RandCropImage",
-        "RandFlipImage",
-        "NormalizeImage",
-        "ToCHWImage",
-    ),
+    {
+        **_in("ppcls.data.transforms.basic", "DecodeImage", "ResizeImage", "CropImage", "RandCropImage"),
+        **_in("ppcls.data.transforms.basic", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
+        **_in("ppcls.data.transforms.geometry", "Pad", "RandomCropImage", "RandomRotation", "RandomRot90"),
+    },
 )
 LOSSES = Registry("loss", _in("ppcls.config.objective", "CELoss"))
 METRICS = Registry("metric", _in("ppcls.config.objective", "TopkAcc"))

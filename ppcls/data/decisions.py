@@ -72,7 +72,7 @@ def scale_to_short_side(sides: Sides, short: int) -> Sides:
     return scaled
 
 
-def _fixed(sides: Sides, size: tuple[int, int]) -> Sides:
+def fixed_sides(sides: Sides, size: tuple[int, int]) -> Sides:
     """Returns (width, height) ``size`` for every image."""
     return np.broadcast_to(np.array(size[::-1]), sides.shape)
 
@@ -86,7 +86,7 @@ def _(spec: RandCropImage, draws: Draws, sides: Sides) -> Decided:
 
 @sides_after.register
 def _(spec: RandCropImage, sides: Sides, decided: Decided) -> Sides:
-    return _fixed(sides, spec.size)
+    return fixed_sides(sides, spec.size)
 
 
 @decide.register
@@ -100,12 +100,12 @@ def _(spec: ResizeImage, sides: Sides, decided: Decided) -> Sides:
     if spec.resize_short is not None:
         return scale_to_short_side(sides, spec.resize_short)
     assert spec.size is not None
-    return _fixed(sides, spec.size)
+    return fixed_sides(sides, spec.size)
 
 
 @sides_after.register
 def _(spec: CropImage, sides: Sides, decided: Decided) -> Sides:
-    return _fixed(sides, spec.size)
+    return fixed_sides(sides, spec.size)
 
 
 @decide.register

@@ -22,6 +22,7 @@ from ppcls.data.transforms import (
     count_draws,
     plan_chain,
 )
+from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
 
 STEPS: list[Transform] = [
     RandFlipImage(),
@@ -29,6 +30,9 @@ STEPS: list[Transform] = [
     ResizeImage(resize_short=21),
     ResizeImage(size=(31, 24)),
     RandCropImage(size=(25, 30)),
+    Pad(padding=[1, 2, 3, 4], padding_mode="edge"),
+    RandomRotation(degrees=30),
+    RandomRot90(),
 ]
 CHAINS = st.lists(st.sampled_from(STEPS), max_size=4)
 SIDES = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=5)
@@ -36,7 +40,9 @@ SIDES = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, 
 
 @given(CHAINS, SIDES)
 def test_sides_are_those_of_the_images(chain: list[Transform], sides: list[tuple[int, int]]) -> None:
-    ops = plan_chain([*chain, ResizeImage(size=(30, 30)), CropImage(size=(20, 10))], "HWC")
+    ops = plan_chain(
+        [*chain, ResizeImage(size=(30, 30)), RandomCropImage(size=(25, 20)), CropImage(size=(20, 10))], "HWC"
+    )
     draws = uniforms(7, 0, np.arange(len(sides)), count_draws(ops))
     known = np.array(sides)
     images = [np.zeros([*each, 3], np.uint8) for each in sides]

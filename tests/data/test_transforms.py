@@ -209,4 +209,7 @@ def test_slots_are_as_many_as_drawn() -> None:
     assert {name: TRANSFORMS[name].draws for name in TRANSFORMS if TRANSFORMS[name].draws} == {
         "RandCropImage": 4,
         "RandFlipImage": 1,
+        "RandomCropImage": 2,
+        "RandomRotation": 2,
+        "RandomRot90": 1,
     }

@@ -1,6 +1,7 @@
 """How DALI does each transform, on the CPU or a GPU: specs become nodes of its graph."""
 
 from ppcls.data.dali_ops import basic as basic
+from ppcls.data.dali_ops import geometry as geometry
 from ppcls.data.dali_ops.graph import Device as Device
 from ppcls.data.dali_ops.graph import Place as Place
 from ppcls.data.dali_ops.graph import UnsupportedError as UnsupportedError

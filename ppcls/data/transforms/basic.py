@@ -13,18 +13,21 @@ from ppcls.config.transform import Dtype, ImageState, Transform
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
-def _need_pixels(state: ImageState) -> None:
+def need_pixels(state: ImageState) -> None:
+    """Raises ValueError where it is not decoded."""
     if state.encoded:
         raise ValueError("the image is not decoded yet; put DecodeImage before it")
 
 
-def _need_hwc(state: ImageState) -> None:
-    _need_pixels(state)
+def need_hwc(state: ImageState) -> None:
+    """Raises ValueError where it is not an image [H, W, C]."""
+    need_pixels(state)
     if state.layout != "HWC":
         raise ValueError("works on HWC images; put it before ToCHWImage")
 
 
-def _need_8_bit(state: ImageState) -> None:
+def need_8_bit(state: ImageState) -> None:
+    """Raises ValueError where its pixels are not 8-bit."""
     if state.dtype != "uint8":
         raise ValueError("works on 8-bit images; put it before NormalizeImage")
 
@@ -40,6 +43,20 @@ def _width_height(value: Any) -> Any:
 
 
 Size = Annotated[tuple[int, int], BeforeValidator(_width_height)]
+
+
+def cut_state(state: ImageState, size: tuple[int, int]) -> ImageState:
+    """Returns the state of a window of ``size`` (width, height), or raises where it might not fit."""
+    width, height = size
+    if state.size is not None:
+        fits = height <= state.size[0] and width <= state.size[1]
+        found = f"{state.size[1]}x{state.size[0]}"
+    else:
+        fits = state.shorter is not None and max(width, height) <= state.shorter
+        found = f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
+    if not fits:
+        raise ValueError(f"a {width}x{height} crop doesn't fit {found}; resize before it")
+    return replace(state, size=(height, width), shorter=min(height, width))
 
 
 class DecodeImage(Transform):
@@ -89,8 +106,8 @@ class ResizeImage(_Resampling):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the new size."""
-        _need_hwc(state)
-        _need_8_bit(state)
+        need_hwc(state)
+        need_8_bit(state)
         if self.size is not None:
             width, height = self.size
             return replace(state, size=(height, width), shorter=min(height, width))
@@ -108,19 +125,8 @@ class CropImage(Transform):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the crop's size."""
-        _need_hwc(state)
-        width, height = self.size
-        if state.size is not None:
-            fits = height <= state.size[0] and width <= state.size[1]
-            found = f"{state.size[1]}x{state.size[0]}"
-        else:
-            fits = state.shorter is not None and max(width, height) <= state.shorter
-            found = (
-                f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
-            )
-        if not fits:
-            raise ValueError(f"a {width}x{height} crop doesn't fit {found}; resize before it")
-        return replace(state, size=(height, width), shorter=min(height, width))
+        need_hwc(state)
+        return cut_state(state, self.size)
 
 
 Ratio = Annotated[float, Bound(ge=0.01, le=100)]
@@ -148,8 +154,8 @@ class RandCropImage(_Resampling):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the crop's size."""
-        _need_hwc(state)
-        _need_8_bit(state)
+        need_hwc(state)
+        need_8_bit(state)
         width, height = self.size
         return replace(state, size=(height, width), shorter=min(height, width))
 
@@ -167,7 +173,7 @@ class RandFlipImage(Transform):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state unchanged."""
-        _need_hwc(state)
+        need_hwc(state)
         return state
 
 
@@ -197,8 +203,8 @@ class NormalizeImage(Transform):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state as float32."""
-        _need_pixels(state)
-        _need_8_bit(state)
+        need_pixels(state)
+        need_8_bit(state)
         if len(self.mean) not in (1, state.channels):
             raise ValueError(f"expected 1 or {state.channels} values in mean and std, got {len(self.mean)}")
         if self.order is not None and (self.order or "hwc").upper() != state.layout:
@@ -218,5 +224,5 @@ class ToCHWImage(Transform):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state as CHW."""
-        _need_hwc(state)
+        need_hwc(state)
         return replace(state, layout="CHW")

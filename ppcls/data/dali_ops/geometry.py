@@ -1,0 +1,57 @@
+"""Borders, windows and turns by DALI on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from nvidia.dali import fn, types
+
+from ppcls.data.dali_ops.graph import Node, Place, lower, numpy_on_cpu
+from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
+
+_INTERPOLATION = {"nearest": types.INTERP_NN, "bilinear": types.INTERP_LINEAR}
+_BEYOND = {"constant": "constant", "edge": "edge", "reflect": "reflect_101"}
+
+
+@lower.register
+@numpy_on_cpu
+def _(spec: Pad, node: Any, place: Place) -> Node:
+    left, top, right, bottom = spec.padding
+    more = types.Constant(np.array([top + bottom, left + right], np.int32))
+    return fn.slice(
+        node,
+        start=[-top, -left],
+        shape=node.shape(dtype=types.INT32)[:2] + more,
+        axis_names="HW",
+        out_of_bounds_policy=_BEYOND[spec.padding_mode],
+        fill_values=list(spec.fill),
+    )
+
+
+@lower.register
+@numpy_on_cpu
+def _(spec: RandomCropImage, node: Any, place: Place) -> Node:
+    (start,) = place.decided
+    return fn.slice(node, start=start, shape=spec.size[::-1], axis_names="HW")
+
+
+@lower.register
+@numpy_on_cpu
+def _(spec: RandomRotation, node: Any, place: Place) -> Node:
+    (angle,) = place.decided
+    return fn.rotate(
+        node,
+        angle=angle,
+        keep_size=True,
+        fill_value=spec.fill,
+        interp_type=_INTERPOLATION[spec.interpolation],
+    )
+
+
+@lower.register
+@numpy_on_cpu
+def _(spec: RandomRot90, node: Any, place: Place) -> Node:
+    # Without keep_size the canvas turns too; each pixel's centre falls on one, so nearest is exact.
+    (angle,) = place.decided
+    return fn.rotate(node, angle=angle, interp_type=types.INTERP_NN)
