@@ -101,6 +101,7 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.basic", "DecodeImage", "ResizeImage", "CropImage", "RandCropImage"),
         **_in("ppcls.data.transforms.basic", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
         **_in("ppcls.data.transforms.geometry", "Pad", "RandomCropImage", "RandomRotation", "RandomRot90"),
+        **_in("ppcls.data.transforms.policies", "AutoAugment", "RandAugment", "TrivialAugment"),
     },
 )
 LOSSES = Registry("loss", _in("ppcls.config.objective", "CELoss"))
