@@ -102,6 +102,7 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.basic", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
         **_in("ppcls.data.transforms.geometry", "Pad", "RandomCropImage", "RandomRotation", "RandomRot90"),
         **_in("ppcls.data.transforms.policies", "AutoAugment", "RandAugment", "TrivialAugment"),
+        **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale", "GaussianBlur"),
     },
 )
 LOSSES = Registry("loss", _in("ppcls.config.objective", "CELoss"))

@@ -25,6 +25,7 @@ class ImageState:
         layout: Order of the axes, once decoded.
         dtype: Of the pixels.
         channels: Number of channels.
+        rgb: Whether the first three channels are red, green and blue, in this order.
         size: (height, width) where all images have the same, else None.
         shorter: Length of the shorter side where all images have the same, else None.
     """
@@ -33,6 +34,7 @@ class ImageState:
     layout: Layout = "HWC"
     dtype: Dtype = "uint8"
     channels: int = 3
+    rgb: bool = True
     size: tuple[int, int] | None = None
     shorter: int | None = None
 

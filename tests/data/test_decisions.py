@@ -23,6 +23,7 @@ from ppcls.data.transforms import (
     plan_chain,
 )
 from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
+from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur
 
 STEPS: list[Transform] = [
     RandFlipImage(),
@@ -33,6 +34,8 @@ STEPS: list[Transform] = [
     Pad(padding=[1, 2, 3, 4], padding_mode="edge"),
     RandomRotation(degrees=30),
     RandomRot90(),
+    ColorJitter(prob=0.5, brightness=0.5, hue=0.1),
+    GaussianBlur(kernel_size=3),
 ]
 CHAINS = st.lists(st.sampled_from(STEPS), max_size=4)
 SIDES = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=5)

@@ -18,7 +18,7 @@ from nvidia.dali import Pipeline, fn
 
 from ppcls.config.transform import Transform
 from ppcls.data.dali_ops import Device, Place, lower_chain
-from ppcls.data.decisions import decide_chain
+from ppcls.data.decisions import decide, decide_chain
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import Fused, fuse
 from ppcls.data.numpy_ops import run
@@ -34,6 +34,7 @@ from ppcls.data.transforms import (
     count_draws,
 )
 from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
+from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, RandomGrayscale
 from ppcls.data.transforms.policies import AutoAugment, RandAugment, TrivialAugment
 from ppcls.registry import TRANSFORMS
 
@@ -56,16 +57,19 @@ class Case:
             grey level; ``"antialias"``: besides, Pillow normalizes its filter at the image's edge where DALI
             repeats the edge's pixels; ``"overshoot"``: besides, Pillow clips to 0..255 between its two
             passes; ``"nearest"``: a source position exactly between two pixels may round either way;
-            ``"turned"``: before version 5 OpenCV interpolates at 32nds of a pixel; ``"augmented"``: several
-            operations multiply differences, as equalize does.
+            ``"turned"``: before version 5 OpenCV interpolates at 32nds of a pixel; ``"blurred"``: OpenCV
+            rounds the kernel's weights to 256ths; ``"augmented"``: several operations multiply differences,
+            as equalize does.
+        gain: How much larger the chain may make a difference between decoders.
     """
 
     chain: tuple[Transform, ...]
     how: str
+    gain: float = 1.0
 
 
-def decoded(*chain: Transform, how: str = "exact") -> Case:
-    return Case((DECODE, *chain), how)
+def decoded(*chain: Transform, how: str = "exact", gain: float = 1.0) -> Case:
+    return Case((DECODE, *chain), how, gain)
 
 
 ALONE: dict[str, list[Case]] = {
@@ -112,6 +116,18 @@ ALONE: dict[str, list[Case]] = {
         decoded(RandomRotation(prob=1, degrees=90), how="nearest"),
         decoded(RandomRotation(prob=0, degrees=(90, 90))),
         Case((DECODE, NORMALIZE, RandomRotation(degrees=30, interpolation="bilinear")), "turned"),
+    ],
+    "ColorJitter": [
+        decoded(ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1), how="bilinear"),
+        decoded(ColorJitter(brightness=3, contrast=2, saturation=3, hue=0.5), how="bilinear", gain=9),
+        decoded(ColorJitter()),
+    ],
+    "RandomGrayscale": [decoded(RandomGrayscale(prob=0.5), how="bilinear"), decoded(RandomGrayscale(prob=0))],
+    "GaussianBlur": [
+        decoded(GaussianBlur(), how="blurred"),
+        decoded(GaussianBlur(prob=1, kernel_size=5, sigma=1.5), how="blurred"),
+        decoded(GaussianBlur(prob=0)),
+        Case((DECODE, NORMALIZE, GaussianBlur()), "exact"),
     ],
     "RandomRot90": [decoded(RandomRot90()), Case((DECODE, NORMALIZE, RandomRot90()), "exact")],
     "AutoAugment": [decoded(AutoAugment(), how="augmented")],
@@ -186,6 +202,8 @@ def check(difference: NDArray[np.float64], how: str, slack: float) -> None:
         assert difference.max() <= 255 * 0.23 * 2**-9 + slack
     elif how == "bilinear":
         assert difference.max() <= 1.01 + slack
+    elif how == "blurred":
+        assert difference.max() <= 2.01 + slack
     elif how == "antialias":
         inside = difference[4:-4, 4:-4]
         assert inside.max() <= 1.01 + slack
@@ -227,7 +245,7 @@ def differences(
 def compare(case: Case, ops: tuple[Op, ...], photos: dict[str, Path], callbacks: bool = True) -> None:
     for name, difference in differences(case, ops, photos, "cpu", callbacks):
         # OpenCV and DALI round the product of ink and black differently
-        check(difference, case.how, 1.0 if name.startswith("cmyk") else 0.0)
+        check(difference, case.how, case.gain if name.startswith("cmyk") else 0.0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -266,6 +284,17 @@ def test_every_transform_has_a_case_of_its_own() -> None:
         assert cases
         for case in cases:
             assert {spec.kind for spec in case.chain} - {"NormalizeImage"} | {name} == {"DecodeImage", name}
+
+
+RANDOM = {repr(spec): spec for case in CASES for spec in case.chain if spec.draws}
+
+
+@pytest.mark.parametrize("spec", RANDOM.values(), ids=RANDOM)
+def test_slots_are_as_many_as_used(spec: Transform) -> None:
+    draws, sides = uniforms(5, 0, np.arange(3), spec.draws), np.full([3, 2], 400)
+    decide(spec, draws, sides)
+    with pytest.raises((IndexError, ValueError)):
+        decide(spec, draws[:, :-1], sides)
 
 
 def test_every_fused_transform_is_compared() -> None:

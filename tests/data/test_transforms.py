@@ -18,7 +18,6 @@ from ppcls.data.transforms import (
     count_draws,
     plan_chain,
 )
-from ppcls.registry import TRANSFORMS
 
 DECODE, FLIP, NORMALIZE, TO_CHW = DecodeImage(), RandFlipImage(), NormalizeImage(), ToCHWImage()
 SHORT, SQUARE = ResizeImage(resize_short=256), ResizeImage(size=(32, 32))
@@ -203,13 +202,3 @@ def test_normalizing_after_the_layout_changes_nothing_but_the_order() -> None:
     normalize = NormalizeImage(order="chw")
     chain = [DECODE, SQUARE, TO_CHW, normalize]
     assert [op.spec for op in plan_chain(chain, "CHW")] == [DECODE, SQUARE, normalize, TO_CHW]
-
-
-def test_slots_are_as_many_as_drawn() -> None:
-    assert {name: TRANSFORMS[name].draws for name in TRANSFORMS if TRANSFORMS[name].draws} == {
-        "RandCropImage": 4,
-        "RandFlipImage": 1,
-        "RandomCropImage": 2,
-        "RandomRotation": 2,
-        "RandomRot90": 1,
-    }

@@ -2,6 +2,7 @@
 
 from ppcls.data.numpy_ops import basic as basic
 from ppcls.data.numpy_ops import geometry as geometry
+from ppcls.data.numpy_ops import photometric as photometric
 from ppcls.data.numpy_ops import policies as policies
 from ppcls.data.numpy_ops.chain import DecodeError as DecodeError
 from ppcls.data.numpy_ops.chain import apply as apply

@@ -69,7 +69,7 @@ class DecodeImage(Transform):
         """Returns a decoded state."""
         if not state.encoded:
             raise ValueError("the image is decoded already; remove this DecodeImage")
-        return replace(state, encoded=False)
+        return replace(state, encoded=False, rgb=self.to_rgb)
 
 
 class _Resampling(Transform):

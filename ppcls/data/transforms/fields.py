@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,15 +19,19 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _range(value: Any) -> Any:
-    """Reads ``[min, max]``, or ``d`` as [-d, d]."""
-    limits = tuple(map(read_number, value if isinstance(value, (list, tuple)) else (value,)))
-    if len(limits) not in (1, 2) or not all(map(_number, limits)):
-        raise expected("a number >= 0, or [min, max]", value)
-    low, high = limits if len(limits) == 2 else (-limits[0], limits[0])
-    if low > high:
-        raise expected("a number >= 0, or [min, max]", value)
-    return low, high
+def _limits(alone: Callable[[float], tuple[float, float]]) -> BeforeValidator:
+    """Reads ``[min, max]``, or one number, which ``alone`` turns into both."""
+
+    def read(value: Any) -> Any:
+        limits = tuple(map(read_number, value if isinstance(value, (list, tuple)) else (value,)))
+        if len(limits) not in (1, 2) or not all(map(_number, limits)):
+            raise expected("a number >= 0, or [min, max]", value)
+        low, high = limits if len(limits) == 2 else alone(limits[0])
+        if low > high:
+            raise expected("a number >= 0, or [min, max]", value)
+        return low, high
+
+    return BeforeValidator(read)
 
 
 def _each_channel(value: Any) -> Any:
@@ -34,7 +39,10 @@ def _each_channel(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-Range = Annotated[tuple[Number, Number], BeforeValidator(_range)]
+AroundZero = _limits(lambda d: (-d, d))
+AroundOne = _limits(lambda d: (max(0.0, 1.0 - d), 1.0 + d))
+Itself = _limits(lambda n: (n, n))
+
 Fill = Annotated[tuple[Number, ...], BeforeValidator(_each_channel)]
 
 

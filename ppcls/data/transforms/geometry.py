@@ -12,7 +12,7 @@ from ppcls.config.fields import Fraction, Number, expected
 from ppcls.config.transform import ImageState, Transform
 from ppcls.data.decisions import Decided, Draws, Sides, decide, fixed_sides, sides_after
 from ppcls.data.transforms.basic import Size, cut_state, need_hwc
-from ppcls.data.transforms.fields import Fill, Range, check_fill, chosen, spread
+from ppcls.data.transforms.fields import AroundZero, Fill, check_fill, chosen, spread
 
 
 def _border(value: Any) -> Any:
@@ -86,7 +86,9 @@ class RandomRotation(Transform):
     draws: ClassVar[int] = 2
 
     prob: Fraction = Field(0.5, description="share of the images that are turned")
-    degrees: Range = Field(description="[min, max] of the angle, counter-clockwise; d means [-d, d]")
+    degrees: Annotated[tuple[Number, Number], AroundZero] = Field(
+        description="[min, max] of the angle, counter-clockwise; d means [-d, d]"
+    )
     interpolation: Literal["nearest", "bilinear"] = "nearest"
     fill: Number = 0.0
 
