@@ -80,16 +80,38 @@ def read_config(arguments: argparse.Namespace) -> Config | None:
 @command
 def train(argv: Arguments = None) -> None:
     """Trains a model."""
-    config = read_config(parser("Train an image classifier.").parse_args(argv))
+    options = parser("Train an image classifier.")
+    options.add_argument(
+        "--explain-data", action="store_true", help="show the data pipelines as they are built, and exit"
+    )
+    arguments = options.parse_args(argv)
+    config = read_config(arguments)
     if config is None:
         return
     output_dir = claim_output(Path(config.Global.output_dir))
     from ppcls import runtime
 
     run = runtime.start(config.Global)
+    if arguments.explain_data:
+        _explain_data(config, run, output_dir / "pipeline.png")
+        return
     from ppcls.engine.train import train as train_config
 
     train_config(config, run, output_dir)
+
+
+def _explain_data(config: Config, run: Runtime, picture: Path) -> None:
+    """Prints the run's data pipelines and draws them; one process of several does."""
+    if not run.is_main:
+        return
+    from ppcls.explain.describe import describe
+    from ppcls.explain.picture import draw_descriptions
+    from ppcls.explain.table import print_descriptions
+
+    described = describe(config, run)
+    print_descriptions(described, sys.stdout)
+    draw_descriptions(described, picture)
+    sys.stdout.write(f"drawn as {picture}\n")
 
 
 @command

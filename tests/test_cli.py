@@ -159,6 +159,21 @@ def test_help(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "-c CONFIG" in capsys.readouterr().out
 
 
+def test_explain_data_trains_nothing(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        cli.train(["-c", str(config), "--explain-data", "-o", f"{DATA}.transform_ops.1.ResizeImage.size=9"])
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert "DataLoader.Train: DALI on the CPU" in printed
+    assert "[9, 9, 3] HWC uint8" in printed
+    assert "DataLoader.Eval" in printed
+    assert printed.endswith(f"drawn as {tmp_path}/run/pipeline.png\n")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["pipeline.png"]
+
+
 # Data
 
 

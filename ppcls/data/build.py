@@ -54,10 +54,11 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
 
         loader = split.loader
         return PaddleLoader(index, order, ops, loader.num_workers, loader.use_shared_memory, split.input_size)
-    check_dali(ops, chain, runtime.device_id)
+    settings = resolve(split.loader.dali, runtime)
+    check_dali(ops, chain, settings)
     from ppcls.data.dali_loader import DaliLoader
 
-    return DaliLoader(index, order, ops, resolve(split.loader.dali, runtime), split.input_size)
+    return DaliLoader(index, order, ops, settings, split.input_size)
 
 
 def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:

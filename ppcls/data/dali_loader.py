@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -19,7 +20,7 @@ from nvidia.dali.plugin.paddle import DALIGenericIterator
 from ppcls.config.input_size import InputSize
 from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
-from ppcls.data.dali_ops import Device, Place, lower_chain
+from ppcls.data.dali_ops import Device, Node, Place, lower_each
 from ppcls.data.dali_reader import build_reader, shut_down
 from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.decisions import count_decisions, decide_chain
@@ -31,7 +32,7 @@ from ppcls.data.order import Cursor, Order
 from ppcls.data.transforms import Op, count_draws
 
 
-class _Source:
+class Source:
     """Answers DALI's question for the next batch, and remembers which batches are under way."""
 
     def __init__(
@@ -43,7 +44,7 @@ class _Source:
         sizes: InputSize | None,
     ) -> None:
         self._index, self._order, self._ops, self._sizes = index, order, ops, sizes
-        self._reader = build_reader(index, order, settings)
+        self.reader = build_reader(index, order, settings)
         self._draws = count_draws(ops)
         self._decoding: deque[Cursor] = deque()
 
@@ -55,15 +56,15 @@ class _Source:
     @property
     def under_way(self) -> list[Cursor]:
         """Batches asked for and not yet taken, in order."""
-        return [*self._decoding, *(cursor for cursor, _ in self._reader.under_way)]
+        return [*self._decoding, *(cursor for cursor, _ in self.reader.under_way)]
 
     def close(self) -> None:
         """Ends the reader's threads."""
-        self._reader.close()
+        self.reader.close()
 
     def seek(self, cursor: Cursor) -> None:
         """Goes on from another position; what is under way still comes first."""
-        self._reader.seek(cursor)
+        self.reader.seek(cursor)
 
     def taken(self) -> Cursor:
         """Returns which batch just came out of the pipeline."""
@@ -71,7 +72,7 @@ class _Source:
 
     def __call__(self) -> list[Any]:
         """Returns encoded images, labels and decisions."""
-        batch = self._reader.read()
+        batch = self.reader.read()
         self._decoding.append(batch.cursor)
         indices = batch.step.indices
         draws = uniforms(self._order.seed, batch.cursor.epoch, indices, self._draws, batch.step.repeats)
@@ -108,6 +109,29 @@ def _on_cpu(pipeline: Pipeline, keeps: bool) -> Iterator[Tensors]:
         yield image, label
 
 
+@dataclass(frozen=True)
+class Graph:
+    """A loader's pipeline, not built yet, and what is in it.
+
+    Attributes:
+        pipeline: With its outputs set.
+        source: What feeds it.
+        ops: The chain as it was lowered.
+        encoded: Node of the files' bytes.
+        label: Node of the labels, on the pipeline's device.
+        decided: Nodes of all ops' decisions, one after the other.
+        images: Nodes of the images after each op.
+    """
+
+    pipeline: Pipeline
+    source: Source
+    ops: tuple[Op, ...]
+    encoded: Node
+    label: Node
+    decided: tuple[Node, ...]
+    images: tuple[Node, ...]
+
+
 class DaliLoader:
     """A `ppcls.data.batch.Loader` over DALI.
 
@@ -132,7 +156,7 @@ class DaliLoader:
         if sizes is not None:
             self._ops = at_size(self._ops, sizes.sizes[0])
         self._cursor = Cursor()
-        self._source: _Source | None = None
+        self._source: Source | None = None
         self._pipeline: Pipeline | None = None
         self._batches: Iterator[Tensors] = iter(())
 
@@ -185,23 +209,32 @@ class DaliLoader:
             self._source.close()
         self._source = self._pipeline = None
 
-    def _build(self) -> _Source:
+    def graph(self) -> Graph:
+        """Makes a pipeline with the loader's whole graph, for itself or for who describes it."""
         settings = self._settings
         device: Device = "cpu" if settings.device_id is None else "gpu"
+        source = Source(self._index, self.order, self._ops, settings, self._sizes)
+        pipeline = Pipeline(
+            batch_size=self.order.batch_size,
+            num_threads=settings.threads,
+            device_id=settings.device_id,
+            prefetch_queue_depth=settings.prefetch,
+            exec_dynamic=settings.exec_dynamic,
+        )
+        with pipeline:
+            encoded, label, *decided = fn.external_source(source, num_outputs=source.outputs, batch=True)
+            place = Place(device, settings.threads, decoder=settings.decoder)
+            images = lower_each(self._ops, encoded, decided, place)
+            label = label if device == "cpu" else label.gpu()
+            pipeline.set_outputs(images[-1], label)
+        return Graph(pipeline, source, self._ops, encoded, label, tuple(decided), tuple(images))
+
+    def _build(self) -> Source:
+        settings = self._settings
         with settings.on_cores():
-            source = self._source = _Source(self._index, self.order, self._ops, settings, self._sizes)
-            pipeline = self._pipeline = Pipeline(
-                batch_size=self.order.batch_size,
-                num_threads=settings.threads,
-                device_id=settings.device_id,
-                prefetch_queue_depth=settings.prefetch,
-                exec_dynamic=settings.exec_dynamic,
-            )
-            with pipeline:
-                encoded, label, *decided = fn.external_source(source, num_outputs=source.outputs, batch=True)
-                place = Place(device, settings.threads, decoder=settings.decoder)
-                image = lower_chain(self._ops, encoded, decided, place)
-                pipeline.set_outputs(image, label if device == "cpu" else label.gpu())
+            graph = self.graph()
+            source, pipeline = self._source, self._pipeline = graph.source, graph.pipeline
             pipeline.build()
-        self._batches = _on_gpu(pipeline) if device == "gpu" else _on_cpu(pipeline, settings.exec_dynamic)
+        on_gpu = settings.device_id is not None
+        self._batches = _on_gpu(pipeline) if on_gpu else _on_cpu(pipeline, settings.exec_dynamic)
         return source

@@ -47,6 +47,7 @@ class Reader(Protocol):
     """Gives the batches of an order, one after the other, from wherever `seek` put it."""
 
     under_way: deque[tuple[Cursor, Step]]
+    node: Any  # of the files' bytes in its own graph, once it has read
 
     def seek(self, cursor: Cursor) -> None:
         """Goes on from another position; what is under way still comes first."""
@@ -90,7 +91,7 @@ class DaliReader:
         self.under_way: deque[tuple[Cursor, Step]] = deque()
         self._pipeline = _pipeline(order, threads)
         with self._pipeline:
-            files = self._images.node(fn.external_source(self._batch, batch=True))
+            files = self.node = self._images.node(fn.external_source(self._batch, batch=True))
             self._pipeline.set_outputs(files, fn.peek_image_shape(files))
         self._pipeline.build()
 
@@ -132,6 +133,7 @@ class NamingReader:
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
         self._pipeline: Pipeline | None = None
+        self.node: Any = None
 
     def seek(self, cursor: Cursor) -> None:
         """Goes on from another position."""
@@ -163,6 +165,7 @@ class NamingReader:
         self._pipeline = _pipeline(self._order, self._threads)
         with self._pipeline:
             files, _ = fn.readers.file(files=names)
+            self.node = files
             self._pipeline.set_outputs(files, fn.peek_image_shape(files))
         self._pipeline.build()
         return self._pipeline

@@ -114,7 +114,7 @@ class PaddleLoader:
         use_shared_memory: bool = True,
         sizes: InputSize | None = None,
     ) -> None:
-        self.order = order
+        self.index, self.order, self.ops, self.sizes = index, order, tuple(ops), sizes
         self._steps = _Steps(order, sizes)
         self._cursor = Cursor()
         self._loader = paddle.io.DataLoader(

@@ -7,10 +7,17 @@ from itertools import zip_longest
 
 from ppcls.config.transform import Transform
 from ppcls.data import numpy_ops
+from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.decisions import count_decisions
 from ppcls.data.fuse import Fused, fuse
+from ppcls.data.input_size import Sized
 from ppcls.data.transforms import Op
 from ppcls.errors import UserError
+
+
+def own_spec(op: Op) -> Transform:
+    """Returns an op's spec, also of one whose size changes on the way."""
+    return op.spec.part if isinstance(op.spec, Sized) else op.spec
 
 
 def parts(op: Op) -> list[tuple[int | None, Transform]]:
@@ -18,7 +25,8 @@ def parts(op: Op) -> list[tuple[int | None, Transform]]:
 
     One without a position is what the model's layout adds; it is always last.
     """
-    specs = op.spec.parts if isinstance(op.spec, Fused) else (op.spec,)
+    spec = own_spec(op)
+    specs = spec.parts if isinstance(spec, Fused) else (spec,)
     return [(position, spec) for position, spec in zip_longest(op.positions, specs) if spec is not None]
 
 
@@ -41,13 +49,13 @@ def check_numpy(ops: Sequence[Op], chain: str) -> None:
             )
 
 
-def check_dali(ops: Sequence[Op], chain: str, device_id: int | None) -> None:
+def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
     """Makes sure that DALI can feed by a chain, by building its graph, but not the pipeline.
 
     Args:
         ops: The chain, not fused.
         chain: Its path in the YAML.
-        device_id: GPU to work on; None for the CPU.
+        settings: Of DALI, with the device.
 
     Raises:
         UserError: DALI can't do a transform on this device; it is named by its path.
@@ -55,11 +63,11 @@ def check_dali(ops: Sequence[Op], chain: str, device_id: int | None) -> None:
     from ppcls.data.dali_ops import UnsupportedError, draft
 
     try:
-        draft(fuse(ops), device_id)
+        draft(fuse(ops, decode_window=settings.decode_window), settings.device_id)
     except UnsupportedError as error:
         by_numpy = all(_missing_in_numpy(spec) is None for _, spec in parts(error.op))
         instead = "set Global.use_dali=False, and paddle.io feeds, or " if by_numpy else ""
-        where = "a CPU" if device_id is None else "a GPU"
+        where = "a CPU" if settings.device_id is None else "a GPU"
         raise UserError(
             f"{_place(error.op, chain)}: DALI can't do this on {where}: {error}; "
             f"{instead}remove this transform (docs/data.md says how to give it a DALI form)"

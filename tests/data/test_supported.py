@@ -10,6 +10,7 @@ from nvidia.dali import fn
 
 from ppcls.config.transform import ImageState, Transform
 from ppcls.data.dali_ops import Place, lower
+from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.decisions import Decided
 from ppcls.data.fuse import fuse
 from ppcls.data.numpy_ops import apply
@@ -83,7 +84,7 @@ def around(spec: Transform) -> Any:
 @pytest.mark.parametrize(("device_id", "where"), [(None, "a CPU"), (0, "a GPU")])
 def test_no_dali_form(device_id: int | None, where: str) -> None:
     with pytest.raises(UserError) as raised:
-        check_dali(around(OnlyNumpy()), PATH, device_id)
+        check_dali(around(OnlyNumpy()), PATH, DaliSettings(device_id))
     assert str(raised.value) == (
         f"{PATH}[2].OnlyNumpy: DALI can't do this on {where}: dali_ops knows no OnlyNumpy; "
         "set Global.use_dali=False, and paddle.io feeds, or remove this transform "
@@ -92,9 +93,9 @@ def test_no_dali_form(device_id: int | None, where: str) -> None:
 
 
 def test_an_operator_that_the_device_has_not() -> None:
-    check_dali(around(OnlyOnCpu()), PATH, None)
+    check_dali(around(OnlyOnCpu()), PATH, DaliSettings(None))
     with pytest.raises(UserError) as raised:
-        check_dali(around(OnlyOnCpu()), PATH, 0)
+        check_dali(around(OnlyOnCpu()), PATH, DaliSettings(0))
     assert str(raised.value).startswith(
         f"{PATH}[2].OnlyOnCpu: DALI can't do this on a GPU: "
         "its operator peek_image_shape does not work on 'gpu'; set Global.use_dali=False"
@@ -102,7 +103,7 @@ def test_an_operator_that_the_device_has_not() -> None:
 
 
 def test_no_decisions() -> None:
-    for check in (lambda ops: check_dali(ops, PATH, None), lambda ops: check_numpy(ops, PATH)):
+    for check in (lambda ops: check_dali(ops, PATH, DaliSettings(None)), lambda ops: check_numpy(ops, PATH)):
         with pytest.raises(
             UserError, match=r"transform_ops\[2\]\.Undecided: .* decisions knows no Undecided"
         ):
@@ -110,7 +111,7 @@ def test_no_decisions() -> None:
 
 
 def test_no_form_in_numpy() -> None:
-    check_dali(around(OnlyDali()), PATH, None)
+    check_dali(around(OnlyDali()), PATH, DaliSettings(None))
     with pytest.raises(UserError) as raised:
         check_numpy(around(OnlyDali()), PATH)
     assert str(raised.value) == (
@@ -131,8 +132,8 @@ CHAINS: list[list[Transform]] = [
 def test_shipped_transforms_pass(chain: list[Transform], layout: Any) -> None:
     ops = plan_chain(chain, layout)
     check_numpy(ops, PATH)
-    check_dali(ops, PATH, None)
-    check_dali(ops, PATH, 0)  # builds the GPU's graph, which needs no GPU
+    check_dali(ops, PATH, DaliSettings(None))
+    check_dali(ops, PATH, DaliSettings(0))  # builds the GPU's graph, which needs no GPU
 
 
 def test_parts_know_their_positions() -> None:

@@ -5,6 +5,7 @@ from ppcls.data.dali_ops import geometry as geometry
 from ppcls.data.dali_ops import photometric as photometric
 from ppcls.data.dali_ops import policies as policies
 from ppcls.data.dali_ops.graph import Device as Device
+from ppcls.data.dali_ops.graph import Node as Node
 from ppcls.data.dali_ops.graph import Place as Place
 from ppcls.data.dali_ops.graph import UnsupportedError as UnsupportedError
 from ppcls.data.dali_ops.graph import draft as draft

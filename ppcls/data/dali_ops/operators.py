@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import getclosurevars
 from typing import Any
 
 Node = Any  # a DataNode of a graph under construction
@@ -35,12 +36,14 @@ def nodes_between(node: Node, before: Iterable[Node]) -> list[Node]:
 def operator_name(node: Node) -> str:
     """Returns what made a node, as ``nvidia.dali.fn`` calls it: ``decoders.image``.
 
-    A call into Python also says whom it calls: ``python_function(_resize_by_opencv)``.
+    A call into Python also says whose function it calls: ``python_function(by_numpy)``.
     """
     operator = node.source._op
     name = str(operator._operator_name()).removeprefix("nvidia.dali.").removeprefix("fn.")
-    function = getattr(operator, "function", None)
-    return f"{name}({function.__qualname__.split('.')[0]})" if function is not None else name
+    if (wrapper := getattr(operator, "function", None)) is None:
+        return name
+    function = getclosurevars(wrapper).nonlocals.get("function", wrapper)
+    return f"{name}({function.__qualname__.split('.')[0]})"
 
 
 def operator_device(node: Node) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -35,10 +35,16 @@ def run(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Array:
         DecodeError: The bytes are not an image.
         ValueError: A crop is larger than the image.
     """
+    *_, image = run_each(ops, encoded, draws)
+    return np.ascontiguousarray(image)
+
+
+def run_each(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Iterator[Array]:
+    """Takes one image through a chain as `run` does, and yields it after each op."""
     image: Any = encoded
     for op in ops:
         image = apply_drawn(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
-    return np.ascontiguousarray(image)
+        yield image
 
 
 def apply_drawn(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:

@@ -1,0 +1,94 @@
+"""From a config to the descriptions of its pipelines: each is built as for training, and makes a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ppcls.config.schema import Config
+from ppcls.config.sections import Split
+from ppcls.data.batch import Loader
+from ppcls.data.build import build_loader
+from ppcls.data.dali_settings import resolve
+from ppcls.data.order import Order
+from ppcls.explain.description import Description, Stage, named
+from ppcls.runtime import Runtime
+
+
+def describe(config: Config, runtime: Runtime) -> list[Description]:
+    """Describes the pipelines that this run feeds by: training, and evaluation where there is one.
+
+    Raises:
+        UserError: As `build_loader`; or an image of the first batch can't be read.
+    """
+    splits = {"Train": config.DataLoader.Train}
+    if config.Global.eval_during_train:
+        splits["Eval"] = config.DataLoader.Eval
+    return [_describe(config, runtime, name, split) for name, split in splits.items() if split is not None]
+
+
+def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Description:
+    loader = build_loader(config, split, runtime, training=name == "Train")
+    batch = next(iter(loader))  # what is wrong with an image, the loader says best
+    where = "the CPU" if runtime.device_id is None else f"GPU {runtime.device_id}"
+    layout = config.Arch.data_format
+    facts = {
+        "data": f"{split.dataset.kind} {split.dataset.image_root}",
+        "sampler": _sampler(split, loader.order),
+        "DALI" if config.Global.use_dali else "workers": _feeder(config, split, runtime),
+        "batch": f"{list(batch.image.shape)} {layout} {_dtype(batch.image)} on {where}, "
+        f"labels {list(batch.label.shape)} {_dtype(batch.label)}",
+    }
+    feeder = f"DALI on {where}" if config.Global.use_dali else "paddle.io, by numpy on the CPU"
+    if split.input_size is not None:
+        facts["size"] = f"changes by {named(split.input_size)}; below, that of the first batch"
+    stages = _stages(loader)
+    shown = {each.split(" ")[0] for stage in stages for each in stage.transforms}
+    dropped = [
+        f"[{position}] {spec.kind}"
+        for position, spec in enumerate(split.dataset.transform_ops)
+        if f"[{position}]" not in shown
+    ]
+    if dropped:
+        facts["dropped"] = f"{', '.join(dropped)}: the model takes {layout}"
+    return Description(f"DataLoader.{name}", feeder, facts, tuple(stages))
+
+
+def _stages(loader: Loader) -> list[Stage]:
+    from ppcls.data.paddle_loader import PaddleLoader
+
+    if isinstance(loader, PaddleLoader):
+        from ppcls.explain.numpy_trace import trace_numpy
+
+        return trace_numpy(loader)
+    from ppcls.data.dali_loader import DaliLoader
+    from ppcls.explain.dali_trace import trace_dali
+
+    assert isinstance(loader, DaliLoader)
+    return trace_dali(loader)
+
+
+def _sampler(split: Split, order: Order) -> str:
+    ranks = f" in each of {order.world} processes" if order.world > 1 else ""
+    last = "; a smaller last batch is dropped" if order.drop_last else ""
+    updates = f"; {order.accumulate} batches an update" if order.accumulate > 1 else ""
+    return (
+        f"{split.sampler.kind}, {order.size:,} samples an epoch: {len(order)} steps of "
+        f"{order.batch_size}{ranks}{last}{updates}"
+    )
+
+
+def _feeder(config: Config, split: Split, runtime: Runtime) -> str:
+    if not config.Global.use_dali:
+        shared = ", shared memory" if split.loader.use_shared_memory and split.loader.num_workers else ""
+        return f"{split.loader.num_workers} processes of paddle.io{shared}"
+    settings = resolve(split.loader.dali, runtime)
+    executor = "dynamic" if settings.exec_dynamic else "pipelined"
+    decoder = ", ".join(f"{name}={value}" for name, value in settings.decoder.items()) or "DALI's defaults"
+    return (
+        f"{settings.threads} threads, {settings.prefetch} batches ahead, {executor} executor; "
+        f"decoder: {decoder}"
+    )
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("paddle.")

@@ -1,0 +1,154 @@
+"""What is said of a pipeline is what the pipeline is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppcls.data.bad_images import BadImageError
+from ppcls.explain.describe import describe
+from ppcls.explain.description import Description, Operator, describe_arrays
+from ppcls.runtime import Runtime
+
+WINDOW = "Start (top, left) and size (height, width) of the window, [N, 2] int32 each (4 random numbers)"
+MIRROR = "Whether the image is mirrored, [N] int32 (1 random number)"
+BYTES = "[?] uint8"
+VARIED = "[?, ?, 3] HWC uint8"
+
+
+def names(described: Description) -> list[list[str]]:
+    return [[each.split(" ")[0] for each in stage.transforms] for stage in described.stages]
+
+
+def operators(described: Description) -> list[Operator]:
+    return [operator for stage in described.stages for operator in stage.operators]
+
+
+def cpu(*pairs: tuple[str, str]) -> list[Operator]:
+    return [Operator(name, "cpu", output) for name, output in pairs]
+
+
+def test_resnet50_by_dali(make: Any) -> None:
+    train, evaluation = describe(make("ResNet50", "Global.use_dali=True"), Runtime())
+    assert (train.split, train.feeder) == ("DataLoader.Train", "DALI on the CPU")
+    assert names(train) == [["read"], ["[0]", "[1]"], ["[2]", "[3]", "[+]"]]
+    assert operators(train) == cpu(
+        ("external_source", ""),
+        ("io.file.read", BYTES),
+        ("decoders.image_slice", VARIED),
+        ("python_function(by_numpy)", "[224, 224, 3] HWC uint8"),
+        ("crop_mirror_normalize", "[3, 224, 224] CHW float32"),
+    )
+    assert [stage.decided for stage in train.stages] == ["", WINDOW, MIRROR]
+    assert train.fusions == [
+        "DecodeImage + RandCropImage → DecodeRandCrop: decoders.image_slice, python_function(by_numpy)",
+        "RandFlipImage + NormalizeImage + ToCHWImage → CropFlipNormalize: crop_mirror_normalize",
+    ]
+    assert names(evaluation) == [["read"], ["[0]"], ["[1]"], ["[2]", "[3]", "[+]"]]
+    assert operators(evaluation)[2:] == cpu(
+        ("decoders.image", VARIED),
+        ("python_function(by_numpy)", VARIED),
+        ("crop_mirror_normalize", "[3, 224, 224] CHW float32"),
+    )
+
+
+def test_resnet50_by_paddle(make: Any) -> None:
+    train, evaluation = describe(make("ResNet50", "Global.use_dali=False"), Runtime())
+    assert train.feeder == "paddle.io, by numpy on the CPU"
+    assert names(train) == [["read"], ["[0]"], ["[1]"], ["[2]"], ["[3]"], ["[+]"]]
+    assert operators(train) == cpu(
+        ("read", BYTES),
+        ("cv2.imdecode", ""),
+        ("cv2.cvtColor", VARIED),
+        ("cv2.resize", "[224, 224, 3] HWC uint8"),
+        ("cv2.flip", "[224, 224, 3] HWC uint8"),
+        ("numpy", "[224, 224, 3] HWC float32"),
+        ("numpy", "[3, 224, 224] CHW float32"),
+    )
+    assert train.fusions == []
+    assert [stage.decided for stage in train.stages] == ["", "", WINDOW, MIRROR, "", ""]
+    assert operators(evaluation)[3] == Operator("cv2.resize", "cpu", VARIED)
+
+
+def test_quickstart(make: Any) -> None:
+    train, _ = describe(make("quickstart"), Runtime(cores=3))
+    assert train.stages[1].transforms == (
+        "[0] DecodeImage",
+        "[1] RandCropImage size=(32, 32) scale=(0.6, 1) ratio=(0.8, 1.25)",
+    )
+    facts = train.facts
+    assert facts["sampler"] == "DistributedBatchSampler, 6 samples an epoch: 2 steps of 4"
+    assert facts["DALI"] == "1 threads, 4 batches ahead, dynamic executor; decoder: DALI's defaults"
+    assert facts["batch"] == "[4, 3, 32, 32] NCHW float32 on the CPU, labels [4] int64"
+
+
+def test_pillow_is_named(make: Any) -> None:
+    backend = "DataLoader.Train.dataset.transform_ops.1.RandCropImage.backend=pil"
+    train, _ = describe(make("quickstart", "Global.use_dali=False", backend), Runtime())
+    assert [each.name for each in train.stages[2].operators] == ["PIL.Image.fromarray", "PIL.Image.resize"]
+
+
+def test_a_layout_that_is_dropped(make: Any) -> None:
+    ops = "[DecodeImage, ResizeImage: {size: 8}, ToCHWImage, NormalizeImage]"
+    chain = f"DataLoader.Train.dataset.transform_ops={ops}"
+    train, evaluation = describe(make("quickstart", "Arch.data_format=NHWC", chain), Runtime())
+    assert train.facts["dropped"] == "[2] ToCHWImage: the model takes NHWC"
+    assert train.facts["batch"].startswith("[4, 8, 8, 3] NHWC")
+    assert "dropped" not in evaluation.facts
+    train, _ = describe(make("quickstart", chain), Runtime())
+    assert names(train)[-1] == ["[3]", "[2]"]
+    assert "dropped" not in train.facts
+
+
+@pytest.mark.parametrize("use_dali", [True, False])
+def test_a_size_that_changes(make: Any, use_dali: bool) -> None:
+    sizes = "DataLoader.Train.input_size={name: Progressive, sizes: [16, 32], epochs: [0, 2]}"
+    train, _ = describe(make("quickstart", sizes, f"Global.use_dali={use_dali}"), Runtime())
+    assert train.facts["size"].startswith("changes by Progressive sizes=(16, 32) epochs=(0, 2)")
+    assert train.facts["batch"].startswith("[4, 3, 16, 16]")
+    crop = next(stage for stage in train.stages if any("RandCropImage" in each for each in stage.transforms))
+    assert crop.operators[-1].output == "[16, 16, 3] HWC uint8"
+    assert WINDOW in crop.decided
+
+
+def test_a_split_that_does_not_run_is_left_out(make: Any) -> None:
+    described = describe(make("quickstart", "Global.eval_during_train=False"), Runtime())
+    assert [each.split for each in described] == ["DataLoader.Train"]
+
+
+@pytest.mark.parametrize("use_dali", [True, False])
+def test_a_bad_image_is_named(make: Any, tmp_path: Path, use_dali: bool) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"not an image")
+    (tmp_path / "list.txt").write_text("bad.jpg 0\n" * 6)
+    folder = f"DataLoader.Train.dataset.image_root={tmp_path}"
+    with pytest.raises(BadImageError, match=r"bad\.jpg"):
+        describe(make("quickstart", f"Global.use_dali={use_dali}", folder), Runtime())
+
+
+def test_arrays_in_words() -> None:
+    same = [[4, 5, 3], [4, 5, 3]]
+    assert describe_arrays(same, "HWC", "uint8", False) == "[4, 5, 3] HWC uint8"
+    assert describe_arrays(same, "HWC", "uint8", True) == VARIED
+    assert describe_arrays([[3, 4, 5], [3, 4, 6]], "CHW", "float32", False) == "[3, 4, ?] CHW float32"
+    assert describe_arrays([[], []], "", "int32", False) == "[] int32"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["ResNet50", "quickstart"])
+def test_devices_on_a_gpu(make: Any, name: str) -> None:
+    runtime = Runtime(device="gpu", device_id=0, cores=2)
+    train, evaluation = describe(make(name, "Global.device=gpu", "Global.use_dali=True"), runtime)
+    assert train.feeder == "DALI on GPU 0"
+    made = {each.name: each.device for each in (*operators(train), *operators(evaluation))}
+    assert made == {
+        "external_source": "cpu",
+        "io.file.read": "cpu",
+        "decoders.image_slice": "mixed",
+        "decoders.image": "mixed",
+        "resize": "gpu",
+        "crop_mirror_normalize": "gpu",
+    }
+    assert "on GPU 0, labels" in train.facts["batch"]
+    assert operators(train)[2].output == VARIED
