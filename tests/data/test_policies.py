@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +22,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from pydantic import ValidationError
 from skimage import data
 
-from ppcls.config.dataset import ImageNetDataset
+from ppcls.config.dataset import ImageFolderDataset, ImageNetDataset
+from ppcls.config.transform import ImageState
 from ppcls.data.dali_loader import DaliLoader
 from ppcls.data.dali_ops import Device, Place, lower
 from ppcls.data.dali_ops.policies import dali_suite
@@ -139,6 +141,32 @@ def test_wrong_options(make: Callable[[], Policy], says: str) -> None:
         make()
 
 
+def test_chains_of_paddleclas() -> None:
+    def chain(policy: Any) -> list[Any]:
+        return ["DecodeImage", {"RandCropImage": {"size": 8}}, policy, {"NormalizeImage": {"order": ""}}]
+
+    def read(policy: Any) -> Any:
+        return ImageFolderDataset.model_validate({"image_root": ".", "transform_ops": chain(policy)})
+
+    assert read({"AutoAugment": None}).transform_ops[2] == AutoAugment()
+    assert read("TrivialAugment").transform_ops[2] == TrivialAugment()
+    found = read({"RandAugment": {"num_layers": 3, "magnitude": 9}}).transform_ops[2]
+    assert found == RandAugment(num_layers=3, magnitude=9)
+    with pytest.raises(ValidationError, match="put it before NormalizeImage"):
+        ImageFolderDataset.model_validate(
+            {"image_root": ".", "transform_ops": [*chain("ToCHWImage")[:2], "NormalizeImage", "RandAugment"]}
+        )
+
+
+def test_what_it_works_on() -> None:
+    state = ImageState(encoded=False)
+    assert RandAugment().after(state) == state
+    with pytest.raises(ValueError, match="works on RGB images, these have 4 channels"):
+        RandAugment().after(replace(state, channels=4))
+    with pytest.raises(ValueError, match="not decoded yet"):
+        RandAugment().after(ImageState())
+
+
 # Choices
 
 
@@ -229,7 +257,7 @@ def by_dali(spec: Policy, images: Images, decided: tuple[NDArray[np.int32], ...]
 
 
 WARPED = ("translate_x", "translate_y", "shear_x", "shear_y", "rotate")
-ROUNDED = ("brightness", "contrast", "color", "sharpness", "auto_contrast")
+ROUNDED = ("brightness", "contrast", "color", "sharpness", "auto_contrast", "equalize")
 
 
 def every_choice(spec: Policy) -> Iterator[tuple[str, list[list[int]]]]:

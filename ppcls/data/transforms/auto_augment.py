@@ -7,7 +7,11 @@ A line is a sub-policy: operations one after the other, each with its probabilit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 PolicyName = Literal["image_net", "reduced_image_net", "svhn", "reduced_cifar10"]
 
@@ -151,3 +155,42 @@ POLICIES: dict[PolicyName, tuple[SubPolicy, ...]] = {
         translate_y 0.7 9, auto_contrast 0.9
     """),
 }
+
+
+@cache
+def operations_by_place(name: PolicyName) -> tuple[tuple[str, ...], ...]:
+    """Returns what a policy's sub-policies have at their first and second place, and nothing at all."""
+    places: tuple[dict[str, None], ...] = ({}, {})
+    for pair in POLICIES[name]:
+        for place, step in zip(places, pair, strict=False):
+            place[step.name] = None
+    first, second = places
+    return (*first, "identity"), (*second, "identity")
+
+
+class Table(NamedTuple):
+    """A policy as arrays [sub-policies, 2]; one that lacks a second operation has identity there.
+
+    Attributes:
+        operation: int32, positions in `operations_by_place`.
+        bin: int32.
+        probability: float64.
+    """
+
+    operation: NDArray[np.int32]
+    bin: NDArray[np.int32]
+    probability: NDArray[np.float64]
+
+
+@cache
+def as_table(name: PolicyName) -> Table:
+    """Returns a policy as arrays, for choosing for a whole batch."""
+    names, pairs = operations_by_place(name), POLICIES[name]
+    shape = len(pairs), 2
+    table = Table(np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape))
+    for row, pair in enumerate(pairs):
+        steps = (*pair, Step("identity", 0.0))[:2]
+        for place, step in enumerate(steps):
+            table.operation[row, place] = names[place].index(step.name)
+            table.bin[row, place], table.probability[row, place] = step.bin, step.probability
+    return table

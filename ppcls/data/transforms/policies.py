@@ -23,7 +23,7 @@ from ppcls.data.transforms.augmentation import (
     Augmentation,
     with_translation,
 )
-from ppcls.data.transforms.auto_augment import BINS, POLICIES, PolicyName, SubPolicy
+from ppcls.data.transforms.auto_augment import BINS, PolicyName, as_table, operations_by_place
 from ppcls.data.transforms.basic import need_8_bit, need_hwc
 
 Grey = Annotated[int, Bound(ge=0, le=255)]
@@ -118,11 +118,6 @@ class AutoAugment(Policy):
     )
 
     @property
-    def sub_policies(self) -> tuple[SubPolicy, ...]:
-        """The pairs; some lack the second."""
-        return POLICIES[self.policy]
-
-    @property
     def operations(self) -> Mapping[str, Augmentation]:
         """Those of AutoAugment."""
         return AUTO
@@ -135,27 +130,18 @@ class AutoAugment(Policy):
     @property
     def stages(self) -> Stages:
         """What the pairs have at their first and second place, and nothing at all."""
-        firsts, seconds = (
-            dict.fromkeys(pair[place].name for pair in self.sub_policies if place < len(pair))
-            for place in (0, 1)
-        )
-        return (*firsts, "identity"), (*seconds, "identity")
+        return operations_by_place(self.policy)
 
 
 @decide.register
 def _(spec: AutoAugment, draws: Draws, sides: Sides) -> Decided:
     """Operation, bin and sign as `Policy` says, of a pair whose parts are applied or not."""
-    shape = len(spec.sub_policies), len(spec.stages)
-    nothing = np.array([len(names) - 1 for names in spec.stages], np.int32)
-    operations, bins = np.tile(nothing, (shape[0], 1)), np.zeros(shape, np.int32)
-    probabilities = np.zeros(shape)
-    for row, steps in enumerate(spec.sub_policies):
-        for place, step in enumerate(steps):
-            operations[row, place] = spec.stages[place].index(step.name)
-            bins[row, place], probabilities[row, place] = step.bin, step.probability
-    pair = _pick(draws[:, 0], shape[0])
-    applied = draws[:, 1:3] < probabilities[pair]
-    return np.where(applied, operations[pair], nothing), bins[pair], _coin(draws[:, 3:5])
+    table = as_table(spec.policy)
+    pair = _pick(draws[:, 0], len(table.operation))
+    applied = draws[:, 1:3] < table.probability[pair]
+    nothing = [len(names) - 1 for names in spec.stages]
+    operation = np.where(applied, table.operation[pair], np.array(nothing, np.int32))
+    return operation, table.bin[pair], _coin(draws[:, 3:5])
 
 
 class RandAugment(Policy):
