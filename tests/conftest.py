@@ -70,6 +70,8 @@ FORMATS: dict[str, tuple[str, Save]] = {
     "greypng": ("png", lambda image, path: image.convert("L").save(path)),
     "bmp": ("bmp", lambda image, path: image.save(path)),
     "webp": ("webp", lambda image, path: image.save(path, lossless=True)),
+    "jpeg2000": ("jp2", lambda image, path: image.save(path)),  # lossless by default
+    "tiff": ("tif", lambda image, path: image.save(path, compression="tiff_lzw")),
 }
 
 

@@ -35,7 +35,7 @@ def _check_fixed(specs: tuple[Transform, ...]) -> tuple[Transform, ...]:
 
 
 FixedChain = Annotated[Chain, AfterValidator(_check_fixed)]
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".jp2")
 
 
 class Dataset(Spec):

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from ppcls.config.fields import Spec
 
 Layout = Literal["HWC", "CHW"]
-Dtype = Literal["uint8", "float32", "float16"]
+Dtype = Literal["uint8", "uint16", "float32", "float16"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class ImageState:
         encoded: Still the bytes of a file.
         layout: Order of the axes, once decoded.
         dtype: Of the pixels.
+        normalized: Whether NormalizeImage has been at them.
         channels: Number of channels.
         rgb: Whether the first three channels are red, green and blue, in this order.
         size: (height, width) where all images have the same, else None.
@@ -33,6 +34,7 @@ class ImageState:
     encoded: bool = True
     layout: Layout = "HWC"
     dtype: Dtype = "uint8"
+    normalized: bool = False
     channels: int = 3
     rgb: bool = True
     size: tuple[int, int] | None = None

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.config.transform import Transform
 from ppcls.data.index import Index
 from ppcls.data.numpy_ops import DecodeError, apply
-from ppcls.data.transforms import DecodeImage
 from ppcls.errors import UserError
 
 _SHOWN = 10
@@ -31,12 +31,13 @@ def bad_images(samples: Sequence[str]) -> BadImageError:
 
 
 def explain_failure(
-    index: Index, positions: NDArray[np.int64], error: RuntimeError
-) -> UserError | RuntimeError:
+    index: Index, decoder: Transform, positions: NDArray[np.int64], error: Exception
+) -> Exception:
     """Finds out which images made a batch fail.
 
     Args:
         index: The samples.
+        decoder: The chain's first transform.
         positions: [N] of the batches that were under way.
         error: What the loader said.
 
@@ -46,7 +47,7 @@ def explain_failure(
     bad = []
     for position in dict.fromkeys(positions.tolist()):
         try:
-            apply(DecodeImage(), index.read(position), ())
+            apply(decoder, index.read(position), ())
         except DecodeError as reason:
             bad.append(describe_sample(index, position, str(reason)))
     return bad_images(bad) if bad else error

@@ -21,11 +21,12 @@ from ppcls.config.input_size import InputSize
 from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
 from ppcls.data.dali_ops import Device, Node, Place, lower_each
-from ppcls.data.dali_reader import build_reader, shut_down
+from ppcls.data.dali_reader import Reader, build_reader, shut_down
 from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.decisions import count_decisions, decide_chain
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import fuse
+from ppcls.data.image_header import DecodeError
 from ppcls.data.index import Index
 from ppcls.data.input_size import at_size, size_at
 from ppcls.data.order import Cursor, Order
@@ -40,11 +41,11 @@ class Source:
         index: Index,
         order: Order,
         ops: tuple[Op, ...],
-        settings: DaliSettings,
+        reader: Reader,
         sizes: InputSize | None,
     ) -> None:
         self._index, self._order, self._ops, self._sizes = index, order, ops, sizes
-        self.reader = build_reader(index, order, settings)
+        self.reader = reader
         self._draws = count_draws(ops)
         self._decoding: deque[Cursor] = deque()
 
@@ -152,6 +153,7 @@ class DaliLoader:
         sizes: InputSize | None = None,
     ) -> None:
         self._index, self.order, self._settings, self._sizes = index, order, settings, sizes
+        self._decoder = ops[0].spec
         self._ops = fuse(ops, decode_window=settings.decode_window)
         if sizes is not None:
             self._ops = at_size(self._ops, sizes.sizes[0])
@@ -195,11 +197,11 @@ class DaliLoader:
                 data = next(self._batches)
                 if source.taken() == cursor:
                     return data
-        except RuntimeError as error:
+        except (RuntimeError, DecodeError) as error:
             under_way = self._source.under_way if self._source is not None else []
             positions = np.concatenate([self.order.at(each).indices for each in (under_way or [cursor])])
             self._close()  # a failed pipeline can't go on
-            raise explain_failure(self._index, positions, error) from error
+            raise explain_failure(self._index, self._decoder, positions, error) from error
 
     def _close(self) -> None:
         self._batches = iter(())
@@ -213,7 +215,8 @@ class DaliLoader:
         """Makes a pipeline with the loader's whole graph, for itself or for who describes it."""
         settings = self._settings
         device: Device = "cpu" if settings.device_id is None else "gpu"
-        source = Source(self._index, self.order, self._ops, settings, self._sizes)
+        reader = build_reader(self._index, self.order, settings, self._decoder)
+        source = Source(self._index, self.order, self._ops, reader, self._sizes)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=settings.threads,

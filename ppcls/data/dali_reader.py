@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
+from ppcls.config.transform import Transform
+from ppcls.data.dali_headers import admit, peek
 from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.encoded import encoded_images
 from ppcls.data.file_index import FileIndex
@@ -57,23 +59,24 @@ class Reader(Protocol):
 
         Raises:
             RuntimeError: A file can't be read or is not an image; the reader is of no use any more.
+            DecodeError: An image is refused by its header.
         """
 
     def close(self) -> None:
         """Ends its threads."""
 
 
-def build_reader(index: Index, order: Order, settings: DaliSettings) -> Reader:
-    """Returns what reads the samples of ``index`` in ``order``.
+def build_reader(index: Index, order: Order, settings: DaliSettings, decoder: Transform) -> Reader:
+    """Returns what reads the samples of ``index`` in ``order`` for a ``decoder``.
 
     Raises:
         UserError: The decoder is to cache images that are not files of their own.
     """
     if not settings.caches:
-        return DaliReader(index, order, settings.threads)
+        return DaliReader(index, order, settings.threads, decoder)
     if not isinstance(index, FileIndex):
         raise UserError(f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0")
-    return NamingReader(index, order, settings.threads)
+    return NamingReader(index, order, settings.threads, decoder)
 
 
 class DaliReader:
@@ -83,16 +86,17 @@ class DaliReader:
         index: The samples.
         order: Which of them when.
         threads: That read.
+        decoder: What will decode: it knows headers, and what it refuses by them.
     """
 
-    def __init__(self, index: Index, order: Order, threads: int) -> None:
-        self._images, self._order = encoded_images(index, threads), order
+    def __init__(self, index: Index, order: Order, threads: int, decoder: Transform) -> None:
+        self._images, self._order, self._decoder = encoded_images(index, threads), order, decoder
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
         self._pipeline = _pipeline(order, threads)
         with self._pipeline:
             files = self.node = self._images.node(fn.external_source(self._batch, batch=True))
-            self._pipeline.set_outputs(files, fn.peek_image_shape(files))
+            self._pipeline.set_outputs(files, *peek(decoder, files))
         self._pipeline.build()
 
     def seek(self, cursor: Cursor) -> None:
@@ -101,8 +105,9 @@ class DaliReader:
 
     def read(self) -> EncodedBatch:
         """Returns the next batch."""
-        files, shapes = self._pipeline.run()
-        return EncodedBatch(*self.under_way.popleft(), files, _sides(shapes))
+        files, *peeked = self._pipeline.run()
+        sides = admit(self._decoder, files, *peeked)
+        return EncodedBatch(*self.under_way.popleft(), files, sides)
 
     def close(self) -> None:
         """Ends its threads."""
@@ -126,10 +131,11 @@ class NamingReader:
         index: The samples.
         order: Which of them when.
         threads: That read.
+        decoder: What will decode: it knows headers, and what it refuses by them.
     """
 
-    def __init__(self, index: FileIndex, order: Order, threads: int) -> None:
-        self._index, self._order, self._threads = index, order, threads
+    def __init__(self, index: FileIndex, order: Order, threads: int, decoder: Transform) -> None:
+        self._index, self._order, self._threads, self._decoder = index, order, threads, decoder
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
         self._pipeline: Pipeline | None = None
@@ -145,12 +151,13 @@ class NamingReader:
         cursor, step = self._next, self._order.at(self._next)
         self.under_way.append((cursor, step))
         pipeline = self._pipeline or self._list(cursor)
-        files, shapes = pipeline.run()
+        files, *peeked = pipeline.run()
+        sides = admit(self._decoder, files, *peeked)
         self.under_way.popleft()
         self._next = cursor.next(len(self._order))
         if self._next.epoch != cursor.epoch:
             self.close()
-        return EncodedBatch(cursor, step, files, _sides(shapes))
+        return EncodedBatch(cursor, step, files, sides)
 
     def close(self) -> None:
         """Ends its threads."""
@@ -166,7 +173,7 @@ class NamingReader:
         with self._pipeline:
             files, _ = fn.readers.file(files=names)
             self.node = files
-            self._pipeline.set_outputs(files, fn.peek_image_shape(files))
+            self._pipeline.set_outputs(files, *peek(self._decoder, files))
         self._pipeline.build()
         return self._pipeline
 
@@ -187,7 +194,3 @@ def _pipeline(order: Order, threads: int) -> Pipeline:
         prefetch_queue_depth=_AHEAD,
         exec_dynamic=True,
     )
-
-
-def _sides(shapes: Any) -> NDArray[np.int64]:
-    return np.asarray(shapes.as_tensor())[:, :2].copy()

@@ -46,7 +46,7 @@ def order(index: FileIndex) -> Order:
 def test_batches_are_the_files_and_their_upright_sides(
     index: FileIndex, order: Order, cls: type[DaliReader]
 ) -> None:
-    reader, cursor = cls(index, order, threads=2), Cursor()
+    reader, cursor = cls(index, order, threads=2, decoder=DecodeImage()), Cursor()
     for found, indices, files, sides in read(reader, 5):
         assert found == cursor
         assert indices == order.at(cursor).indices.tolist()
@@ -58,7 +58,7 @@ def test_batches_are_the_files_and_their_upright_sides(
 
 @pytest.mark.parametrize("cls", [DaliReader, NamingReader])
 def test_seeking_goes_on_from_there(index: FileIndex, order: Order, cls: type[DaliReader]) -> None:
-    reader = cls(index, order, threads=1)
+    reader = cls(index, order, threads=1, decoder=DecodeImage())
     next(read(reader, 1))
     reader.seek(Cursor(4, 1))
     found = [cursor for cursor, *_ in read(reader, 8)]
@@ -68,7 +68,7 @@ def test_seeking_goes_on_from_there(index: FileIndex, order: Order, cls: type[Da
 
 
 def test_the_decoder_learns_the_names_of_files(index: FileIndex, order: Order) -> None:
-    reader = build_reader(index, order, DaliSettings(decoder={"cache_size": 1}))
+    reader = build_reader(index, order, DaliSettings(decoder={"cache_size": 1}), DecodeImage())
     batch = reader.read()
     names = [batch.files[row].source_info() for row in range(4)]
     assert names == [index.path(position).decode() for position in batch.step.indices]
@@ -82,4 +82,4 @@ def test_a_cache_for_samples_without_files_is_refused(index: FileIndex, order: O
             return len(index)
 
     with pytest.raises(UserError, match="the decoder's cache works on image files"):
-        build_reader(Elsewhere(), order, DaliSettings(decoder={"cache_size": 1}))  # type: ignore[arg-type]
+        build_reader(Elsewhere(), order, DaliSettings(decoder={"cache_size": 1}), DecodeImage())  # type: ignore[arg-type]

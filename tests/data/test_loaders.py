@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from numpy.typing import NDArray
+from PIL import Image
 
 from ppcls.config.dataset import ImageNetDataset
 from ppcls.config.transform import Transform
@@ -424,6 +427,22 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
 
 
+def half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def huge(path: Path) -> None:
+    Image.new("1", (20_000, 20_000)).save(path, "PNG")
+
+
+def gif(path: Path) -> None:
+    Image.new("RGB", (30, 30)).save(path, "GIF")
+
+
+def five_channels(path: Path) -> None:
+    tifffile.imwrite(path, np.zeros((30, 30, 5), np.uint8), photometric="minisblack", planarconfig="contig")
+
+
 def folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -445,6 +464,10 @@ def many(photos: dict[str, Path], tmp_path: Path) -> Path:
         (empty, "the file is empty"),
         (text, "not an image that can be decoded"),
         (cut, "not an image that can be decoded"),
+        (half, "not an image that can be decoded"),
+        (gif, "not an image that can be decoded"),
+        (huge, "20000x20000 pixels are more than DecodeImage's max_pixels, 100000000"),
+        (five_channels, "expected 3 channels, found 5 channels"),
         (folder, "is a directory"),
     ],
 )
@@ -483,6 +506,82 @@ def test_ten_bad_images_are_shown(kind: str, many: Path) -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == 11
     assert lines[-1] == "… and 2 more"
+
+
+ODD_NAMES = (
+    "with blanks .jpg",
+    'O\'Neill "x".jpg',
+    "Käse 猫.jpg",
+    "a\tb.jpg",
+    "%2F $x;`y`.jpg",
+    b"\xff\xfe.jpg",
+)
+
+
+def test_names_are_as_the_file_system_has_them(kind: str, many: Path) -> None:
+    names = [os.fsencode(name) for name in ODD_NAMES]
+    for name in names:
+        shutil.copy(many / "0.jpg", many / os.fsdecode(name))
+    (many / "list.txt").write_bytes(b"".join(name + b" 1\n" for name in names))
+    order = Order(InOrder(len(names)), batch_size=3)
+    images = [image for image, *_ in take(MAKERS[kind](listed(many, many / "list.txt"), order, EVAL))]
+    assert len(np.concatenate(images)) == 6
+    assert np.ptp(np.concatenate(images), axis=0).max() == 0
+
+
+def test_a_misnamed_image_is_read_by_what_it_is(kind: str, many: Path, photos: dict[str, Path]) -> None:
+    for number, source in enumerate(("png", "tiff", "bmp", "webp", "jpeg2000")):
+        shutil.copy(photos[f"{source}-odd"], many / f"{number}.jpg")
+    index = listed(many, many / "list.txt")
+    order = Order(InOrder(12), batch_size=12)
+    check_against_reference(kind, take(MAKERS[kind](index, order, EVAL)), index, order, EVAL, 0)
+
+
+DEEP = plan_chain(
+    [
+        DecodeImage(channels=5, dtype="uint16"),
+        RandCropImage(size=(24, 20)),
+        RandFlipImage(),
+        NormalizeImage(scale=1 / 65535, mean=(0.1, 0.2, 0.3, 0.4, 0.5), std=(0.225,) * 5),
+    ],
+    "CHW",
+)
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Path:
+    """A folder of eight 16-bit TIFFs of five channels, with their list; the fourth and fifth compressed."""
+    rng = np.random.default_rng(3)
+    for number in range(8):
+        shape = (30 + number, 40 - number, 5)
+        tifffile.imwrite(
+            tmp_path / f"{number}.tif",
+            rng.integers(0, 65536, shape, np.uint16),
+            photometric="minisblack",
+            planarconfig="contig",
+            compression={3: "lzw", 4: "zlib"}.get(number),
+        )
+    (tmp_path / "list.txt").write_text("".join(f"{number}.tif {number}\n" for number in range(8)))
+    return tmp_path
+
+
+def test_images_of_five_channels(kind: str, cells: Path) -> None:
+    index, order = listed(cells, cells / "list.txt"), Order(Shuffled(8), batch_size=4)
+    found = take(MAKERS[kind](index, order, DEEP))
+    assert {each[0].shape for each in found} == {(4, 5, 20, 24)}
+    check_against_reference(kind, found, index, order, DEEP, 0)
+
+
+def test_an_image_of_other_channels_is_bad(kind: str, cells: Path, photos: dict[str, Path]) -> None:
+    for number, name in enumerate(("grey-odd", "jpeg420-odd", "alpha-odd"), start=3):
+        shutil.copy(photos[name], cells / f"{number}.tif")
+    loader = MAKERS[kind](listed(cells, cells / "list.txt"), Order(InOrder(8), batch_size=8), DEEP)
+    with pytest.raises(BadImageError) as caught:
+        take(loader)
+    assert str(caught.value).splitlines() == [
+        f"{cells}/{number}.tif ({cells}/list.txt, line {number + 1}): expected 5 channels, found {found}"
+        for number, found in ((3, "1 channel"), (4, "3 channels"), (5, "4 channels"))
+    ]
 
 
 def test_a_mended_image_is_read_by_the_same_loader(kind: str, many: Path) -> None:

@@ -164,9 +164,14 @@ def plan(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
 
 
 def run_dali(
-    ops: tuple[Op, ...], encoded: list[bytes], draws: NDArray[np.float32], device: Device, callbacks: bool
+    ops: tuple[Op, ...],
+    encoded: list[bytes],
+    draws: NDArray[np.float32],
+    device: Device,
+    callbacks: bool,
+    decoder: Transform = DECODE,
 ) -> Images:
-    sides = np.array([run(plan((DECODE,)), file, NO_DRAWS).shape[:2] for file in encoded])
+    sides = np.array([run(plan((decoder,)), file, NO_DRAWS).shape[:2] for file in encoded])
     decided = list(chain.from_iterable(decide_chain(ops, draws, sides)))
     inputs = [[np.frombuffer(each, np.uint8) for each in encoded], *decided]
     pipeline = Pipeline(

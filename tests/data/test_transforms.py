@@ -19,6 +19,8 @@ from ppcls.data.transforms import (
     plan_chain,
 )
 
+DEEP = DecodeImage(channels=5, dtype="uint16")
+PER_CHANNEL = NormalizeImage(scale=1 / 65535, mean=(0.1, 0.2, 0.3, 0.4, 0.5), std=(1, 2, 3, 4, 5))
 DECODE, FLIP, NORMALIZE, TO_CHW = DecodeImage(), RandFlipImage(), NormalizeImage(), ToCHWImage()
 SHORT, SQUARE = ResizeImage(resize_short=256), ResizeImage(size=(32, 32))
 CROP, RAND_CROP = CropImage(size=(224, 224)), RandCropImage(size=(224, 224))
@@ -63,6 +65,21 @@ def test_channels_that_nobody_can_fill_up() -> None:
         check_chain([DECODE, SQUARE, NormalizeImage(channel_num=5)])
     with pytest.raises(ValueError, match="with channel_num, give mean and std for each channel"):
         NormalizeImage(mean=(0.5,), std=(0.5,), channel_num=4)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [DEEP, SQUARE, FLIP, PER_CHANNEL],
+        [DEEP, RAND_CROP, FLIP, PER_CHANNEL],
+        [DEEP, SHORT, CROP, PER_CHANNEL, TO_CHW],
+        [DEEP, SQUARE, NormalizeImage(mean=(0.5,), std=(0.5,))],
+        [DecodeImage(channels=5), ResizeImage(size=(32, 32), backend="pil"), PER_CHANNEL],
+    ],
+)
+def test_chains_of_other_images(chain: list[Transform]) -> None:
+    state = check_chain(chain)
+    assert (state.channels, state.dtype, state.normalized) == (5, "float32", True)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +134,28 @@ def test_channels_that_nobody_can_fill_up() -> None:
             2,
             "expected 1 or 3 values in mean and std, got 0",
         ),
-        ([DECODE, NORMALIZE, SQUARE], 2, "works on 8-bit images; put it before NormalizeImage"),
-        ([DECODE, NORMALIZE, RAND_CROP], 2, "works on 8-bit images; put it before NormalizeImage"),
-        ([DECODE, SQUARE, NORMALIZE, NORMALIZE], 3, "works on 8-bit images; put it before NormalizeImage"),
+        (
+            [DEEP, ResizeImage(size=(8, 8), backend="pil")],
+            1,
+            "works on 8-bit images, and these are uint16; decode to dtype: uint8",
+        ),
+        (
+            [DEEP, RandCropImage(size=(8, 8), backend="pil")],
+            1,
+            "works on 8-bit images, and these are uint16; decode to dtype: uint8",
+        ),
+        ([DEEP, SQUARE, NORMALIZE], 2, "expected 1 or 5 values in mean and std, got 3"),
+        ([DECODE, NORMALIZE, SQUARE], 2, "works on images as they are decoded; put it before NormalizeImage"),
+        (
+            [DECODE, NORMALIZE, RAND_CROP],
+            2,
+            "works on images as they are decoded; put it before NormalizeImage",
+        ),
+        (
+            [DECODE, SQUARE, NORMALIZE, NORMALIZE],
+            3,
+            "works on images as they are decoded; put it before NormalizeImage",
+        ),
     ],
 )
 def test_chains_that_do_not(chain: list[Transform], position: int | None, text: str) -> None:
@@ -154,6 +190,9 @@ def test_chains_that_do_not(chain: list[Transform], position: int | None, text: 
         (NormalizeImage, {"scale": 0}, "expected a scale other than 0"),
         (RandFlipImage, {"flip_code": 2}, "expected 1, 0 or -1, got 2"),
         (DecodeImage, {"channel_first": True}, "expected False, got True"),
+        (DecodeImage, {"channels": 0}, "expected an integer > 0, got 0"),
+        (DecodeImage, {"dtype": "uint32"}, "expected 'uint8' or 'uint16', got 'uint32'"),
+        (DecodeImage, {"channels": 4, "to_rgb": False}, "to_rgb: False is for 3 channels, not 4; remove it"),
     ],
 )
 def test_fields_that_contradict_each_other(

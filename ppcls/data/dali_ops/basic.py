@@ -30,9 +30,14 @@ _INTERPOLATION = {
 
 
 def _decode_options(spec: DecodeImage, place: Place) -> dict[str, Any]:
+    if spec.channels == 3:
+        kind = types.RGB if spec.to_rgb else types.BGR
+    else:
+        kind = types.GRAY if spec.channels == 1 else types.ANY_DATA
     return {
         "device": "mixed" if place.device == "gpu" else "cpu",
-        "output_type": types.RGB if spec.to_rgb else types.BGR,
+        "output_type": kind,
+        "dtype": types.UINT16 if spec.dtype == "uint16" else types.UINT8,
         **place.decoder,
     }
 

@@ -9,8 +9,9 @@ import numpy as np
 from PIL import Image
 
 from ppcls.data.decisions import Decided, scale_to_short_side
+from ppcls.data.decode import decode
 from ppcls.data.input_size import Sized
-from ppcls.data.numpy_ops.chain import Array, DecodeError, apply
+from ppcls.data.numpy_ops.chain import Array, apply
 from ppcls.data.transforms import (
     CropImage,
     DecodeImage,
@@ -34,15 +35,7 @@ _PIL = {
 
 @apply.register
 def _(spec: DecodeImage, image: bytes, decided: Decided) -> Array:
-    if not image:
-        raise DecodeError("the file is empty")
-    try:
-        pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
-    except cv2.error as error:  # such as more pixels than OpenCV takes
-        raise DecodeError(f"OpenCV refuses to decode it: {error.err}") from None
-    if pixels is None:
-        raise DecodeError("not an image that can be decoded")
-    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if spec.to_rgb else pixels)
+    return decode(spec, image)
 
 
 def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None = None) -> Array:
@@ -56,8 +49,20 @@ def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None =
         assert spec.resize_short is not None
         height, width = scale_to_short_side(np.array([image.shape[:2]]), spec.resize_short)[0].tolist()
     if spec.backend == "pil":
-        return np.asarray(Image.fromarray(image).resize((width, height), _PIL[spec.interpolation]))
-    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
+        return _resize_by_pillow(image, width, height, _PIL[spec.interpolation])
+    return _keep_channels(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
+
+
+def _resize_by_pillow(image: Array, width: int, height: int, filter_: Image.Resampling) -> Array:
+    if image.shape[2] == 3:
+        return np.asarray(Image.fromarray(image).resize((width, height), filter_))
+    channels = (Image.fromarray(image[:, :, k]) for k in range(image.shape[2]))
+    return np.stack([np.asarray(each.resize((width, height), filter_)) for each in channels], axis=-1)
+
+
+def _keep_channels(image: Any) -> Array:
+    """Returns [H, W, C], of [H, W] too: OpenCV drops a single channel."""
+    return np.asarray(image).reshape(*image.shape[:2], -1)
 
 
 @apply.register
@@ -87,7 +92,7 @@ def _(spec: RandCropImage, image: np.ndarray, decided: Decided) -> Array:
 
 @apply.register
 def _(spec: RandFlipImage, image: np.ndarray, decided: Decided) -> Array:
-    return cv2.flip(image, spec.flip_code) if decided[0] else image
+    return _keep_channels(cv2.flip(image, spec.flip_code)) if decided[0] else image
 
 
 @apply.register

@@ -11,13 +11,10 @@ from numpy.typing import NDArray
 
 from ppcls.config.transform import Transform
 from ppcls.data.decisions import Decided, decide
+from ppcls.data.image_header import DecodeError as DecodeError
 from ppcls.data.transforms import Op
 
 Array = NDArray[Any]
-
-
-class DecodeError(ValueError):
-    """Bytes that are not an image."""
 
 
 def run(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Array:
@@ -61,7 +58,7 @@ def apply(spec: Transform, image: Any, decided: Decided) -> Array:
 
     Args:
         spec: The transform.
-        image: [H, W, C] uint8 or float32; a file's bytes for DecodeImage.
+        image: [H, W, C] uint8, uint16 or float32; a file's bytes for a decoder.
         decided: What `ppcls.data.decisions.decide` says of this image.
     """
     raise NotImplementedError(f"numpy_ops knows no {spec.kind}")

@@ -26,10 +26,18 @@ def need_hwc(state: ImageState) -> None:
         raise ValueError("works on HWC images; put it before ToCHWImage")
 
 
+def need_unnormalized(state: ImageState) -> None:
+    """Raises ValueError where NormalizeImage has been at its pixels."""
+    if state.normalized:
+        raise ValueError("works on images as they are decoded; put it before NormalizeImage")
+
+
 def need_8_bit(state: ImageState) -> None:
     """Raises ValueError where its pixels are not 8-bit."""
-    if state.dtype != "uint8":
+    if state.normalized:
         raise ValueError("works on 8-bit images; put it before NormalizeImage")
+    if state.dtype != "uint8":
+        raise ValueError(f"works on 8-bit images, and these are {state.dtype}; decode to dtype: uint8")
 
 
 def _width_height(value: Any) -> Any:
@@ -60,16 +68,31 @@ def cut_state(state: ImageState, size: tuple[int, int]) -> ImageState:
 
 
 class DecodeImage(Transform):
-    """Decodes a JPEG, PNG, BMP … to 8-bit pixels, turned upright as its EXIF orientation says."""
+    """Decodes JPEG, PNG, TIFF, BMP, WebP or JPEG 2000, turned upright as its EXIF orientation says."""
 
     to_rgb: bool = Field(True, description="RGB order; False gives BGR")
     channel_first: Literal[False] = Field(False, description="use ToCHWImage for CHW")
+    channels: Count = Field(
+        3, description="3 makes colours of grey, palette and alpha; any other number must be the file's own"
+    )
+    dtype: Literal["uint8", "uint16"] = Field(
+        "uint8", description="depth of the pixels; a file of the other depth is scaled, 255 to 65535"
+    )
+    max_pixels: Count = Field(
+        100_000_000, description="an image of more pixels (width x height) is refused before it is decoded"
+    )
+
+    @model_validator(mode="after")
+    def _check_order(self) -> DecodeImage:
+        if not self.to_rgb and self.channels != 3:
+            raise ValueError(f"to_rgb: False is for 3 channels, not {self.channels}; remove it")
+        return self
 
     def after(self, state: ImageState) -> ImageState:
         """Returns a decoded state."""
         if not state.encoded:
             raise ValueError("the image is decoded already; remove this DecodeImage")
-        return replace(state, encoded=False, rgb=self.to_rgb)
+        return replace(state, encoded=False, channels=self.channels, dtype=self.dtype, rgb=self.to_rgb)
 
 
 class _Resampling(Transform):
@@ -77,7 +100,9 @@ class _Resampling(Transform):
 
     interpolation: Interpolation = "bilinear"
     backend: Literal["cv2", "pil"] = Field(
-        "cv2", description="cv2 samples without a filter, pil averages over all source pixels (antialias)"
+        "cv2",
+        description="cv2 samples without a filter; pil, for 8-bit images, averages over all source pixels "
+        "(antialias)",
     )
 
     @property
@@ -90,6 +115,12 @@ class _Resampling(Transform):
         if self.backend == "cv2" and self.interpolation != "bilinear":
             raise ValueError(f"cv2's {self.interpolation} sampling is its own; use backend: pil, or bilinear")
         return self
+
+    def _need_pixels_to_resample(self, state: ImageState) -> None:
+        need_hwc(state)
+        need_unnormalized(state)
+        if self.backend == "pil":
+            need_8_bit(state)
 
 
 class ResizeImage(_Resampling):
@@ -106,8 +137,7 @@ class ResizeImage(_Resampling):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the new size."""
-        need_hwc(state)
-        need_8_bit(state)
+        self._need_pixels_to_resample(state)
         if self.size is not None:
             width, height = self.size
             return replace(state, size=(height, width), shorter=min(height, width))
@@ -154,8 +184,7 @@ class RandCropImage(_Resampling):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the crop's size."""
-        need_hwc(state)
-        need_8_bit(state)
+        self._need_pixels_to_resample(state)
         width, height = self.size
         return replace(state, size=(height, width), shorter=min(height, width))
 
@@ -204,7 +233,7 @@ class NormalizeImage(Transform):
     def after(self, state: ImageState) -> ImageState:
         """Returns the state as float32."""
         need_pixels(state)
-        need_8_bit(state)
+        need_unnormalized(state)
         if len(self.mean) not in (1, state.channels):
             raise ValueError(f"expected 1 or {state.channels} values in mean and std, got {len(self.mean)}")
         if self.order is not None and (self.order or "hwc").upper() != state.layout:
@@ -216,7 +245,7 @@ class NormalizeImage(Transform):
                 f"got {self.channel_num}"
             )
         dtype: Dtype = "float16" if self.output_fp16 else "float32"
-        return replace(state, dtype=dtype, channels=self.channel_num or state.channels)
+        return replace(state, dtype=dtype, normalized=True, channels=self.channel_num or state.channels)
 
 
 class ToCHWImage(Transform):

@@ -1,0 +1,66 @@
+"""What DALI's reader learns from the headers of a batch, and refuses by them before anything is decoded.
+
+DALI's decoders must not see all that numpy_ops refuses: as of 2.4 they garble TIFFs of separate planes, and
+write beyond their buffer where a grey JPEG has to give other than 1 or 3 channels.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali import fn, types
+
+from ppcls.config.transform import Transform
+from ppcls.data.image_header import check_header, read_header
+from ppcls.data.transforms import DecodeImage
+
+_TIFF_BEGINNINGS = np.frombuffer(b"IM", np.uint8)  # of no other format that DALI knows
+
+Node = Any  # a DataNode of a graph under construction
+Tensors = Any  # a DALI tensor list on the CPU
+
+
+@singledispatch
+def peek(decoder: Transform, files: Node) -> tuple[Node, ...]:
+    """Returns nodes of what `admit` wants to know of each file, given the node of their bytes."""
+    raise NotImplementedError(f"dali_headers knows no {decoder.kind}")
+
+
+@singledispatch
+def admit(decoder: Transform, files: Tensors, *peeked: Tensors) -> NDArray[np.int64]:
+    """Returns the images' sides, where `decoder` takes all of them.
+
+    Args:
+        decoder: The chain's first transform.
+        files: [B] encoded images.
+        *peeked: What `peek` gave.
+
+    Returns:
+        [B, 2] int64, heights and widths as the decoder will give them, turned by EXIF.
+
+    Raises:
+        DecodeError: An image is refused by its header.
+    """
+    raise NotImplementedError(f"dali_headers knows no {decoder.kind}")
+
+
+@peek.register
+def _(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
+    beginning = fn.slice(files, start=[0], shape=[1], axes=[0])
+    return fn.peek_image_shape(files, image_type=types.ANY_DATA), beginning
+
+
+@admit.register
+def _(decoder: DecodeImage, files: Any, *peeked: Tensors) -> NDArray[np.int64]:
+    """DALI's look at a header suffices for colours, but in a TIFF there may be anything."""
+    shapes, beginnings = (np.array(each.as_tensor()) for each in peeked)
+    doubtful = np.ones(len(shapes), bool)
+    if decoder.channels == 3:
+        large = shapes[:, 0] * shapes[:, 1] > decoder.max_pixels
+        doubtful = large | (shapes[:, 2] > 4) | np.isin(beginnings[:, 0], _TIFF_BEGINNINGS)
+    for row in np.flatnonzero(doubtful).tolist():
+        check_header(decoder, read_header(np.asarray(files[row])))
+    return shapes[:, :2].astype(np.int64)
