@@ -105,6 +105,9 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale", "GaussianBlur"),
     },
 )
+BATCH_TRANSFORMS = Registry(
+    "batch transform", _in("ppcls.config.mixing", "MixupOperator", "CutmixOperator", "OpSampler")
+)
 LOSSES = Registry("loss", _in("ppcls.config.objective", "CELoss"))
 METRICS = Registry("metric", _in("ppcls.config.objective", "TopkAcc"))
 OPTIMIZERS = Registry(

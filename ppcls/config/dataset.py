@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationError
 
 from ppcls.config.fields import Keyed, Spec, problem
+from ppcls.config.mixing import BatchTransforms
 from ppcls.config.transform import ChainError, Transform, check_chain
 from ppcls.registry import TRANSFORMS
 
@@ -43,6 +44,9 @@ class Dataset(Spec):
 
     image_root: str = Field(description="folder of the images")
     transform_ops: Chain = Field(description="what happens to each image, in order")
+    batch_transform_ops: BatchTransforms = Field(
+        (), description="what happens to each training batch as a whole: at most one of these"
+    )
 
 
 class ImageNetDataset(Dataset):

@@ -13,7 +13,7 @@ from ppcls.config import sections
 from ppcls.config.fields import Section, Tagged, problem
 from ppcls.config.input_size import Progressive
 from ppcls.config.optimizer import OptimizerSpec
-from ppcls.config.sampler import DistributedBatchSampler, WeightedSampler
+from ppcls.config.sampler import DistributedBatchSampler, PKSampler, WeightedSampler
 from ppcls.config.transform import Transform, check_chain
 from ppcls.registry import OPTIMIZERS
 
@@ -40,6 +40,7 @@ class Config(Section):
             *_image_problems(self),
             *_sampler_problems(self),
             *_input_size_problems(self),
+            *_mixing_problems(self),
         ]
         if problems:
             raise ValidationError.from_exception_data("Config", problems)
@@ -131,3 +132,23 @@ def _input_size_problems(config: Config) -> Iterator[InitErrorDetails]:
             f"the last size begins with epoch {sizes.epochs[-1]}, but Global.epochs is {epochs}",
             *("DataLoader", "Train", "input_size", "epochs"),
         )
+
+
+def _mixing_problems(config: Config) -> Iterator[InitErrorDetails]:
+    data = config.DataLoader
+    if data.Eval is not None and data.Eval.dataset.batch_transform_ops:
+        yield problem(
+            "evaluation takes the images as they are; remove it",
+            *("DataLoader", "Eval", "dataset", "batch_transform_ops"),
+        )
+    if data.Train is None:
+        return
+    sampler = data.Train.sampler
+    for spec in data.Train.dataset.batch_transform_ops:
+        name = "sample_per_id" if isinstance(sampler, PKSampler) else "batch_size"
+        found = getattr(sampler, name)
+        if found % 2:
+            yield problem(
+                f"expected an even number, for {spec.kind} mixes neighbours two by two, got {found}",
+                *("DataLoader", "Train", "sampler", name),
+            )

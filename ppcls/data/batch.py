@@ -17,7 +17,8 @@ class Batch:
 
     Attributes:
         image: [B, C, H, W] or [B, H, W, C], float32 or float16, on the training device.
-        label: [B] int64, on the training device.
+        label: [B] int64; where images are mixed, [B, classes] float32, rows that sum to 1. On the training
+            device.
         valid: Leading real samples, 0..B; the rows behind them repeat others and count nowhere.
         weight: Factor of this batch's mean loss in its optimizer update: the update's gradient,
             averaged over ranks, is then the mean over all real samples of the update.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
-from ppcls.config.transform import check_chain
+from ppcls.config.transform import Layout, check_chain
 from ppcls.data.batch import Loader
 from ppcls.data.dali_settings import resolve
 from ppcls.data.index import Index, read_index
@@ -12,7 +14,7 @@ from ppcls.data.order import Order
 from ppcls.data.sampler import InOrder
 from ppcls.data.sampler_build import build_sampler
 from ppcls.data.supported import check_dali, check_numpy
-from ppcls.data.transforms import plan_chain
+from ppcls.data.transforms import Op, plan_chain
 from ppcls.errors import UserError
 from ppcls.memory import pipeline_need
 from ppcls.runtime import Runtime
@@ -34,6 +36,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     """
     index = read_index(split.dataset, config.Arch.class_num)
     spec = split.sampler
+    mixing = split.dataset.batch_transform_ops if training else ()
     order = Order(
         sampler=build_sampler(spec, index, runtime.world) if training else InOrder(len(index)),
         batch_size=spec.batch_size,
@@ -42,12 +45,31 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         world=runtime.world,
         drop_last=spec.drop_last and training,
         accumulate=config.Global.update_freq if training else 1,
-        group=spec.group if training else 1,
+        group=math.lcm(spec.group, 2 if mixing else 1) if training else 1,
     )
     if training and order.global_batch > order.size:
         _refuse_small(index, order)
-    ops = plan_chain(split.dataset.transform_ops, "CHW" if config.Arch.data_format == "NCHW" else "HWC")
+    layout: Layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
+    ops = plan_chain(split.dataset.transform_ops, layout)
     chain = f"DataLoader.{'Train' if training else 'Eval'}.dataset.transform_ops"
+    loader = _reader(config, split, runtime, index, order, ops, chain)
+    if not mixing:
+        return loader
+    from ppcls.data.mixed_loader import MixedLoader
+
+    return MixedLoader(loader, mixing[0], config.Arch.class_num, layout)
+
+
+def _reader(
+    config: Config,
+    split: Split,
+    runtime: Runtime,
+    index: Index,
+    order: Order,
+    ops: tuple[Op, ...],
+    chain: str,
+) -> Loader:
+    """Builds the loader that reads the images; ``chain`` is where the YAML has ``ops``."""
     if not config.Global.use_dali:
         check_numpy(ops, chain)
         from ppcls.data.paddle_loader import PaddleLoader

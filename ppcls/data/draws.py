@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     CLASS = 2**32
     IMAGE = 2**32 + 1
     SIZE = 2**32 + 2
+    STEP = 2**33  # and the slots that follow it
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -45,6 +46,11 @@ def _hash(
         if repeats is not None:
             rows ^= _mix(repeats.astype(np.uint64) * _GOLDEN)  # of the first, 0: it changes nothing
         return _mix(rows[:, None] + (slots.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+
+
+def _to_fractions(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    fractions: NDArray[np.float64] = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return fractions
 
 
 def uniforms(
@@ -74,7 +80,13 @@ def keys(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.uint6
 
 def fractions(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.float64]:
     """Draws a number in [0, 1), a multiple of 2^-53, for each of ``range(size)``: [size] float64."""
-    return (keys(seed, epoch, size, purpose) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return _to_fractions(keys(seed, epoch, size, purpose))
+
+
+def step_fractions(seed: int, epoch: int, step: int, count: int) -> NDArray[np.float64]:
+    """Draws numbers for a step of all ranks: [count] float64 in [0, 1), multiples of 2^-53."""
+    slots = np.arange(Purpose.STEP, Purpose.STEP + count, dtype=np.int64)
+    return _to_fractions(_hash(seed, epoch, np.asarray([step], np.int64), slots)[0])
 
 
 def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:

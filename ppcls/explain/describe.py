@@ -41,6 +41,10 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Desc
     feeder = f"DALI on {where}" if config.Global.use_dali else "paddle.io, by numpy on the CPU"
     if split.input_size is not None:
         facts["size"] = f"changes by {named(split.input_size)}; below, that of the first batch"
+    if split.dataset.batch_transform_ops:
+        facts["mixing"] = (
+            f"{named(split.dataset.batch_transform_ops[0])}: two neighbours of the batch at a time"
+        )
     stages = _stages(loader)
     shown = {each.split(" ")[0] for stage in stages for each in stage.transforms}
     dropped = [
@@ -54,8 +58,11 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Desc
 
 
 def _stages(loader: Loader) -> list[Stage]:
+    from ppcls.data.mixed_loader import MixedLoader
     from ppcls.data.paddle_loader import PaddleLoader
 
+    if isinstance(loader, MixedLoader):
+        return _stages(loader.loader)
     if isinstance(loader, PaddleLoader):
         from ppcls.explain.numpy_trace import trace_numpy
 

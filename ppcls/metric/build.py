@@ -33,7 +33,7 @@ class Metrics:
 
         Args:
             logits: [B, C], any floating dtype.
-            label: [B] int64.
+            label: [B] int64, or [B, C] float; see `Batch`.
 
         Returns:
             [len(names)] int64, on the device of ``logits``.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.data.draws import Purpose, fractions, keys, permutation, uniforms
+from ppcls.data.draws import Purpose, fractions, keys, permutation, step_fractions, uniforms
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -91,6 +91,12 @@ def test_known_values() -> None:
     assert (uniforms(42, 7, np.array([123456]), 3) * 2**24).tolist() == [[13875094, 13921333, 5477003]]
     assert permutation(0, 0, 10).tolist() == [9, 6, 5, 2, 4, 7, 1, 0, 8, 3]
     assert permutation(42, 7, 10).tolist() == [0, 4, 2, 8, 9, 6, 3, 5, 1, 7]
+
+
+@given(SEEDS, EPOCHS, st.integers(0, 2**40), st.integers(1, 6))
+def test_a_steps_numbers_are_the_reference(seed: int, epoch: int, step: int, count: int) -> None:
+    expected = [(reference(seed, epoch, step, 2**33 + slot) >> 11) * 2.0**-53 for slot in range(count)]
+    assert step_fractions(seed, epoch, step, count).tolist() == expected
 
 
 @given(SEEDS, EPOCHS, INDICES, st.integers(1, 6), st.randoms(use_true_random=False))

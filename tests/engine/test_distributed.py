@@ -32,16 +32,17 @@ def run(script: Path, *arguments: str, ranks: int = 1, logs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("use_dali", "sampler"),
+    ("use_dali", "sampler", "mixing"),
     [
-        (True, {"name": "DistributedBatchSampler"}),
-        (True, {"name": "PKSampler", "sample_per_id": 2}),
-        (False, {"name": "RepeatedAugSampler", "num_repeats": 2}),
+        (True, {"name": "DistributedBatchSampler"}, []),
+        (True, {"name": "PKSampler", "sample_per_id": 2}, []),
+        (False, {"name": "RepeatedAugSampler", "num_repeats": 2}, []),
+        (True, {"name": "DistributedBatchSampler"}, [{"MixupOperator": {"alpha": 1.0}}]),
     ],
-    ids=["dali", "dali-identities", "paddle.io-repeated"],
+    ids=["dali", "dali-identities", "paddle.io-repeated", "dali-mixed"],
 )
 def test_two_ranks_train_and_evaluate_as_one(
-    make_yaml: Callable[..., Path], tmp_path: Path, use_dali: bool, sampler: dict[str, Any]
+    make_yaml: Callable[..., Path], tmp_path: Path, use_dali: bool, sampler: dict[str, Any], mixing: list[Any]
 ) -> None:
     # 26 images in global batches of 8 and updates of 2 batches: the last batch has 1 image a rank, or 2 and
     # none where two have to stay together
@@ -53,6 +54,7 @@ def test_two_ranks_train_and_evaluate_as_one(
         "Optimizer__clip_norm": 5.0,
         "EMA__decay": 0.5,
         "Metric__Train": [{"TopkAcc": {"topk": 1}}],
+        "DataLoader__Train__dataset__batch_transform_ops": mixing,
     }
     one = make_yaml("one", **common, DataLoader__Train__sampler={**sampler, "batch_size": 8, "shuffle": True})
     two = make_yaml("two", **common, DataLoader__Train__sampler={**sampler, "batch_size": 4, "shuffle": True})

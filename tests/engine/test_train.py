@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from linear_run import build as build_linear
 from small_net import Net, assert_equal, build_net, content
 
 from ppcls.config.load import load_config, validate
 from ppcls.config.schema import Config
 from ppcls.data.class_names import LABEL_LIST, read_class_names
+from ppcls.data.digits import make_digits
 from ppcls.engine import train as module
 from ppcls.engine.state import TrainState
 from ppcls.engine.train import train
@@ -110,6 +112,45 @@ def test_a_real_network_learns(make_config: Callable[..., Config], cpu: Runtime,
     records = read_records(tmp_path / "run" / "metrics.jsonl")
     shares = [each.metrics["top1"] for each in records if isinstance(each, StepRecord) and each.epoch > 3]
     assert np.mean(shares) > 0.5  # of four classes, of which guesses hit a quarter
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits") / "digits"
+    make_digits(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "mixing",
+    [
+        {"MixupOperator": {"alpha": 0.8}},
+        {"OpSampler": {"MixupOperator": {"prob": 0.4}, "CutmixOperator": {"prob": 0.4}}},
+    ],
+    ids=["Mixup", "OpSampler"],
+)
+def test_a_model_learns_from_mixed_digits(
+    make: Callable[..., Config], cpu: Runtime, digits: Path, monkeypatch: pytest.MonkeyPatch, mixing: Any
+) -> None:
+    monkeypatch.setitem(ARCHITECTURES._entries, "Linear", build_linear)
+    splits = {
+        f"DataLoader__{split}__dataset__{key}": str(digits / value)
+        for split, listing in (("Train", "train_list.txt"), ("Eval", "val_list.txt"))
+        for key, value in (("image_root", "."), ("cls_label_path", listing))
+    }
+    chain = [{"DecodeImage": None}, {"ResizeImage": {"size": 16}}, {"NormalizeImage": None}]
+    state = run(
+        make(
+            Arch={"name": "Linear", "class_num": 10},
+            **splits,
+            DataLoader__Train__dataset__transform_ops=chain,
+            DataLoader__Train__dataset__batch_transform_ops=[mixing],
+            DataLoader__Train__sampler__batch_size=32,
+        ),
+        cpu,
+    )
+    assert state.best is not None
+    assert state.best > 0.8
 
 
 def test_the_same_config_gives_the_same_bits(make: Callable[..., Config], cpu: Runtime) -> None:
