@@ -7,7 +7,8 @@ import functools
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ppcls.config.load import dump_config, load_config
@@ -109,9 +110,10 @@ def _explain_data(config: Config, run: Runtime, picture: Path) -> None:
     from ppcls.explain.table import print_descriptions
 
     described = describe(config, run)
-    print_descriptions(described, sys.stdout)
     draw_descriptions(described, picture)
-    sys.stdout.write(f"drawn as {picture}\n")
+    with _to_reader():
+        print_descriptions(described, sys.stdout)
+        sys.stdout.write(f"drawn as {picture}\n")
 
 
 @command
@@ -217,9 +219,16 @@ def _need_one_process(run: Runtime) -> None:
 
 
 def _say(text: str) -> None:
-    """Writes to stdout; ends the tool quietly where the reader, such as ``head``, has seen enough."""
-    try:
+    """Writes to stdout; see `_to_reader`."""
+    with _to_reader():
         sys.stdout.write(text)
+
+
+@contextmanager
+def _to_reader() -> Iterator[None]:
+    """Ends the tool quietly where the reader of stdout, such as ``head``, has seen enough."""
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush at exit

@@ -174,6 +174,18 @@ def test_explain_data_trains_nothing(
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["pipeline.png"]
 
 
+def test_explain_data_of_a_broken_pipe(config: Path, tmp_path: Path) -> None:
+    """The reader may leave; the picture is drawn."""
+    command = (
+        f"{sys.executable} {TOOLS}/train.py -c {config} --explain-data -o Arch.name=ResNet18 | head -n 1"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout == "DataLoader.Train: DALI on the CPU\n"
+    assert "Traceback" not in done.stderr
+    assert "error" not in done.stderr
+    assert (tmp_path / "run" / "pipeline.png").is_file()
+
+
 # Data
 
 

@@ -128,6 +128,6 @@ def _decided(spec: Transform) -> str:
     own = decide.dispatch(type(spec))
     if own is decide.dispatch(object):
         return ""
-    text = (own.__doc__ or "").split("\n")[0].rstrip(".")
+    text = (own.__doc__ or "").split("\n")[0].rstrip(".").replace("`", "")
     numbers = f" ({spec.draws} random number{'s' if spec.draws > 1 else ''})" if spec.draws else ""
     return f"{text}{numbers}"

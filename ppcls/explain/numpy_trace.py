@@ -10,6 +10,7 @@ from typing import Any
 
 import cv2
 from numpy.typing import NDArray
+from PIL import Image
 
 from ppcls.data.draws import uniforms
 from ppcls.data.input_size import at_size, size_at
@@ -59,7 +60,8 @@ def _library_calls() -> Iterator[dict[str, None]]:
             module = str(frame.f_globals.get("__name__", ""))
             caller = str(frame.f_back.f_globals.get("__name__", ""))
             function = frame.f_code.co_name
-            if module.startswith("PIL.") and caller.startswith("ppcls.") and not function.startswith("_"):
+            asked = function.startswith("_") or isinstance(getattr(Image.Image, function, None), property)
+            if module.startswith("PIL.") and caller.startswith("ppcls.") and not asked:
                 calls[f"{module}.{function}"] = None
 
     before = sys.getprofile()

@@ -73,7 +73,7 @@ def _header(described: Description) -> list[_Text]:
     return [
         _Text(described.split, size=14, weight="bold"),
         _Text(described.feeder, size=10.5, weight="bold", colour=_GREY),
-        *(_Text(line, colour=_GREY) for fact in facts for line in _fold(fact, 88)),
+        *(_Text(line, colour=_GREY) for fact in facts for line in _fold(fact, 94)),
     ]
 
 
@@ -89,10 +89,10 @@ def _box(stage: Stage) -> _Box:
         name, _, parameters = rest.partition(" ")
         label = f"{place}] {name}" if place else name
         lines.append(_Text(label, weight="bold", size=10))
-        lines += [_Text(line, colour=_GREY, size=8.5) for line in _fold(parameters, 92)]
+        lines += [_Text(line, colour=_GREY, size=8.5) for line in _fold(parameters, 100)]
     if stage.fused:
         lines.append(_Text(f"fused: {stage.fused}", colour="#a2541a", size=8.5))
-    lines += [_Text(line, style="italic", size=8.5) for line in _fold(stage.decided, 92)]
+    lines += [_Text(line, style="italic", size=8.5) for line in _fold(stage.decided, 106)]
     return _Box(tuple(lines), stage.operators)
 
 
