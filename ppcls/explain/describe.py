@@ -10,7 +10,7 @@ from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.data.dali_settings import resolve
 from ppcls.data.order import Order
-from ppcls.explain.description import Description, Stage, named
+from ppcls.explain.description import Description, Operator, Stage, named
 from ppcls.runtime import Runtime
 
 
@@ -41,11 +41,12 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Desc
     feeder = f"DALI on {where}" if config.Global.use_dali else "paddle.io, by numpy on the CPU"
     if split.input_size is not None:
         facts["size"] = f"changes by {named(split.input_size)}; below, that of the first batch"
-    if split.dataset.batch_transform_ops:
-        facts["mixing"] = (
-            f"{named(split.dataset.batch_transform_ops[0])}: two neighbours of the batch at a time"
-        )
     stages = _stages(loader)
+    if split.dataset.batch_transform_ops:
+        mixed = Operator("mix_images", runtime.device, f"{list(batch.image.shape)} {layout}")
+        spec = named(split.dataset.batch_transform_ops[0])
+        decided = "Whether and how much, of a batch: each image with its neighbour, and their labels"
+        stages.append(Stage((f"[batch] {spec}",), (mixed,), decided))
     shown = {each.split(" ")[0] for stage in stages for each in stage.transforms}
     dropped = [
         f"[{position}] {spec.kind}"

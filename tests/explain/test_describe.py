@@ -115,6 +115,16 @@ def test_a_size_that_changes(make: Any, use_dali: bool) -> None:
     assert WINDOW in crop.decided
 
 
+@pytest.mark.parametrize("use_dali", [True, False])
+def test_mixing(make: Any, use_dali: bool) -> None:
+    mixing = "DataLoader.Train.dataset.batch_transform_ops=[MixupOperator: {alpha: 0.2}]"
+    train, evaluation = describe(make("quickstart", mixing, f"Global.use_dali={use_dali}"), Runtime())
+    assert train.stages[-1].transforms == ("[batch] MixupOperator alpha=0.2",)
+    assert train.stages[-1].operators == (Operator("mix_images", "cpu", "[4, 3, 32, 32] NCHW"),)
+    assert train.facts["batch"].endswith("labels [4, 10] float32")
+    assert "batch" not in evaluation.stages[-1].transforms[0]
+
+
 def test_a_split_that_does_not_run_is_left_out(make: Any) -> None:
     described = describe(make("quickstart", "Global.eval_during_train=False"), Runtime())
     assert [each.split for each in described] == ["DataLoader.Train"]
