@@ -26,9 +26,10 @@ from ppcls.config.dataset import ImageFolderDataset, ImageNetDataset
 from ppcls.config.transform import ImageState
 from ppcls.data.dali_loader import DaliLoader
 from ppcls.data.dali_ops import Device, Place, lower
+from ppcls.data.dali_ops.operators import nodes_between, operator_device
 from ppcls.data.dali_ops.policies import dali_suite
 from ppcls.data.dali_settings import DaliSettings
-from ppcls.data.decisions import decide
+from ppcls.data.decisions import Decided, count_decisions, decide
 from ppcls.data.draws import uniforms
 from ppcls.data.index import Index, read_index
 from ppcls.data.numpy_ops import apply
@@ -60,8 +61,12 @@ def draws_of(spec: Policy, count: int) -> NDArray[np.float32]:
     return uniforms(7, 0, np.arange(count), spec.draws)
 
 
-def decided_of(spec: Policy, count: int) -> tuple[NDArray[np.int32], ...]:
-    return decide(spec, draws_of(spec, count), np.full([count, 2], 9))
+def chosen_of(spec: Policy, count: int) -> tuple[NDArray[np.int32], ...]:
+    return decide(spec, draws_of(spec, count), np.full([count, 2], 9))[:3]
+
+
+def sides_of(spec: Policy, images: Images) -> tuple[NDArray[np.float32], ...]:
+    return spec.sides_for_translation(np.array([image.shape[:2] for image in images]))
 
 
 # Tables
@@ -123,6 +128,7 @@ def test_options() -> None:
     assert AutoAugment().suite["translate_y"].high == 150 / 331
     assert TrivialAugment().translation == (32, False)
     assert TrivialAugment(max_translate_rel=0.25).translation == (0.25, True)
+    assert list(map(count_decisions, SPECS)) == [4, 3, 4, 3, 4, 4, 3, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +178,7 @@ def test_what_it_works_on() -> None:
 
 @pytest.mark.parametrize("spec", SPECS, ids=name_of)
 def test_choices_are_within_bounds(spec: Policy) -> None:
-    operations, bins, negated = decided_of(spec, 2000)
+    operations, bins, negated = chosen_of(spec, 2000)
     for each in (operations, bins, negated):
         assert each.dtype == np.int32
         assert each.shape == (2000, len(spec.stages))
@@ -187,8 +193,10 @@ def test_an_image_is_decided_alone_as_in_a_batch(number: int, count: int, draw: 
     spec = SPECS[number]
     at = draw.draw(st.integers(0, count - 1))
     draws = draws_of(spec, count)
-    batch = decide(spec, draws, np.full([count, 2], 50))
-    alone = decide(spec, draws[at : at + 1], np.full([1, 2], 7))
+    sides = np.arange(1, 2 * count + 1).reshape(count, 2)
+    batch, alone = decide(spec, draws, sides), decide(spec, draws[at : at + 1], sides[at : at + 1])
+    for each in batch[3:]:
+        np.testing.assert_array_equal(each, sides)
     for one, all_ in zip(alone, batch, strict=True):
         np.testing.assert_array_equal(one[0], all_[at])
 
@@ -201,7 +209,7 @@ def check_frequencies(found: NDArray[Any], expected: NDArray[np.float64]) -> Non
 
 @pytest.mark.parametrize("spec", [RandAugment(), TrivialAugment()], ids=name_of)
 def test_operations_and_signs_are_equally_likely(spec: Policy) -> None:
-    operations, bins, negated = decided_of(spec, 30000)
+    operations, bins, negated = chosen_of(spec, 30000)
     check_frequencies(operations, np.full(14, 1 / 14))
     check_frequencies(negated, np.full(2, 1 / 2))
     if isinstance(spec, RandAugment):
@@ -215,7 +223,7 @@ def test_operations_and_signs_are_equally_likely(spec: Policy) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_pairs_are_equally_likely_and_applied_as_probable(name: PolicyName) -> None:
     spec = AutoAugment(policy=name)
-    operations, bins, negated = decided_of(spec, 30000)
+    operations, bins, negated = chosen_of(spec, 30000)
     check_frequencies(negated, np.full(2, 1 / 2))
     for stage, names in enumerate(spec.stages):
         steps = [pair[stage] for pair in POLICIES[name] if stage < len(pair)]
@@ -241,14 +249,14 @@ def pictures() -> Images:
     return [*(np.ascontiguousarray(each) for each in cut), np.full([20, 30, 3], 77, np.uint8)]
 
 
-def by_dali(spec: Policy, images: Images, decided: tuple[NDArray[np.int32], ...], device: Device) -> Images:
-    pipeline = Pipeline(
-        batch_size=len(images), num_threads=2, device_id=0 if device == "gpu" else None, exec_dynamic=True
-    )
+def by_dali(spec: Policy, images: Images, decided: Decided, device: Device, dynamic: bool = True) -> Images:
+    device_id = 0 if device == "gpu" else None
+    pipeline = Pipeline(batch_size=len(images), num_threads=2, device_id=device_id, exec_dynamic=dynamic)
     with pipeline:
-        fed = fn.external_source(lambda: [images, *decided], num_outputs=4, batch=True)
-        node = fn.reshape(fed[0], layout="HWC")
-        place = Place(device, callbacks=False, decided=tuple(fed[1:]))
+        inputs = [images, *decided]
+        node, *nodes = fn.external_source(lambda: inputs, num_outputs=len(inputs), batch=True)
+        node = fn.reshape(node, layout="HWC")
+        place = Place(device, callbacks=False, decided=tuple(nodes))
         node = lower(spec, node.gpu() if device == "gpu" else node, place)
         pipeline.set_outputs(fn.flip(node, horizontal=1))  # the graph goes on without conditionals
     pipeline.build()
@@ -272,7 +280,8 @@ def every_choice(spec: Policy) -> Iterator[tuple[str, list[list[int]]]]:
 def compare_operations(spec: Policy, pictures: Images, device: Device) -> None:
     names, choices = zip(*every_choice(spec), strict=True)
     rows = np.repeat(np.array(choices, np.int32), len(pictures), axis=0)  # [choices and pictures, stages, 3]
-    images, decided = pictures * len(choices), tuple(np.ascontiguousarray(np.moveaxis(rows, 2, 0)))
+    images = pictures * len(choices)
+    decided = (*np.ascontiguousarray(np.moveaxis(rows, 2, 0)), *sides_of(spec, images))
     found = by_dali(spec, images, decided, device)
     for row, (image, got) in enumerate(zip(images, found, strict=True)):
         wanted = apply(spec, image, tuple(each[row] for each in decided))
@@ -302,11 +311,11 @@ def test_operations_on_a_gpu(spec: Policy, pictures: Images) -> None:
     compare_operations(spec, pictures, "gpu")
 
 
-def compare_policy(spec: Policy, pictures: Images, device: Device) -> None:
+def compare_policy(spec: Policy, pictures: Images, device: Device, dynamic: bool = True) -> None:
     """Compares several operations in a row, which may multiply a difference of one level."""
     images = pictures * 12
-    decided = decided_of(spec, len(images))
-    for index, got in enumerate(by_dali(spec, images, decided, device)):
+    decided = (*chosen_of(spec, len(images)), *sides_of(spec, images))
+    for index, got in enumerate(by_dali(spec, images, decided, device, dynamic)):
         wanted = apply(spec, images[index], tuple(each[index] for each in decided))
         assert got.shape == wanted.shape
         assert np.abs(wanted.astype(int) - got).mean() < 1
@@ -321,6 +330,30 @@ def test_policies_on_the_cpu(spec: Policy, pictures: Images) -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=name_of)
 def test_policies_on_a_gpu(spec: Policy, pictures: Images) -> None:
     compare_policy(spec, pictures, "gpu")
+
+
+def test_policies_by_the_static_executor(pictures: Images) -> None:
+    compare_policy(SPECS[0], pictures, "cpu", dynamic=False)
+
+
+@pytest.mark.gpu
+def test_policies_by_the_static_executor_on_a_gpu(pictures: Images) -> None:
+    compare_policy(SPECS[0], pictures, "gpu", dynamic=False)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=name_of)
+def test_a_graph_for_a_gpu_takes_nothing_back_from_it(spec: Policy) -> None:
+    """The static executor refuses it, and the dynamic one would wait for the GPU."""
+    with Pipeline(batch_size=1, num_threads=1, device_id=0, exec_dynamic=False):
+        outputs = 1 + count_decisions(spec)
+        node, *nodes = fn.external_source(lambda: None, num_outputs=outputs, batch=True)
+        pixels = fn.reshape(node, layout="HWC").gpu()
+        augmented = lower(spec, pixels, Place("gpu", decided=tuple(nodes)))
+        added = nodes_between(augmented, [pixels, *nodes])
+    assert augmented.device == "gpu"
+    for each in added:
+        inputs = {node.device for node in each.source.inputs}
+        assert operator_device(each) == "gpu" or inputs <= {"cpu"}
 
 
 PILLOW: list[tuple[str, float, Callable[[Image.Image], Image.Image]]] = [
@@ -368,10 +401,10 @@ def test_what_is_uncovered_is_filled(pictures: Images) -> None:
 def test_the_rest_of_a_graph_is_as_without_a_policy(pictures: Images) -> None:
     """What is borrowed of ``pipeline_def(enable_conditionals=True)`` ends with the policy."""
     spec = TrivialAugment()
-    fed = [pictures, *decided_of(spec, len(pictures))]
+    fed = [pictures, *chosen_of(spec, len(pictures)), *sides_of(spec, pictures)]
     pipeline = Pipeline(batch_size=len(pictures), num_threads=2, device_id=None, exec_dynamic=True)
     with warnings.catch_warnings(record=True) as seen, pipeline:
-        images, *decided = fn.external_source(lambda: fed, num_outputs=4, batch=True)
+        images, *decided = fn.external_source(lambda: fed, num_outputs=len(fed), batch=True)
         images, untouched = fn.reshape(images, layout="HWC"), fn.reshape(images, layout="HWC")
         augmented = lower(spec, images, Place("cpu", callbacks=False, decided=tuple(decided)))
         pipeline.set_outputs(fn.flip(augmented), fn.flip(untouched))

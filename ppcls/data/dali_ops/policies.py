@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import singledispatch
 from typing import Any
 
-from nvidia.dali import Pipeline, types
+from nvidia.dali import Pipeline
 from nvidia.dali import pipeline as dali_pipeline
 from nvidia.dali._utils import dali_trace
 from nvidia.dali.auto_aug import augmentations, auto_augment, rand_augment, trivial_augment
@@ -24,9 +24,9 @@ Operator = Any  # an Augmentation of nvidia.dali.auto_aug
 @numpy_on_cpu
 def _(spec: Policy, node: Any, place: Place) -> Node:
     suite = dali_suite(spec)
-    operations, bins, negated = place.decided
+    operations, bins, negated, *sides = place.decided
+    options = {"shape": sides[0]} if sides else {}
     with _conditionals(node, *place.decided) as select_each:
-        options = {"shape": node.shape(dtype=types.FLOAT)} if spec.translation[1] else {}
         for stage, names in enumerate(spec.stages):
             node = select_each(
                 [suite[name] for name in names],
@@ -49,8 +49,7 @@ def dali_suite(spec: Policy) -> Mapping[str, Operator]:
 @dali_suite.register
 def _(spec: AutoAugment) -> Mapping[str, Operator]:
     make = getattr(auto_augment, f"get_{spec.policy}_policy")
-    translates = any(name.startswith("translate") for names in spec.stages for name in names)
-    policy = make(**_translation(spec)) if translates else make()
+    policy = make(**_translation(spec)) if spec.translates else make()
     return {**policy.augmentations, "identity": augmentations.identity}
 
 

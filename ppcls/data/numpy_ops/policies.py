@@ -24,7 +24,7 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 @apply.register
 def _(spec: Policy, image: np.ndarray, decided: Decided) -> Image:
     suite, relative = spec.suite, spec.translation[1]
-    for names, operation, number, negated in zip(spec.stages, *decided, strict=True):
+    for names, operation, number, negated in zip(spec.stages, *decided[:3], strict=True):
         augmentation = suite[names[operation]]
         magnitude = float(augmentation.magnitudes(spec.bins)[number])
         if augmentation.signed and negated:

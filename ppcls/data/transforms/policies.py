@@ -44,7 +44,8 @@ class Policy(Transform):
     """What the three have in common; they work on 8-bit RGB images of any size, and leave the size.
 
     Their decisions are three arrays [N, stages] int32: the operation, as a position in the stage's list of
-    `stages`; the bin of its magnitude; and 1 where a magnitude that has a sign is negated.
+    `stages`; the bin of its magnitude; and 1 where a magnitude that has a sign is negated. Where a
+    translation is a share of the side, a fourth, [N, 2] float32, has heights and widths.
     """
 
     furthest_share: ClassVar[float | None] = None
@@ -85,6 +86,16 @@ class Policy(Transform):
             return self.furthest_share, True
         assert self.furthest_pixels is not None
         return float(self.furthest_pixels), False
+
+    def sides_for_translation(self, sides: Sides) -> tuple[NDArray[np.float32], ...]:
+        """Returns the images' heights and widths as the fourth decision, or nothing."""
+        needed = self.translates and self.translation[1]
+        return (sides.astype(np.float32, order="C"),) if needed else ()
+
+    @property
+    def translates(self) -> bool:
+        """Whether any of its operations is a translation."""
+        return any(name.startswith("translate") for names in self.stages for name in names)
 
     @property
     def suite(self) -> Mapping[str, Augmentation]:
@@ -135,13 +146,13 @@ class AutoAugment(Policy):
 
 @decide.register
 def _(spec: AutoAugment, draws: Draws, sides: Sides) -> Decided:
-    """Operation, bin and sign as `Policy` says, of a pair whose parts are applied or not."""
+    """Operation, bin, sign and sides as `Policy` says, of a pair whose parts are applied or not."""
     table = as_table(spec.policy)
     pair = _pick(draws[:, 0], len(table.operation))
     applied = draws[:, 1:3] < table.probability[pair]
     nothing = [len(names) - 1 for names in spec.stages]
     operation = np.where(applied, table.operation[pair], np.array(nothing, np.int32))
-    return operation, table.bin[pair], _coin(draws[:, 3:5])
+    return operation, table.bin[pair], _coin(draws[:, 3:5]), *spec.sides_for_translation(sides)
 
 
 class RandAugment(Policy):
@@ -189,9 +200,10 @@ class RandAugment(Policy):
 
 @decide.register
 def _(spec: RandAugment, draws: Draws, sides: Sides) -> Decided:
-    """Operation, bin and sign as `Policy` says, of each layer."""
+    """Operation, bin, sign and sides as `Policy` says, of each layer."""
     operation = _pick(draws[:, 0::2], len(spec.operations))
-    return operation, np.full_like(operation, spec.magnitude), _coin(draws[:, 1::2])
+    bins = np.full_like(operation, spec.magnitude)
+    return operation, bins, _coin(draws[:, 1::2]), *spec.sides_for_translation(sides)
 
 
 class TrivialAugment(Policy):
@@ -220,5 +232,6 @@ class TrivialAugment(Policy):
 
 @decide.register
 def _(spec: TrivialAugment, draws: Draws, sides: Sides) -> Decided:
-    """Operation, bin and sign as `Policy` says."""
-    return _pick(draws[:, :1], len(spec.operations)), _pick(draws[:, 1:2], spec.bins), _coin(draws[:, 2:])
+    """Operation, bin, sign and sides as `Policy` says."""
+    operation, bins = _pick(draws[:, :1], len(spec.operations)), _pick(draws[:, 1:2], spec.bins)
+    return operation, bins, _coin(draws[:, 2:]), *spec.sides_for_translation(sides)
