@@ -120,6 +120,8 @@ def named(spec: Spec) -> str:
 def _short(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_short, value))})"
+    if isinstance(value, dict):
+        return f"({', '.join(f'{key}={_short(each)}' for key, each in value.items())})"
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 

@@ -164,12 +164,3 @@ def test_devices_on_a_gpu(make: Any, name: str) -> None:
     }
     assert "on GPU 0, labels" in train.facts["batch"]
     assert operators(train)[2].output == VARIED
-
-
-@pytest.mark.parametrize("use_dali", [True, False])
-def test_mixed_batches(make: Any, use_dali: bool) -> None:
-    mixing = "DataLoader.Train.dataset.batch_transform_ops=[MixupOperator: {alpha: 0.2}]"
-    train, _ = describe(make("quickstart", mixing, f"Global.use_dali={use_dali}"), Runtime())
-    assert train.facts["mixing"] == "MixupOperator alpha=0.2: two neighbours of the batch at a time"
-    assert train.facts["batch"].endswith("labels [4, 10] float32")
-    assert names(train)[0] == ["read"]
