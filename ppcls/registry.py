@@ -81,7 +81,19 @@ ARCHITECTURES = Registry(
     "architecture",
     _in("ppcls.arch.resnet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"),
 )
-DATASETS = Registry("dataset", _in("ppcls.config.dataset", "ImageNetDataset", "ImageFolderDataset"))
+DATASETS = Registry(
+    "dataset",
+    _in(
+        "ppcls.config.dataset",
+        "ImageNetDataset",
+        "ImageFolderDataset",
+        "WebDataset",
+        "TFRecordDataset",
+        "RecordIODataset",
+        "LMDBDataset",
+        "PythonDataset",
+    ),
+)
 INPUT_SIZES = Registry("schedule of image sizes", _in("ppcls.config.input_size", "MultiScale", "Progressive"))
 SAMPLERS = Registry(
     "sampler",
@@ -105,6 +117,7 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale", "GaussianBlur"),
     },
 )
+SOURCES = Registry("Python source", {})  # filled by the user's code
 BATCH_TRANSFORMS = Registry(
     "batch transform", _in("ppcls.config.mixing", "MixupOperator", "CutmixOperator", "OpSampler")
 )

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from ppcls.config.fields import Keyed, Spec, problem
+from ppcls.config.fields import Index, Keyed, Spec, problem
 from ppcls.config.mixing import BatchTransforms
 from ppcls.config.transform import ChainError, Transform, check_chain
-from ppcls.registry import TRANSFORMS
+from ppcls.registry import SOURCES, TRANSFORMS, nearest
 
 
 def _check(specs: tuple[Transform, ...]) -> tuple[Transform, ...]:
@@ -40,23 +40,102 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", "
 
 
 class Dataset(Spec):
-    """Labelled images on disk."""
+    """Labelled images."""
 
-    image_root: str = Field(description="folder of the images")
     transform_ops: Chain = Field(description="what happens to each image, in order")
     batch_transform_ops: BatchTransforms = Field(
         (), description="what happens to each training batch as a whole: at most one of these"
     )
 
+    @property
+    def place(self) -> str:
+        """Where the images are, for people."""
+        raise NotImplementedError(f"{self.kind} does not say where its images are")
 
-class ImageNetDataset(Dataset):
+
+class FileDataset(Dataset):
+    """Images that are files of their own."""
+
+    image_root: str = Field(description="folder of the images")
+
+    @property
+    def place(self) -> str:
+        """The folder."""
+        return self.image_root
+
+
+class ImageNetDataset(FileDataset):
     """Images named in a list file: one ``path label`` a line, the path below ``image_root``."""
 
     cls_label_path: str = Field(description="the list file")
     delimiter: str = Field(" ", min_length=1, description="between path and label; a path may contain it")
 
 
-class ImageFolderDataset(Dataset):
+class ImageFolderDataset(FileDataset):
     """One sub-folder a class, as torchvision reads it; labels follow the folders' sorted names."""
 
     extensions: tuple[str, ...] = Field(IMAGE_EXTENSIONS, description="endings of image files, in lower case")
+
+
+class RecordDataset(Dataset):
+    """Images in the files of a container, with their labels."""
+
+    paths: tuple[str, ...] = Field(
+        min_length=1,
+        description="files, or patterns such as `train-*.tar`, taken in the order of their names",
+    )
+
+    @property
+    def place(self) -> str:
+        """The files."""
+        return ", ".join(self.paths)
+
+
+class IndexedDataset(RecordDataset):
+    """A container that needs an index file for each of its files; `tools/dataset.py index` writes them."""
+
+    index_paths: tuple[str, ...] | None = Field(
+        None, description="DALI's index files, in the order of `paths`; by default beside, ending in `.idx`"
+    )
+
+
+class WebDataset(IndexedDataset):
+    """Tar files of images and labels, ``0007.jpg`` beside ``0007.cls``."""
+
+    extensions: tuple[str, ...] = Field(IMAGE_EXTENSIONS, description="endings of image files, in lower case")
+
+
+class TFRecordDataset(IndexedDataset):
+    """TFRecord files with ``image/encoded`` and ``image/class/label``, as TensorFlow's ImageNet has them."""
+
+    first_label: Index = Field(0, description="label of the first class; 1 in TensorFlow's ImageNet")
+
+
+class RecordIODataset(IndexedDataset):
+    """MXNet's RecordIO files with image headers, as im2rec writes them."""
+
+
+class LMDBDataset(RecordDataset):
+    """LMDB folders as Caffe2 fills them: an encoded image and an int32 label a key."""
+
+
+def _known_source(name: str) -> str:
+    if name not in SOURCES:
+        raise ValueError(
+            f"unknown Python source '{name}'{nearest(name, list(SOURCES))}; "
+            "ppcls.data.python_source.register_source makes it known, before the config is loaded"
+        )
+    return name
+
+
+class PythonDataset(Dataset):
+    """Images of a Python object, see ``examples/python_source.py``."""
+
+    source: Annotated[str, AfterValidator(_known_source)] = Field(
+        description="name that the object's factory is registered under"
+    )
+
+    @property
+    def place(self) -> str:
+        """The name."""
+        return self.source

@@ -8,8 +8,26 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.dataset import Dataset, ImageFolderDataset, ImageNetDataset
+from ppcls.config.dataset import (
+    Dataset,
+    ImageFolderDataset,
+    ImageNetDataset,
+    IndexedDataset,
+    LMDBDataset,
+    PythonDataset,
+    RecordDataset,
+    RecordIODataset,
+    TFRecordDataset,
+    WebDataset,
+)
 from ppcls.data.file_index import read_folder, read_list
+from ppcls.data.python_source import read_source
+from ppcls.data.record_index import read_records
+from ppcls.data.records.lmdb import LMDBFormat
+from ppcls.data.records.recordio import RecordIOFormat
+from ppcls.data.records.shard import Format
+from ppcls.data.records.tfrecord import TFRecordFormat
+from ppcls.data.records.webdataset import WebDatasetFormat
 
 
 class Index(Protocol):
@@ -60,4 +78,22 @@ def read_index(dataset: Dataset, class_num: int) -> Index:
             return read_list(Path(dataset.image_root), listing, dataset.delimiter, class_num)
         case ImageFolderDataset():
             return read_folder(Path(dataset.image_root), dataset.extensions, class_num)
+        case RecordDataset():
+            indexes = dataset.index_paths if isinstance(dataset, IndexedDataset) else None
+            return read_records(_container(dataset), dataset.paths, indexes, class_num)
+        case PythonDataset():
+            return read_source(dataset.source, class_num)
     raise TypeError(f"no index of a {dataset.kind}")
+
+
+def _container(dataset: RecordDataset) -> Format:
+    match dataset:
+        case WebDataset():
+            return WebDatasetFormat(dataset.extensions)
+        case TFRecordDataset():
+            return TFRecordFormat(dataset.first_label)
+        case RecordIODataset():
+            return RecordIOFormat()
+        case LMDBDataset():
+            return LMDBFormat()
+    raise TypeError(f"no container of a {dataset.kind}")

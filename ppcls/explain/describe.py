@@ -32,7 +32,7 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Desc
     where = "the CPU" if runtime.device_id is None else f"GPU {runtime.device_id}"
     layout = config.Arch.data_format
     facts = {
-        "data": f"{split.dataset.kind} {split.dataset.image_root}",
+        "data": f"{split.dataset.kind} {split.dataset.place}",
         "sampler": _sampler(split, loader.order),
         "DALI" if config.Global.use_dali else "workers": _feeder(config, split, runtime),
         "batch": f"{list(batch.image.shape)} {layout} {_dtype(batch.image)} on {where}, "

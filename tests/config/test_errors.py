@@ -16,6 +16,7 @@ from ppcls.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 OPS = "DataLoader.Train.dataset.transform_ops"
+CHAIN = "[DecodeImage, {ResizeImage: {size: 32}}, NormalizeImage]"
 LR = "Optimizer.lr.learning_rate"
 SAMPLER = "DataLoader.Train.sampler"
 
@@ -172,6 +173,14 @@ def test_the_config_of_these_tests_is_right() -> None:
             "transform_ops: [DecodeImage, ResizeImage: {size: 8}, NormalizeImage]}}",
             "DataLoader.Eval.sampler.name: evaluation takes each sample once, in order; "
             "expected DistributedBatchSampler, got ClassBalancedSampler",
+        ),
+        (
+            f"DataLoader.Train.dataset={{name: WebDataset, paths: a.tar, transform_ops: {CHAIN}}}",
+            "DataLoader.Train.dataset.paths: expected a list, got 'a.tar'",
+        ),
+        (
+            f"DataLoader.Train.dataset={{name: LMDBDataset, paths: [], transform_ops: {CHAIN}}}",
+            "DataLoader.Train.dataset.paths: expected at least 1 item(s), got []",
         ),
         ("Loss.Train=[]", "Loss.Train: expected at least 1 item(s), got []"),
         ("Loss.Train.0.CELoss=5", "Loss.Train[0].CELoss: expected a mapping of its parameters, got 5"),

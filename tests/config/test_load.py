@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ppcls.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "configs/quickstart.yaml"
+runpy.run_path(str(ROOT / "examples/python_source.py"))  # its config names what it registers
 SHIPPED = sorted([*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])
 
 PADDLECLAS_RESNET50 = """

@@ -31,6 +31,13 @@ from ppcls.data.index import Index, read_index
 from ppcls.data.numpy_ops import apply, run
 from ppcls.data.order import Cursor, Order
 from ppcls.data.paddle_loader import PaddleLoader
+from ppcls.data.python_source import PythonIndex
+from ppcls.data.record_index import RecordIndex
+from ppcls.data.records.lmdb import LMDBFormat
+from ppcls.data.records.recordio import RecordIOFormat
+from ppcls.data.records.shard import Format, OpenFiles, Record, Shard, index_beside
+from ppcls.data.records.tfrecord import TFRecordFormat
+from ppcls.data.records.webdataset import WebDatasetFormat
 from ppcls.data.sampler import (
     ClassBalanced,
     IdentitiesByImages,
@@ -86,6 +93,13 @@ ON_CPU = ["dali-cpu", "dali-cpu-static", "paddle-0", "paddle-2"]
 GREY_LEVELS = {"dali-cpu": 1.01, "dali-gpu": 60.0, "paddle": 0.0}
 OF_LEVEL = 255 * 0.225
 
+CONTAINERS: dict[str, Format] = {
+    "webdataset": WebDatasetFormat(),
+    "tfrecord": TFRecordFormat(),
+    "recordio": RecordIOFormat(),
+    "lmdb": LMDBFormat(),
+}
+
 
 def grey_levels(kind: str) -> float:
     return next(levels for name, levels in GREY_LEVELS.items() if kind.startswith(name))
@@ -99,9 +113,49 @@ EVAL = plan_chain([DecodeImage(), ResizeImage(size=(24, 20)), NormalizeImage()],
 ORDER = Order(Shuffled(21), batch_size=4, seed=3)  # six steps, the last of one sample
 
 
+# What is no file of its own goes another way into DALI's graph; the containers differ in `read` alone.
+SOURCES = ["files", "tfrecord", "lmdb", "python"]
+
+
 @pytest.fixture(scope="session")
-def index(photos: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """21 photographs of seven formats and three shapes; each label occurs once."""
+def index(
+    request: pytest.FixtureRequest, photos: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Index:
+    """21 photographs of seven formats and three shapes; each label occurs once.
+
+    They are files, or what the test's parameter ``index`` says.
+    """
+    source = getattr(request, "param", "files")
+    files = _files(photos, tmp_path_factory)
+    if source == "files":
+        return files
+    samples = [(files.read(position), int(label)) for position, label in enumerate(files.labels)]
+    if source == "python":
+        return PythonIndex("photos", _Samples(samples), files.labels)
+    return RecordIndex(shards(source, tmp_path_factory.mktemp(source), samples))
+
+
+class _Samples(list[tuple[bytes, int]]):
+    def __getitem__(self, position: Any) -> Any:
+        return super().__getitem__(position)[0]
+
+
+def shards(name: str, folder: Path, samples: list[tuple[bytes, int]]) -> list[Shard]:
+    """Writes samples as two shards and opens them."""
+    container = CONTAINERS[name]
+    opened = []
+    for begin in (0, 9):
+        path = folder / f"{begin}{container.suffix}"
+        part = samples[begin : begin + 9] if begin == 0 else samples[begin:]
+        container.write(path, [Record(f"{i}.jpg", *sample) for i, sample in enumerate(part)])
+        text = container.index(path)
+        if text is not None:
+            index_beside(path).write_text(text)
+        opened.append(container.open(path, index_beside(path), OpenFiles()))
+    return opened
+
+
+def _files(photos: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Index:
     names = [path.name for name, path in photos.items() if name.split("-")[0] in FORMATS]
     listing = tmp_path_factory.mktemp("lists") / "list.txt"
     listing.write_text("".join(f"{name} {(5 * i + 3) % 21}\n" for i, name in enumerate(names)))
@@ -173,6 +227,7 @@ def check_against_reference(
         assert one[2:] == two[2:]
 
 
+@pytest.mark.parametrize("index", SOURCES, indirect=True)
 @pytest.mark.parametrize(
     ("ops", "shape"), [(TRAIN, (4, 3, 20, 24)), (EVAL, (4, 20, 24, 3))], ids=["train", "eval"]
 )
@@ -282,6 +337,7 @@ def test_going_on_from_every_step(make: Callable[..., Loader]) -> None:
             assert_equal(take(resumed), undisturbed[6:])
 
 
+@pytest.mark.parametrize("index", ["files", "tfrecord"], indirect=True)
 def test_breaking_off_and_seeking(make: Callable[..., Loader]) -> None:
     expected = take(make(), epochs=3)
     loader = make()
@@ -320,6 +376,7 @@ def test_a_state_of_another_run_is_refused(make: Callable[..., Loader]) -> None:
     assert len(take(loader)) == 6
 
 
+@pytest.mark.parametrize("index", ["files", "lmdb"], indirect=True)
 @pytest.mark.parametrize("size", [21, 19, 17])
 def test_two_ranks_make_one(make: Callable[..., Loader], size: int) -> None:
     whole = take(make(replace(ORDER, sampler=Shuffled(size))))
@@ -344,6 +401,7 @@ def test_a_kept_batch_does_not_change(make: Callable[..., Loader]) -> None:
     assert_equal([arrays(batch) for batch in kept], copies)
 
 
+@pytest.mark.parametrize("index", ["files", "lmdb"], indirect=True)
 def test_several_loaders_at_once(make: Callable[..., Loader]) -> None:
     orders = [ORDER, replace(ORDER, seed=4), replace(ORDER, batch_size=5)]
     expected = [take(make(order)) for order in orders]
@@ -483,6 +541,39 @@ def test_a_bad_image_is_named(
     assert isinstance(caught.value, UserError)
     assert len(found) <= 3, "the bad image's batch, the fourth, is not handed out"
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("source", [*CONTAINERS, "python"])
+def test_a_bad_record_is_named(kind: str, many: Path, source: str) -> None:
+    """The eleventh of twelve: the second record of the second shard."""
+    good = (many / "0.jpg").read_bytes()
+    samples = [(good[:40] if number == 10 else good, number) for number in range(12)]
+    if source == "python":
+        index: Index = PythonIndex("mine", _Samples(samples), np.arange(12))
+        place = "Python source 'mine' (sample 10)"
+    else:
+        index = RecordIndex(shards(source, many, samples))
+        second = many / f"9{CONTAINERS[source].suffix}"
+        place = f"{second} ({CONTAINERS[source].open(second, index_beside(second), OpenFiles()).where(1)})"
+    loader = MAKERS[kind](index, Order(InOrder(12), batch_size=2), TRAIN)
+    with pytest.raises(BadImageError) as caught:
+        take(loader)
+    assert str(caught.value) == f"{place}: not an image that can be decoded"
+
+
+def test_a_record_mended_in_place_is_read_by_the_same_loader(kind: str, many: Path) -> None:
+    good = (many / "0.jpg").read_bytes()
+    index = RecordIndex(shards("tfrecord", many, [(good, number) for number in range(12)]))
+    path = many / "9.tfrecord"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"?")
+    loader = MAKERS[kind](index, Order(InOrder(12), batch_size=2), TRAIN)
+    found: list[Arrays] = []
+    with pytest.raises(BadImageError, match="checksum"):
+        found.extend(map(arrays, loader))
+    path.write_bytes(whole)
+    found += take(loader)
+    assert [label for _, labels, _, _, _ in found for label in labels] == list(range(12))
 
 
 @pytest.mark.parametrize("kind", ON_CPU)

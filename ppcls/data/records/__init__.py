@@ -1,0 +1,1 @@
+"""Containers of many images, one file a format: how shards are written, indexed and read at random."""

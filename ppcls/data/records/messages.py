@@ -1,0 +1,128 @@
+"""The protobuf messages inside containers, and a walk over them that leaves images unread.
+
+Sources: TensorFlow's example.proto and feature.proto; Caffe2's caffe2.proto (the fields that
+``fn.readers.caffe2`` reads); the wire format, protobuf.dev/programming-guides/encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError as ProtobufError
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_TYPES = {
+    "bytes": _Field.TYPE_BYTES,
+    "string": _Field.TYPE_STRING,
+    "float": _Field.TYPE_FLOAT,
+    "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+}
+# Message: fields as (name, number, type), a trailing * for repeated ones.
+_EXAMPLE = {
+    "BytesList": [("value", 1, "bytes*")],
+    "FloatList": [("value", 1, "float*")],
+    "Int64List": [("value", 1, "int64*")],
+    "Feature": [
+        ("bytes_list", 1, "BytesList"),
+        ("float_list", 2, "FloatList"),
+        ("int64_list", 3, "Int64List"),
+    ],
+    # On the wire a map is a repeated message of key and value.
+    "Entry": [("key", 1, "string"), ("value", 2, "Feature")],
+    "Features": [("feature", 1, "Entry*")],
+    "Example": [("features", 1, "Features")],
+}
+_TENSORS = {
+    "TensorProto": [
+        ("dims", 1, "int64*"),
+        ("data_type", 2, "int32"),
+        ("float_data", 3, "float*"),
+        ("int32_data", 4, "int32*"),
+        ("byte_data", 5, "bytes"),
+        ("string_data", 6, "bytes*"),
+    ],
+    "TensorProtos": [("protos", 1, "TensorProto*")],
+}
+
+
+def _messages(package: str, messages: dict[str, list[tuple[str, int, str]]]) -> dict[str, Any]:
+    """Makes message classes in a pool of their own, for TensorFlow may have its own in the process."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    for message, fields in messages.items():
+        made = file.message_type.add(name=message)
+        for name, number, kind in fields:
+            repeated = kind.endswith("*")
+            field = made.field.add(name=name, number=number)
+            field.label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
+            scalar = _TYPES.get(kind.rstrip("*"))
+            field.type = scalar or _Field.TYPE_MESSAGE
+            if scalar is None:
+                field.type_name = f".{package}.{kind.rstrip('*')}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in messages
+    }
+
+
+_EXAMPLES = _messages("ppcls.example", _EXAMPLE)
+Example, Feature = _EXAMPLES["Example"], _EXAMPLES["Feature"]
+_TENSOR_MESSAGES = _messages("ppcls.caffe2", _TENSORS)
+TensorProto, TensorProtos = _TENSOR_MESSAGES["TensorProto"], _TENSOR_MESSAGES["TensorProtos"]
+
+__all__ = ["Bytes", "Example", "Feature", "ProtobufError", "TensorProto", "TensorProtos", "fields"]
+
+
+class Bytes(Protocol):
+    """Bytes by position: of memory, or of a file that is read where it is looked at."""
+
+    def __getitem__(self, part: slice) -> bytes | memoryview:
+        """Returns the bytes of a slice, fewer at the end."""
+
+
+_MOST_VARINT = 10  # bytes
+_FIXED = {1: 8, 5: 4}  # bytes by wire type
+_LENGTH_DELIMITED = 2
+
+
+def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yields number, begin and end of each field of a message, and reads no field's content.
+
+    Args:
+        data: Holds the message.
+        begin: First byte of the message in ``data``.
+        end: Behind its last byte.
+
+    Raises:
+        ProtobufError: The bytes are no message.
+    """
+    while begin < end:
+        key, begin = _varint(data, begin, end)
+        wire = key & 7
+        if wire == 0:
+            _, stop = _varint(data, begin, end)
+        elif wire == _LENGTH_DELIMITED:
+            size, begin = _varint(data, begin, end)
+            stop = begin + size
+        elif wire in _FIXED:
+            stop = begin + _FIXED[wire]
+        else:
+            raise ProtobufError(f"wire type {wire}")
+        if stop > end:
+            raise ProtobufError("a field goes beyond its message")
+        yield key >> 3, begin, stop
+        begin = stop
+
+
+def _varint(data: Bytes, begin: int, end: int) -> tuple[int, int]:
+    """Returns a number of variable length and the position behind it."""
+    value = 0
+    for place, byte in enumerate(bytes(data[begin : min(begin + _MOST_VARINT, end)])):
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return value, begin + place + 1
+    raise ProtobufError("a number without end")

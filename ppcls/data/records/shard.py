@@ -1,0 +1,234 @@
+"""A shard: one file of a container, and how its records are read in any order."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.data.numpy_ops import DecodeError
+from ppcls.errors import UserError
+
+_ENDINGS = (".tar", ".tfrecord", ".tfrecords", ".rec")
+_NUMBER = re.compile("[0-9]{1,18}")
+_MOST_OPEN = 128  # of a container's files; systems allow a process 1024
+
+
+@dataclass(frozen=True)
+class Record:
+    """A labelled image on its way into a container.
+
+    Attributes:
+        name: Unique in the shard, with the image's ending, such as ``00000007.jpg``.
+        image: The encoded image.
+        label: From 0.
+    """
+
+    name: str
+    image: bytes
+    label: int
+
+
+class Shard(Protocol):
+    """The records of one file, by number from 0."""
+
+    @property
+    def path(self) -> Path:
+        """The file; LMDB's folder."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """[N] int64, as the records have them."""
+
+    def read(self, number: int) -> bytes:
+        """Returns an encoded image.
+
+        Raises:
+            DecodeError: The record is damaged or can't be read.
+        """
+
+    def where(self, number: int) -> str:
+        """Returns a record's place, such as ``record 7 at byte 4096``."""
+
+
+class OpenFiles:
+    """Reads parts of files, and keeps the files last used open.
+
+    Reading moves no file position, so threads and forked processes may share an open file.
+    """
+
+    def __init__(self) -> None:
+        self._open = lru_cache(_MOST_OPEN)(_Descriptor)
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        """Returns ``size`` bytes from ``offset``.
+
+        Raises:
+            DecodeError: The file is missing, too short, or can't be read.
+        """
+        try:
+            file = self._open(path)  # held while it is read: others may push it out of the cache
+            data = os.pread(file.number, size, offset)
+        except OSError as error:
+            raise DecodeError((error.strerror or str(error)).lower()) from None
+        if len(data) < size:
+            raise DecodeError(f"the file ends after {len(data)} of the record's {size} bytes")
+        return data
+
+
+class _Descriptor:
+    """An open file; closed when nobody reads from it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            os.close(self.number)
+
+
+@dataclass(frozen=True)
+class FileShard:
+    """A `Shard` whose records are parts of a file.
+
+    Attributes:
+        path: The file.
+        offsets: [N] int64, bytes.
+        sizes: [N] int64, bytes.
+        labels: [N] int64.
+        image: Takes the image out of a record's bytes; raises `DecodeError` where the record is damaged.
+        files: Reads the records.
+    """
+
+    path: Path
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    image: Callable[[bytes], bytes]
+    files: OpenFiles
+
+    def read(self, number: int) -> bytes:
+        """Returns an encoded image; see `Shard`."""
+        image = self.image(self.files.read(self.path, int(self.offsets[number]), int(self.sizes[number])))
+        if not image:
+            raise DecodeError("the image is empty")
+        return image
+
+    def where(self, number: int) -> str:
+        """Returns a record's place."""
+        return f"record {number} at byte {self.offsets[number]}"
+
+
+class Format(Protocol):
+    """A kind of container.
+
+    Attributes:
+        name: As messages call it.
+        suffix: Of a shard's name.
+    """
+
+    name: str
+    suffix: str
+
+    def write(self, path: Path, records: Iterable[Record]) -> None:
+        """Writes a new shard.
+
+        Raises:
+            UserError: A record that the format can't hold.
+        """
+
+    def index(self, path: Path) -> str | None:
+        """Returns the text of DALI's index file of a shard; None where the format needs none.
+
+        Raises:
+            UserError: The shard can't be read, is damaged or empty.
+        """
+
+    def open(self, path: Path, index_path: Path, files: OpenFiles) -> Shard:
+        """Reads the index and the labels of a shard, and no image.
+
+        Raises:
+            UserError: The shard or its index can't be read, is damaged or empty, or another's.
+        """
+
+
+def index_beside(path: Path) -> Path:
+    """Returns where a shard's index file is by default: ``train-0.tar`` has ``train-0.idx``."""
+    return path.with_suffix(".idx") if path.suffix in _ENDINGS else path.with_name(f"{path.name}.idx")
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Opens a shard for reading.
+
+    Raises:
+        UserError: It can't be opened.
+    """
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path}: can't read this file: {(error.strerror or str(error)).lower()}") from None
+
+
+def damaged(path: Path, offset: int, expected: str, found: str) -> UserError:
+    """Returns the error of a file that is not what it should be at a byte."""
+    return UserError(f"{path}, byte {offset}: expected {expected}, found {found}")
+
+
+def read_index_file(index_path: Path, path: Path) -> str:
+    """Reads the index file of the shard ``path``.
+
+    Raises:
+        UserError: It is missing, can't be read, or is no text.
+    """
+    cure = f"make it by: python tools/dataset.py index {path}"
+    try:
+        return index_path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file") from None
+        raise UserError(f"{index_path}: no such index file, of {path}; {cure}") from None
+    except OSError as error:
+        raise UserError(f"{index_path}: can't read this index file: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{index_path}: expected the text of an index file, found other bytes; {cure}"
+        ) from None
+
+
+def read_pairs(index_path: Path, path: Path, expected: str) -> NDArray[np.int64]:
+    """Reads an index file of two whole numbers a line, the second or first an offset.
+
+    Args:
+        index_path: The index file.
+        path: The shard it belongs to.
+        expected: What a line holds, for messages.
+
+    Returns:
+        [N, 2] int64, none negative.
+
+    Raises:
+        UserError: It can't be read, is empty, or has another line; that line by number.
+    """
+    text = read_index_file(index_path, path)
+    for number, line in enumerate(text.split("\n"), start=1):
+        fields = line.split()
+        if fields and not (len(fields) == 2 and all(map(_NUMBER.fullmatch, fields))):
+            raise UserError(f"{index_path}, line {number}: expected {expected}, found {line[:60]!r}")
+    pairs = np.array(text.split(), np.int64).reshape(-1, 2)
+    if not len(pairs):
+        raise UserError(f"{index_path}: the index is empty; expected lines of {expected}")
+    return pairs
+
+
+def other_file(index_path: Path, path: Path, why: str) -> UserError:
+    """Returns the error of an index that was made of another file than ``path``."""
+    return UserError(
+        f"{index_path}: not the index of {path}: {why}; make it by: python tools/dataset.py index {path}"
+    )

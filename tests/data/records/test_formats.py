@@ -1,0 +1,201 @@
+"""What every container must do: the same tests over all formats, and over DALI's readers of them."""
+
+from __future__ import annotations
+
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from formats import FORMATS, IN_FILES, by_dali, content, opened, pairs, records, write, write_index
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppcls.data.numpy_ops import DecodeError
+from ppcls.data.records.shard import OpenFiles, index_beside
+from ppcls.errors import UserError
+
+MAGIC = struct.pack("<I", 0xCED7230A)  # what RecordIO must not take for a record's beginning
+IMAGES = st.one_of(
+    st.binary(min_size=1, max_size=40),
+    st.lists(st.sampled_from([MAGIC, b"abcd", b"x", b"\0\0"]), min_size=1, max_size=12).map(b"".join),
+)
+SAMPLES = st.lists(st.tuples(IMAGES, st.integers(0, 2**24 - 1)), min_size=1, max_size=6)
+FEW = records([b"first image", b"2", MAGIC + b"third" + MAGIC * 2, bytes(9000)], [3, 0, 1, 999])
+
+
+@pytest.fixture(params=FORMATS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=IN_FILES)
+def in_file(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@given(SAMPLES)
+@settings(max_examples=30)
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_written_is_read(
+    name: str, tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[bytes, int]]
+) -> None:
+    path = tmp_path_factory.mktemp(name) / f"shard{FORMATS[name].suffix}"
+    assert content(opened(name, write(name, path, records(*zip(*samples, strict=True))))) == samples
+
+
+@given(SAMPLES)
+@settings(max_examples=10)
+@pytest.mark.parametrize("name", FORMATS)
+def test_dali_reads_the_same(
+    name: str, tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[bytes, int]]
+) -> None:
+    path = tmp_path_factory.mktemp(name) / f"shard{FORMATS[name].suffix}"
+    write(name, path, records(*zip(*samples, strict=True)))
+    assert by_dali(name, [path], len(samples)) == samples
+
+
+def test_dali_reads_several_shards(name: str, photos: dict[str, Path], tmp_path: Path) -> None:
+    samples = records([path.read_bytes() for path in photos.values()], list(range(len(photos))))
+    paths = []
+    for number, begin in enumerate(range(0, len(samples), 10)):
+        path = tmp_path / f"{number}{FORMATS[name].suffix}"
+        paths.append(write(name, path, samples[begin : begin + 10]))
+    ours = [pair for path in paths for pair in content(opened(name, path))]
+    assert ours == pairs(samples)
+    if name == "recordio":  # DALI takes one file of this format
+        counts = [len(opened(name, path).labels) for path in paths]
+        alone = [by_dali(name, [path], count) for path, count in zip(paths, counts, strict=True)]
+        assert [pair for pairs_of in alone for pair in pairs_of] == ours
+    else:
+        assert by_dali(name, paths, len(samples)) == ours
+
+
+def test_the_same_records_make_the_same_bytes(in_file: str, tmp_path: Path) -> None:
+    one, two = (write(in_file, tmp_path / f"{number}.shard", FEW) for number in range(2))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_nothing_is_overwritten(in_file: str, tmp_path: Path) -> None:
+    path = tmp_path / "there"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError):
+        FORMATS[in_file].write(path, FEW)
+    assert path.read_text() == "mine"
+
+
+def test_a_file_cut_anywhere_is_refused(in_file: str, tmp_path: Path) -> None:
+    """By the indexer, and by a reader with the index of the whole file."""
+    path = write(in_file, tmp_path / f"shard{FORMATS[in_file].suffix}", FEW)
+    whole = path.read_bytes()
+    begins = {int(offset) for offset in opened(in_file, path).offsets}
+    end = len(whole)
+    if in_file == "webdataset":  # a tar ends in blocks of zeros
+        begins, end = set(), len(whole.rstrip(b"\0"))
+    for size in sorted({*range(0, end, 97), *begins, 1, 11, 12, 511, 512, end - 1}):
+        path.write_bytes(whole[:size])
+        if size == 0 or size not in begins:
+            with pytest.raises(UserError, match=str(path)):
+                FORMATS[in_file].index(path)
+        with pytest.raises((UserError, DecodeError)):
+            content(opened(in_file, path))
+
+
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+@settings(max_examples=60)
+@pytest.mark.parametrize("in_file", IN_FILES)
+def test_a_damaged_byte_is_refused_in_words_or_harmless(
+    in_file: str, tmp_path_factory: pytest.TempPathFactory, place: float, flip: int
+) -> None:
+    path = write(in_file, tmp_path_factory.mktemp(in_file) / "shard", FEW)
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] ^= flip
+    path.write_bytes(data)
+    for indexed in (False, True):
+        try:
+            if indexed:
+                write_index(in_file, path)
+            found = content(opened(in_file, path))
+        except (UserError, DecodeError):
+            continue
+        assert len(found) == len(FEW)
+        if in_file == "tfrecord":
+            assert found == pairs(FEW), "every byte has a checksum"
+
+
+def test_an_empty_shard(in_file: str, tmp_path: Path) -> None:
+    (tmp_path / "shard").touch()
+    with pytest.raises(UserError, match=str(tmp_path / "shard")):
+        FORMATS[in_file].index(tmp_path / "shard")
+
+
+def test_an_index_of_another_shard(in_file: str, tmp_path: Path) -> None:
+    one = write(in_file, tmp_path / "one", FEW)
+    two = write(in_file, tmp_path / "two", records([b"a" * 70], [1]))
+    index_beside(two).write_text(index_beside(one).read_text())
+    with pytest.raises(
+        UserError, match=f"{index_beside(two)}: not the index of {two}: .* make it by: python"
+    ):
+        opened(in_file, two)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "x\n", "1\n", "0\t-1\n", "v1.2 1\njpg 0 x a.jpg\n", "0 ٣\n", "v1.2 1\n\n"]
+)
+def test_a_wrong_index(in_file: str, tmp_path: Path, text: str) -> None:
+    path = write(in_file, tmp_path / "shard", FEW)
+    index_beside(path).write_text(text)
+    with pytest.raises(UserError, match=str(index_beside(path))):
+        opened(in_file, path)
+
+
+@given(st.binary(max_size=60))
+@pytest.mark.parametrize("in_file", IN_FILES)
+def test_any_index_is_read_or_refused_in_words(
+    in_file: str, tmp_path_factory: pytest.TempPathFactory, text: bytes
+) -> None:
+    path = tmp_path_factory.mktemp(in_file) / "shard"
+    FORMATS[in_file].write(path, FEW)
+    index_beside(path).write_bytes(text)
+    with pytest.raises(UserError, match=str(index_beside(path))):
+        opened(in_file, path)
+
+
+def test_a_missing_index(in_file: str, tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    FORMATS[in_file].write(path, FEW)
+    with pytest.raises(UserError) as caught:
+        opened(in_file, path)
+    index = index_beside(path)
+    assert str(caught.value) == (
+        f"{index}: no such index file, of {path}; make it by: python tools/dataset.py index {path}"
+    )
+
+
+def test_a_missing_shard(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"^{tmp_path}/gone: "):
+        opened(name, tmp_path / "gone")
+    (tmp_path / "gone.idx").write_text("v1.2 1\njpg 0 1 a cls 1 1 a\n" if name == "webdataset" else "0 1\n")
+    with pytest.raises(UserError, match=f"^{tmp_path}/gone: "):
+        opened(name, tmp_path / "gone")
+
+
+def test_threads_share_files_that_come_and_go(tmp_path: Path) -> None:
+    paths = [write("tfrecord", tmp_path / f"{number}.tfrecord", FEW) for number in range(150)]
+    wanted = [path.read_bytes() for path in paths]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            files = OpenFiles()
+            turns = [number for number in range(150) for _ in range(8)]
+            found = list(pool.map(lambda n: files.read(paths[n], 0, len(wanted[n])), turns))  # noqa: B023
+            assert found == [wanted[number] for number in turns]
+
+
+def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    paths = [write("tfrecord", tmp_path / f"{number}.tfrecord", FEW[:1]) for number in range(200)]
+    files = OpenFiles()
+    shards = [FORMATS["tfrecord"].open(path, index_beside(path), files) for path in paths]
+    for _ in range(2):
+        assert {shard.read(0) for shard in shards} == {b"first image"}
+    mine = [each.resolve() for each in Path("/proc/self/fd").iterdir() if each.exists()]
+    assert sum(each.parent == tmp_path for each in mine) == 128

@@ -1,0 +1,127 @@
+"""LMDB folders: one environment a process, forks, and what is not Caffe2's."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import lmdb
+import pytest
+from formats import by_dali, content, opened, pairs, records, write
+
+from ppcls.data.numpy_ops import DecodeError
+from ppcls.data.records.messages import TensorProto, TensorProtos
+from ppcls.errors import UserError
+
+SAMPLES = records([b"one", b"two" * 3000, b"three"], [4, 0, 17])
+IMAGE = TensorProto(dims=[1], data_type=4, string_data=[b"image"])
+LABEL = TensorProto(dims=[1], data_type=2, int32_data=[3])
+
+
+def make(path: Path, values: dict[bytes, bytes]) -> Path:
+    with lmdb.open(str(path), lock=False) as environment, environment.begin(write=True) as transaction:
+        for key, value in values.items():
+            transaction.put(key, value)
+    return path
+
+
+def value(*protos: object) -> bytes:
+    return bytes(TensorProtos(protos=protos).SerializeToString())
+
+
+def test_training_and_evaluation_may_read_the_same(tmp_path: Path) -> None:
+    path = write("lmdb", tmp_path / "a.lmdb", SAMPLES)
+    (tmp_path / "link").symlink_to(path)
+    one, two = opened("lmdb", path), opened("lmdb", tmp_path / "link")
+    assert content(one) == content(two) == pairs(SAMPLES)
+    del one
+    gc.collect()
+    assert content(two) == pairs(SAMPLES)
+    assert by_dali("lmdb", [path], 3) == pairs(SAMPLES), "DALI may have it open too"
+
+
+def test_a_forked_process_reads_on(tmp_path: Path) -> None:
+    shard = opened("lmdb", write("lmdb", tmp_path / "a.lmdb", SAMPLES))
+    shard.read(0)
+    child = os.fork()
+    if not child:
+        os._exit(0 if content(shard) == pairs(SAMPLES) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert content(shard) == pairs(SAMPLES)
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    path = write("lmdb", tmp_path / "a.lmdb", SAMPLES)
+    before = (path / "data.mdb").read_bytes()
+    for each in (path / "data.mdb", path):
+        each.chmod(0o555)
+    try:
+        assert content(opened("lmdb", path)) == pairs(SAMPLES)
+        assert [each.name for each in path.iterdir()] == ["data.mdb"]
+        assert (path / "data.mdb").read_bytes() == before
+    finally:
+        path.chmod(0o755)
+
+
+def test_keys_of_any_bytes_and_length(tmp_path: Path) -> None:
+    keys = [b"\0", b"\0\0", b"a\0", "é".encode(), b"\xff", b"k" * 300]
+    path = make(tmp_path / "a.lmdb", {key: value(IMAGE, LABEL) for key in keys})
+    shard = opened("lmdb", path)
+    assert content(shard) == [(b"image", 3)] * 6
+    assert shard.where(0) == "key '\\x00'"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"",
+        b"no message",
+        value(IMAGE),
+        value(IMAGE, TensorProto(data_type=2, int32_data=[1, 2])),
+        value(IMAGE, TensorProto(data_type=1, float_data=[1])),
+    ],
+)
+def test_a_value_that_is_none(tmp_path: Path, wrong: bytes) -> None:
+    path = make(tmp_path / "a.lmdb", {b"1": value(IMAGE, LABEL), b"2": wrong or b"\x20"})
+    with pytest.raises(UserError) as caught:
+        opened("lmdb", path)
+    assert str(caught.value) == (
+        f"{path}, key '2': expected Caffe2's TensorProtos of an encoded image and one int32 label, "
+        "found other bytes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "text"),
+    [
+        (TensorProto(dims=[1, 1, 3], data_type=3, byte_data=b"abc"), "no encoded image"),
+        (TensorProto(data_type=4), "no encoded image"),
+        (TensorProto(data_type=4, string_data=[b"a", b"b"]), "no encoded image"),
+        (TensorProto(data_type=4, string_data=[b""]), "the image is empty"),
+    ],
+)
+def test_no_image(tmp_path: Path, image: object, text: str) -> None:
+    with pytest.raises(DecodeError, match=text):
+        opened("lmdb", make(tmp_path / "a.lmdb", {b"1": value(image, LABEL)})).read(0)
+
+
+def test_a_file_cut_short_does_not_end_the_process(tmp_path: Path) -> None:
+    path = write("lmdb", tmp_path / "a.lmdb", SAMPLES)
+    data = path / "data.mdb"
+    whole = data.stat().st_size
+    os.truncate(data, whole - 4096)
+    with pytest.raises(UserError) as caught:
+        opened("lmdb", path)
+    assert str(caught.value) == f"{data}: expected {whole} bytes, found {whole - 4096}; it is cut short"
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    for content_of in (b"", b"no lmdb" * 2000):
+        (tmp_path / "data.mdb").write_bytes(content_of)
+        with pytest.raises(
+            UserError, match=f"^{tmp_path}: expected the folder of an LMDB, with data.mdb; found: "
+        ):
+            opened("lmdb", tmp_path)
+    with pytest.raises(UserError, match="the LMDB is empty"):
+        opened("lmdb", make(tmp_path / "empty", {}))

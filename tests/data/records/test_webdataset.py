@@ -1,0 +1,157 @@
+"""Tar files as others make them: what belongs to a sample, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from formats import FORMATS, content, opened, records, write, write_index
+
+from ppcls.data.records.shard import OpenFiles, Record, index_beside
+from ppcls.data.records.webdataset import WebDatasetFormat
+from ppcls.errors import UserError
+
+SAMPLES = records([b"one", b"two" * 300, b"three"], [4, 0, 17])
+
+
+def make(path: Path, files: dict[str, bytes], **options: object) -> Path:
+    with tarfile.open(path, "w", **options) as tar:  # type: ignore[call-overload]
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def read(path: Path) -> list[tuple[bytes, int]]:
+    return content(opened("webdataset", write_index("webdataset", path)))
+
+
+def test_the_index_is_that_of_dalis_tool(tmp_path: Path) -> None:
+    path = make(
+        tmp_path / "a.tar",
+        {
+            "a/1.jpg": b"x" * 700,
+            "a/1.cls": b"3",
+            "a/1.extra.json": b"{}",
+            "b/1.png": b"y",
+            "b/1.cls": b"0",
+            "b/.hidden.jpg": b"z",
+            "2.JPG": b"w" * 512,
+            "2.cls": b"1",
+        },
+    )
+    tool = Path(sys.executable).with_name("wds2idx")
+    subprocess.run([tool, path, tmp_path / "tool.idx"], check=True, capture_output=True)
+    assert FORMATS["webdataset"].index(path) == (tmp_path / "tool.idx").read_text()
+    assert read(path) == [(b"x" * 700, 3), (b"y", 0), (b"w" * 512, 1)]
+
+
+def test_other_members_do_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, kind in (
+            ("folder", tarfile.DIRTYPE),
+            ("link.jpg", tarfile.SYMTYPE),
+            ("pipe.cls", tarfile.FIFOTYPE),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            member.linkname = "/etc/passwd"
+            tar.addfile(member)
+        for name, data in (("README", b"hello"), ("folder/1.cls", b" 7\n"), ("folder/1.webp", b"image")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    assert read(path) == [(b"image", 7)]
+
+
+@pytest.mark.parametrize("options", [{"format": tarfile.PAX_FORMAT}, {"format": tarfile.GNU_FORMAT}], ids=str)
+def test_long_strange_and_escaping_names(tmp_path: Path, options: dict[str, int]) -> None:
+    """Nothing is ever unpacked, so a name leads nowhere."""
+    names = ["猫/" + "long" * 60, "../../etc/x", "/abs/y", "with blank/z z", "\udcff"]
+    files = {
+        f"{name}.{end}": data
+        for name in names
+        for end, data in (("jpg", name.encode(errors="replace")), ("cls", b"2"))
+    }
+    path = make(tmp_path / "a.tar", files, **options)
+    assert read(path) == [(name.encode(errors="replace"), 2) for name in names]
+    assert [each.name for each in tmp_path.iterdir() if each.name != "a.tar"] == ["a.idx"]
+
+
+def test_endings_can_be_chosen(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.tar", {"1.left.tif": b"l", "1.right.tif": b"r", "1.cls": b"5"})
+    index_beside(path).write_text(FORMATS["webdataset"].index(path) or "")
+    shard = WebDatasetFormat((".right.tif",)).open(path, index_beside(path), OpenFiles())
+    assert content(shard) == [(b"r", 5)]
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        ({"1.jpg": b"x"}, "and one .cls, found .jpg"),
+        ({"1.cls": b"1", "1.txt": b"x"}, "and one .cls, found .cls, .txt"),
+        ({"1.cls": b"1", "1.jpg": b"x", "1.png": b"y"}, "and one .cls, found .cls, .jpg, .png"),
+        ({"1.jpg": b"x", "1.cls": b"cat"}, "expected a whole number in the .cls at byte 1536, found b'cat'"),
+        ({"1.jpg": b"x", "1.cls": b"-1"}, "expected a whole number in the .cls at byte 1536, found b'-1'"),
+        ({"1.jpg": b"x", "1.cls": b"9" * 99}, "expected a whole number in the .cls at byte 1536, found b'9"),
+        ({"1.jpg": b"x", "1.cls": b""}, "expected a whole number in the .cls at byte 1536, found b''"),
+    ],
+)
+def test_a_sample_that_is_none(tmp_path: Path, files: dict[str, bytes], text: str) -> None:
+    path = make(tmp_path / "a.tar", {"0.jpg": b"good", "0.cls": b"0", **files})
+    if "1.jpg" in files and len(files) == 2:
+        path = make(tmp_path / "a.tar", files)
+    with pytest.raises(UserError) as caught:
+        read(path)
+    line = 2 if "byte" in text else 3
+    assert str(caught.value).startswith(f"{tmp_path}/a.idx, line {line}: ")
+    assert text in str(caught.value)
+
+
+def test_all_wrong_samples_are_counted(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.tar", {f"{number}.jpg": b"x" for number in range(13)})
+    with pytest.raises(UserError) as caught:
+        read(path)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "… and 3 more lines"
+
+
+def test_a_compressed_tar(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w:gz"):
+        pass
+    with pytest.raises(UserError, match=r"a\.tar: expected an uncompressed tar file"):
+        FORMATS["webdataset"].index(tmp_path / "a.tar")
+
+
+def test_a_damaged_header_does_not_end_the_file(tmp_path: Path) -> None:
+    path = write("webdataset", tmp_path / "a.tar", SAMPLES)
+    data = bytearray(path.read_bytes())
+    data[2048 + 5] ^= 1  # the name of the second sample
+    path.write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        FORMATS["webdataset"].index(path)
+    assert str(caught.value) == (
+        f"{path}, byte 2048: expected a file's header, or a block of zeros at the end, found other bytes"
+    )
+
+
+def test_no_samples(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"no samples in this tar file; expected files such as 0\.jpg and 0\.cls"
+    ):
+        FORMATS["webdataset"].index(make(tmp_path / "a.tar", {".hidden.jpg": b"x"}))
+
+
+@pytest.mark.parametrize("name", ["a.b.jpg", "a.gif", "jpg"])
+def test_a_name_that_would_not_be_found_again(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        UserError, match=f"WebDataset can't hold {name}: expected a name ending in one of .jpg"
+    ):
+        FORMATS["webdataset"].write(tmp_path / "a.tar", [Record(name, b"x", 0)])
