@@ -115,6 +115,7 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.geometry", "Pad", "RandomCropImage", "RandomRotation", "RandomRot90"),
         **_in("ppcls.data.transforms.policies", "AutoAugment", "RandAugment", "TrivialAugment"),
         **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale", "GaussianBlur"),
+        **_in("ppcls.data.transforms.erasing", "RandomErasing", "Cutout", "GridMask"),
     },
 )
 SOURCES = Registry("Python source", {})  # filled by the user's code

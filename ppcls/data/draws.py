@@ -73,6 +73,20 @@ def uniforms(
     return bits.astype(np.float32) * np.float32(2.0**-24)
 
 
+def normals(uniform: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Turns uniform numbers into independent ones of the standard normal distribution (Box & Muller 1958).
+
+    Args:
+        uniform: [..., 2 k] in [0, 1).
+
+    Returns:
+        [..., 2 k] float32.
+    """
+    first, second = np.split(uniform.astype(np.float64), 2, axis=-1)
+    radius, angle = np.sqrt(-2 * np.log1p(-first)), 2 * np.pi * second
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).astype(np.float32)
+
+
 def keys(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.uint64]:
     """Draws a 64-bit number for each of ``range(size)``: [size] uint64, to sort by."""
     return _hash(seed, epoch, np.arange(size, dtype=np.int64), np.asarray([purpose]))[:, 0]

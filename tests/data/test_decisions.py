@@ -22,6 +22,7 @@ from ppcls.data.transforms import (
     count_draws,
     plan_chain,
 )
+from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing
 from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
 from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur
 
@@ -36,6 +37,9 @@ STEPS: list[Transform] = [
     RandomRot90(),
     ColorJitter(prob=0.5, brightness=0.5, hue=0.1),
     GaussianBlur(kernel_size=3),
+    RandomErasing(mean=(9,)),
+    Cutout(n_holes=2, length=9),
+    GridMask(d1=5, d2=20),
 ]
 CHAINS = st.lists(st.sampled_from(STEPS), max_size=4)
 SIDES = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=5)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.data.draws import Purpose, fractions, keys, permutation, step_fractions, uniforms
+from ppcls.data.draws import Purpose, fractions, keys, normals, permutation, step_fractions, uniforms
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -146,3 +148,12 @@ def test_orders_differ_by_epoch_and_seed() -> None:
 def test_every_place_of_an_order_is_as_likely() -> None:
     first = np.bincount([permutation(1, epoch, 10)[0] for epoch in range(5000)], minlength=10)
     assert ((first - 500) ** 2 / 500).sum() < 30  # chi squared, 9 degrees of freedom
+
+
+def test_normal_numbers_have_the_normal_distribution() -> None:
+    made = normals(uniforms(1, 0, np.arange(20_000), 4))
+    assert (made.shape, made.dtype) == ((20_000, 4), np.float32)
+    np.testing.assert_allclose(np.cov(made.T), np.eye(4), atol=0.04)
+    for limit in (-2.0, -1.0, 0.0, 0.5, 1.5):
+        np.testing.assert_allclose((made < limit).mean(axis=0), NormalDist().cdf(limit), atol=0.012)
+    assert np.isfinite(normals(np.float32([0, 1 - 2**-24, 0.25, 0.75]))).all()

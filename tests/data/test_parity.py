@@ -18,7 +18,8 @@ from nvidia.dali import Pipeline, fn
 
 from ppcls.config.transform import Transform
 from ppcls.data.dali_ops import Device, Place, lower_chain
-from ppcls.data.decisions import decide, decide_chain
+from ppcls.data.dali_ops.operators import nodes_between, operator_device
+from ppcls.data.decisions import count_decisions, decide, decide_chain
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import Fused, fuse
 from ppcls.data.numpy_ops import run
@@ -33,6 +34,7 @@ from ppcls.data.transforms import (
     ToCHWImage,
     count_draws,
 )
+from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing
 from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
 from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, RandomGrayscale
 from ppcls.data.transforms.policies import AutoAugment, RandAugment, TrivialAugment
@@ -59,7 +61,7 @@ class Case:
             passes; ``"nearest"``: a source position exactly between two pixels may round either way;
             ``"turned"``: before version 5 OpenCV interpolates at 32nds of a pixel; ``"blurred"``: OpenCV
             rounds the kernel's weights to 256ths; ``"augmented"``: several operations multiply differences,
-            as equalize does.
+            as equalize does; ``"edges"``: a turned square's edge may pass on either side of a pixel's centre.
         gain: How much larger the chain may make a difference between decoders.
     """
 
@@ -70,6 +72,10 @@ class Case:
 
 def decoded(*chain: Transform, how: str = "exact", gain: float = 1.0) -> Case:
     return Case((DECODE, *chain), how, gain)
+
+
+def normalized(*chain: Transform, how: str = "exact") -> Case:
+    return Case((DECODE, NORMALIZE, *chain), how)
 
 
 ALONE: dict[str, list[Case]] = {
@@ -130,11 +136,42 @@ ALONE: dict[str, list[Case]] = {
         Case((DECODE, NORMALIZE, GaussianBlur()), "exact"),
     ],
     "RandomRot90": [decoded(RandomRot90()), Case((DECODE, NORMALIZE, RandomRot90()), "exact")],
+    "RandomErasing": [
+        decoded(RandomErasing(mean=(124, 116, 104))),
+        normalized(RandomErasing(EPSILON=1, sh=1 / 3, mean=(0.1, -0.2, 1.5), use_log_aspect=True)),
+        normalized(RandomErasing(mode="rand")),
+        normalized(RandomErasing(EPSILON=1, sl=0.3, mode="pixel")),
+        Case((DECODE, NormalizeImage(output_fp16=True), RandomErasing(mode="pixel")), "half"),
+    ],
+    "Cutout": [
+        decoded(Cutout(n_holes=3, length=60, fill_value=9)),
+        normalized(Cutout(fill_value=(0.1, 0.2, 0.3))),
+    ],
+    "GridMask": [
+        decoded(GridMask(d1=20, d2=80, prob=0.7)),
+        decoded(GridMask(d1=5, d2=60, ratio=0.3, mode=1, prob=0.7)),
+        normalized(GridMask(d1=20, d2=80, rotate=360, mode=1, ratio=0.6), how="edges"),
+        decoded(GridMask(d1=20, d2=80, rotate=360), how="edges"),
+    ],
     "AutoAugment": [decoded(AutoAugment(), how="augmented")],
     "RandAugment": [decoded(RandAugment(), how="augmented")],
     "TrivialAugment": [decoded(TrivialAugment(), how="augmented")],
 }
 COMBINED = [
+    decoded(
+        *(RandCropImage(size=(96, 80)), FLIP, NORMALIZE),
+        *(RandomErasing(EPSILON=1, mode="pixel"), Cutout(length=20), TO_CHW),
+        how="bilinear",
+    ),
+    decoded(
+        *(
+            ResizeImage(resize_short=96),
+            Pad(padding=4, padding_mode="reflect"),
+            RandomCropImage(size=(90, 88)),
+        ),
+        *(FLIP, Cutout(length=20), NORMALIZE, TO_CHW),
+        how="bilinear",
+    ),
     decoded(RandCropImage(size=(96, 96)), FLIP, NORMALIZE, TO_CHW, how="bilinear"),
     decoded(RandCropImage(size=(96, 96)), FLIP, NORMALIZE, how="bilinear"),
     decoded(ResizeImage(resize_short=96), CropImage(size=(85, 84)), NORMALIZE, TO_CHW, how="bilinear"),
@@ -207,6 +244,8 @@ def check(difference: NDArray[np.float64], how: str, slack: float) -> None:
         assert difference.max() <= 255 * 0.23 * 2**-9 + slack
     elif how == "bilinear":
         assert difference.max() <= 1.01 + slack
+    elif how == "edges":
+        assert (difference > 0.01 + slack).mean() < 1e-3
     elif how == "blurred":
         assert difference.max() <= 2.01 + slack
     elif how == "antialias":
@@ -281,6 +320,21 @@ def test_dali_on_a_gpu(case: Case, fused: bool, photos: dict[str, Path]) -> None
     for name, difference in differences(case, ops, photos, "gpu"):
         # 2.03 seen, where chroma of a progressive JPEG is scaled up
         assert difference.mean() < (12 if case.how == "augmented" else 2.5), name
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_a_graph_for_a_gpu_stays_on_it(case: Case) -> None:
+    """Nothing comes back: the static executor refuses it, and the dynamic one would wait for the GPU."""
+    ops = fuse(plan(case.chain))
+    count = 1 + sum(count_decisions(op.spec) for op in ops)
+    with Pipeline(batch_size=1, num_threads=1, device_id=0, exec_dynamic=False):
+        files, *nodes = fn.external_source(lambda: None, num_outputs=count, batch=True)
+        images = lower_chain(ops, files, nodes, Place("gpu"))
+        added = nodes_between(images, [files, *nodes])
+    assert images.device == "gpu"
+    for each in added:
+        inputs = {node.device for node in each.source.inputs}
+        assert operator_device(each) == "gpu" or inputs <= {"cpu"}
 
 
 def test_every_transform_has_a_case_of_its_own() -> None:

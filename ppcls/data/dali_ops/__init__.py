@@ -1,6 +1,7 @@
 """How DALI does each transform, on the CPU or a GPU: specs become nodes of its graph."""
 
 from ppcls.data.dali_ops import basic as basic
+from ppcls.data.dali_ops import erasing as erasing
 from ppcls.data.dali_ops import geometry as geometry
 from ppcls.data.dali_ops import photometric as photometric
 from ppcls.data.dali_ops import policies as policies

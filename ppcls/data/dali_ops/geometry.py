@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from nvidia.dali import fn, types
 
 from ppcls.data.dali_ops.graph import Node, Place, lower, numpy_on_cpu
@@ -17,12 +16,12 @@ _BEYOND = {"constant": "constant", "edge": "edge", "reflect": "reflect_101"}
 @lower.register
 @numpy_on_cpu
 def _(spec: Pad, node: Any, place: Place) -> Node:
-    left, top, right, bottom = spec.padding
-    more = types.Constant(np.array([top + bottom, left + right], np.int32))
+    left, top, _, _ = spec.padding
+    (sides,) = place.decided
     return fn.slice(
         node,
         start=[-top, -left],
-        shape=node.shape(dtype=types.INT32)[:2] + more,
+        shape=sides,
         axis_names="HW",
         out_of_bounds_policy=_BEYOND[spec.padding_mode],
         fill_values=list(spec.fill),

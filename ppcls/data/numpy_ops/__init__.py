@@ -1,6 +1,7 @@
 """How numpy, OpenCV and Pillow do each transform: the reference that other backends must match."""
 
 from ppcls.data.numpy_ops import basic as basic
+from ppcls.data.numpy_ops import erasing as erasing
 from ppcls.data.numpy_ops import geometry as geometry
 from ppcls.data.numpy_ops import photometric as photometric
 from ppcls.data.numpy_ops import policies as policies

@@ -36,7 +36,10 @@ def _limits(alone: Callable[[float], tuple[float, float]]) -> BeforeValidator:
 
 def _each_channel(value: Any) -> Any:
     """Reads ``0`` or ``[124, 116, 104]``."""
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not values:
+        raise expected("a number, or one a channel", value)
+    return values
 
 
 AroundZero = _limits(lambda d: (-d, d))
@@ -55,7 +58,7 @@ def check_fill(name: str, values: tuple[float, ...], state: ImageState) -> None:
         raise ValueError(f"expected integers from 0 to {largest} in {name}, got {list(values)}")
 
 
-def chosen(prob: float, draws: NDArray[np.float32]) -> NDArray[np.bool_]:
+def chosen(prob: float, draws: NDArray[np.floating]) -> NDArray[np.bool_]:
     """Returns for which samples an event of probability ``prob`` happens, [N] to [N]."""
     return draws < prob
 

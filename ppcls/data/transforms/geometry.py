@@ -48,11 +48,16 @@ class Pad(Transform):
         return replace(state, shorter=None)
 
 
+@decide.register
+def _(spec: Pad, draws: Draws, sides: Sides) -> Decided:
+    """Heights and widths with the border, [N, 2] int32."""
+    left, top, right, bottom = spec.padding
+    return ((sides + np.array([top + bottom, left + right])).astype(np.int32, order="C"),)
+
+
 @sides_after.register
 def _(spec: Pad, sides: Sides, decided: Decided) -> Sides:
-    left, top, right, bottom = spec.padding
-    wider: Sides = sides + np.array([top + bottom, left + right])
-    return wider
+    return decided[0].astype(np.int64)
 
 
 class RandomCropImage(Transform):

@@ -1,0 +1,44 @@
+"""Rectangles, holes and grids by DALI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvidia.dali import fn, types
+
+from ppcls.data.dali_ops.graph import Node, Place, lower, numpy_on_cpu
+from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing, noise_bank
+
+
+def _rectangle(place: Place) -> dict[str, Any]:
+    return {"anchor": place.decided[0], "shape": place.decided[1], "axis_names": "HW"}
+
+
+@lower.register
+def _(spec: RandomErasing, node: Any, place: Place) -> Node:
+    if spec.mode == "pixel":
+        return _erase_to_noise(spec, node, place)
+    fill = list(spec.mean) if spec.mode == "const" else place.decided[2]
+    return fn.erase(node, fill_value=fill, **_rectangle(place))
+
+
+@numpy_on_cpu
+def _erase_to_noise(spec: RandomErasing, node: Node, place: Place) -> Node:
+    *_, begin, sides = place.decided
+    bank = types.Constant(noise_bank(), device=place.device, layout="HWC")
+    noise = fn.slice(bank, start=begin, shape=sides, axis_names="HW", out_of_bounds_policy="wrap")
+    inside = noise - fn.erase(noise, **_rectangle(place))
+    outside = fn.cast(fn.erase(node, **_rectangle(place)), dtype=types.FLOAT)
+    return fn.cast_like(outside + inside, node)
+
+
+@lower.register
+def _(spec: Cutout, node: Any, place: Place) -> Node:
+    return fn.erase(node, fill_value=list(spec.fill_value), **_rectangle(place))
+
+
+@lower.register
+def _(spec: GridMask, node: Any, place: Place) -> Node:
+    tile, share, angle, shift_x, shift_y = place.decided
+    rest = fn.grid_mask(node, tile=tile, ratio=share, angle=angle, shift_x=shift_x, shift_y=shift_y)
+    return rest if spec.mode else node - rest
