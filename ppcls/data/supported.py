@@ -62,16 +62,32 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
     """
     from ppcls.data.dali_ops import UnsupportedError, draft
 
+    fused = fuse(ops, decode_window=settings.decode_window)
     try:
-        draft(fuse(ops, decode_window=settings.decode_window), settings.device_id)
+        draft(fused, settings.device_id, settings.exec_dynamic)
     except UnsupportedError as error:
-        by_numpy = all(_missing_in_numpy(spec) is None for _, spec in parts(error.op))
-        instead = "set Global.use_dali=False, and paddle.io feeds, or " if by_numpy else ""
+        cures = ["remove this transform (docs/data.md says how to give it a DALI form)"]
+        if all(_missing_in_numpy(spec) is None for _, spec in parts(error.op)):
+            cures.insert(0, "set Global.use_dali=False, and paddle.io feeds")
+        if not settings.exec_dynamic and _drafts(fused, settings.device_id):
+            split = chain.removesuffix(".dataset.transform_ops")
+            cures = [f"set {split}.loader.dali.exec_dynamic=True", *cures]
         where = "a CPU" if settings.device_id is None else "a GPU"
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{_place(error.op, chain)}: DALI can't do this on {where}: {error}; "
-            f"{instead}remove this transform (docs/data.md says how to give it a DALI form)"
+            f"{_place(error.op, chain)}: DALI can't do this on {where}: {reason}; {', or '.join(cures)}"
         ) from None
+
+
+def _drafts(ops: Sequence[Op], device_id: int | None) -> bool:
+    """Whether DALI's dynamic executor takes a chain."""
+    from ppcls.data.dali_ops import UnsupportedError, draft
+
+    try:
+        draft(ops, device_id)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def _missing_in_numpy(spec: Transform) -> str | None:

@@ -47,6 +47,10 @@ class OnlyOnCpu(_Same):
     """Asks for an operator that DALI has on the CPU alone."""
 
 
+class Returning(_Same):
+    """Comes back from the GPU, which DALI's static executor refuses."""
+
+
 class Undecided(_Same):
     """Takes random numbers, and nothing says what they mean."""
 
@@ -55,6 +59,7 @@ class Undecided(_Same):
 
 @apply.register(OnlyNumpy)
 @apply.register(OnlyOnCpu)
+@apply.register(Returning)
 @apply.register(Undecided)
 def _(spec: Transform, image: np.ndarray, decided: Decided) -> Any:
     return image
@@ -68,6 +73,11 @@ def _(spec: OnlyDali, node: Any, place: Place) -> Any:
 @lower.register
 def _(spec: OnlyOnCpu, node: Any, place: Place) -> Any:
     return fn.peek_image_shape(node)
+
+
+@lower.register
+def _(spec: Returning, node: Any, place: Place) -> Any:
+    return node.cpu()
 
 
 @lower.register
@@ -100,6 +110,17 @@ def test_an_operator_that_the_device_has_not() -> None:
         f"{PATH}[2].OnlyOnCpu: DALI can't do this on a GPU: "
         "its operator peek_image_shape does not work on 'gpu'; set Global.use_dali=False"
     )
+
+
+def test_what_the_static_executor_refuses() -> None:
+    check_dali(around(Returning()), PATH, DaliSettings(0))
+    check_dali(around(Returning()), PATH, DaliSettings(None, exec_dynamic=False))
+    with pytest.raises(UserError) as raised:
+        check_dali(around(Returning()), PATH, DaliSettings(0, exec_dynamic=False))
+    said = str(raised.value)
+    assert said.startswith(f"{PATH}[2].Returning: DALI can't do this on a GPU: This pipeline doesn't support")
+    assert "; set DataLoader.Train.loader.dali.exec_dynamic=True, or set Global.use_dali=False" in said
+    assert "\n" not in said
 
 
 def test_no_decisions() -> None:

@@ -89,7 +89,7 @@ def lower_each(ops: Sequence[Op], encoded: Node, decided: Iterable[Node], place:
         try:
             own = tuple(islice(waiting, count_decisions(op.spec)))
             nodes.append(lower(op.spec, nodes[-1], replace(place, decided=own)))
-        except NotImplementedError as error:
+        except RuntimeError as error:  # ours, NotImplementedError; or DALI's, of what its executor refuses
             raise UnsupportedError(op, str(error)) from error
         for each in nodes_between(nodes[-1], [nodes[-2], *own]):
             if not is_supported(each):
@@ -98,17 +98,18 @@ def lower_each(ops: Sequence[Op], encoded: Node, decided: Iterable[Node], place:
     return nodes[1:]
 
 
-def draft(ops: Sequence[Op], device_id: int | None) -> None:
+def draft(ops: Sequence[Op], device_id: int | None, exec_dynamic: bool = True) -> None:
     """Builds a chain's graph and drops it: no pipeline is built, and no GPU is touched.
 
     Args:
         ops: The chain, fused or not.
         device_id: GPU to work on; None for the CPU.
+        exec_dynamic: Whether DALI's dynamic executor will run it, which lets more through.
 
     Raises:
         UnsupportedError: As `lower_chain`.
     """
-    with Pipeline(batch_size=1, num_threads=1, device_id=device_id, prefetch_queue_depth=1):
+    with Pipeline(batch_size=1, num_threads=1, device_id=device_id, exec_dynamic=exec_dynamic):
         inputs = (fn.external_source(source=lambda: None) for _ in count())
         lower_chain(ops, next(inputs), inputs, Place("cpu" if device_id is None else "gpu"))
 
