@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ppcls.data.bad_images import BadImageError
 from ppcls.explain.describe import describe
 from ppcls.explain.description import Description, Operator, describe_arrays
+from ppcls.registry import SOURCES
 from ppcls.runtime import Runtime
 
 WINDOW = "Start (top, left) and size (height, width) of the window, [N, 2] int32 each (4 random numbers)"
@@ -123,6 +125,33 @@ def test_mixing(make: Any, use_dali: bool) -> None:
     assert train.stages[-1].operators == (Operator("mix_images", "cpu", "[4, 3, 32, 32] NCHW"),)
     assert train.facts["batch"].endswith("labels [4, 10] float32")
     assert "batch" not in evaluation.stages[-1].transforms[0]
+
+
+class Photographs:
+    """The photographs of a folder as a Python source."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = sorted(folder.glob("jpeg4*.jpg"))
+        self.labels = np.zeros(len(self._files), np.int64)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, position: int) -> bytes:
+        return self._files[position].read_bytes()
+
+
+@pytest.mark.parametrize(("use_dali", "reader"), [(True, "external_source"), (False, "read")])
+def test_images_that_are_no_files(
+    make: Any, photos: dict[str, Path], monkeypatch: pytest.MonkeyPatch, use_dali: bool, reader: str
+) -> None:
+    monkeypatch.setitem(SOURCES._entries, "photos", lambda: Photographs(photos["png-odd"].parent))
+    chain = "[DecodeImage, ResizeImage: {size: 8}, NormalizeImage]"
+    dataset = f"DataLoader.Train.dataset={{name: PythonDataset, source: photos, transform_ops: {chain}}}"
+    train, _ = describe(make("quickstart", dataset, f"Global.use_dali={use_dali}"), Runtime())
+    assert train.stages[0].operators == (Operator(reader, "cpu", BYTES),)
+    assert train.facts["data"] == "PythonDataset photos"
+    assert train.facts["batch"].startswith("[4, 3, 8, 8]")
 
 
 def test_a_split_that_does_not_run_is_left_out(make: Any) -> None:
