@@ -1,13 +1,19 @@
-"""``tools/dataset.py``: makes the data sets that the quick start and the benchmarks use."""
+"""``tools/dataset.py``: makes the data sets of quick start and benchmarks, and checks those of users."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ppcls.errors import UserError
+
+if TYPE_CHECKING:  # else every command would import what one needs
+    from ppcls.config.transform import Transform
+    from ppcls.data.index import Index
 
 
 def _say(text: str) -> None:
@@ -31,11 +37,63 @@ def _photos(args: argparse.Namespace) -> None:
         _say(f"{args.out}: the photographs are there already")
 
 
+def _cells(args: argparse.Namespace) -> None:
+    from ppcls.data.cells import make_cells
+
+    made = make_cells(args.out, args.images, args.seed)
+    what = f"{args.images} cells of five channels" if made else "the cells are there already"
+    _say(f"{args.out}: {what}")
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Decodes all images; lists the bad ones in ``args.out`` and raises where there are any."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    from ppcls.data.bad_images import BadImage, bad_images, write_bad_images
+    from ppcls.data.check import find_bad_images
+    from ppcls.runtime import usable_cores
+
+    checked, bad = 0, list[BadImage]()
+    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
+        for name, index, decoder in _to_check(args):
+            task = bar.add_task(name, total=len(index))
+            bad += find_bad_images(index, decoder, usable_cores(), partial(bar.advance, task))
+            checked += len(index)
+    write_bad_images(args.out, bad)
+    if bad:
+        heading = f"{len(bad)} of {checked} images are bad; {args.out} lists them"
+        raise UserError(f"{heading}\n{bad_images([str(each) for each in bad])}")
+    _say(f"all {checked} images decode")
+
+
+def _to_check(args: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]]:
+    """Yields what each bar is about: its name, samples and decoder."""
+    from ppcls.config.load import load_config
+    from ppcls.data.file_index import list_files
+    from ppcls.data.image_files import find_images
+    from ppcls.data.index import read_index
+    from ppcls.data.transforms import DecodeImage
+
+    if bool(args.paths) == bool(args.config):
+        raise UserError("expected either files and folders, or -c CONFIG")
+    if args.paths:
+        yield "images", list_files(find_images(args.paths)), DecodeImage()
+        return
+    config = load_config(args.config, args.override)
+    for name in (args.split,) if args.split else ("Train", "Eval"):
+        split = getattr(config.DataLoader, name)
+        if split is not None:
+            yield name, read_index(split.dataset, config.Arch.class_num), split.dataset.transform_ops[0]
+        elif args.split:
+            raise UserError(f"{args.config}: DataLoader.{name} is not set; there is nothing to check")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="tools/dataset.py", description="Makes a data set, without download."
+        prog="tools/dataset.py", description="Makes a data set without download, or checks one."
     )
-    commands = parser.add_subparsers(required=True, metavar="digits|photos")
+    commands = parser.add_subparsers(required=True, metavar="digits|photos|cells|check")
     digits = commands.add_parser("digits", help="1,797 handwritten digits, for the quick start")
     digits.add_argument("--out", type=Path, default=Path("dataset/digits"), help="folder (%(default)s)")
     digits.set_defaults(make=_digits)
@@ -45,6 +103,20 @@ def _parser() -> argparse.ArgumentParser:
     photos.add_argument("--classes", type=int, default=8, help="2 to 32 (%(default)s)")
     photos.add_argument("--seed", type=int, default=0, help="of the random crops (%(default)s)")
     photos.set_defaults(make=_photos)
+    cells = commands.add_parser("cells", help="drawn cells, 16-bit TIFFs of five channels")
+    cells.add_argument("images", type=int, nargs="?", default=800, help="how many (%(default)s)")
+    cells.add_argument("--out", type=Path, default=Path("dataset/cells"), help="folder (%(default)s)")
+    cells.add_argument("--seed", type=int, default=0, help="of the cells (%(default)s)")
+    cells.set_defaults(make=_cells)
+    check = commands.add_parser("check", help="decode all images and list the bad ones; exit code 1 if any")
+    check.add_argument("paths", nargs="*", type=Path, help="files and folders, instead of a config")
+    check.add_argument("-c", "--config", help="whose data sets to check, as it decodes them")
+    check.add_argument(
+        "-o", "--override", nargs="+", default=[], metavar="KEY=VALUE", help="set values of it"
+    )
+    check.add_argument("--split", choices=["Train", "Eval"], help="only this one")
+    check.add_argument("--out", type=Path, default=Path("bad_images.txt"), help="the list (%(default)s)")
+    check.set_defaults(make=_check)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Makes a data set: ``python tools/dataset.py digits`` or ``photos N``."""
+"""Makes data sets and checks them: ``python tools/dataset.py --help``."""
 
 import sys
 from pathlib import Path

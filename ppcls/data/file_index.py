@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,3 +174,10 @@ def read_folder(root: Path, extensions: tuple[str, ...], class_num: int | None =
     if not paths:
         raise UserError(f"{root}: no images; expected files ending in {', '.join(extensions)}")
     return FileIndex(root, np.array(paths), np.array(labels, np.int64), root)
+
+
+def list_files(files: Sequence[Path]) -> FileIndex:
+    """Returns an index of files that are named one by one, all of class 0."""
+    root = Path(os.path.commonpath([file.absolute().parent for file in files]))
+    paths = np.array([os.fsencode(file.absolute().relative_to(root)) for file in files])
+    return FileIndex(root, paths, np.zeros(len(files), np.int64), root)
