@@ -9,7 +9,9 @@ from ppcls.config.sections import Split
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.data.dali_settings import resolve
+from ppcls.data.mixed_loader import MixedLoader
 from ppcls.data.order import Order
+from ppcls.data.paddle_loader import PaddleLoader
 from ppcls.explain.description import Description, Operator, Stage, named
 from ppcls.runtime import Runtime
 
@@ -31,17 +33,19 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Desc
     batch = next(iter(loader))  # what is wrong with an image, the loader says best
     where = "the CPU" if runtime.device_id is None else f"GPU {runtime.device_id}"
     layout = config.Arch.data_format
+    reads = loader.loader if isinstance(loader, MixedLoader) else loader
+    by_dali = not isinstance(reads, PaddleLoader)
     facts = {
         "data": f"{split.dataset.kind} {split.dataset.place}",
         "sampler": _sampler(split, loader.order),
-        "DALI" if config.Global.use_dali else "workers": _feeder(config, split, runtime),
+        "DALI" if by_dali else "workers": _dali(split, runtime) if by_dali else _workers(split),
         "batch": f"{list(batch.image.shape)} {layout} {_dtype(batch.image)} on {where}, "
         f"labels {list(batch.label.shape)} {_dtype(batch.label)}",
     }
-    feeder = f"DALI on {where}" if config.Global.use_dali else "paddle.io, by numpy on the CPU"
+    feeder = f"DALI on {where}" if by_dali else "paddle.io, by numpy on the CPU"
     if split.input_size is not None:
         facts["size"] = f"changes by {named(split.input_size)}; below, that of the first batch"
-    stages = _stages(loader)
+    stages = _stages(reads)
     if split.dataset.batch_transform_ops:
         mixed = Operator("mix_images", runtime.device, f"{list(batch.image.shape)} {layout}")
         spec = named(split.dataset.batch_transform_ops[0])
@@ -59,11 +63,6 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Desc
 
 
 def _stages(loader: Loader) -> list[Stage]:
-    from ppcls.data.mixed_loader import MixedLoader
-    from ppcls.data.paddle_loader import PaddleLoader
-
-    if isinstance(loader, MixedLoader):
-        return _stages(loader.loader)
     if isinstance(loader, PaddleLoader):
         from ppcls.explain.numpy_trace import trace_numpy
 
@@ -85,10 +84,12 @@ def _sampler(split: Split, order: Order) -> str:
     )
 
 
-def _feeder(config: Config, split: Split, runtime: Runtime) -> str:
-    if not config.Global.use_dali:
-        shared = ", shared memory" if split.loader.use_shared_memory and split.loader.num_workers else ""
-        return f"{split.loader.num_workers} processes of paddle.io{shared}"
+def _workers(split: Split) -> str:
+    shared = ", shared memory" if split.loader.use_shared_memory and split.loader.num_workers else ""
+    return f"{split.loader.num_workers} processes of paddle.io{shared}"
+
+
+def _dali(split: Split, runtime: Runtime) -> str:
     settings = resolve(split.loader.dali, runtime)
     executor = "dynamic" if settings.exec_dynamic else "pipelined"
     decoder = ", ".join(f"{name}={value}" for name, value in settings.decoder.items()) or "DALI's defaults"
