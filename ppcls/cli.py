@@ -290,6 +290,7 @@ def benchmark(argv: Arguments = None) -> None:
     options.add_argument("what", choices=["loader"], help="what to measure")
     options.add_argument("--rounds", type=int, default=5, help="counted epochs of each (%(default)s)")
     options.add_argument("--workers", type=int, nargs="+", default=[2], help="of paddle.io (%(default)s)")
+    options.add_argument("--mixup", action="store_true", help="our DALI loader with Mixup, too")
     arguments = options.parse_args(argv)
     config = read_config(arguments)
     if config is None:
@@ -300,7 +301,9 @@ def benchmark(argv: Arguments = None) -> None:
     from ppcls.bench.loader import benchmark_loaders
 
     sys.stdout.write(run.describe() + "\n")
-    speeds = benchmark_loaders(config, run, arguments.workers, max(1, arguments.rounds))
+    speeds = benchmark_loaders(
+        config, run, arguments.workers, max(1, arguments.rounds), mixup=arguments.mixup
+    )
     for speed in speeds:
         sys.stdout.write(speed.describe() + "\n")
     dali = speeds[1]

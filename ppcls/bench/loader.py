@@ -16,6 +16,7 @@ from typing import Any
 import paddle
 from nvidia.dali import Pipeline, fn, types
 
+from ppcls.config.mixing import MixupOperator
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.data.batch import Loader
@@ -171,16 +172,21 @@ def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) ->
 
 
 def _with(
-    config: Config, split: Split, *, use_dali: bool, workers: int | None = None
+    config: Config, split: Split, *, use_dali: bool, workers: int | None = None, mixup: bool = False
 ) -> tuple[Config, Split]:
     changed = config.model_copy(update={"Global": config.Global.model_copy(update={"use_dali": use_dali})})
     if workers is not None:
         loader = split.loader.model_copy(update={"num_workers": workers})
         split = split.model_copy(update={"loader": loader})
+    if mixup:
+        dataset = split.dataset.model_copy(update={"batch_transform_ops": (MixupOperator(alpha=0.2),)})
+        split = split.model_copy(update={"dataset": dataset})
     return changed, split
 
 
-def benchmark_loaders(config: Config, runtime: Runtime, workers: Sequence[int], rounds: int) -> list[Speed]:
+def benchmark_loaders(
+    config: Config, runtime: Runtime, workers: Sequence[int], rounds: int, *, mixup: bool = False
+) -> list[Speed]:
     """Times DataLoader.Train under a bare DALI pipeline, our DALI loader and our paddle.io loader.
 
     Args:
@@ -188,6 +194,7 @@ def benchmark_loaders(config: Config, runtime: Runtime, workers: Sequence[int], 
         runtime: Device and cores.
         workers: Worker processes of paddle.io to try.
         rounds: Counted epochs of each.
+        mixup: Time our DALI loader with Mixup too; ``batch_size`` must be even.
 
     Raises:
         UserError: The data can't be used, or the chain is another.
@@ -213,6 +220,8 @@ def benchmark_loaders(config: Config, runtime: Runtime, workers: Sequence[int], 
         contenders[name] = _through(build_loader(*_with(config, split, **how), runtime, training=True))
 
     add("ppcls, DALI", use_dali=True)
+    if mixup:
+        add("ppcls, DALI + Mixup", use_dali=True, mixup=True)
     for count in workers:
         add(f"ppcls, paddle.io, {count} workers", use_dali=False, workers=count)
     finish = paddle.device.synchronize if runtime.device_id is not None else _nothing

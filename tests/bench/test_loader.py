@@ -92,10 +92,12 @@ def small(tmp_path: Path) -> list[str]:
 
 
 def test_a_real_run_times_every_contender(small: list[str]) -> None:
-    speeds = benchmark_loaders(load_config(PHOTOS, small), Runtime(cores=2, threads=2), [0], rounds=1)
+    config = load_config(PHOTOS, small)
+    speeds = benchmark_loaders(config, Runtime(cores=2, threads=2), [0], rounds=1, mixup=True)
     assert [each.name for each in speeds] == [
         "bare DALI pipeline",
         "ppcls, DALI",
+        "ppcls, DALI + Mixup",
         "ppcls, paddle.io, 0 workers",
     ]
     assert all(rate > 0 for each in speeds for rate in each.rates)
