@@ -1,0 +1,29 @@
+"""The example of pairs, as a user runs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "paired_images.py"
+
+
+@pytest.mark.parametrize("options", [["--dali"], []], ids=["dali", "paddle.io"])
+def test_the_network_sharpens(options: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *options, "--steps", "24"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = re.fullmatch(r"PSNR of chelsea: (.+) dB blurred, (.+) dB after\n", done.stdout)
+    assert found is not None, done.stdout
+    before, after = map(float, found.groups())
+    assert after > before + 0.05
+    assert list(tmp_path.iterdir()) == []
