@@ -112,7 +112,8 @@ TRANSFORMS = Registry(
     {
         **_in("ppcls.data.transforms.basic", "DecodeImage", "ResizeImage", "CropImage", "RandCropImage"),
         **_in("ppcls.data.transforms.basic", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
-        **_in("ppcls.data.transforms.geometry", "Pad", "RandomCropImage", "RandomRotation", "RandomRot90"),
+        **_in("ppcls.data.transforms.geometry", "Pad", "RandomCropImage", "RandCropImageV2"),
+        **_in("ppcls.data.transforms.geometry", "RandomRotation", "RandomRot90"),
         **_in("ppcls.data.transforms.policies", "AutoAugment", "RandAugment", "TrivialAugment"),
         **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale", "GaussianBlur"),
         **_in("ppcls.data.transforms.erasing", "RandomErasing", "Cutout", "GridMask"),

@@ -35,7 +35,7 @@ from ppcls.data.transforms import (
     count_draws,
 )
 from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing
-from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
+from ppcls.data.transforms.geometry import Pad, RandCropImageV2, RandomCropImage, RandomRot90, RandomRotation
 from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, RandomGrayscale
 from ppcls.data.transforms.policies import AutoAugment, RandAugment, TrivialAugment
 from ppcls.registry import TRANSFORMS
@@ -116,6 +116,7 @@ ALONE: dict[str, list[Case]] = {
         decoded(Pad(padding=[300, 9], padding_mode="reflect")),
     ],
     "RandomCropImage": [decoded(RandomCropImage(size=(101, 68))), decoded(RandomCropImage(size=(176, 145)))],
+    "RandCropImageV2": [decoded(RandCropImageV2(size=(101, 68)))],
     "RandomRotation": [
         decoded(RandomRotation(degrees=30, interpolation="bilinear", fill=114), how="turned"),
         decoded(RandomRotation(prob=1, degrees=(-180, 180), interpolation="bilinear"), how="turned"),

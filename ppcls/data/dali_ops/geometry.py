@@ -39,13 +39,8 @@ def _(spec: RandomCropImage, node: Any, place: Place) -> Node:
 @numpy_on_cpu
 def _(spec: RandomRotation, node: Any, place: Place) -> Node:
     (angle,) = place.decided
-    return fn.rotate(
-        node,
-        angle=angle,
-        keep_size=True,
-        fill_value=spec.fill,
-        interp_type=_INTERPOLATION[spec.interpolation],
-    )
+    interpolation = _INTERPOLATION[spec.interpolation]
+    return _rotate(node, angle=angle, interp_type=interpolation, keep_size=True, fill_value=spec.fill)
 
 
 @lower.register
@@ -53,4 +48,9 @@ def _(spec: RandomRotation, node: Any, place: Place) -> Node:
 def _(spec: RandomRot90, node: Any, place: Place) -> Node:
     # Without keep_size the canvas turns too; each pixel's centre falls on one, so nearest is exact.
     (angle,) = place.decided
-    return fn.rotate(node, angle=angle, interp_type=types.INTERP_NN)
+    return _rotate(node, angle=angle, interp_type=types.INTERP_NN)
+
+
+def _rotate(node: Node, **options: Any) -> Node:
+    # DALI's operator knows 8 bits and float32 only
+    return fn.cast_like(fn.rotate(fn.cast(node, dtype=types.FLOAT), **options), node)

@@ -40,11 +40,12 @@ def _(spec: RandomRotation, image: np.ndarray, decided: Decided) -> Array:
     if angle == 0:
         return image
     height, width, channels = image.shape
+    pixels = image.astype(np.float32) if image.dtype == np.float16 else image  # OpenCV knows no float16
     # OpenCV counts from the centre of the first pixel.
     matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), float(angle), 1.0)
     turned = [
         cv2.warpAffine(
-            image[:, :, begin : begin + _AT_ONCE],
+            pixels[:, :, begin : begin + _AT_ONCE],
             matrix,
             (width, height),
             flags=_INTERPOLATION[spec.interpolation],
@@ -53,7 +54,8 @@ def _(spec: RandomRotation, image: np.ndarray, decided: Decided) -> Array:
         ).reshape(height, width, -1)
         for begin in range(0, channels, _AT_ONCE)
     ]
-    return turned[0] if len(turned) == 1 else np.concatenate(turned, axis=2)
+    whole = turned[0] if len(turned) == 1 else np.concatenate(turned, axis=2)
+    return whole.astype(image.dtype, copy=False)
 
 
 @apply.register

@@ -85,6 +85,10 @@ def _(spec: RandomCropImage, sides: Sides, decided: Decided) -> Sides:
     return fixed_sides(sides, spec.size)
 
 
+class RandCropImageV2(RandomCropImage):
+    """`RandomCropImage` by PaddleClas's other name for it."""
+
+
 class RandomRotation(Transform):
     """Turns the image around its centre and keeps its size; what was outside of it is ``fill``."""
 
@@ -100,14 +104,8 @@ class RandomRotation(Transform):
     def after(self, state: ImageState) -> ImageState:
         """Returns the state unchanged."""
         need_hwc(state)
-        _need_rotatable(state)
         check_fill("fill", (self.fill,), state)
         return state
-
-
-def _need_rotatable(state: ImageState) -> None:
-    if state.dtype not in ("uint8", "float32"):
-        raise ValueError(f"turns 8-bit and float32 images, and these are {state.dtype}")
 
 
 @decide.register
@@ -125,7 +123,6 @@ class RandomRot90(Transform):
     def after(self, state: ImageState) -> ImageState:
         """Returns the state unchanged: where sides differ between images, they may change places."""
         need_hwc(state)
-        _need_rotatable(state)
         if state.size is not None and state.size[0] != state.size[1]:
             height, width = state.size
             raise ValueError(f"a quarter turn needs square images, and these are {width}x{height}")
