@@ -111,6 +111,7 @@ TRANSFORMS = Registry(
     "transform",
     {
         **_in("ppcls.data.transforms.basic", "DecodeImage", "ResizeImage", "CropImage", "RandCropImage"),
+        **_in("ppcls.data.transforms.arrays", "DecodeNumpy"),
         **_in("ppcls.data.transforms.basic", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
         **_in("ppcls.data.transforms.geometry", "Pad", "RandomCropImage", "RandCropImageV2"),
         **_in("ppcls.data.transforms.geometry", "RandomRotation", "RandomRot90"),

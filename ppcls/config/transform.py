@@ -91,7 +91,7 @@ def check_chain(specs: Sequence[Transform]) -> ImageState:
         except ValueError as error:
             raise ChainError(position, str(error)) from None
     if state.encoded:
-        raise ChainError(None, "no transform decodes the image; begin with DecodeImage")
+        raise ChainError(None, "no transform decodes the image; begin with DecodeImage or DecodeNumpy")
     if not state.dtype.startswith("float"):
         raise ChainError(None, "the model needs float32; end with NormalizeImage")
     if state.size is None:

@@ -15,7 +15,9 @@ from nvidia.dali import fn, types
 
 from ppcls.config.transform import Transform
 from ppcls.data.image_header import check_header, read_header
+from ppcls.data.npy_file import read_npy_header
 from ppcls.data.transforms import DecodeImage
+from ppcls.data.transforms.arrays import DecodeNumpy
 
 _TIFF_BEGINNINGS = np.frombuffer(b"IM", np.uint8)  # of no other format that DALI knows
 
@@ -64,3 +66,14 @@ def _(decoder: DecodeImage, files: Any, *peeked: Tensors) -> NDArray[np.int64]:
     for row in np.flatnonzero(doubtful).tolist():
         check_header(decoder, read_header(np.asarray(files[row])))
     return shapes[:, :2].astype(np.int64)
+
+
+@peek.register
+def _(decoder: DecodeNumpy, files: Any) -> tuple[Node, ...]:
+    return ()
+
+
+@admit.register
+def _(decoder: DecodeNumpy, files: Any, *peeked: Tensors) -> NDArray[np.int64]:
+    headers = [read_npy_header(decoder, np.asarray(files[row])) for row in range(len(files))]
+    return np.array(headers, np.int64)[:, :2]

@@ -233,7 +233,7 @@ def test_the_config_of_these_tests_is_right() -> None:
             f"{OPS}.1={{CropImage: {{size: 4}}}}",
             f"{OPS}[1].CropImage: a 4x4 crop doesn't fit images of any size; resize before it",
         ),
-        (f"{OPS}=[]", f"{OPS}: no transform decodes the image; begin with DecodeImage"),
+        (f"{OPS}=[]", f"{OPS}: no transform decodes the image; begin with DecodeImage or DecodeNumpy"),
         (
             f"{OPS}.2={{NormalizeImage: {{mean: [1]}}}}",
             f"{OPS}[2].NormalizeImage: expected as many std as mean, got 3 and 1",

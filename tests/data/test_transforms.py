@@ -85,7 +85,7 @@ def test_chains_of_other_images(chain: list[Transform]) -> None:
 @pytest.mark.parametrize(
     ("chain", "position", "text"),
     [
-        ([], None, "no transform decodes the image; begin with DecodeImage"),
+        ([], None, "no transform decodes the image; begin with DecodeImage or DecodeNumpy"),
         ([SQUARE], 0, "the image is not decoded yet; put DecodeImage before it"),
         ([FLIP], 0, "the image is not decoded yet; put DecodeImage before it"),
         ([NORMALIZE], 0, "the image is not decoded yet; put DecodeImage before it"),

@@ -1,5 +1,6 @@
 """How DALI does each transform, on the CPU or a GPU: specs become nodes of its graph."""
 
+from ppcls.data.dali_ops import arrays as arrays
 from ppcls.data.dali_ops import basic as basic
 from ppcls.data.dali_ops import erasing as erasing
 from ppcls.data.dali_ops import geometry as geometry

@@ -1,5 +1,6 @@
 """How numpy, OpenCV and Pillow do each transform: the reference that other backends must match."""
 
+from ppcls.data.numpy_ops import arrays as arrays
 from ppcls.data.numpy_ops import basic as basic
 from ppcls.data.numpy_ops import erasing as erasing
 from ppcls.data.numpy_ops import geometry as geometry
