@@ -56,6 +56,9 @@ from ppcls.data.transforms import (
     count_draws,
     plan_chain,
 )
+from ppcls.data.transforms.erasing import Cutout, RandomErasing
+from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRotation
+from ppcls.data.transforms.photometric import GaussianBlur, RandomGrayscale
 from ppcls.errors import UserError
 
 
@@ -108,6 +111,14 @@ def grey_levels(kind: str) -> float:
 FORMATS = ("jpeg420", "png", "grey", "turned", "alpha", "progressive", "bmp")
 TRAIN = plan_chain(
     [DecodeImage(), RandCropImage(size=(24, 20)), RandFlipImage(), NormalizeImage(order="")], "CHW"
+)
+AUGMENT = plan_chain(
+    [
+        *(DecodeImage(), RandCropImage(size=(24, 20)), RandFlipImage(), GaussianBlur(kernel_size=3)),
+        *(RandomRotation(degrees=30), RandomGrayscale(prob=0.5), Pad(padding=4, padding_mode="reflect")),
+        *(RandomCropImage(size=(24, 20)), NormalizeImage(), RandomErasing(mode="pixel"), Cutout(length=8)),
+    ],
+    "CHW",
 )
 EVAL = plan_chain([DecodeImage(), ResizeImage(size=(24, 20)), NormalizeImage()], "HWC")
 ORDER = Order(Shuffled(21), batch_size=4, seed=3)  # six steps, the last of one sample
@@ -240,6 +251,12 @@ def test_batches_are_those_of_the_order(
         found = take(loader)
         assert {each[0].shape for each in found} == {shape}
         check_against_reference(kind, found, index, ORDER, ops, epoch)
+
+
+def test_augmentations_are_the_same_by_every_loader(
+    kind: str, make: Callable[..., Loader], index: Index
+) -> None:
+    check_against_reference(kind, take(make(ops=AUGMENT)), index, ORDER, AUGMENT, 0)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
+import yaml
+from pydantic import TypeAdapter, ValidationError
 
+from ppcls.config.dataset import Chain
 from ppcls.config.transform import ChainError, ImageState, Transform, check_chain
 from ppcls.data.transforms import (
     CropImage,
@@ -241,3 +243,48 @@ def test_normalizing_after_the_layout_changes_nothing_but_the_order() -> None:
     normalize = NormalizeImage(order="chw")
     chain = [DECODE, SQUARE, TO_CHW, normalize]
     assert [op.spec for op in plan_chain(chain, "CHW")] == [DECODE, SQUARE, normalize, TO_CHW]
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        """
+        - DecodeImage: {to_rgb: True, channel_first: False}
+        - RandCropImage: {size: 224, interpolation: bicubic, backend: pil}
+        - RandFlipImage: {flip_code: 1}
+        - ColorJitter: {brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1}
+        - NormalizeImage: {scale: 1.0/255.0, mean: [0.5, 0.5, 0.5], std: [0.2, 0.2, 0.2], order: ''}
+        - RandomErasing: {EPSILON: 0.25, sh: 1.0/3.0, r1: 0.3, attempt: 10, use_log_aspect: True, mode: pixel}
+        """,
+        """
+        - DecodeImage:
+        - ResizeImage: {size: [128, 256]}
+        - RandFlipImage:
+        - Pad: {padding: 10, fill: 0}
+        - RandCropImageV2: {size: [128, 256]}
+        - RandomRotation: {prob: 0.5, degrees: [-10, 10], interpolation: bilinear}
+        - NormalizeImage:
+        - RandomErasing: {EPSILON: 0.5, sl: 0.02, sh: 0.4, r1: 0.3, mean: [0.485, 0.456, 0.406]}
+        """,
+        """
+        - DecodeImage:
+        - RandCropImage: {size: 224}
+        - RandFlipImage: {flip_code: 0}
+        - NormalizeImage: {order: ''}
+        - Cutout: {n_holes: 1, length: 112}
+        - ToCHWImage:
+        """,
+        """
+        - DecodeImage:
+        - RandCropImage: {size: 224}
+        - NormalizeImage: {order: ''}
+        - ToCHWImage:
+        - GridMask: {d1: 96, d2: 224, rotate: 1, ratio: 0.5, mode: 0, prob: 1.0}
+        """,
+    ],
+)
+def test_chains_as_paddleclas_writes_them(chain: str) -> None:
+    specs = TypeAdapter(Chain).validate_python(yaml.safe_load(chain))
+    state = check_chain(specs)
+    assert (state.dtype, state.channels) == ("float32", 3)
+    assert [type(op.spec) for op in plan_chain(specs, "CHW")][-1] is ToCHWImage
