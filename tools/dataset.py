@@ -1,4 +1,4 @@
-"""Makes data sets and checks them: ``python tools/dataset.py --help``."""
+"""Makes data sets, checks and converts them: ``python tools/dataset.py --help``."""
 
 import sys
 from pathlib import Path

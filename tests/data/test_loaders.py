@@ -33,11 +33,8 @@ from ppcls.data.order import Cursor, Order
 from ppcls.data.paddle_loader import PaddleLoader
 from ppcls.data.python_source import PythonIndex
 from ppcls.data.record_index import RecordIndex
-from ppcls.data.records.lmdb import LMDBFormat
-from ppcls.data.records.recordio import RecordIOFormat
-from ppcls.data.records.shard import Format, OpenFiles, Record, Shard, index_beside
-from ppcls.data.records.tfrecord import TFRecordFormat
-from ppcls.data.records.webdataset import WebDatasetFormat
+from ppcls.data.records.formats import FORMATS as CONTAINER_FORMATS
+from ppcls.data.records.shard import OpenFiles, Record, Shard, index_beside
 from ppcls.data.sampler import (
     ClassBalanced,
     IdentitiesByImages,
@@ -96,13 +93,6 @@ ON_CPU = ["dali-cpu", "dali-cpu-static", "paddle-0", "paddle-2"]
 GREY_LEVELS = {"dali-cpu": 1.01, "dali-gpu": 60.0, "paddle": 0.0}
 OF_LEVEL = 255 * 0.225
 
-CONTAINERS: dict[str, Format] = {
-    "webdataset": WebDatasetFormat(),
-    "tfrecord": TFRecordFormat(),
-    "recordio": RecordIOFormat(),
-    "lmdb": LMDBFormat(),
-}
-
 
 def grey_levels(kind: str) -> float:
     return next(levels for name, levels in GREY_LEVELS.items() if kind.startswith(name))
@@ -153,7 +143,7 @@ class _Samples(list[tuple[bytes, int]]):
 
 def shards(name: str, folder: Path, samples: list[tuple[bytes, int]]) -> list[Shard]:
     """Writes samples as two shards and opens them."""
-    container = CONTAINERS[name]
+    container = CONTAINER_FORMATS[name]
     opened = []
     for begin in (0, 9):
         path = folder / f"{begin}{container.suffix}"
@@ -560,7 +550,7 @@ def test_a_bad_image_is_named(
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("source", [*CONTAINERS, "python"])
+@pytest.mark.parametrize("source", [*CONTAINER_FORMATS, "python"])
 def test_a_bad_record_is_named(kind: str, many: Path, source: str) -> None:
     """The eleventh of twelve: the second record of the second shard."""
     good = (many / "0.jpg").read_bytes()
@@ -570,8 +560,10 @@ def test_a_bad_record_is_named(kind: str, many: Path, source: str) -> None:
         place = "Python source 'mine' (sample 10)"
     else:
         index = RecordIndex(shards(source, many, samples))
-        second = many / f"9{CONTAINERS[source].suffix}"
-        place = f"{second} ({CONTAINERS[source].open(second, index_beside(second), OpenFiles()).where(1)})"
+        second = many / f"9{CONTAINER_FORMATS[source].suffix}"
+        place = (
+            f"{second} ({CONTAINER_FORMATS[source].open(second, index_beside(second), OpenFiles()).where(1)})"
+        )
     loader = MAKERS[kind](index, Order(InOrder(12), batch_size=2), TRAIN)
     with pytest.raises(BadImageError) as caught:
         take(loader)

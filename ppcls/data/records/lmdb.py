@@ -81,6 +81,7 @@ class LMDBFormat:
 
     name = "LMDB"
     suffix = ".lmdb"
+    in_folders = True
 
     def write(self, path: Path, records: Iterable[Record]) -> None:
         """Writes a new shard, with numbers as keys."""

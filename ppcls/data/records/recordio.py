@@ -37,6 +37,7 @@ class RecordIOFormat:
 
     name = "RecordIO"
     suffix = ".rec"
+    in_folders = False
 
     def write(self, path: Path, records: Iterable[Record]) -> None:
         """Writes a new shard; ids count the records."""

@@ -132,10 +132,12 @@ class Format(Protocol):
     Attributes:
         name: As messages call it.
         suffix: Of a shard's name.
+        in_folders: Whether a shard is a folder, and needs no index file.
     """
 
     name: str
     suffix: str
+    in_folders: bool
 
     def write(self, path: Path, records: Iterable[Record]) -> None:
         """Writes a new shard.

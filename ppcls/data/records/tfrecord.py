@@ -36,6 +36,7 @@ class TFRecordFormat:
     first_label: int = 0
     name = "TFRecord"
     suffix = ".tfrecord"
+    in_folders = False
 
     def write(self, path: Path, records: Iterable[Record]) -> None:
         """Writes a new shard."""

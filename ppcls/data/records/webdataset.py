@@ -59,6 +59,7 @@ class WebDatasetFormat:
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS
     name = "WebDataset"
     suffix = ".tar"
+    in_folders = False
 
     def write(self, path: Path, records: Iterable[Record]) -> None:
         """Writes a new shard, the same bytes for the same records."""

@@ -9,18 +9,9 @@ from typing import Any
 import numpy as np
 from nvidia.dali import Pipeline, fn, tfrecord
 
-from ppcls.data.records.lmdb import LMDBFormat
-from ppcls.data.records.recordio import RecordIOFormat
-from ppcls.data.records.shard import Format, OpenFiles, Record, Shard, index_beside
-from ppcls.data.records.tfrecord import TFRecordFormat
-from ppcls.data.records.webdataset import WebDatasetFormat
+from ppcls.data.records.formats import FORMATS
+from ppcls.data.records.shard import OpenFiles, Record, Shard, index_beside
 
-FORMATS: dict[str, Format] = {
-    "webdataset": WebDatasetFormat(),
-    "tfrecord": TFRecordFormat(),
-    "recordio": RecordIOFormat(),
-    "lmdb": LMDBFormat(),
-}
 IN_FILES = [name for name in FORMATS if name != "lmdb"]
 
 

@@ -1,0 +1,121 @@
+"""The commands of ``tools/dataset.py`` on containers: ``index`` and ``convert``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from ppcls.errors import UserError
+
+if TYPE_CHECKING:  # else every command would import what one needs
+    from ppcls.data.file_index import FileIndex
+    from ppcls.data.records.shard import Format
+
+_FORMATS = ("webdataset", "tfrecord", "recordio", "lmdb")
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_commands(commands: Commands) -> None:
+    """Adds the commands; ``make`` of what is parsed runs one, ``interrupted`` says what Ctrl-C leaves."""
+    index = commands.add_parser("index", help="DALI's index files of containers, beside them")
+    index.add_argument("files", type=Path, nargs="+", help=".tar, .tfrecord or .rec")
+    index.add_argument("--format", choices=_FORMATS, help="where the ending does not tell it")
+    index.set_defaults(make=_index, interrupted="the index files named are whole")
+    convert = commands.add_parser(
+        "convert", help="image files into a container; goes on where it was stopped"
+    )
+    convert.add_argument("format", choices=_FORMATS)
+    convert.add_argument(
+        "source", type=Path, help="folder with a sub-folder a class, or list of 'path label'"
+    )
+    convert.add_argument("--out", type=Path, required=True, help="folder of the shards")
+    convert.add_argument("--image-root", type=Path, help="of a list (the list's folder)")
+    convert.add_argument("--delimiter", default=" ", help="of a list (a blank)")
+    convert.add_argument("--names", type=Path, help="of a list's classes, lines of 'id name'")
+    split = convert.add_mutually_exclusive_group()
+    split.add_argument("--shards", type=_positive, help="how many")
+    split.add_argument("--shard-size", type=_positive, default=1000, help="MB of images (%(default)s)")
+    convert.set_defaults(make=_convert, interrupted="the same command goes on from the last whole shard")
+
+
+def _index(args: argparse.Namespace) -> None:
+    from ppcls.data.records.formats import FORMATS, format_of
+    from ppcls.data.records.shard import index_beside
+    from ppcls.files import write_text
+
+    for path in args.files:
+        container = FORMATS[args.format] if args.format else format_of(path)
+        text, index_path = container.index(path), index_beside(path)
+        if text is None:
+            raise UserError(f"{path}: {container.name} needs no index file")
+        if not index_path.exists():
+            write_text(index_path, text)
+            _say(f"{index_path}: written")
+        elif index_path.read_bytes() == text.encode():
+            _say(f"{index_path}: there already")
+        else:
+            raise UserError(f"{index_path} is there and is another index; remove it to have it made anew")
+
+
+def _convert(args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from ppcls.data.class_names import LABEL_LIST, write_class_names
+    from ppcls.data.convert import convert, file_sizes, plan, split_by_size, split_evenly
+
+    index, names = _source(args)
+
+    def ends() -> tuple[int, ...]:
+        if args.shards:
+            return split_evenly(len(index), args.shards)
+        return split_by_size(file_sizes(index), args.shard_size * 10**6)
+
+    split = {"shards": args.shards} if args.shards else {"shard_size": args.shard_size}
+    conversion = plan(index, _container(args.format, index), args.out, split, ends)
+    if names:
+        write_class_names(args.out / LABEL_LIST, names)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(f"{args.out}", total=len(index))
+        there = convert(conversion, lambda images: progress.advance(task, images))
+    already = f", {there} of them there already" if there else ""
+    _say(f"{args.out}: {len(index)} images in {len(conversion.ends)} shards{already}; all read back")
+
+
+def _source(args: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
+    """Returns the images to convert and the names of their classes, where something tells them."""
+    from ppcls.config.dataset import IMAGE_EXTENSIONS
+    from ppcls.data.class_names import folder_classes, read_class_names
+    from ppcls.data.file_index import read_folder, read_list
+
+    if args.source.is_dir():
+        return read_folder(args.source, IMAGE_EXTENSIONS), folder_classes(args.source)
+    index = read_list(args.image_root or args.source.parent, args.source, args.delimiter)
+    names = read_class_names(args.names, int(index.labels.max()) + 1) if args.names else ()
+    return index, names
+
+
+def _container(name: str, index: FileIndex) -> Format:
+    """Returns the format to write; a WebDataset knows images by their endings, so it is told them."""
+    from ppcls.data.records.formats import FORMATS
+    from ppcls.data.records.webdataset import WebDatasetFormat
+
+    if name != "webdataset":
+        return FORMATS[name]
+    endings = {Path(index.name(position)).suffix.lower() for position in range(len(index))}
+    if "" in endings:
+        raise UserError(f"{index.source}: has files without an ending, such as .jpg; WebDataset needs one")
+    return WebDatasetFormat(tuple(sorted(endings)))
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"expected an integer > 0, got {text!r}")
+    return int(text)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")

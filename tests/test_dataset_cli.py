@@ -1,0 +1,164 @@
+"""``tools/dataset.py index`` and ``convert`` as their users call them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ppcls import dataset_cli
+from ppcls.config.dataset import LMDBDataset, RecordIODataset, TFRecordDataset, WebDataset
+from ppcls.data.class_names import read_class_names
+from ppcls.data.index import read_index
+from ppcls.data.records.formats import FORMATS
+from ppcls.data.records.shard import Record
+from ppcls.data.transforms import DecodeImage, NormalizeImage, ResizeImage
+
+CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
+DATASETS = {
+    "webdataset": WebDataset,
+    "tfrecord": TFRecordDataset,
+    "recordio": RecordIODataset,
+    "lmdb": LMDBDataset,
+}
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Six files in two class folders, with a list that names them backwards."""
+    folder = tmp_path / "images"
+    lines = []
+    for number in range(6):
+        path = folder / ("cat", "dog")[number % 2] / f"{number}.jpeg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"image %d" % number)
+        lines.append(f"{path.relative_to(folder)}\t{number % 2}\n")
+    (folder / "list.txt").write_text("".join(reversed(lines)))
+    (folder / "names.txt").write_text("0 cat\n1 dog\n")
+    return folder
+
+
+def call(*arguments: object) -> int:
+    return dataset_cli.main([str(each) for each in arguments])
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_folder_becomes_a_container(
+    images: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for already in ("", ", 2 of them there already"):
+        assert call("convert", name, images, "--out", out, "--shards", 2) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"{out}: 6 images in 2 shards{already}; all read back"
+    dataset = DATASETS[name](paths=(f"{out}/*{FORMATS[name].suffix}",), transform_ops=CHAIN, **_endings(name))
+    index = read_index(dataset, 2)
+    assert index.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert [index.read(i) for i in range(6)] == [b"image %d" % i for i in (0, 2, 4, 1, 3, 5)]
+    assert read_class_names(out / "label_list.txt", 2) == ("cat", "dog")
+
+
+def _endings(name: str) -> dict[str, tuple[str, ...]]:
+    return {"extensions": (".jpeg",)} if name == "webdataset" else {}
+
+
+def test_a_list_becomes_a_container(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    listing = tmp_path / "elsewhere.txt"
+    (images / "list.txt").rename(listing)
+    options = (
+        "--image-root",
+        images,
+        "--delimiter",
+        "\t",
+        "--names",
+        images / "names.txt",
+        "--shard-size",
+        1,
+    )
+    assert call("convert", "tfrecord", listing, "--out", out, *options) == 0
+    index = read_index(TFRecordDataset(paths=(f"{out}/*.tfrecord",), transform_ops=CHAIN), 2)
+    assert [index.read(i) for i in range(6)] == [b"image %d" % i for i in (5, 4, 3, 2, 1, 0)]
+    assert index.labels.tolist() == [1, 0, 1, 0, 1, 0]
+    assert (out / "label_list.txt").read_text() == "0 cat\n1 dog\n"
+
+
+def test_a_lists_folder_is_its_image_root(images: Path, tmp_path: Path) -> None:
+    arguments = ("recordio", images / "list.txt", "--out", tmp_path / "out", "--delimiter", "\t")
+    assert call("convert", *arguments) == 0
+    assert not (tmp_path / "out" / "label_list.txt").exists()
+
+
+def test_what_can_not_be_converted(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert call("convert", "lmdb", tmp_path / "gone", "--out", out) == 1
+    assert said(capsys) == f"{tmp_path}/gone: no such list file; expected lines of 'path label'"
+    assert call("convert", "lmdb", images / "list.txt", "--out", out) == 1
+    assert "list.txt, line 1: expected 'path label', got no label after ' '" in said(capsys)
+    assert call("convert", "lmdb", images, "--out", out, "--shards", 7) == 1
+    assert said(capsys) == "7 shards of 6 images: expected at least one image a shard"
+    (images / "noending").write_bytes(b"x")
+    (images / "list.txt").write_text("noending 0\n")
+    assert call("convert", "webdataset", images / "list.txt", "--out", out) == 1
+    assert said(capsys).endswith("has files without an ending, such as .jpg; WebDataset needs one")
+    (images / "list.txt").write_text("cat/0.jpeg -1\n")
+    assert call("convert", "lmdb", images / "list.txt", "--out", out) == 1
+    assert said(capsys).endswith("list.txt, line 1: expected a label from 0, got -1")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "²"])
+def test_numbers_of_shards(
+    images: Path, tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--shards", "--shard-size"):
+        with pytest.raises(SystemExit):
+            call("convert", "lmdb", images, "--out", tmp_path / "out", f"{option}={value}")
+        assert f"argument {option}: expected an integer > 0, got '{value}'" in capsys.readouterr().err
+
+
+def test_an_interrupted_conversion_says_how_to_go_on(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ppcls.data.convert.convert", interrupt)
+    assert call("convert", "lmdb", images, "--out", tmp_path / "out") == 130
+    last = said(capsys).splitlines()[-1]
+    assert last == "interrupted; the same command goes on from the last whole shard"
+
+
+def test_index_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / name for name in ("a.tar", "b.tfrecord", "c.rec")]
+    for path, container in zip(paths, ("webdataset", "tfrecord", "recordio"), strict=True):
+        FORMATS[container].write(path, [Record("0.jpg", b"image", 3)])
+    indexes = [path.with_suffix(".idx") for path in paths]
+    for word in ("written", "there already"):
+        assert call("index", *paths) == 0
+        assert capsys.readouterr().out == "".join(f"{index}: {word}\n" for index in indexes)
+    indexes[1].write_text("mine")
+    assert call("index", *paths) == 1
+    assert said(capsys) == f"{indexes[1]} is there and is another index; remove it to have it made anew"
+    assert indexes[1].read_text() == "mine"
+
+
+def test_a_format_that_the_ending_does_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train-00000-of-01024"
+    FORMATS["tfrecord"].write(path, [Record("0.jpg", b"image", 3)])
+    assert call("index", path) == 1
+    assert said(capsys) == (
+        f"{path}: expected a name ending in .tar, .tfrecord, .tfrecords, .rec; say its --format"
+    )
+    assert call("index", "--format", "tfrecord", path) == 0
+    assert (tmp_path / "train-00000-of-01024.idx").exists()
+    assert call("index", "--format", "lmdb", tmp_path) == 1
+    assert said(capsys) == f"{tmp_path}: LMDB needs no index file"
+    assert call("index", "--format", "recordio", path) == 1
+    assert "byte 0: expected the magic number" in said(capsys)
+    assert call("index", tmp_path / "gone.tar") == 1
+    assert "gone.tar" in said(capsys)
