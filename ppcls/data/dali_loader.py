@@ -6,83 +6,28 @@ and transforms in its own threads, ahead of the training step.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import paddle
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import Pipeline
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.config.input_size import InputSize
 from ppcls.data.bad_images import explain_failure
 from ppcls.data.batch import Batch
 from ppcls.data.dali_ops import Device, Node, Place, lower_each
-from ppcls.data.dali_reader import Reader, build_reader, shut_down
+from ppcls.data.dali_reader import shut_down
 from ppcls.data.dali_settings import DaliSettings
-from ppcls.data.decisions import count_decisions, decide_chain
-from ppcls.data.draws import uniforms
+from ppcls.data.dali_source import Source
 from ppcls.data.fuse import fuse
 from ppcls.data.image_header import DecodeError
 from ppcls.data.index import Index
-from ppcls.data.input_size import at_size, size_at
+from ppcls.data.input_size import at_size
 from ppcls.data.order import Cursor, Order
-from ppcls.data.transforms import Op, count_draws
-
-
-class Source:
-    """Answers DALI's question for the next batch, and remembers which batches are under way."""
-
-    def __init__(
-        self,
-        index: Index,
-        order: Order,
-        ops: tuple[Op, ...],
-        reader: Reader,
-        sizes: InputSize | None,
-    ) -> None:
-        self._index, self._order, self._ops, self._sizes = index, order, ops, sizes
-        self.reader = reader
-        self._draws = count_draws(ops)
-        self._decoding: deque[Cursor] = deque()
-
-    @property
-    def outputs(self) -> int:
-        """Arrays a batch."""
-        return 2 + sum(count_decisions(op.spec) for op in self._ops)
-
-    @property
-    def under_way(self) -> list[Cursor]:
-        """Batches asked for and not yet taken, in order."""
-        return [*self._decoding, *(cursor for cursor, _ in self.reader.under_way)]
-
-    def close(self) -> None:
-        """Ends the reader's threads."""
-        self.reader.close()
-
-    def seek(self, cursor: Cursor) -> None:
-        """Goes on from another position; what is under way still comes first."""
-        self.reader.seek(cursor)
-
-    def taken(self) -> Cursor:
-        """Returns which batch just came out of the pipeline."""
-        return self._decoding.popleft()
-
-    def __call__(self) -> list[Any]:
-        """Returns encoded images, labels and decisions."""
-        batch = self.reader.read()
-        self._decoding.append(batch.cursor)
-        indices = batch.step.indices
-        draws = uniforms(self._order.seed, batch.cursor.epoch, indices, self._draws, batch.step.repeats)
-        ops = self._ops
-        if self._sizes is not None:
-            ops = at_size(ops, size_at(self._sizes, self._order.seed, batch.cursor))
-        decided = decide_chain(ops, draws, batch.sides)
-        return [batch.files, self._index.labels[indices], *chain.from_iterable(decided)]
-
+from ppcls.data.transforms import Op
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
 
@@ -215,8 +160,7 @@ class DaliLoader:
         """Makes a pipeline with the loader's whole graph, for itself or for who describes it."""
         settings = self._settings
         device: Device = "cpu" if settings.device_id is None else "gpu"
-        reader = build_reader(self._index, self.order, settings, self._decoder)
-        source = Source(self._index, self.order, self._ops, reader, self._sizes)
+        source = Source(self._index, self.order, self._decoder, self._ops, settings, self._sizes)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=settings.threads,
@@ -225,8 +169,8 @@ class DaliLoader:
             exec_dynamic=settings.exec_dynamic,
         )
         with pipeline:
-            encoded, label, *decided = fn.external_source(source, num_outputs=source.outputs, batch=True)
-            place = Place(device, settings.threads, decoder=settings.decoder)
+            encoded, (label, *decided) = source.nodes()
+            place = Place(device, settings.threads, pool=source.pool, decoder=settings.decoder)
             images = lower_each(self._ops, encoded, decided, place)
             label = label if device == "cpu" else label.gpu()
             pipeline.set_outputs(images[-1], label)

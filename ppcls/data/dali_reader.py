@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from nvidia.dali import Pipeline, fn
 from ppcls.config.transform import Transform
 from ppcls.data.dali_headers import admit, peek
 from ppcls.data.dali_settings import DaliSettings
+from ppcls.data.encoded import Encoded as EncodedImages
 from ppcls.data.encoded import encoded_images
 from ppcls.data.file_index import FileIndex
 from ppcls.data.index import Index
@@ -66,14 +68,23 @@ class Reader(Protocol):
         """Ends its threads."""
 
 
-def build_reader(index: Index, order: Order, settings: DaliSettings, decoder: Transform) -> Reader:
+def build_reader(
+    index: Index, order: Order, settings: DaliSettings, decoder: Transform, pool: Executor
+) -> Reader:
     """Returns what reads the samples of ``index`` in ``order`` for a ``decoder``.
+
+    Args:
+        index: The samples.
+        order: Which of them when.
+        settings: Of DALI.
+        decoder: What will decode.
+        pool: Reads samples that are not files of their own.
 
     Raises:
         UserError: The decoder is to cache images that are not files of their own.
     """
     if not settings.caches:
-        return DaliReader(index, order, settings.threads, decoder)
+        return DaliReader(encoded_images(index, pool), order, settings.threads, decoder)
     if not isinstance(index, FileIndex):
         raise UserError(f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0")
     return NamingReader(index, order, settings.threads, decoder)
@@ -83,14 +94,14 @@ class DaliReader:
     """Reads whatever an index holds.
 
     Args:
-        index: The samples.
+        images: How DALI gets the samples.
         order: Which of them when.
         threads: That read.
         decoder: What will decode: it knows headers, and what it refuses by them.
     """
 
-    def __init__(self, index: Index, order: Order, threads: int, decoder: Transform) -> None:
-        self._images, self._order, self._decoder = encoded_images(index, threads), order, decoder
+    def __init__(self, images: EncodedImages, order: Order, threads: int, decoder: Transform) -> None:
+        self._images, self._order, self._decoder = images, order, decoder
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
         self._pipeline = _pipeline(order, threads)

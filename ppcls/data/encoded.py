@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,15 +38,15 @@ class FilePaths:
 
     def node(self, output: Node) -> Node:
         """Returns the node that reads the files."""
-        return fn.io.file.read(output)
+        # Mapped files are slower: their pages come and go under one lock for all threads.
+        return fn.io.file.read(output, dont_use_mmap=True)
 
 
 class ImageBytes:
     """Images that are not files of their own; threads read a batch, for reading needs no Python lock."""
 
-    def __init__(self, index: Index, threads: int) -> None:
-        self._index = index
-        self._pool = ThreadPoolExecutor(max_workers=threads)
+    def __init__(self, index: Index, pool: Executor) -> None:
+        self._index, self._pool = index, pool
 
     def batch(self, positions: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Returns the bytes of each image; none of one that can't be read, so that its decoder fails."""
@@ -63,6 +63,6 @@ class ImageBytes:
             return np.zeros(0, np.uint8)  # `explain_failure` reads it again and says why
 
 
-def encoded_images(index: Index, threads: int) -> Encoded:
-    """Returns how DALI gets the images of ``index``; ``threads`` read those that are not files."""
-    return FilePaths(index) if isinstance(index, FileIndex) else ImageBytes(index, threads)
+def encoded_images(index: Index, pool: Executor) -> Encoded:
+    """Returns how DALI gets the images of ``index``; ``pool`` reads those that are not files."""
+    return FilePaths(index) if isinstance(index, FileIndex) else ImageBytes(index, pool)

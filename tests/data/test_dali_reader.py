@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,21 @@ def read(reader: Reader, batches: int) -> Iterator[tuple[Any, ...]]:
         yield batch.cursor, batch.step.indices.tolist(), files, batch.sides.tolist()
 
 
+def make(index: FileIndex, order: Order, cached: bool) -> Reader:
+    settings = DaliSettings(threads=2, decoder={"cache_size": 1} if cached else {})
+    reader = build_reader(index, order, settings, DecodeImage(), ThreadPoolExecutor(1))
+    assert isinstance(reader, NamingReader if cached else DaliReader)
+    return reader
+
+
 @pytest.fixture
 def order(index: FileIndex) -> Order:
     return Order(Shuffled(len(index)), batch_size=4, seed=3)  # three steps, the last of one sample
 
 
-@pytest.mark.parametrize("cls", [DaliReader, NamingReader])
-def test_batches_are_the_files_and_their_upright_sides(
-    index: FileIndex, order: Order, cls: type[DaliReader]
-) -> None:
-    reader, cursor = cls(index, order, threads=2, decoder=DecodeImage()), Cursor()
+@pytest.mark.parametrize("cached", [False, True])
+def test_batches_are_the_files_and_their_upright_sides(index: FileIndex, order: Order, cached: bool) -> None:
+    reader, cursor = make(index, order, cached), Cursor()
     for found, indices, files, sides in read(reader, 5):
         assert found == cursor
         assert indices == order.at(cursor).indices.tolist()
@@ -56,9 +62,9 @@ def test_batches_are_the_files_and_their_upright_sides(
         cursor = cursor.next(len(order))
 
 
-@pytest.mark.parametrize("cls", [DaliReader, NamingReader])
-def test_seeking_goes_on_from_there(index: FileIndex, order: Order, cls: type[DaliReader]) -> None:
-    reader = cls(index, order, threads=1, decoder=DecodeImage())
+@pytest.mark.parametrize("cached", [False, True])
+def test_seeking_goes_on_from_there(index: FileIndex, order: Order, cached: bool) -> None:
+    reader = make(index, order, cached)
     next(read(reader, 1))
     reader.seek(Cursor(4, 1))
     found = [cursor for cursor, *_ in read(reader, 8)]
@@ -68,7 +74,7 @@ def test_seeking_goes_on_from_there(index: FileIndex, order: Order, cls: type[Da
 
 
 def test_the_decoder_learns_the_names_of_files(index: FileIndex, order: Order) -> None:
-    reader = build_reader(index, order, DaliSettings(decoder={"cache_size": 1}), DecodeImage())
+    reader = make(index, order, cached=True)
     batch = reader.read()
     names = [batch.files[row].source_info() for row in range(4)]
     assert names == [index.path(position).decode() for position in batch.step.indices]
@@ -82,4 +88,4 @@ def test_a_cache_for_samples_without_files_is_refused(index: FileIndex, order: O
             return len(index)
 
     with pytest.raises(UserError, match="the decoder's cache works on image files"):
-        build_reader(Elsewhere(), order, DaliSettings(decoder={"cache_size": 1}), DecodeImage())  # type: ignore[arg-type]
+        make(Elsewhere(), order, cached=True)  # type: ignore[arg-type]

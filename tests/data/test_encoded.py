@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from ppcls.data.python_source import PythonIndex
 
 def test_files_are_handed_over_as_paths(tmp_path: Path) -> None:
     index = FileIndex(tmp_path, np.array([b"a.jpg", b"longer.jpg"]), np.arange(2), tmp_path)
-    encoded = encoded_images(index, threads=2)
+    encoded = encoded_images(index, ThreadPoolExecutor(2))
     assert isinstance(encoded, FilePaths)
     rows = encoded.batch(np.array([1, 0, 1]))
     assert [row.tobytes().rstrip(b"\0") for row in rows] == [index.path(each) for each in (1, 0, 1)]
@@ -22,7 +23,7 @@ def test_files_are_handed_over_as_paths(tmp_path: Path) -> None:
 def test_all_else_is_handed_over_as_bytes_in_order() -> None:
     images = [b"%d" % number * (number + 1) for number in range(50)]
     images[7] = b""  # can't be read
-    encoded = encoded_images(PythonIndex("x", images, np.zeros(50, np.int64)), threads=3)  # type: ignore[arg-type]
+    encoded = encoded_images(PythonIndex("x", images, np.zeros(50, np.int64)), ThreadPoolExecutor(3))  # type: ignore[arg-type]
     assert isinstance(encoded, ImageBytes)
     positions = np.random.default_rng(0).permutation(50)
     batch = encoded.batch(positions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import singledispatch, wraps
 from itertools import count, islice
@@ -32,6 +32,7 @@ class Place:
     Attributes:
         device: Where pixels are.
         threads: CPU threads for what is not done by DALI's own.
+        pool: Lends these threads; without one each op that needs them makes its own.
         callbacks: Whether numpy_ops works from within the graph where it is faster than DALI's operator for
             the CPU. Never on a GPU: there a call into Python costs a third of the throughput.
         decided: Nodes of what `ppcls.data.decisions.decide` says of the images, on the CPU.
@@ -41,6 +42,7 @@ class Place:
 
     device: Device
     threads: int = 1
+    pool: Executor | None = None
     callbacks: bool = True
     decided: tuple[Node, ...] = ()
     decoder: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +135,7 @@ def by_numpy(function: Callable[..., Array], images: Node, place: Place, *decide
         *decided: Nodes of decisions, one row an image.
     """
     threads = place.threads
-    pool = ThreadPoolExecutor(max_workers=threads)
+    pool = place.pool or ThreadPoolExecutor(max_workers=threads)
 
     def part(samples: list[tuple[Array, ...]]) -> list[Array]:
         return [np.ascontiguousarray(function(*sample)) for sample in samples]
