@@ -71,7 +71,10 @@ def test_a_folder(folder: Path) -> None:
 def test_images_are_decoded_as_the_config_says(folder: Path) -> None:
     option = "DataLoader.Train.dataset.transform_ops.0.DecodeImage"
     normalize = "DataLoader.Train.dataset.transform_ops.2.NormalizeImage"
-    overrides = [f"{option}={{channels: 5, dtype: uint16}}", f"{normalize}={{mean: [0.5], std: [0.5]}}"]
+    overrides = [
+        f"{option}={{channels: 5, dtype: uint16}}",
+        f"{normalize}={{scale: 1.0, mean: [0.5], std: [0.5]}}",
+    ]
     overrides.append("Arch.input_image_channel=5")
     assert check(folder, "-c", str(folder / "config.yaml"), "-o", *overrides) == 1
     bad = read_bad_images(folder / "bad.txt")

@@ -75,7 +75,7 @@ def test_channels_that_nobody_can_fill_up() -> None:
         [DEEP, SQUARE, FLIP, PER_CHANNEL],
         [DEEP, RAND_CROP, FLIP, PER_CHANNEL],
         [DEEP, SHORT, CROP, PER_CHANNEL, TO_CHW],
-        [DEEP, SQUARE, NormalizeImage(mean=(0.5,), std=(0.5,))],
+        [DEEP, SQUARE, NormalizeImage(scale=1.0, mean=(0.5,), std=(0.5,))],
         [DecodeImage(channels=5), ResizeImage(size=(32, 32), backend="pil"), PER_CHANNEL],
     ],
 )
@@ -146,7 +146,12 @@ def test_chains_of_other_images(chain: list[Transform]) -> None:
             1,
             "works on 8-bit images, and these are uint16; decode to dtype: uint8",
         ),
-        ([DEEP, SQUARE, NORMALIZE], 2, "expected 1 or 5 values in mean and std, got 3"),
+        (
+            [DEEP, SQUARE, NormalizeImage(mean=(0.5,), std=(0.5,))],
+            2,
+            "scale is by default for 8-bit pixels, and these are uint16; set scale",
+        ),
+        ([DEEP, SQUARE, NormalizeImage(scale=1.0)], 2, "expected 1 or 5 values in mean and std, got 3"),
         ([DECODE, NORMALIZE, SQUARE], 2, "works on images as they are decoded; put it before NormalizeImage"),
         (
             [DECODE, NORMALIZE, RAND_CROP],

@@ -234,6 +234,8 @@ class NormalizeImage(Transform):
         """Returns the state as float32."""
         need_pixels(state)
         need_unnormalized(state)
+        if state.dtype != "uint8" and "scale" not in self.model_fields_set:
+            raise ValueError(f"scale is by default for 8-bit pixels, and these are {state.dtype}; set scale")
         if len(self.mean) not in (1, state.channels):
             raise ValueError(f"expected 1 or {state.channels} values in mean and std, got {len(self.mean)}")
         if self.order is not None and (self.order or "hwc").upper() != state.layout:
