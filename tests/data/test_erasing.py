@@ -77,10 +77,14 @@ def test_they_stand_anywhere_behind_the_decoder(erase: Transform) -> None:
     [
         (RandomErasing(mean=(0.5,)), {}, r"expected integers from 0 to 255 in mean, got \[0.5\]"),
         (RandomErasing(mean=(1, 2)), {}, "expected 1 or 3 values in mean, got 2"),
-        (RandomErasing(mode="rand"), {}, "mode rand is in normalized units; put it after NormalizeImage"),
+        (
+            RandomErasing(mode="rand"),
+            {"dtype": "float32"},
+            "mode rand is in normalized units; put it after NormalizeImage",
+        ),
         (
             RandomErasing(mode="pixel"),
-            {"dtype": "float32", "channels": 4},
+            {"dtype": "float32", "normalized": True, "channels": 4},
             "mode pixel needs 3 channels, and the image has 4",
         ),
         (Cutout(fill_value=(-1,)), {}, r"expected integers from 0 to 255 in fill_value, got \[-1.0\]"),

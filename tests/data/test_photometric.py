@@ -61,20 +61,18 @@ def test_one_number_is_a_range() -> None:
 
 @pytest.mark.parametrize("spec", [ColorJitter(), RandomGrayscale()])
 @pytest.mark.parametrize(
-    ("state", "text"),
+    ("known", "text"),
     [
-        (ImageState(encoded=False, dtype="float32"), "works on 8-bit images; put it before NormalizeImage"),
-        (ImageState(encoded=False, channels=1), "works on RGB images, and these have 1 channels"),
-        (
-            ImageState(encoded=False, rgb=False),
-            "works on RGB images, and these are BGR; set DecodeImage.to_rgb",
-        ),
-        (ImageState(encoded=False, layout="CHW"), "works on HWC images; put it before ToCHWImage"),
+        ({"normalized": True}, "works on 8-bit images; put it before NormalizeImage"),
+        ({"dtype": "uint16"}, "works on 8-bit images, and these are uint16; decode to dtype: uint8"),
+        ({"channels": 1}, "works on RGB images, and these have 1 channels"),
+        ({"rgb": False}, "works on RGB images, and these are BGR; set DecodeImage.to_rgb"),
+        ({"layout": "CHW"}, "works on HWC images; put it before ToCHWImage"),
     ],
 )
-def test_colours_need_rgb(spec: Transform, state: ImageState, text: str) -> None:
+def test_colours_need_rgb(spec: Transform, known: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=f"^{text}$"):
-        spec.after(state)
+        spec.after(ImageState(encoded=False, **known))
 
 
 def test_blur_takes_what_opencv_takes() -> None:

@@ -66,7 +66,8 @@ def run_dali(
 
 
 def takes(spec: Transform, dtype: Any, channels: int) -> bool:
-    state = ImageState(encoded=False, dtype=dtype, channels=channels, size=(41, 41), shorter=41)
+    floats = dtype.startswith("float")
+    state = ImageState(encoded=False, dtype=dtype, normalized=floats, channels=channels, size=(41, 41))
     try:
         spec.after(state)
     except ValueError:

@@ -67,7 +67,7 @@ class RandomErasing(Transform):
         need_pixels(state)
         if self.mode == "const":
             check_fill("mean", self.mean, state)
-        elif not state.dtype.startswith("float"):
+        elif not state.normalized:
             raise ValueError(f"mode {self.mode} is in normalized units; put it after NormalizeImage")
         elif state.channels != 3:
             raise ValueError(f"mode {self.mode} needs 3 channels, and the image has {state.channels}")
