@@ -44,7 +44,7 @@ class Dataset(Spec):
 
     transform_ops: Chain = Field(description="what happens to each image, in order")
     batch_transform_ops: BatchTransforms = Field(
-        (), description="what happens to each training batch as a whole: at most one of these"
+        (), description="how each image of a training batch is mixed with its neighbour: at most one of these"
     )
 
     @property

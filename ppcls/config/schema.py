@@ -145,6 +145,11 @@ def _mixing_problems(config: Config) -> Iterator[InitErrorDetails]:
         return
     sampler = data.Train.sampler
     for spec in data.Train.dataset.batch_transform_ops:
+        if isinstance(sampler, DistributedBatchSampler) and not sampler.shuffle:
+            yield problem(
+                f"expected True: {spec.kind} mixes neighbours, and those of a list are often of one class",
+                *("DataLoader", "Train", "sampler", "shuffle"),
+            )
         name = "sample_per_id" if isinstance(sampler, PKSampler) else "batch_size"
         found = getattr(sampler, name)
         if found % 2:

@@ -1,7 +1,8 @@
 """Random numbers that belong to a sample: a function of seed, epoch, index, repeat and slot, of nothing else.
 
 The generator is SplitMix64 (Steele, Lea & Flood 2014) used as a counter-based hash: no state, so the
-numbers do not depend on the order, process, thread or library that asks for them.
+numbers do not depend on the order, process, thread or library that asks for them. What belongs to a step
+of all ranks has the step's number for its index.
 """
 
 from __future__ import annotations

@@ -114,6 +114,13 @@ def test_pairs_need_an_even_batch() -> None:
     ]
 
 
+def test_neighbours_of_a_list_are_not_mixed() -> None:
+    assert problems(f"{TRAIN}=[MixupOperator]", "DataLoader.Train.sampler.shuffle=False") == [
+        "DataLoader.Train.sampler.shuffle: expected True: MixupOperator mixes neighbours, "
+        "and those of a list are often of one class"
+    ]
+
+
 def test_identities_need_an_even_number_of_images() -> None:
     def sampler(images: int) -> str:
         return f"DataLoader.Train.sampler={{name: PKSampler, batch_size: 30, sample_per_id: {images}}}"

@@ -13,6 +13,7 @@ import paddle
 import pytest
 from numpy.typing import NDArray
 
+from ppcls.config.input_size import MultiScale
 from ppcls.config.mixing import (
     BatchTransform,
     CutmixOperator,
@@ -44,7 +45,7 @@ SOMETIMES = OpSampler(
 SPECS = {"mixup": MixupOperator(alpha=1.0), "cutmix": CutmixOperator(), "sometimes": SOMETIMES}
 ORDER = Order(Shuffled(SIZE), batch_size=4, seed=3, group=2)  # six steps, the last of one sample
 
-MAKERS: dict[str, Callable[[FileIndex, Order, tuple[Op, ...]], Loader]] = {
+MAKERS: dict[str, Callable[..., Loader]] = {
     "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
     "paddle-0": partial(PaddleLoader, workers=0),
@@ -162,6 +163,20 @@ def test_any_number_of_ranks_makes_the_same_images(make: Make, size: int) -> Non
             for place in (0, 1):
                 together = np.concatenate([part[place][: part[2]] for part in parts])
                 np.testing.assert_array_equal(together, one[place][: one[2]])
+
+
+@pytest.mark.parametrize("kind", ["dali-cpu", "paddle-0"])
+def test_images_of_changing_size(kind: str, index: FileIndex) -> None:
+    """A window is cut out of the size that the step has."""
+    sizes = MultiScale(sizes=(16, 28))
+    plain, mixed = (MAKERS[kind](index, ORDER, chain("CHW"), sizes=sizes) for _ in range(2))
+    found = take(MixedLoader(mixed, CutmixOperator(), CLASSES, "CHW"))
+    for number, (before, after) in enumerate(zip(take(plain), found, strict=True)):
+        side = before[0].shape[2]
+        mix = decide_mix(CutmixOperator(), ORDER.seed, Cursor(0, number), (side, side))
+        for one, two in zip(reference(before, mix, "CHW"), after[:2], strict=True):
+            np.testing.assert_allclose(two, one, rtol=0, atol=1e-6)
+    assert {each[0].shape[2] for each in found} == {16, 28}
 
 
 def test_going_on_from_every_step(make: Make) -> None:

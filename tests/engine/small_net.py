@@ -54,6 +54,11 @@ def build_net(class_num: int, data_format: str, input_image_channel: int) -> nn.
     return Net(class_num)
 
 
+def build_linear(class_num: int, data_format: str, input_image_channel: int) -> nn.Layer:
+    """Builds a linear layer over 16 px images as an architecture that a config names."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * input_image_channel, class_num))
+
+
 class MemoryLoader:
     """A loader over samples that are a function of their position."""
 

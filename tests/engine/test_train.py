@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from linear_run import build as build_linear
-from small_net import Net, assert_equal, build_net, content
+from small_net import Net, assert_equal, build_linear, build_net, content
 
 from ppcls.config.load import load_config, validate
 from ppcls.config.schema import Config
