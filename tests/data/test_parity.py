@@ -217,7 +217,7 @@ def run_dali(
     )
     with pipeline:
         files, *nodes = fn.external_source(lambda: inputs, num_outputs=len(inputs), batch=True)
-        pipeline.set_outputs(lower_chain(ops, files, nodes, Place(device, 2, callbacks)))
+        pipeline.set_outputs(lower_chain(ops, files, nodes, Place(device, 2, callbacks=callbacks)))
     pipeline.build()
     (images,) = pipeline.run()
     return [np.array(each) for each in (images.as_cpu() if device == "gpu" else images)]
