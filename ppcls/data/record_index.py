@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 from ppcls.data.labels import refuse_labels
 from ppcls.data.records.shard import Format, OpenFiles, Shard, index_beside
 from ppcls.errors import UserError
+
+_SHARDS_AT_ONCE = 16  # whose labels are read: on a network drive each waits for its turn
 
 
 class RecordIndex:
@@ -75,7 +79,9 @@ def read_records(
             f"index_paths names {len(indexes)} files, but paths names {len(found)}; expected one for each"
         )
     files = OpenFiles()
-    index = RecordIndex([container.open(*each, files) for each in zip(found, indexes, strict=True)])
+    with ThreadPoolExecutor(_SHARDS_AT_ONCE) as pool:
+        shards = list(pool.map(container.open, found, indexes, repeat(files)))
+    index = RecordIndex(shards)
     refuse_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
     return index
 
@@ -93,7 +99,9 @@ def _expand(patterns: Sequence[str]) -> list[Path]:
         if not matches:
             raise UserError(f"{pattern}: no file is named so")
         found += map(Path, matches)
-    twice = {path for path in found if found.count(path) > 1} if len(set(found)) < len(found) else set()
-    if twice:
-        raise UserError(f"{sorted(twice)[0]}: named twice; expected each file once")
+    seen: set[Path] = set()
+    for path in found:
+        if path.resolve() in seen:
+            raise UserError(f"{path}: named twice; expected each file once")
+        seen.add(path.resolve())
     return found

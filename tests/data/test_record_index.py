@@ -138,10 +138,11 @@ def test_paths_that_mean_nothing(tmp_path: Path) -> None:
 
 def test_a_file_named_twice(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
     dataset, container = kind
-    with pytest.raises(
-        UserError, match=f"{tmp_path}/part-0{container.suffix}: named twice; expected each file once"
-    ):
-        read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}", f"{tmp_path}/part-0{container.suffix}"))
+    first = tmp_path / f"part-0{container.suffix}"
+    (tmp_path / "link").symlink_to(first)
+    for again in (first, tmp_path / "link"):
+        with pytest.raises(UserError, match=f"{again}: named twice; expected each file once"):
+            read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}", str(again)))
 
 
 @pytest.mark.parametrize(
