@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.labels import refuse_labels
-from ppcls.data.records.shard import Format, OpenFiles, Shard, index_beside
+from ppcls.data.records.shard import INDEX_ENDING, Format, OpenFiles, Shard, index_beside
 from ppcls.errors import UserError
 
 _SHARDS_AT_ONCE = 16  # whose labels are read: on a network drive each waits for its turn
@@ -72,8 +72,11 @@ def read_records(
     Raises:
         UserError: No such file, not as many indexes as shards, damaged ones, or labels out of range.
     """
-    found = _expand(paths)
-    indexes = [index_beside(path) for path in found] if index_paths is None else _expand(index_paths)
+    found = _expand(paths, indexes=False)
+    if index_paths is None:
+        indexes = [index_beside(path) for path in found]
+    else:
+        indexes = _expand(index_paths, indexes=True)
     if len(indexes) != len(found):
         raise UserError(
             f"index_paths names {len(indexes)} files, but paths names {len(found)}; expected one for each"
@@ -86,8 +89,12 @@ def read_records(
     return index
 
 
-def _expand(patterns: Sequence[str]) -> list[Path]:
+def _expand(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
     """Returns the files that patterns mean, each pattern's in the order of their names.
+
+    Args:
+        patterns: Files, or patterns.
+        indexes: Whether index files are meant; else ``train-*`` means all but those beside the shards.
 
     Raises:
         UserError: A pattern means none, or a file is meant twice.
@@ -96,6 +103,8 @@ def _expand(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         # Path.glob takes no absolute pattern.
         matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]  # noqa: PTH207
+        if not indexes:
+            matches = [each for each in matches if not each.endswith(INDEX_ENDING)]
         if not matches:
             raise UserError(f"{pattern}: no file is named so")
         found += map(Path, matches)

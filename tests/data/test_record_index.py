@@ -109,10 +109,17 @@ def test_forked_processes_read_too(kind: tuple[type[RecordDataset], Format], tmp
     assert index.read(7) == b"7"
 
 
-def test_index_files_elsewhere(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+def test_a_pattern_does_not_mean_the_indexes(
+    kind: tuple[type[RecordDataset], Format], tmp_path: Path
+) -> None:
+    assert len(read(kind[0], paths=(f"{tmp_path}/part-*",))) == 8
+    with pytest.raises(UserError, match=r"/part-0\.i\*: no file is named so"):
+        read(kind[0], paths=(f"{tmp_path}/part-0.i*",))
+
+
+@pytest.mark.parametrize("kind", DATASETS[:3], ids=lambda pair: pair[1].name, indirect=True)
+def test_index_files_elsewhere(kind: tuple[type[IndexedDataset], Format], tmp_path: Path) -> None:
     dataset, container = kind
-    if not issubclass(dataset, IndexedDataset):
-        pytest.skip("its keys are the index")
     (tmp_path / "indexes").mkdir()
     for path in tmp_path.glob("*.idx"):
         path.rename(tmp_path / "indexes" / path.name)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
+INDEX_ENDING = ".idx"
 _ENDINGS = (".tar", ".tfrecord", ".tfrecords", ".rec")
 _NUMBER = re.compile("[0-9]{1,18}")
 _MOST_OPEN = 128  # of a container's files; systems allow a process 1024
@@ -163,7 +164,9 @@ class Format(Protocol):
 
 def index_beside(path: Path) -> Path:
     """Returns where a shard's index file is by default: ``train-0.tar`` has ``train-0.idx``."""
-    return path.with_suffix(".idx") if path.suffix in _ENDINGS else path.with_name(f"{path.name}.idx")
+    if path.suffix in _ENDINGS:
+        return path.with_suffix(INDEX_ENDING)
+    return path.with_name(path.name + INDEX_ENDING)
 
 
 def open_file(path: Path) -> BinaryIO:
