@@ -51,7 +51,7 @@ def _check(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
-    from ppcls.data.bad_images import BadImage, bad_images, write_bad_images
+    from ppcls.data.bad_images import BadImage, refusal, write_bad_images
     from ppcls.data.check import find_bad_images
     from ppcls.runtime import usable_cores
 
@@ -64,7 +64,7 @@ def _check(args: argparse.Namespace) -> None:
     write_bad_images(args.out, bad)
     if bad:
         heading = f"{len(bad)} of {checked} images are bad; {args.out} lists them"
-        raise UserError(f"{heading}\n{bad_images([str(each) for each in bad])}")
+        raise UserError(f"{heading}\n{refusal(bad)}")
     _say(f"all {checked} images decode")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+from typing_extensions import Self
 
-from ppcls.config.fields import Index, Keyed, Spec, problem
+from ppcls.config.fields import Count, Index, Keyed, Spec, problem
 from ppcls.config.mixing import BatchTransforms
 from ppcls.config.transform import ChainError, Transform, check_chain
 from ppcls.registry import SOURCES, TRANSFORMS, nearest
@@ -46,6 +47,23 @@ class Dataset(Spec):
     batch_transform_ops: BatchTransforms = Field(
         (), description="how each image of a training batch is mixed with its neighbour: at most one of these"
     )
+
+    on_error: Literal["raise", "skip"] = Field(
+        "raise", description="end the run at a bad image, or go on without it and list it in bad_images.txt"
+    )
+    max_errors: Count | None = Field(
+        None, description="with skip: the most bad images of all data sets; by default any number"
+    )
+    bad_images: str | None = Field(
+        None, description="with skip: a list by tools/dataset.py check, of images to leave out from the start"
+    )
+
+    @model_validator(mode="after")
+    def _check_skipping(self) -> Self:
+        for name in ("max_errors", "bad_images"):
+            if self.on_error == "raise" and getattr(self, name) is not None:
+                raise ValueError(f"{name} is for on_error: skip, and on_error is raise")
+        return self
 
     @property
     def place(self) -> str:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ppcls.config.transform import Transform
 from ppcls.data.index import Index
@@ -48,8 +45,7 @@ class BadImage:
 
 def write_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
     """Writes a list of bad images, in place of what was there."""
-    lines = ("\t".join(map(_escape, (each.name, each.where, each.reason))) for each in bad)
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    write_text(path, "".join(map(_line, bad)))
 
 
 def read_bad_images(path: Path) -> list[BadImage]:
@@ -73,6 +69,10 @@ def read_bad_images(path: Path) -> list[BadImage]:
     return bad
 
 
+def _line(bad: BadImage) -> str:
+    return "\t".join(map(_escape, (bad.name, bad.where, bad.reason))) + "\n"
+
+
 def _escape(text: str) -> str:
     return re.sub(r"[\\\x00-\x1f\x7f\udc80-\udcff]", lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", text)
 
@@ -81,35 +81,50 @@ def _unescape(text: bytes) -> str:
     return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), text))
 
 
-def describe_sample(index: Index, position: int, reason: str) -> str:
-    """Returns ``path (list, line N): reason``."""
-    return str(BadImage(index.name(position), index.where(position), reason))
+def append_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
+    """Adds to a list of bad images, which it makes where it is missing; other processes may do so too.
+
+    Raises:
+        UserError: It can't be written.
+    """
+    text = "".join(map(_line, bad)).encode("utf-8")
+    if not text:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:  # one write, so that lines of two processes don't mix
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"{path}: can't write this list of bad images: {error.strerror}") from None
 
 
-def bad_images(samples: Sequence[str]) -> BadImageError:
-    """Returns the error that shows the first ten of what `describe_sample` said."""
-    more = [f"… and {len(samples) - _SHOWN} more"] if len(samples) > _SHOWN else []
-    return BadImageError("\n".join([*samples[:_SHOWN], *more]))
+def named(index: Index, bad: Mapping[int, str]) -> list[BadImage]:
+    """Returns what `look_at` found, by name instead of position."""
+    return [BadImage(index.name(each), index.where(each), reason) for each, reason in bad.items()]
 
 
-def explain_failure(
-    index: Index, decoder: Transform, positions: NDArray[np.int64], error: Exception
-) -> Exception:
-    """Finds out which images made a batch fail.
+def look_at(index: Index, decoder: Transform, positions: Iterable[int]) -> dict[int, str]:
+    """Reads and decodes samples.
 
     Args:
         index: The samples.
         decoder: The chain's first transform.
-        positions: [N] of the batches that were under way.
-        error: What the loader said.
+        positions: Of the samples.
 
     Returns:
-        A `BadImageError` that names the images; ``error`` where all of them decode.
+        Those that can't be read or decoded, by position, with the reason.
     """
-    bad = []
-    for position in dict.fromkeys(positions.tolist()):
+    bad = {}
+    for position in dict.fromkeys(positions):
         try:
             apply(decoder, index.read(position), ())
         except DecodeError as reason:
-            bad.append(describe_sample(index, position, str(reason)))
-    return bad_images(bad) if bad else error
+            bad[position] = str(reason)
+    return bad
+
+
+def refusal(bad: Sequence[BadImage]) -> BadImageError:
+    """Returns the error that shows the first ten bad images."""
+    shown = [str(each) for each in bad[:_SHOWN]]
+    more = [f"… and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
+    return BadImageError("\n".join([*shown, *more]))

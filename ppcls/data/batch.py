@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import paddle
 
 from ppcls.data.order import Order
+from ppcls.data.quarantine import Quarantine
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,11 @@ class Loader(Protocol):
 
     Attributes:
         order: Which samples come when.
+        quarantine: Of bad images, where the run goes on without them.
     """
 
     order: Order
+    quarantine: Quarantine | None
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches from the present position to the end of the epoch."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+from ppcls.config.dataset import Dataset
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.config.transform import Layout, check_chain
@@ -11,6 +13,7 @@ from ppcls.data.batch import Loader
 from ppcls.data.dali_settings import resolve
 from ppcls.data.index import Index, read_index
 from ppcls.data.order import Order
+from ppcls.data.quarantine import BAD_IMAGES, Quarantine
 from ppcls.data.sampler import InOrder
 from ppcls.data.sampler_build import build_sampler
 from ppcls.data.supported import check_dali, check_numpy
@@ -52,7 +55,8 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     layout: Layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
     ops = plan_chain(split.dataset.transform_ops, layout)
     chain = f"DataLoader.{'Train' if training else 'Eval'}.dataset.transform_ops"
-    loader = _reader(config, split, runtime, index, order, ops, chain)
+    quarantine = _quarantine(config, split.dataset, index)
+    loader = _reader(config, split, runtime, index, order, ops, chain, quarantine)
     if not mixing:
         return loader
     from ppcls.data.mixed_loader import MixedLoader
@@ -68,6 +72,7 @@ def _reader(
     order: Order,
     ops: tuple[Op, ...],
     chain: str,
+    quarantine: Quarantine | None,
 ) -> Loader:
     """Builds the loader that reads the images; ``chain`` is where the YAML has ``ops``."""
     if not config.Global.use_dali:
@@ -75,12 +80,35 @@ def _reader(
         from ppcls.data.paddle_loader import PaddleLoader
 
         loader = split.loader
-        return PaddleLoader(index, order, ops, loader.num_workers, loader.use_shared_memory, split.input_size)
+        return PaddleLoader(
+            index,
+            order,
+            ops,
+            loader.num_workers,
+            loader.use_shared_memory,
+            sizes=split.input_size,
+            quarantine=quarantine,
+        )
     settings = resolve(split.loader.dali, runtime)
     check_dali(ops, chain, settings)
     from ppcls.data.dali_loader import DaliLoader
 
-    return DaliLoader(index, order, ops, settings, split.input_size)
+    return DaliLoader(index, order, ops, settings, split.input_size, quarantine)
+
+
+def _quarantine(config: Config, dataset: Dataset, index: Index) -> Quarantine | None:
+    """Returns what keeps the split's bad images, known ones included; None where they end the run."""
+    if dataset.on_error == "raise":
+        return None
+    file = Path(config.Global.output_dir) / BAD_IMAGES
+    quarantine = Quarantine(index, file, dataset.max_errors)
+    lists = [file]
+    if dataset.bad_images is not None:
+        lists.append(Path(dataset.bad_images))
+        if not lists[-1].is_file():
+            raise UserError(f"{lists[-1]}: no such list of bad images; `tools/dataset.py check` writes one")
+    quarantine.recall(lists, dataset.transform_ops[0])
+    return quarantine
 
 
 def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.bad_images import bad_images, describe_sample
+from ppcls.data.bad_images import named, refusal
 from ppcls.data.file_index import FileIndex
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.shard import Format, OpenFiles, Record, index_beside
@@ -87,14 +87,14 @@ def file_sizes(index: FileIndex) -> NDArray[np.int64]:
         UserError: A file is missing.
     """
     sizes = np.zeros(len(index), np.int64)
-    missing = []
+    missing = {}
     for position in range(len(index)):
         try:
             sizes[position] = Path(index.name(position)).stat().st_size
         except OSError as error:
-            missing.append(describe_sample(index, position, (error.strerror or str(error)).lower()))
+            missing[position] = (error.strerror or str(error)).lower()
     if missing:
-        raise bad_images(missing)
+        raise refusal(named(index, missing))
     return sizes
 
 
@@ -223,7 +223,7 @@ def _read(index: FileIndex, position: int) -> bytes:
     try:
         return index.read(position)
     except DecodeError as error:
-        raise bad_images([describe_sample(index, position, str(error))]) from None
+        raise refusal(named(index, {position: str(error)})) from None
 
 
 def _verify(

@@ -7,7 +7,8 @@ and transforms in its own threads, ahead of the training step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from nvidia.dali import Pipeline
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.config.input_size import InputSize
-from ppcls.data.bad_images import explain_failure
+from ppcls.data.bad_images import look_at, named, refusal
 from ppcls.data.batch import Batch
+from ppcls.data.dali_blame import blame, may_be_an_image
 from ppcls.data.dali_ops import Device, Node, Place, lower_each
 from ppcls.data.dali_reader import shut_down
 from ppcls.data.dali_settings import DaliSettings
@@ -26,7 +28,9 @@ from ppcls.data.fuse import fuse
 from ppcls.data.image_header import DecodeError
 from ppcls.data.index import Index
 from ppcls.data.input_size import at_size
-from ppcls.data.order import Cursor, Order
+from ppcls.data.order import Cursor, Order, Plan
+from ppcls.data.quarantine import Cleaned, Quarantine
+from ppcls.data.sampler import Listed
 from ppcls.data.transforms import Op
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
@@ -87,6 +91,7 @@ class DaliLoader:
         ops: The chain.
         settings: Of DALI.
         sizes: Of the images, where they change from step to step.
+        quarantine: Of bad images, to go on without; by default the first one ends the run.
     """
 
     def __init__(
@@ -96,9 +101,12 @@ class DaliLoader:
         ops: Sequence[Op],
         settings: DaliSettings,
         sizes: InputSize | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._index, self.order, self._settings, self._sizes = index, order, settings, sizes
-        self._decoder = ops[0].spec
+        self.quarantine = quarantine
+        self._plan: Plan = order if quarantine is None else Cleaned(order, quarantine)
+        self._decoder, self._asked = ops[0].spec, tuple(ops)
         self._ops = fuse(ops, decode_window=settings.decode_window)
         if sizes is not None:
             self._ops = at_size(self._ops, sizes.sizes[0])
@@ -120,7 +128,7 @@ class DaliLoader:
         while self._cursor.epoch == epoch:
             cursor = self._cursor
             image, label = self._take(cursor)
-            step = self.order.at(cursor)
+            step = self._plan.at(cursor)
             self._cursor = cursor.next(len(self.order))
             yield Batch(image, label, step.valid, step.weight, step.update)
 
@@ -133,20 +141,48 @@ class DaliLoader:
         self._cursor = self.order.restore(state)
 
     def _take(self, cursor: Cursor) -> Tensors:
+        """Returns the batch of ``cursor``, as often begun anew as there are bad images to leave out."""
+        while True:
+            try:
+                return self._next(cursor)
+            except (RuntimeError, DecodeError) as error:
+                under_way = self._source.under_way if self._source is not None else []
+                self._close()  # a failed pipeline can't go on
+                bad = self._find_bad(under_way or [cursor], str(error))
+                if not bad:
+                    raise
+                if self.quarantine is None:
+                    raise refusal(named(self._index, bad)) from error
+                self.quarantine.add(bad)
+
+    def _next(self, cursor: Cursor) -> Tensors:
         """Returns the batch of ``cursor``, dropping batches that were made ahead for another position."""
+        source = self._source or self._build()
+        if cursor not in source.under_way:
+            source.seek(cursor)
+        while True:
+            data = next(self._batches)
+            if source.taken() == cursor:
+                return data
+
+    def _find_bad(self, under_way: list[Cursor], error: str) -> dict[int, str]:
+        """Returns the bad images among batches, one of which failed with ``error``."""
+        batches = [self._plan.at(cursor).indices.tolist() for cursor in under_way]
+        bad = look_at(self._index, self._decoder, chain.from_iterable(batches))
+        if not bad and may_be_an_image(error):
+            for batch in batches:
+                bad |= blame(list(dict.fromkeys(batch)), self._fails)
+        return bad
+
+    def _fails(self, positions: list[int]) -> str | None:
+        """Returns the error of a batch of these samples; None where DALI can do it."""
+        order = Order(Listed(tuple(positions)), batch_size=len(positions), seed=self.order.seed)
+        settings = replace(self._settings, prefetch=1)
         try:
-            source = self._source or self._build()
-            if cursor not in source.under_way:
-                source.seek(cursor)
-            while True:
-                data = next(self._batches)
-                if source.taken() == cursor:
-                    return data
+            DaliLoader(self._index, order, self._asked, settings, self._sizes)._next(Cursor())
         except (RuntimeError, DecodeError) as error:
-            under_way = self._source.under_way if self._source is not None else []
-            positions = np.concatenate([self.order.at(each).indices for each in (under_way or [cursor])])
-            self._close()  # a failed pipeline can't go on
-            raise explain_failure(self._index, self._decoder, positions, error) from error
+            return str(error)
+        return None
 
     def _close(self) -> None:
         self._batches = iter(())
@@ -160,7 +196,7 @@ class DaliLoader:
         """Makes a pipeline with the loader's whole graph, for itself or for who describes it."""
         settings = self._settings
         device: Device = "cpu" if settings.device_id is None else "gpu"
-        source = Source(self._index, self.order, self._decoder, self._ops, settings, self._sizes)
+        source = Source(self._index, self._plan, self._decoder, self._ops, settings, self._sizes)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=settings.threads,

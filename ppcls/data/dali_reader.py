@@ -24,7 +24,7 @@ from ppcls.data.encoded import Encoded as EncodedImages
 from ppcls.data.encoded import encoded_images
 from ppcls.data.file_index import FileIndex
 from ppcls.data.index import Index
-from ppcls.data.order import Cursor, Order, Step
+from ppcls.data.order import Cursor, Plan, Step
 from ppcls.errors import UserError
 
 _AHEAD = 2  # batches read before they are asked for
@@ -69,7 +69,7 @@ class Reader(Protocol):
 
 
 def build_reader(
-    index: Index, order: Order, settings: DaliSettings, decoder: Transform, pool: Executor
+    index: Index, order: Plan, settings: DaliSettings, decoder: Transform, pool: Executor
 ) -> Reader:
     """Returns what reads the samples of ``index`` in ``order`` for a ``decoder``.
 
@@ -100,7 +100,7 @@ class DaliReader:
         decoder: What will decode: it knows headers, and what it refuses by them.
     """
 
-    def __init__(self, images: EncodedImages, order: Order, threads: int, decoder: Transform) -> None:
+    def __init__(self, images: EncodedImages, order: Plan, threads: int, decoder: Transform) -> None:
         self._images, self._order, self._decoder = images, order, decoder
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
@@ -145,7 +145,7 @@ class NamingReader:
         decoder: What will decode: it knows headers, and what it refuses by them.
     """
 
-    def __init__(self, index: FileIndex, order: Order, threads: int, decoder: Transform) -> None:
+    def __init__(self, index: FileIndex, order: Plan, threads: int, decoder: Transform) -> None:
         self._index, self._order, self._threads, self._decoder = index, order, threads, decoder
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
@@ -197,7 +197,7 @@ def shut_down(pipeline: Pipeline) -> None:
     pipeline._shutdown()
 
 
-def _pipeline(order: Order, threads: int) -> Pipeline:
+def _pipeline(order: Plan, threads: int) -> Pipeline:
     return Pipeline(
         batch_size=order.batch_size,
         num_threads=threads,

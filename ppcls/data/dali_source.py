@@ -18,7 +18,7 @@ from ppcls.data.decisions import count_decisions, decide_chain
 from ppcls.data.draws import uniforms
 from ppcls.data.index import Index
 from ppcls.data.input_size import at_size, size_at
-from ppcls.data.order import Cursor, Order
+from ppcls.data.order import Cursor, Plan
 from ppcls.data.transforms import Op, count_draws
 
 Node = Any  # a DataNode of a graph under construction
@@ -47,7 +47,7 @@ class Source:
     def __init__(
         self,
         index: Index,
-        order: Order,
+        order: Plan,
         decoder: Transform,
         ops: tuple[Op, ...],
         settings: DaliSettings,

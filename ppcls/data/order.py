@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,24 @@ def count_repeats(positions: Positions) -> NDArray[np.int64]:
     return repeats
 
 
+class Plan(Protocol):
+    """What a loader must know of an order: an `Order`, or one without its bad samples."""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows a rank and step."""
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+
+    def __len__(self) -> int:
+        """Returns the steps of an epoch."""
+
+    def at(self, cursor: Cursor) -> Step:
+        """Returns this rank's part of a step."""
+
+
 @dataclass(frozen=True)
 class Order:
     """The order of all epochs, for one rank.
@@ -129,6 +147,10 @@ class Order:
         """Returns the real samples of all ranks in the steps ``[first, last)``."""
         end = self.size if not self.drop_last else len(self) * self.global_batch
         return min(last * self.global_batch, end) - first * self.global_batch
+
+    def positions(self, epoch: int) -> Positions:
+        """Returns the samples of an epoch, of all ranks, in order: [size] int64."""
+        return _epoch_of(self.sampler, self.seed, epoch)[0]
 
     def at(self, cursor: Cursor) -> Step:
         """Returns this rank's part of a step."""

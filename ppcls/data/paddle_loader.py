@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,13 +13,14 @@ import paddle
 from numpy.typing import NDArray
 
 from ppcls.config.input_size import InputSize
-from ppcls.data.bad_images import bad_images, describe_sample
+from ppcls.data.bad_images import named, refusal
 from ppcls.data.batch import Batch
 from ppcls.data.draws import uniforms
 from ppcls.data.index import Index
 from ppcls.data.input_size import at_size, size_at
 from ppcls.data.numpy_ops import run
-from ppcls.data.order import Cursor, Order
+from ppcls.data.order import Cursor, Order, Plan
+from ppcls.data.quarantine import Cleaned, Quarantine
 from ppcls.data.transforms import Op, count_draws
 
 Key = tuple[int, int, int, int]
@@ -29,7 +31,8 @@ Sample = tuple[NDArray[Any], np.int64]
 class _Bad:
     """Stands for a sample that can't be read: paddle.io would wrap an exception, or lose it in a thread."""
 
-    text: str
+    position: int
+    reason: str
 
 
 class _Images(paddle.io.Dataset):  # type: ignore[misc]
@@ -50,47 +53,48 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
             ops = at_size(self._ops, size) if size else self._ops
             image = run(ops, self._index.read(position), draws)
         except ValueError as error:
-            return _Bad(describe_sample(self._index, position, str(error)))
+            return _Bad(position, str(error))
         return image, self._index.labels[position]
 
 
 class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
     """Lists the samples of the epoch's remaining steps."""
 
-    def __init__(self, order: Order, sizes: InputSize | None) -> None:
-        self.order, self._sizes = order, sizes
+    def __init__(self, plan: Plan, sizes: InputSize | None) -> None:
+        self._plan, self._sizes = plan, sizes
         self.cursor = Cursor()
 
     def __iter__(self) -> Iterator[list[Key]]:
         epoch = self.cursor.epoch
-        for step in range(self.cursor.step, len(self.order)):
-            cursor = Cursor(epoch, step)
-            part = self.order.at(cursor)
-            size = size_at(self._sizes, self.order.seed, cursor) if self._sizes is not None else 0
-            yield [
-                (epoch, *each, size)
-                for each in zip(part.indices.tolist(), part.repeats.tolist(), strict=True)
-            ]
+        for step in range(self.cursor.step, len(self._plan)):
+            yield self.keys(Cursor(epoch, step))
 
     def __len__(self) -> int:
-        return len(self.order) - self.cursor.step
+        return len(self._plan) - self.cursor.step
+
+    def keys(self, cursor: Cursor) -> list[Key]:
+        """Returns what the samples of a step are asked for by."""
+        part = self._plan.at(cursor)
+        size = size_at(self._sizes, self._plan.seed, cursor) if self._sizes is not None else 0
+        rows = zip(part.indices.tolist(), part.repeats.tolist(), strict=True)
+        return [(cursor.epoch, *row, size) for row in rows]
 
 
 def _stack(samples: list[Sample | _Bad]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Returns images and labels; instead of images the text of what is bad, as [N] uint8 of UTF-8."""
-    bad = dict.fromkeys(sample.text for sample in samples if isinstance(sample, _Bad))
+    """Returns images and labels; instead of images what is bad, as [N] uint8 of JSON: position to reason."""
+    bad = {sample.position: sample.reason for sample in samples if isinstance(sample, _Bad)}
     if bad:
-        text = "\0".join(bad).encode(errors="surrogateescape")
-        return np.frombuffer(text, np.uint8), np.zeros(1, np.int64)
+        return np.frombuffer(json.dumps(bad).encode(), np.uint8), np.zeros(1, np.int64)
     images, labels = zip(*cast(list[Sample], samples), strict=True)
     return np.stack(images), np.asarray(labels, np.int64)
 
 
-def _refuse_bad(image: paddle.Tensor) -> None:
-    """Raises `BadImageError` where `_stack` had no images to give."""
-    if image.ndim == 1:
-        text = image.numpy().tobytes().decode(errors="surrogateescape")
-        raise bad_images(text.split("\0"))
+def _read_bad(image: Any) -> dict[int, str]:
+    """Returns what `_stack` gave in place of images; nothing where these are images."""
+    if image.ndim > 1:
+        return {}
+    bad = json.loads(np.asarray(image).tobytes())
+    return {int(position): reason for position, reason in bad.items()}
 
 
 class PaddleLoader:
@@ -103,6 +107,7 @@ class PaddleLoader:
         workers: Processes; 0 reads in this one.
         use_shared_memory: Hand batches over in shared memory.
         sizes: Of the images, where they change from step to step.
+        quarantine: Of bad images, to go on without; by default the first one ends the run.
     """
 
     def __init__(
@@ -113,12 +118,15 @@ class PaddleLoader:
         workers: int,
         use_shared_memory: bool = True,
         sizes: InputSize | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self.index, self.order, self.ops, self.sizes = index, order, tuple(ops), sizes
-        self._steps = _Steps(order, sizes)
+        self.quarantine = quarantine
+        self._plan: Plan = order if quarantine is None else Cleaned(order, quarantine)
+        self._steps, self._images = _Steps(self._plan, sizes), _Images(index, ops, order.seed)
         self._cursor = Cursor()
         self._loader = paddle.io.DataLoader(
-            _Images(index, ops, order.seed),
+            self._images,
             batch_sampler=self._steps,
             collate_fn=_stack,
             num_workers=workers,
@@ -141,12 +149,25 @@ class PaddleLoader:
         batches = iter(self._loader)
         try:
             for image, label in batches:
-                _refuse_bad(image)
-                step = self.order.at(self._cursor)
+                image, label = self._mended(image, label)
+                step = self._plan.at(self._cursor)
                 self._cursor = self._cursor.next(len(self.order))
                 yield Batch(image, label, step.valid, step.weight, step.update)
         finally:
             batches._try_shutdown_all()  # else the workers of an iteration that is broken off live on
+
+    def _mended(self, image: paddle.Tensor, label: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+        """Returns a batch as it came, or made anew here as often as there are bad images to leave out."""
+        bad = _read_bad(image)
+        if not bad:
+            return image, label
+        while bad:
+            if self.quarantine is None:
+                raise refusal(named(self.index, bad))
+            self.quarantine.add(bad)
+            images, labels = _stack([self._images[key] for key in self._steps.keys(self._cursor)])
+            bad = _read_bad(images)
+        return paddle.to_tensor(images), paddle.to_tensor(labels)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position behind the last batch that was yielded."""

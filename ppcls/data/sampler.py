@@ -51,6 +51,24 @@ class InOrder:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """These samples, in this order, every epoch."""
+
+    listed: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def epoch(self, seed: int, epoch: int) -> Positions:  # noqa: ARG002
+        """Returns the list."""
+        return np.array(self.listed, np.int64)
+
+    def describe(self) -> str:
+        """Returns how many."""
+        return f"{len(self)} listed"
+
+
+@dataclass(frozen=True)
 class Shuffled:
     """Each sample once, in a new random order every epoch."""
 

@@ -33,6 +33,7 @@ def fit(
     """
     while state.epoch < settings.epochs:
         train_epoch(state, settings, checkpoints, reporter)
+        _tell_skipped(state, reporter)
         state.share_statistics()
         done = state.epoch
         roles = [LATEST]
@@ -94,3 +95,9 @@ def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> bo
         )
     )
     return best
+
+
+def _tell_skipped(state: TrainState, reporter: Reporter) -> None:
+    quarantine = state.loader.quarantine
+    if quarantine is not None and (skipped := quarantine.listed):
+        reporter.message(f"{skipped} bad images skipped so far, listed in {quarantine.file}")

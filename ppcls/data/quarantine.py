@@ -1,0 +1,136 @@
+"""Bad images that a run goes on without: ``DataLoader.<split>.dataset.on_error: skip``.
+
+A bad sample's row goes behind the real ones of its batch and repeats another, so it counts nowhere, and all
+ranks make the same steps as with it. It stays where it is in the order: nothing else changes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.config.transform import Transform
+from ppcls.data.bad_images import (
+    BadImageError,
+    append_bad_images,
+    look_at,
+    named,
+    read_bad_images,
+)
+from ppcls.data.index import Index
+from ppcls.data.order import Cursor, Order, Step
+
+BAD_IMAGES = "bad_images.txt"
+
+
+class Quarantine:
+    """The samples of one split that are known to be bad.
+
+    Args:
+        index: The samples.
+        file: Where bad images are listed; other loaders and processes of the run may write there too.
+        limit: The most images that may be listed there; None for no limit.
+    """
+
+    def __init__(self, index: Index, file: Path, limit: int | None = None) -> None:
+        self._index, self.file, self._limit = index, file, limit
+        self._positions: set[int] = set()
+
+    def __contains__(self, position: int) -> bool:
+        return position in self._positions
+
+    @property
+    def listed(self) -> int:
+        """How many images are in the list, whoever found them."""
+        return len(self._listed())
+
+    def recall(self, lists: Iterable[Path], decoder: Transform) -> None:
+        """Looks again at what earlier runs found, and takes what is still bad.
+
+        Args:
+            lists: Lists of bad images; those that are not there are passed over.
+            decoder: The chain's first transform.
+        """
+        named = {each.name for file in lists if file.exists() for each in read_bad_images(file)}
+        if named:
+            doubtful = [each for each in range(len(self._index)) if self._index.name(each) in named]
+            bad = look_at(self._index, decoder, doubtful)
+            if bad:
+                self.add(bad)
+
+    def add(self, bad: Mapping[int, str]) -> None:
+        """Takes samples, with what is wrong with each, lists them and says so on standard error.
+
+        Raises:
+            BadImageError: There are more than the limit.
+        """
+        self._positions |= set(bad)
+        known = self._listed()
+        fresh = [each for each in named(self._index, bad) if (each.name, each.where) not in known]
+        append_bad_images(self.file, fresh)
+        for each in fresh:
+            print(f"bad image, skipped: {each}", file=sys.stderr)  # noqa: T201
+        if self._limit is not None and (count := len(known) + len(fresh)) > self._limit:
+            raise BadImageError(
+                f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them"
+            )
+
+    def _listed(self) -> set[tuple[str, str]]:
+        bad = read_bad_images(self.file) if self.file.exists() else []
+        return {(each.name, each.where) for each in bad}
+
+    def without_bad(self, step: Step, group: int, spare: NDArray[np.int64]) -> Step:
+        """Returns a step whose bad rows repeat others, behind the real ones.
+
+        Args:
+            step: One rank's part of a step.
+            group: Rows that belong together; groups that stay whole come first, and keep their rows.
+            spare: [N] positions to repeat in a batch that has no good row.
+        """
+        bad = np.array([position in self._positions for position in step.indices.tolist()])
+        if not bad.any():
+            return step
+        rows = np.arange(len(bad))
+        broken = np.array([bad[row - row % group :][:group].any() for row in rows])
+        real, others = (np.flatnonzero(part & ~bad) for part in (rows < step.valid, rows >= step.valid))
+        real = real[np.argsort(broken[real], kind="stable")]
+        kept = np.concatenate([real, others])
+        share = len(real) / step.valid if step.valid else 1.0
+        if len(kept):
+            chosen = kept[np.arange(len(bad)) % len(kept)]
+            indices, repeats = step.indices[chosen], step.repeats[chosen]
+        else:
+            one = next(position for position in spare.tolist() if position not in self._positions)
+            indices, repeats = np.full_like(step.indices, one), np.zeros_like(step.repeats)
+        return replace(step, indices=indices, repeats=repeats, valid=len(real), weight=step.weight * share)
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """An order without bad samples: a `ppcls.data.order.Plan`."""
+
+    order: Order
+    quarantine: Quarantine
+
+    @property
+    def batch_size(self) -> int:
+        """Rows a rank and step."""
+        return self.order.batch_size
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        return self.order.seed
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def at(self, cursor: Cursor) -> Step:
+        """Returns this rank's part of a step."""
+        step = self.order.at(cursor)
+        return self.quarantine.without_bad(step, self.order.group, self.order.positions(cursor.epoch))
