@@ -51,6 +51,10 @@ class Dali(Section):
     jpeg_fancy_upsampling: bool = Field(
         False, description="on a GPU, scale chroma as the CPU decoders do: closer pixels, a little slower"
     )
+    jpeg_fast_idct: bool = Field(
+        False,
+        description="on a CPU, decode JPEG by a rougher transform: a grey level or two off, some % faster",
+    )
     cache_size: Index = Field(0, description="GPU memory for decoded images, in MB; 0: no cache")
     cache_type: Literal["threshold", "largest"] = Field(
         "largest", description="keep images from cache_threshold on as they come, or the largest"

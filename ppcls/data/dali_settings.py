@@ -73,7 +73,7 @@ def resolve(dali: Dali, runtime: Runtime) -> DaliSettings:
         prefetch=dali.prefetch_queue_depth or (2 if on_gpu else 4),
         exec_dynamic=dali.exec_dynamic,
         decode_window=dali.decode == "window" or (dali.decode == "auto" and not dali.cache_size),
-        decoder=_decoder(dali) if on_gpu else {},
+        decoder=_decoder(dali) if on_gpu else _decoder_on_cpu(dali),
         cores=_cores(dali, runtime),
     )
 
@@ -88,6 +88,10 @@ def _decoder(dali: Dali) -> dict[str, Any]:
     if dali.cache_size:
         options |= {name: getattr(dali, name) for name in ("cache_size", "cache_type", "cache_threshold")}
     return options
+
+
+def _decoder_on_cpu(dali: Dali) -> dict[str, Any]:
+    return {"use_fast_idct": True} if dali.jpeg_fast_idct else {}
 
 
 def _cores(dali: Dali, runtime: Runtime) -> frozenset[int] | None:

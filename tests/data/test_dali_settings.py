@@ -54,6 +54,8 @@ def test_what_the_config_says_goes() -> None:
         "jpeg_fancy_upsampling": True,
     }
     assert resolve(dali, CPU).decoder == {}, "only decoders on a GPU take these"
+    fast = Dali(jpeg_fast_idct=True)
+    assert (resolve(fast, CPU).decoder, resolve(fast, GPU).decoder) == ({"use_fast_idct": True}, {})
 
 
 def test_a_cache_needs_whole_images() -> None:

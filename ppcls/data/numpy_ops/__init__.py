@@ -6,6 +6,7 @@ from ppcls.data.numpy_ops import erasing as erasing
 from ppcls.data.numpy_ops import geometry as geometry
 from ppcls.data.numpy_ops import photometric as photometric
 from ppcls.data.numpy_ops import policies as policies
+from ppcls.data.numpy_ops.chain import Array as Array
 from ppcls.data.numpy_ops.chain import DecodeError as DecodeError
 from ppcls.data.numpy_ops.chain import apply as apply
 from ppcls.data.numpy_ops.chain import apply_drawn as apply_drawn
