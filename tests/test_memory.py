@@ -344,12 +344,13 @@ import paddle
 run = runtime.start(Global(gpu_memory_fraction=0.1, device='gpu'))
 mib = run.budget.share
 kept = paddle.empty([mib // 2, 1 << 20], dtype='uint8')
+taken = run.memory_usage().paddle  # before the attempt: Paddle counts what it was refused too
 try:
     paddle.empty([mib * 3 // 4, 1 << 20], dtype='uint8')
     outcome = 'allocated'
 except (MemoryError, RuntimeError) as error:
     outcome = str(error)
-print(json.dumps([run.budget.total, mib, run.memory_usage().paddle, outcome]))
+print(json.dumps([run.budget.total, mib, taken, outcome]))
 """
 
 

@@ -34,7 +34,7 @@ class Dali(Section):
         "auto: window, unless the decoder caches",
     )
     hw_decoder_load: Annotated[Fraction | None, BeforeValidator(_auto)] = Field(
-        None, description="share of the JPEGs for the GPU's hardware decoder; auto: DALI's 0.65"
+        None, description="share of the JPEGs for the GPU's hardware decoder; auto: 0.9"
     )
     device_memory_padding: Annotated[Index | None, BeforeValidator(_auto)] = Field(
         None, description="GPU bytes a thread that decoding begins with; auto: DALI's 16 MiB"

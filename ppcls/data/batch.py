@@ -53,6 +53,9 @@ class Loader(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Returns the position behind the last batch that was yielded."""
 
+    def release(self) -> None:
+        """Lets go of threads and memory until the next iteration, which takes them again."""
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes to a position that `state_dict` gave.
 

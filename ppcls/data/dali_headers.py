@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
 from ppcls.config.transform import Transform
+from ppcls.data.decode import decode
 from ppcls.data.image_header import check_header, read_header
 from ppcls.data.npy_file import read_npy_header
 from ppcls.data.transforms import DecodeImage
 from ppcls.data.transforms.arrays import DecodeNumpy
 
+_JPEG_BEGIN, _JPEG_END = np.array([0xFF, 0xD8], np.uint8), np.array([0xFF, 0xD9], np.uint8)
 _TIFF_BEGINNINGS = np.frombuffer(b"IM", np.uint8)  # of no other format that DALI knows
 
 Node = Any  # a DataNode of a graph under construction
@@ -32,33 +34,38 @@ def peek(decoder: Transform, files: Node) -> tuple[Node, ...]:
 
 
 @singledispatch
-def admit(decoder: Transform, files: Tensors, *peeked: Tensors) -> NDArray[np.int64]:
+def admit(decoder: Transform, files: Tensors, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     """Returns the images' sides, where `decoder` takes all of them.
 
     Args:
         decoder: The chain's first transform.
         files: [B] encoded images.
         *peeked: What `peek` gave.
+        on_gpu: Whether a GPU will decode, which forgives more than a CPU.
 
     Returns:
         [B, 2] int64, heights and widths as the decoder will give them, turned by EXIF.
 
     Raises:
-        DecodeError: An image is refused by its header.
+        DecodeError: An image is refused by its header, or is a JPEG that was cut off.
     """
     raise NotImplementedError(f"dali_headers knows no {decoder.kind}")
 
 
 @peek.register
 def _(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
-    beginning = fn.slice(files, start=[0], shape=[1], axes=[0])
-    return fn.peek_image_shape(files, image_type=types.ANY_DATA), beginning
+    return fn.peek_image_shape(files, image_type=types.ANY_DATA), files[:2], files[-2:]
 
 
 @admit.register
-def _(decoder: DecodeImage, files: Any, *peeked: Tensors) -> NDArray[np.int64]:
+def _(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     """DALI's look at a header suffices for colours, but in a TIFF there may be anything."""
-    shapes, beginnings = (np.array(each.as_tensor()) for each in peeked)
+    shapes, beginnings, endings = (np.array(each.as_tensor()) for each in peeked)
+    if on_gpu:
+        # A GPU fills up what a JPEG lacks. One without its end marker is cut off, or has more behind it.
+        suspect = (beginnings == _JPEG_BEGIN).all(1) & (endings != _JPEG_END).any(1)
+        for row in np.flatnonzero(suspect).tolist():
+            decode(decoder, np.asarray(files[row]).tobytes())
     doubtful = np.ones(len(shapes), bool)
     if decoder.channels == 3:
         large = shapes[:, 0] * shapes[:, 1] > decoder.max_pixels
@@ -74,6 +81,6 @@ def _(decoder: DecodeNumpy, files: Any) -> tuple[Node, ...]:
 
 
 @admit.register
-def _(decoder: DecodeNumpy, files: Any, *peeked: Tensors) -> NDArray[np.int64]:
+def _(decoder: DecodeNumpy, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     headers = [read_npy_header(decoder, np.asarray(files[row])) for row in range(len(files))]
     return np.array(headers, np.int64)[:, :2]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import paddle
 from nvidia.dali import Pipeline
+from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.config.input_size import InputSize
@@ -116,7 +117,7 @@ class DaliLoader:
         self._batches: Iterator[Tensors] = iter(())
 
     def __del__(self) -> None:
-        self._close()
+        self.release()
 
     def __len__(self) -> int:
         """Returns the batches of an epoch."""
@@ -147,7 +148,7 @@ class DaliLoader:
                 return self._next(cursor)
             except (RuntimeError, DecodeError) as error:
                 under_way = self._source.under_way if self._source is not None else []
-                self._close()  # a failed pipeline can't go on
+                self.release()  # a failed pipeline can't go on
                 bad = self._find_bad(under_way or [cursor], str(error))
                 if not bad:
                     raise
@@ -184,13 +185,16 @@ class DaliLoader:
             return str(error)
         return None
 
-    def _close(self) -> None:
+    def release(self) -> None:
+        """Ends both pipelines, and returns the memory they leave; the next iteration builds them anew."""
         self._batches = iter(())
         if self._pipeline is not None:
             shut_down(self._pipeline)
         if self._source is not None:
             self._source.close()
-        self._source = self._pipeline = None
+        if self._pipeline is not None or self._source is not None:
+            self._source = self._pipeline = None
+            ReleaseUnusedMemory()
 
     def graph(self) -> Graph:
         """Makes a pipeline with the loader's whole graph, for itself or for who describes it."""

@@ -84,10 +84,10 @@ def build_reader(
         UserError: The decoder is to cache images that are not files of their own.
     """
     if not settings.caches:
-        return DaliReader(encoded_images(index, pool), order, settings.threads, decoder)
+        return DaliReader(encoded_images(index, pool), order, settings, decoder)
     if not isinstance(index, FileIndex):
         raise UserError(f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0")
-    return NamingReader(index, order, settings.threads, decoder)
+    return NamingReader(index, order, settings, decoder)
 
 
 class DaliReader:
@@ -96,15 +96,18 @@ class DaliReader:
     Args:
         images: How DALI gets the samples.
         order: Which of them when.
-        threads: That read.
+        settings: Of DALI.
         decoder: What will decode: it knows headers, and what it refuses by them.
     """
 
-    def __init__(self, images: EncodedImages, order: Plan, threads: int, decoder: Transform) -> None:
+    def __init__(
+        self, images: EncodedImages, order: Plan, settings: DaliSettings, decoder: Transform
+    ) -> None:
         self._images, self._order, self._decoder = images, order, decoder
+        self._on_gpu = settings.device_id is not None
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
-        self._pipeline = _pipeline(order, threads)
+        self._pipeline = _pipeline(order, settings.threads)
         with self._pipeline:
             files = self.node = self._images.node(fn.external_source(self._batch, batch=True))
             self._pipeline.set_outputs(files, *peek(decoder, files))
@@ -117,7 +120,7 @@ class DaliReader:
     def read(self) -> EncodedBatch:
         """Returns the next batch."""
         files, *peeked = self._pipeline.run()
-        sides = admit(self._decoder, files, *peeked)
+        sides = admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
         return EncodedBatch(*self.under_way.popleft(), files, sides)
 
     def close(self) -> None:
@@ -141,12 +144,13 @@ class NamingReader:
     Args:
         index: The samples.
         order: Which of them when.
-        threads: That read.
+        settings: Of DALI.
         decoder: What will decode: it knows headers, and what it refuses by them.
     """
 
-    def __init__(self, index: FileIndex, order: Plan, threads: int, decoder: Transform) -> None:
-        self._index, self._order, self._threads, self._decoder = index, order, threads, decoder
+    def __init__(self, index: FileIndex, order: Plan, settings: DaliSettings, decoder: Transform) -> None:
+        self._index, self._order, self._decoder = index, order, decoder
+        self._threads, self._on_gpu = settings.threads, settings.device_id is not None
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
         self._pipeline: Pipeline | None = None
@@ -163,7 +167,7 @@ class NamingReader:
         self.under_way.append((cursor, step))
         pipeline = self._pipeline or self._list(cursor)
         files, *peeked = pipeline.run()
-        sides = admit(self._decoder, files, *peeked)
+        sides = admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
         self.under_way.popleft()
         self._next = cursor.next(len(self._order))
         if self._next.epoch != cursor.epoch:

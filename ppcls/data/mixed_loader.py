@@ -50,6 +50,10 @@ class MixedLoader:
             yield self._mixed(batch, cursor)
             cursor = cursor.next(len(self.order))
 
+    def release(self) -> None:
+        """Lets the other loader go of what it holds."""
+        self.loader.release()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the position behind the last batch that was yielded."""
         return self.loader.state_dict()
@@ -102,8 +106,9 @@ def _on_cpu(tensor: paddle.Tensor) -> bool:
 def _partners(each: paddle.Tensor, rows: int) -> paddle.Tensor:
     """Returns every row's partner; behind the first ``rows``, the row itself."""
     rest = list(each.shape[1:])
-    partners = each[:rows].reshape([rows // 2, 2, *rest]).flip(1).reshape([rows, *rest])
-    return paddle.concat([partners, each[rows:]]) if rows < len(each) else partners
+    if rows < len(each):  # a slice is a copy: only where it must be
+        return paddle.concat([_partners(each[:rows], rows), each[rows:]])
+    return each.reshape([rows // 2, 2, *rest]).flip(1).reshape([rows, *rest])
 
 
 def _slices(window: Window, layout: Layout) -> tuple[slice, ...]:

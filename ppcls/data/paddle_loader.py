@@ -169,6 +169,9 @@ class PaddleLoader:
             bad = _read_bad(images)
         return paddle.to_tensor(images), paddle.to_tensor(labels)
 
+    def release(self) -> None:
+        """Does nothing: workers end with the iteration."""
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the position behind the last batch that was yielded."""
         return self.order.state_dict(self._cursor)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import paddle
@@ -19,8 +17,6 @@ from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, build_metrics
 from ppcls.runtime import Runtime
-
-Evaluator = Callable[[nn.Layer], "Result"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +78,28 @@ def evaluate(
     )
 
 
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates models on one split, as often as wanted; the arguments are those of `evaluate`."""
+
+    loader: Loader
+    criterion: Criterion
+    metrics: Metrics
+    precision: FP32
+    world: int
+
+    def __call__(self, model: nn.Layer) -> Result:
+        """Evaluates a bare model."""
+        result: Result = evaluate(
+            model, self.loader, self.criterion, self.metrics, self.precision, self.world
+        )
+        return result
+
+    def release(self) -> None:
+        """Lets go of the loader's threads and memory until the next evaluation, for training to have them."""
+        self.loader.release()
+
+
 def build_evaluator(config: Config, runtime: Runtime, precision: FP32) -> Evaluator:
     """Returns what evaluates a bare model on ``DataLoader.Eval``, as often as wanted.
 
@@ -93,8 +111,7 @@ def build_evaluator(config: Config, runtime: Runtime, precision: FP32) -> Evalua
             "evaluation needs DataLoader.Eval in the config; "
             "to train without, set Global.eval_during_train=False"
         )
-    return partial(
-        evaluate,
+    return Evaluator(
         loader=build_loader(config, config.DataLoader.Eval, runtime, training=False),
         criterion=build_criterion(config.Loss.Eval),
         metrics=build_metrics(config.Metric.Eval),

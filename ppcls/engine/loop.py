@@ -39,8 +39,10 @@ def fit(
         roles = [LATEST]
         due = done % settings.eval_interval == 0 or done == settings.epochs
         try:
-            if evaluator is not None and due and _evaluate(state, evaluator, reporter):
-                roles.append(BEST)
+            if evaluator is not None and due:
+                if _evaluate(state, evaluator, reporter):
+                    roles.append(BEST)
+                evaluator.release()
         except UserError:
             # Such as a bad image: the epoch's training is not lost for it. Other ranks may be well and
             # wait for this one in the evaluation, so nothing here may wait for them.

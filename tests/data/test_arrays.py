@@ -90,7 +90,9 @@ def test_a_bad_file_is_refused_with_its_reason(encoded: bytes, reason: str) -> N
         read_npy(FIVE16, encoded)
     assert str(caught.value) == reason
     with pytest.raises(DecodeError) as caught:
-        admit(FIVE16, [np.frombuffer(each, np.uint8) for each in (saved(array(FIVE16)), encoded)])
+        admit(
+            FIVE16, [np.frombuffer(each, np.uint8) for each in (saved(array(FIVE16)), encoded)], on_gpu=False
+        )
     assert str(caught.value) == reason
 
 

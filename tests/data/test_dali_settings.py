@@ -29,7 +29,8 @@ class _Card:
 
 def test_auto() -> None:
     assert resolve(Dali(), CPU) == DaliSettings(threads=3, prefetch=4)
-    assert resolve(Dali(), GPU) == DaliSettings(device_id=1, threads=3, prefetch=2)
+    load = {"hw_decoder_load": 0.9}
+    assert resolve(Dali(), GPU) == DaliSettings(device_id=1, threads=3, prefetch=2, decoder=load)
     words = dict.fromkeys(("num_threads", "prefetch_queue_depth", "hw_decoder_load", "affinity"), "auto")
     assert Dali.model_validate(words) == Dali()
 
@@ -40,7 +41,7 @@ def test_what_the_config_says_goes() -> None:
         prefetch_queue_depth=7,
         exec_dynamic=False,
         decode="whole",
-        hw_decoder_load=0.9,
+        hw_decoder_load=0.7,
         device_memory_padding=1 << 20,
         preallocate_width_hint=4000,
         jpeg_fancy_upsampling=True,
@@ -48,21 +49,29 @@ def test_what_the_config_says_goes() -> None:
     found = resolve(dali, GPU)
     assert (found.threads, found.prefetch, found.exec_dynamic, found.decode_window) == (5, 7, False, False)
     assert found.decoder == {
-        "hw_decoder_load": 0.9,
+        "hw_decoder_load": 0.7,
         "device_memory_padding": 1 << 20,
         "preallocate_width_hint": 4000,
         "jpeg_fancy_upsampling": True,
     }
     assert resolve(dali, CPU).decoder == {}, "only decoders on a GPU take these"
     fast = Dali(jpeg_fast_idct=True)
-    assert (resolve(fast, CPU).decoder, resolve(fast, GPU).decoder) == ({"use_fast_idct": True}, {})
+    assert (resolve(fast, CPU).decoder, resolve(fast, GPU).decoder) == (
+        {"use_fast_idct": True},
+        {"hw_decoder_load": 0.9},
+    )
 
 
 def test_a_cache_needs_whole_images() -> None:
     found = resolve(Dali(cache_size=100, cache_threshold=5), GPU)
     assert found.caches
     assert not found.decode_window
-    assert found.decoder == {"cache_size": 100, "cache_type": "largest", "cache_threshold": 5}
+    assert found.decoder == {
+        "hw_decoder_load": 0.9,
+        "cache_size": 100,
+        "cache_type": "largest",
+        "cache_threshold": 5,
+    }
     assert not resolve(Dali(), GPU).caches
     with pytest.raises(ValidationError, match="the decoder caches whole images; set decode: whole"):
         Dali(cache_size=1, decode="window")

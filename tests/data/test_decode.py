@@ -65,7 +65,7 @@ def decode_by_dali(spec: DecodeImage, files: list[bytes], device: Device) -> lis
         node = fn.external_source(lambda: encoded, batch=True)
         decoder.set_outputs(lower_chain([Op(spec, 0)], node, (), Place(device)))
     encoded, *peeked = reader.run()
-    sides = admit(spec, encoded, *peeked)
+    sides = admit(spec, encoded, *peeked, on_gpu=False)
     (images,) = decoder.run()
     found = [np.array(each) for each in (images.as_cpu() if device == "gpu" else images)]
     assert [list(image.shape[:2]) for image in found] == sides.tolist()

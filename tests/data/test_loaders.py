@@ -485,6 +485,19 @@ def test_workers_do_not_inherit_what_is_left_of_dali(index: Index) -> None:
     assert_equal(found, take(MAKERS["paddle-0"](index, order, TRAIN)))
 
 
+def test_a_released_loader_holds_no_threads_and_goes_on(kind: str, make: Callable[..., Loader]) -> None:
+    tasks = Path("/proc/self/task")
+    loader, expected = make(), take(make(), 2)
+    found = [arrays(batch) for batch in islice(loader, 2)]
+    during = len(list(tasks.iterdir()))
+    loader.release()
+    assert len(list(tasks.iterdir())) < during or "paddle" in kind
+    found += take(loader)
+    loader.release()
+    found += take(loader)
+    assert_equal(found, expected)
+
+
 def test_an_iteration_that_is_broken_off_leaves_no_worker(index: Index) -> None:
     loader = MAKERS["paddle-2"](index, ORDER, TRAIN)
     for _ in range(3):

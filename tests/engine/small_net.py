@@ -64,6 +64,9 @@ class MemoryLoader:
 
     quarantine = None
 
+    def release(self) -> None:
+        """Holds nothing."""
+
     def __init__(
         self, size: int = 20, batch_size: int = 8, accumulate: int = 1, shuffle: bool = True
     ) -> None:

@@ -56,10 +56,14 @@ class Scores:
     def __init__(self, *scores: float, losses: tuple[float, ...] = ()) -> None:
         self._scores, self._losses = iter(scores), iter(losses)
         self.seen: list[dict[str, np.ndarray]] = []
+        self.released = 0
 
     def __call__(self, model: nn.Layer) -> Result:
         self.seen.append(content(model))
         return Result(next(self._losses, 1.0), {"top1": next(self._scores), "top2": 1.0}, 11, 0.5)
+
+    def release(self) -> None:
+        self.released += 1
 
 
 def run(state: TrainState, evaluator: Any = None, **settings: Any) -> Notes:
@@ -187,6 +191,7 @@ def test_the_average_is_evaluated_and_the_weights_train_on() -> None:
     fit(state, Global(epochs=2), evaluator, notes, notes)  # type: ignore[arg-type]
     for seen, average in zip(evaluator.seen, averages, strict=True):
         assert_equal(seen, average)
+    assert evaluator.released == 2, "training has the memory for itself"
     without = make_state()
     run(without, epochs=2)
     assert_equal(content(state.model), content(without.model))

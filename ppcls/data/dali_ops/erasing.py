@@ -14,12 +14,19 @@ def _rectangle(place: Place) -> dict[str, Any]:
     return {"anchor": place.decided[0], "shape": place.decided[1], "axis_names": "HW"}
 
 
+def _erase(node: Node, place: Place, **fill: Any) -> Node:
+    if place.device == "cpu":
+        return fn.erase(node, **_rectangle(place), **fill)
+    # On a GPU it knows no float16.
+    return fn.cast_like(fn.erase(fn.cast(node, dtype=types.FLOAT), **_rectangle(place), **fill), node)
+
+
 @lower.register
 def _(spec: RandomErasing, node: Any, place: Place) -> Node:
     if spec.mode == "pixel":
         return _erase_to_noise(spec, node, place)
     fill = list(spec.mean) if spec.mode == "const" else place.decided[2]
-    return fn.erase(node, fill_value=fill, **_rectangle(place))
+    return _erase(node, place, fill_value=fill)
 
 
 @numpy_on_cpu
@@ -28,13 +35,13 @@ def _erase_to_noise(spec: RandomErasing, node: Node, place: Place) -> Node:
     bank = types.Constant(noise_bank(), device=place.device, layout="HWC")
     noise = fn.slice(bank, start=begin, shape=sides, axis_names="HW", out_of_bounds_policy="wrap")
     inside = noise - fn.erase(noise, **_rectangle(place))
-    outside = fn.cast(fn.erase(node, **_rectangle(place)), dtype=types.FLOAT)
+    outside = fn.erase(fn.cast(node, dtype=types.FLOAT), **_rectangle(place))
     return fn.cast_like(outside + inside, node)
 
 
 @lower.register
 def _(spec: Cutout, node: Any, place: Place) -> Node:
-    return fn.erase(node, fill_value=list(spec.fill_value), **_rectangle(place))
+    return _erase(node, place, fill_value=list(spec.fill_value))
 
 
 @lower.register
