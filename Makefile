@@ -52,6 +52,9 @@ $(READY): $(REQUIREMENTS) $(INPUTS)
 $(READY26): requirements.txt $(INPUTS)
 	$(call install,.venv-paddle26,requirements.txt)
 
+# A file's tests stay in one process: some start several ranks of their own.
+PARALLEL := -n 2 --dist loadfile
+
 QUICKSTART := output/quickstart
 BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model
 
@@ -69,7 +72,7 @@ quickstart: setup ## train on 1,797 real digits, evaluate, predict: a few minute
 		'Checkpoints' '$(QUICKSTART)/' | sed '/^$$/d'
 
 test: setup ## run the tests that need no GPU
-	$(RUN) -m pytest -m "not gpu"
+	$(RUN) -m pytest -m "not gpu" $(PARALLEL)
 
 lint: setup ## check style, types and the direction of imports
 	$(RUN) -m ruff check .
@@ -81,7 +84,7 @@ test-gpu: setup ## run the tests that need an NVIDIA GPU
 	$(RUN) -m pytest -m gpu
 
 test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.2, in .venv-paddle26
-	$(RUN26) -m pytest -m "not gpu"
+	$(RUN26) -m pytest -m "not gpu" $(PARALLEL)
 
 docs: setup ## write docs/config.md from the schema
 	$(RUN) -m ppcls.config.reference docs/config.md

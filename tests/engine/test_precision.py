@@ -167,7 +167,7 @@ def test_a_layer_is_itself_again(raises: bool) -> None:
     assert [id(each) for each in model.parameters()][:1] == [id(weights[0])]
     x = paddle.full([1, 4], 1 + 2.0**-12)
     expected = x.numpy() @ model.fc.weight.numpy() + model.fc.bias.numpy()
-    np.testing.assert_allclose(model.fc(x).numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(model.fc(x).numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
