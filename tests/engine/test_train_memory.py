@@ -46,19 +46,19 @@ def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Run
     assert notes == [
         "GPU memory: 8192 MiB, 92 of it in use before; Paddle's share at most 4096 "
         "(Global.gpu_memory_fraction 0.5); 4004 left for DALI and CUDA's libraries",
-        "DALI needs about 512 MiB of GPU memory (train 128, eval 128, CUDA's libraries 256); 3804 are left",
+        "DALI needs about 1280 MiB of GPU memory (train 128, eval 128, CUDA's libraries 1024); 3804 are left",
     ]
     assert measure is not None
     assert measure() == (
         "GPU memory in use: Paddle 3700 MiB of its 4096; DALI and CUDA's libraries took 200, "
-        "estimated 512; 4000 free"
+        "estimated 1280; 4000 free"
     )
 
 
 def test_a_split_that_does_not_run_needs_nothing(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
     _watch_memory(make_config(Global__eval_during_train=False), gpu, notes)
-    assert "(train 128, CUDA's libraries 256)" in notes[1]
+    assert "(train 128, CUDA's libraries 1024)" in notes[1]
 
 
 def test_without_dali_only_the_division_is_told(make_config: Callable[..., Config], gpu: Runtime) -> None:
