@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -176,9 +177,8 @@ def test_explain_data_trains_nothing(
 
 def test_explain_data_of_a_broken_pipe(config: Path, tmp_path: Path) -> None:
     """The reader may leave; the picture is drawn."""
-    command = (
-        f"{sys.executable} {TOOLS}/train.py -c {config} --explain-data -o Arch.name=ResNet18 | head -n 1"
-    )
+    train = [sys.executable, f"{TOOLS}/train.py", "-c", str(config), "--explain-data"]
+    command = f"{shlex.join(train)} -o Arch.name=ResNet18 | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stdout == "DataLoader.Train: DALI on the CPU\n"
     assert "Traceback" not in done.stderr
