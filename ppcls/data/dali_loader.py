@@ -6,7 +6,7 @@ and transforms in its own threads, ahead of the training step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -35,16 +35,17 @@ from ppcls.data.sampler import Listed
 from ppcls.data.transforms import Op
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
+Batches = Generator[Tensors, None, None]
 
 
-def _on_gpu(pipeline: Pipeline) -> Iterator[Tensors]:
+def _on_gpu(pipeline: Pipeline) -> Batches:
     """Yields images and labels on the GPU."""
     for (outputs,) in DALIGenericIterator([pipeline], ["image", "label"]):
         # The plugin gives Paddle's inner tensors; to_tensor wraps those of the same device without a copy.
         yield paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
 
 
-def _on_cpu(pipeline: Pipeline, keeps: bool) -> Iterator[Tensors]:
+def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
     """Yields images and labels on the CPU, where DALIGenericIterator fails: it asks for a GPU's stream.
 
     Args:
@@ -114,7 +115,7 @@ class DaliLoader:
         self._cursor = Cursor()
         self._source: Source | None = None
         self._pipeline: Pipeline | None = None
-        self._batches: Iterator[Tensors] = iter(())
+        self._batches: Batches | None = None
 
     def __del__(self) -> None:
         self.release()
@@ -161,6 +162,7 @@ class DaliLoader:
         source = self._source or self._build()
         if cursor not in source.under_way:
             source.seek(cursor)
+        assert self._batches is not None
         while True:
             data = next(self._batches)
             if source.taken() == cursor:
@@ -187,7 +189,9 @@ class DaliLoader:
 
     def release(self) -> None:
         """Ends both pipelines, and returns the memory they leave; the next iteration builds them anew."""
-        self._batches = iter(())
+        if self._batches is not None:
+            self._batches.close()  # in so many words: Python ignores a Ctrl-C that comes while it tidies up
+        self._batches = None
         if self._pipeline is not None:
             shut_down(self._pipeline)
         if self._source is not None:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from ppcls.config.sections import Global
 from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
 from ppcls.engine.evaluate import Evaluator
+from ppcls.engine.interrupt import Interrupt, heard
 from ppcls.engine.meter import Meter
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
@@ -31,29 +32,47 @@ def fit(
         checkpoints: Where to save.
         reporter: Who is told.
     """
-    while state.epoch < settings.epochs:
-        train_epoch(state, settings, checkpoints, reporter)
-        _tell_skipped(state, reporter)
-        state.share_statistics()
-        done = state.epoch
-        roles = [LATEST]
-        due = done % settings.eval_interval == 0 or done == settings.epochs
-        try:
-            if evaluator is not None and due:
-                if _evaluate(state, evaluator, reporter):
-                    roles.append(BEST)
-                evaluator.release()
-        except UserError:
-            # Such as a bad image: the epoch's training is not lost for it. Other ranks may be well and
-            # wait for this one in the evaluation, so nothing here may wait for them.
-            checkpoints.save_alone(state, [LATEST])
-            raise
-        if done % settings.save_interval == 0 or done == settings.epochs:
-            roles.append(f"epoch_{done}")
-        checkpoints.save(state, roles)
+    with heard() as interrupt:
+        while state.epoch < settings.epochs:
+            train_epoch(state, settings, checkpoints, reporter, interrupt)
+            _tell_skipped(state, reporter)
+            state.share_statistics()
+            _close_epoch(state, settings, evaluator, checkpoints, reporter)
 
 
-def train_epoch(state: TrainState, settings: Global, checkpoints: Checkpoints, reporter: Reporter) -> None:
+def _close_epoch(
+    state: TrainState,
+    settings: Global,
+    evaluator: Evaluator | None,
+    checkpoints: Checkpoints,
+    reporter: Reporter,
+) -> None:
+    """Evaluates where it is due, and saves."""
+    done = state.epoch
+    roles = [LATEST]
+    due = done % settings.eval_interval == 0 or done == settings.epochs
+    try:
+        if evaluator is not None and due:
+            if _evaluate(state, evaluator, reporter):
+                roles.append(BEST)
+            evaluator.release()
+    except UserError:
+        # Such as a bad image: the epoch's training is not lost for it. Other ranks may be well and
+        # wait for this one in the evaluation, so nothing here may wait for them.
+        checkpoints.save_alone(state, [LATEST])
+        raise
+    if done % settings.save_interval == 0 or done == settings.epochs:
+        roles.append(f"epoch_{done}")
+    checkpoints.save(state, roles)
+
+
+def train_epoch(
+    state: TrainState,
+    settings: Global,
+    checkpoints: Checkpoints,
+    reporter: Reporter,
+    interrupt: Interrupt,
+) -> None:
     """Trains what is left of the running epoch."""
     state.network.train()
     epoch = state.epoch + 1
@@ -61,6 +80,7 @@ def train_epoch(state: TrainState, settings: Global, checkpoints: Checkpoints, r
     meter = Meter(state, settings.epochs, updates_per_epoch)
     batches = iter(state.loader)
     while True:
+        interrupt.check()
         with meter.waiting():
             batch = next(batches, None)
         if batch is None:
