@@ -344,7 +344,7 @@ run = runtime.start(Global(gpu_memory_fraction=0.1, device='gpu'))
 import paddle  # not before: it reads the flags when it is imported
 mib = run.budget.share
 kept = paddle.empty([mib // 2, 1 << 20], dtype='uint8')
-taken = run.memory_usage().paddle  # before the attempt: Paddle counts what it was refused too
+taken = run.memory_usage().paddle
 try:
     paddle.empty([mib * 3 // 4, 1 << 20], dtype='uint8')
     outcome = 'allocated'
