@@ -6,9 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from ppcls.config.transform import Transform
-from ppcls.data.bad_images import BadImage
+from ppcls.data.bad_images import BadImage, look_at, named
 from ppcls.data.index import Index
-from ppcls.data.numpy_ops import DecodeError, apply
 
 _CHUNK = 256  # images handed to the threads at a time, so that an interrupt waits for few
 
@@ -27,18 +26,11 @@ def find_bad_images(
     Returns:
         Those that can't be read or decoded, in the index's order.
     """
-
-    def check(position: int) -> BadImage | None:
-        try:
-            apply(decoder, index.read(position), ())
-        except DecodeError as error:
-            return BadImage(index.name(position), index.where(position), str(error))
-        return None
-
-    bad: list[BadImage] = []
+    bad: dict[int, str] = {}
     with ThreadPoolExecutor(threads) as pool:
         for begin in range(0, len(index), _CHUNK):
             chunk = range(begin, min(begin + _CHUNK, len(index)))
-            bad += (each for each in pool.map(check, chunk) if each is not None)
+            for found in pool.map(lambda position: look_at(index, decoder, [position]), chunk):
+                bad |= found
             advance(len(chunk))
-    return bad
+    return named(index, bad)

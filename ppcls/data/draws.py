@@ -98,9 +98,11 @@ def fractions(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.
     return _to_fractions(keys(seed, epoch, size, purpose))
 
 
-def step_fractions(seed: int, epoch: int, step: int, count: int) -> NDArray[np.float64]:
+def step_fractions(
+    seed: int, epoch: int, step: int, count: int, purpose: Purpose = Purpose.STEP
+) -> NDArray[np.float64]:
     """Draws numbers for a step of all ranks: [count] float64 in [0, 1), multiples of 2^-53."""
-    slots = np.arange(Purpose.STEP, Purpose.STEP + count, dtype=np.int64)
+    slots = np.arange(purpose, purpose + count, dtype=np.int64)
     return _to_fractions(_hash(seed, epoch, np.asarray([step], np.int64), slots)[0])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ppcls.config.input_size import InputSize, MultiScale, Progressive
 from ppcls.config.transform import ImageState, Transform
 from ppcls.data.decisions import Decided, Draws, Sides, decide, sides_after
-from ppcls.data.draws import Purpose, keys
+from ppcls.data.draws import Purpose, step_fractions
 from ppcls.data.fuse import DecodeRandCrop
 from ppcls.data.order import Cursor
 from ppcls.data.transforms import Op, RandCropImage, ResizeImage
@@ -25,10 +25,8 @@ def size_at(spec: InputSize, seed: int, cursor: Cursor) -> int:
 
 @size_at.register
 def _(spec: MultiScale, seed: int, cursor: Cursor) -> int:
-    stretch = cursor.step // spec.every
-    return spec.sizes[
-        int(keys(seed, cursor.epoch, stretch + 1, Purpose.SIZE)[-1] % np.uint64(len(spec.sizes)))
-    ]
+    (drawn,) = step_fractions(seed, cursor.epoch, cursor.step // spec.every, 1, Purpose.SIZE)
+    return spec.sizes[int(drawn * len(spec.sizes))]
 
 
 @size_at.register

@@ -56,9 +56,9 @@ class Quarantine:
             lists: Lists of bad images; those that are not there are passed over.
             decoder: The chain's first transform.
         """
-        named = {each.name for file in lists if file.exists() for each in read_bad_images(file)}
-        if named:
-            doubtful = [each for each in range(len(self._index)) if self._index.name(each) in named]
+        names = {each.name for file in lists if file.exists() for each in read_bad_images(file)}
+        if names:
+            doubtful = [each for each in range(len(self._index)) if self._index.name(each) in names]
             bad = look_at(self._index, decoder, doubtful)
             if bad:
                 self.add(bad)
@@ -91,7 +91,12 @@ class Quarantine:
             step: One rank's part of a step.
             group: Rows that belong together; groups that stay whole come first, and keep their rows.
             spare: [N] positions to repeat in a batch that has no good row.
+
+        Raises:
+            BadImageError: There is no good one among them either.
         """
+        if not self._positions:
+            return step
         bad = np.array([position in self._positions for position in step.indices.tolist()])
         if not bad.any():
             return step
@@ -105,7 +110,9 @@ class Quarantine:
             chosen = kept[np.arange(len(bad)) % len(kept)]
             indices, repeats = step.indices[chosen], step.repeats[chosen]
         else:
-            one = next(position for position in spare.tolist() if position not in self._positions)
+            one = next((position for position in spare.tolist() if position not in self._positions), None)
+            if one is None:
+                raise BadImageError(f"{self._index.source}: no image is left; {self.file} lists the bad ones")
             indices, repeats = np.full_like(step.indices, one), np.zeros_like(step.repeats)
         return replace(step, indices=indices, repeats=repeats, valid=len(real), weight=step.weight * share)
 

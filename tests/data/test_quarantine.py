@@ -130,6 +130,16 @@ def test_too_many_bad_images_end_the_run(kind: str, good: FileIndex, tmp_path: P
     assert sum(map(len, take(enough))) == COUNT - len(BAD)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_no_image_is_left_the_run_ends(kind: str, good: FileIndex, tmp_path: Path) -> None:
+    for position in range(COUNT):
+        Path(good.name(position)).write_bytes(b"")
+    order, listing = Order(Shuffled(COUNT), batch_size=4), tmp_path / "bad.txt"
+    with pytest.raises(BadImageError, match=r"list\.txt: no image is left; .*bad\.txt lists the bad ones"):
+        take(MAKERS[kind](good, order, TRAIN, quarantine=Quarantine(good, listing)))
+    assert len(read_bad_images(listing)) == COUNT
+
+
 @pytest.mark.parametrize("kind", ["dali-cpu", "paddle-0"])
 def test_resuming_comes_to_the_same_batches(kind: str, good: FileIndex, tmp_path: Path) -> None:
     index, order = spoil(good), Order(Shuffled(COUNT), batch_size=4, seed=2)
