@@ -138,7 +138,7 @@ def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) ->
     gpu = runtime.device_id is not None
     dali = resolve(split.loader.dali, runtime)
     pipeline = Pipeline(
-        batch_size=split.sampler.batch_size,
+        batch_size=split.sampler.rows(runtime.world),
         num_threads=dali.threads,
         device_id=runtime.device_id,
         prefetch_queue_depth=dali.prefetch,
@@ -204,16 +204,15 @@ def benchmark_loaders(
         raise UserError("the benchmark needs DataLoader.Train in the config")
     index = read_index(split.dataset, config.Arch.class_num)
     layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
-    steps = len(index) // split.sampler.batch_size
+    batch_size = split.sampler.rows(runtime.world)
+    steps = len(index) // batch_size
     if steps <= 2 * _NOT_COUNTED:
         raise UserError(
-            f"{index.source}: {steps} batches of {split.sampler.batch_size} are too few to time; "
+            f"{index.source}: {steps} batches of {batch_size} are too few to time; "
             f"expected more than {2 * _NOT_COUNTED}"
         )
     contenders: dict[str, Epoch] = {
-        "bare DALI pipeline": _bare(
-            _bare_pipeline(index, split, runtime, layout), steps, split.sampler.batch_size
-        )
+        "bare DALI pipeline": _bare(_bare_pipeline(index, split, runtime, layout), steps, batch_size)
     }
 
     def add(name: str, **how: Any) -> None:

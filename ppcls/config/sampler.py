@@ -13,13 +13,44 @@ from ppcls.config.fields import Count, NonNegative, Spec, problem
 class Sampler(Spec):
     """How samples make batches."""
 
-    batch_size: Count = Field(description="images a process and step")
+    batch_size: Count | None = Field(None, description="images a process and step; this or global_batch_size")
+    global_batch_size: Count | None = Field(
+        None, description="images a step over all processes, however many there are"
+    )
     drop_last: bool = Field(False, description="leave out an epoch's last batch where it is smaller")
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.batch_size is None and self.global_batch_size is None:
+            text = "missing; expected this, or global_batch_size"
+            raise ValidationError.from_exception_data("batch", [problem(text, "batch_size")])
+        if self.batch_size is not None and self.global_batch_size is not None:
+            text = "expected this (over all processes) or batch_size (of each), got both; set one to null"
+            raise ValidationError.from_exception_data("batch", [problem(text, "global_batch_size")])
+        return self
 
     @property
     def group(self) -> int:
         """Rows that follow each other and stay on one process."""
         return 1
+
+    @property
+    def size_given(self) -> tuple[str, int]:
+        """Which of the two sizes is given, and what it is."""
+        if self.global_batch_size is not None:
+            return "global_batch_size", self.global_batch_size
+        assert self.batch_size is not None  # by _check_sizes
+        return "batch_size", self.batch_size
+
+    def global_batch(self, world: int) -> int:
+        """Returns the images of a step over all of ``world`` processes."""
+        name, size = self.size_given
+        return size if name == "global_batch_size" else size * world
+
+    def rows(self, world: int, group: int = 1) -> int:
+        """Returns the most images of a step on one of ``world`` processes, which share whole groups."""
+        name, size = self.size_given
+        return -(-size // (group * world)) * group if name == "global_batch_size" else size
 
 
 class DistributedBatchSampler(Sampler):
@@ -82,7 +113,8 @@ class PKSampler(Sampler):
 
     @model_validator(mode="after")
     def _check_batch(self) -> Self:
-        if self.batch_size % self.sample_per_id:
-            text = f"expected a multiple of sample_per_id ({self.sample_per_id}), got {self.batch_size}"
-            raise ValidationError.from_exception_data("batch", [problem(text, "batch_size")])
+        name, size = self.size_given
+        if size % self.sample_per_id:
+            text = f"expected a multiple of sample_per_id ({self.sample_per_id}), got {size}"
+            raise ValidationError.from_exception_data("batch", [problem(text, name)])
         return self

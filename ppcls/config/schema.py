@@ -150,8 +150,9 @@ def _mixing_problems(config: Config) -> Iterator[InitErrorDetails]:
                 f"expected True: {spec.kind} mixes neighbours, and those of a list are often of one class",
                 *("DataLoader", "Train", "sampler", "shuffle"),
             )
-        name = "sample_per_id" if isinstance(sampler, PKSampler) else "batch_size"
-        found = getattr(sampler, name)
+        name, found = sampler.size_given
+        if isinstance(sampler, PKSampler):
+            name, found = "sample_per_id", sampler.sample_per_id
         if found % 2:
             yield problem(
                 f"expected an even number, for {spec.kind} mixes neighbours two by two, got {found}",

@@ -40,15 +40,17 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     index = read_index(split.dataset, config.Arch.class_num)
     spec = split.sampler
     mixing = split.dataset.batch_transform_ops if training else ()
+    group = math.lcm(spec.group, 2 if mixing else 1) if training else 1
     order = Order(
         sampler=build_sampler(spec, index, runtime.world) if training else InOrder(len(index)),
-        batch_size=spec.batch_size,
+        batch_size=spec.rows(runtime.world, group),
         seed=config.Global.seed,
         rank=runtime.rank,
         world=runtime.world,
         drop_last=spec.drop_last and training,
         accumulate=config.Global.update_freq if training else 1,
-        group=math.lcm(spec.group, 2 if mixing else 1) if training else 1,
+        group=group,
+        global_batch_size=spec.global_batch_size,
     )
     if training and order.global_batch > order.size:
         _refuse_small(index, order)
@@ -121,14 +123,17 @@ def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
     height, width = (max(side, largest) for side in state.size)
     dali = resolve(split.loader.dali, runtime)
     return pipeline_need(
-        split.sampler.batch_size, dali.prefetch, (state.channels, height, width), dali.threads
+        split.sampler.rows(runtime.world), dali.prefetch, (state.channels, height, width), dali.threads
     )
 
 
 def _refuse_small(index: Index, order: Order) -> None:
     an_epoch = "" if order.size == len(index) else " an epoch"
-    ranks = f" x {order.world} processes" if order.world > 1 else ""
+    name, size = "global_batch_size", str(order.global_batch)
+    if order.global_batch_size is None:
+        name, size = "batch_size", str(order.batch_size)
+        size += f" x {order.world} processes" if order.world > 1 else ""
     raise UserError(
-        f"{index.source}: {order.size} images{an_epoch} are fewer than one batch of "
-        f"{order.batch_size}{ranks}; lower DataLoader.Train.sampler.batch_size"
+        f"{index.source}: {order.size} images{an_epoch} are fewer than one batch of {size}; "
+        f"lower DataLoader.Train.sampler.{name}"
     )

@@ -91,8 +91,8 @@ class Order:
     """The order of all epochs, for one rank.
 
     Step ``s`` covers the samples ``[s * G, (s + 1) * G)`` of the epoch's order, with the global batch
-    G = ``batch_size * world``: it is the same set of samples however many ranks share it. A last,
-    smaller step is spread evenly, so no rank runs short and every rank makes the same steps.
+    G: it is the same set of samples however many ranks share it. A last, smaller step, or a G that the
+    ranks can't share alike, is spread evenly, so no rank runs short and every rank makes the same steps.
 
     Attributes:
         sampler: The samples of each epoch, in order.
@@ -103,9 +103,10 @@ class Order:
         drop_last: Leave out a last step that is smaller than G.
         accumulate: Steps an optimizer update; the epoch's last update may have fewer.
         group: So many rows that follow each other, from a step's first, stay on one rank.
+        global_batch_size: G, at most ``batch_size * world``, which it is where it is None.
 
     Raises:
-        UserError: ``group`` does not divide ``batch_size``.
+        UserError: ``group`` does not divide ``batch_size`` or G, or G has less than one group for each rank.
     """
 
     sampler: Sampler
@@ -116,13 +117,23 @@ class Order:
     drop_last: bool = False
     accumulate: int = 1
     group: int = 1
+    global_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size % self.group:
+        name, size = "batch_size", self.batch_size
+        if self.global_batch_size is not None:
+            name, size = "global_batch_size", self.global_batch_size
+        if size % self.group or self.batch_size % self.group:
             raise UserError(
-                f"a batch of {self.batch_size} does not hold whole groups of {self.group} samples, which "
-                f"have to stay together; set batch_size to a multiple of {self.group}"
+                f"a batch of {size} does not hold whole groups of {self.group} samples, which "
+                f"have to stay together; set {name} to a multiple of {self.group}"
             )
+        if size < self.group * self.world and self.global_batch_size is not None:
+            raise UserError(
+                f"a global_batch_size of {size} is less than {self.group} for each of {self.world} processes"
+            )
+        if self.global_batch > self.batch_size * self.world:
+            raise ValueError(f"{self.world} x {self.batch_size} rows can't hold {self.global_batch}")
 
     @property
     def size(self) -> int:
@@ -132,7 +143,7 @@ class Order:
     @property
     def global_batch(self) -> int:
         """Samples a full step over all ranks."""
-        return self.batch_size * self.world
+        return self.global_batch_size or self.batch_size * self.world
 
     def __len__(self) -> int:
         """Returns the steps of an epoch."""
@@ -210,9 +221,15 @@ class Order:
             if name not in ("epoch", "step") and state[name] != here[name]
         ]
         if changed and cursor.step:
+            any_number = (
+                f". For any number of processes: DataLoader.Train.sampler.global_batch_size="
+                f"{state['global_batch']} in place of batch_size"
+                if state["global_batch"] != here["global_batch"]
+                else ""
+            )
             raise UserError(
                 f"the checkpoint is in the middle of epoch {cursor.epoch + 1}, but {'; '.join(changed)}: "
                 "the rest of the epoch would be other samples. Keep batch size x processes, update_freq, "
-                "seed, sampler and dataset, or resume from a checkpoint at an epoch's end"
+                f"seed, sampler and dataset, or resume from a checkpoint at an epoch's end{any_number}"
             )
         return cursor

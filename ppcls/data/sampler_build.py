@@ -40,7 +40,7 @@ def build_sampler(spec: specs.Sampler, index: Index, world: int) -> Sampler:
         case specs.WeightedSampler():
             return _weighted(spec, index)
         case specs.RepeatedAugSampler():
-            return RepeatedAugmentation(len(index), spec.num_repeats, spec.batch_size * world)
+            return RepeatedAugmentation(len(index), spec.num_repeats, spec.global_batch(world))
         case specs.PKSampler():
             return _identities(spec, index, world)
     raise TypeError(f"no sampler for a {spec.kind}")
@@ -60,12 +60,14 @@ def _weighted(spec: specs.WeightedSampler, index: Index) -> Weighted:
 
 
 def _identities(spec: specs.PKSampler, index: Index, world: int) -> IdentitiesByImages:
-    needed = spec.batch_size // spec.sample_per_id * world
+    needed = spec.global_batch(world) // spec.sample_per_id
     found = len(np.unique(index.labels))
     if found < needed:
+        name, size = spec.size_given
+        ranks = f" x {world} processes" if name == "batch_size" else ""
         raise UserError(
-            f"{index.source}: {found} identities, but PKSampler needs {needed} a step (batch_size "
-            f"{spec.batch_size} / sample_per_id {spec.sample_per_id} x {world} processes), each once; "
-            "lower DataLoader.Train.sampler.batch_size or raise its sample_per_id"
+            f"{index.source}: {found} identities, but PKSampler needs {needed} a step ({name} "
+            f"{size} / sample_per_id {spec.sample_per_id}{ranks}), each once; "
+            f"lower DataLoader.Train.sampler.{name} or raise its sample_per_id"
         )
     return IdentitiesByImages(index.labels, spec.sample_per_id, needed)

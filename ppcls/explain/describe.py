@@ -76,6 +76,8 @@ def _stages(loader: Loader) -> list[Stage]:
 
 def _sampler(split: Split, order: Order) -> str:
     ranks = f" in each of {order.world} processes" if order.world > 1 else ""
+    if order.global_batch_size is not None:
+        ranks += f" at most, {order.global_batch} together" if order.world > 1 else ""
     last = "; a smaller last batch is dropped" if order.drop_last else ""
     updates = f"; {order.accumulate} batches an update" if order.accumulate > 1 else ""
     return (

@@ -140,6 +140,19 @@ def test_the_config_of_these_tests_is_right() -> None:
             f"{SAMPLER}.batch_size: expected a multiple of sample_per_id (4), got 6",
         ),
         (
+            f"{SAMPLER}={{name: PKSampler, global_batch_size: 6, sample_per_id: 4}}",
+            f"{SAMPLER}.global_batch_size: expected a multiple of sample_per_id (4), got 6",
+        ),
+        (
+            f"{SAMPLER}.batch_size=null",
+            f"{SAMPLER}.batch_size: missing; expected this, or global_batch_size",
+        ),
+        (
+            f"{SAMPLER}.global_batch_size=8",
+            f"{SAMPLER}.global_batch_size: expected this (over all processes) or batch_size (of each), "
+            "got both; set one to null",
+        ),
+        (
             f"{SAMPLER}={{name: PKSampler, batch_size: 4}}",
             f"{SAMPLER}.sample_per_id: missing; it has no default",
         ),

@@ -112,6 +112,11 @@ def test_pairs_need_an_even_batch() -> None:
         "DataLoader.Train.sampler.batch_size: expected an even number, "
         "for CutmixOperator mixes neighbours two by two, got 33"
     ]
+    sampler = "{shuffle: True, global_batch_size: 33}"
+    assert problems(f"{TRAIN}=[CutmixOperator]", f"DataLoader.Train.sampler={sampler}") == [
+        "DataLoader.Train.sampler.global_batch_size: expected an even number, "
+        "for CutmixOperator mixes neighbours two by two, got 33"
+    ]
 
 
 def test_neighbours_of_a_list_are_not_mixed() -> None:

@@ -65,13 +65,15 @@ def test_evaluation_takes_each_sample_once_in_order(config: Config) -> None:
             {"name": "ClassBalancedSampler", "batch_size": 8, "samples": 7},
             "7 images an epoch are fewer than one batch of 8; ",
         ),
+        ({"global_batch_size": 10}, "9 images are fewer than one batch of 10; "),
     ],
 )
 def test_an_epoch_smaller_than_a_batch(config: Config, sampler: dict[str, Any], text: str) -> None:
     with pytest.raises(UserError) as caught:
         loader_of(config, **sampler)
     listing = config.DataLoader.Train.dataset.cls_label_path  # type: ignore[union-attr]
-    assert str(caught.value) == f"{listing}: {text}lower DataLoader.Train.sampler.batch_size"
+    name = "global_batch_size" if "global_batch_size" in sampler else "batch_size"
+    assert str(caught.value) == f"{listing}: {text}lower DataLoader.Train.sampler.{name}"
 
 
 class Formless(Transform):

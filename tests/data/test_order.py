@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppcls.config.sampler import DistributedBatchSampler
 from ppcls.data.order import Cursor, Order, Step, count_repeats
 from ppcls.data.sampler import ClassBalanced, InOrder, RepeatedAugmentation, Sampler, Shuffled
 from ppcls.errors import UserError
@@ -19,7 +20,18 @@ from ppcls.errors import UserError
 ONCE = st.one_of(st.builds(InOrder, st.integers(1, 60)), st.builds(Shuffled, st.integers(1, 60)))
 
 
-def orders(samplers: st.SearchStrategy[Sampler], group: int = 1) -> st.SearchStrategy[Order]:
+@st.composite
+def orders(draw: st.DrawFn, samplers: st.SearchStrategy[Sampler], group: int = 1) -> Order:
+    """Orders with a batch size of each rank, or of all together, which they may not share alike."""
+    order = draw(same_size(samplers, group))
+    if draw(st.booleans()):
+        return order
+    groups = draw(st.integers(order.world, 9 * order.world))
+    rows = -(-groups // order.world) * group
+    return replace(order, batch_size=rows, global_batch_size=groups * group)
+
+
+def same_size(samplers: st.SearchStrategy[Sampler], group: int) -> st.SearchStrategy[Order]:
     return st.builds(
         Order,
         sampler=samplers,
@@ -43,6 +55,7 @@ REPEATING = st.one_of(
 )
 ANY = st.one_of(*(orders(each, group) for each in (ONCE, REPEATING) for group in (1, 2, 3)))
 EPOCHS = st.integers(0, 3)
+MIDDLE, END = Cursor(2, 1), Cursor(3, 0)
 
 
 def epoch_of(order: Order, epoch: int) -> list[list[Step]]:
@@ -128,13 +141,13 @@ def test_a_batch_that_would_part_groups_is_refused() -> None:
 def test_every_batch_is_full_and_padded_with_the_epochs_first(order: Order, epoch: int) -> None:
     epoch_samples = [sample for parts in epoch_of(order, epoch) for sample in real(parts)]
     if order.drop_last:
-        return  # all batches are full
+        epoch_samples = list(range(order.size))  # padding may be of a step that is left out
     for parts in epoch_of(order, epoch):
         for part in parts:
             assert part.indices.shape == (order.batch_size,)
             assert part.indices.dtype == np.int64
             assert 0 <= part.valid <= order.batch_size
-            first = epoch_samples[: order.batch_size * order.world]
+            first = epoch_samples if order.drop_last else epoch_samples[: order.batch_size * order.world]
             assert set(part.indices[part.valid :].tolist()) <= set(first)
         valid = [part.valid for part in parts]
         groups = [-(-each // order.group) for each in valid]
@@ -162,6 +175,36 @@ def test_a_step_holds_the_same_samples_on_any_number_of_ranks(
         for order in [Order(sampler, 4 * quarter // world, seed, 0, world, drop_last)]
     ]
     assert epochs[0] == epochs[1] == epochs[2]
+
+
+@given(
+    st.one_of(ONCE, REPEATING), st.integers(1, 3), st.integers(4, 9), st.integers(0, 9), st.booleans(), EPOCHS
+)
+def test_a_global_batch_size_is_kept_on_any_number_of_ranks(
+    sampler: Sampler, group: int, groups: int, seed: int, drop_last: bool, epoch: int
+) -> None:
+    orders = [
+        Order(
+            sampler,
+            spec.rows(world, group),
+            seed,
+            world=world,
+            drop_last=drop_last,
+            group=group,
+            global_batch_size=spec.global_batch(world),
+        )
+        for spec in [DistributedBatchSampler(global_batch_size=groups * group)]
+        for world in (1, 2, 3, 4)
+    ]
+    one, *others = ([came([parts]) for parts in epoch_of(order, epoch)] for order in orders)
+    assert all(other == one for other in others)
+    state = orders[0].state_dict(MIDDLE)
+    assert all(order.restore(state) == MIDDLE for order in orders)
+
+
+def test_a_global_batch_too_small_for_the_ranks_is_refused() -> None:
+    with pytest.raises(UserError, match="global_batch_size of 6 is less than 2 for each of 4 processes"):
+        Order(InOrder(12), batch_size=2, world=4, group=2, global_batch_size=6)
 
 
 @given(ORDERS, EPOCHS)
@@ -214,7 +257,6 @@ def test_a_cursor_walks_through_epochs() -> None:
     assert seen == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
 
 
-MIDDLE, END = Cursor(2, 1), Cursor(3, 0)
 BASE = Order(Shuffled(40), batch_size=4, seed=1, world=2, accumulate=2)
 
 
@@ -243,6 +285,12 @@ def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, An
         f"the checkpoint is in the middle of epoch 3, but {text}: the rest of the epoch would be other "
         "samples. Keep batch size x processes, update_freq, seed, sampler and dataset, or resume from a "
         "checkpoint at an epoch's end"
+        + (
+            ". For any number of processes: DataLoader.Train.sampler.global_batch_size=8 in place of "
+            "batch_size"
+            if "global_batch" in text
+            else ""
+        )
     )
     assert other.restore(BASE.state_dict(END)) == END
 

@@ -65,6 +65,8 @@ def test_an_epoch_does_not_depend_on_the_number_of_ranks(name: str) -> None:
         )
         np.testing.assert_array_equal(one.epoch(3, 1), four.epoch(3, 1))
         assert one.describe() == four.describe()
+        spread = build_sampler(SAMPLERS[name](global_batch_size=16, **options), INDEX, 3)
+        np.testing.assert_array_equal(spread.epoch(3, 1), one.epoch(3, 1))
 
 
 def test_every_name_is_tried() -> None:
