@@ -16,6 +16,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections import Infer
 from ppcls.data.class_names import LABEL_LIST, read_class_names
 from ppcls.data.image_files import find_images
+from ppcls.engine.phases import read_window
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.runtime import Runtime
@@ -82,10 +83,17 @@ def read_config(arguments: argparse.Namespace) -> Config | None:
 def train(argv: Arguments = None) -> None:
     """Trains a model."""
     options = parser("Train an image classifier.")
-    options.add_argument(
+    instead = options.add_mutually_exclusive_group()
+    instead.add_argument(
         "--explain-data", action="store_true", help="show the data pipelines as they are built, and exit"
     )
+    instead.add_argument(
+        "--profile",
+        metavar="START:STOP",
+        help="trace these steps (from 0, where the run starts or goes on), and tell where their time went",
+    )
     arguments = options.parse_args(argv)
+    profiled = read_window(arguments.profile) if arguments.profile is not None else None
     config = read_config(arguments)
     if config is None:
         return
@@ -98,7 +106,7 @@ def train(argv: Arguments = None) -> None:
         return
     from ppcls.engine.train import train as train_config
 
-    train_config(config, run, output_dir)
+    train_config(config, run, output_dir, profiled)
 
 
 def _explain_data(config: Config, run: Runtime, picture: Path) -> None:

@@ -60,6 +60,13 @@ class Runtime:
             f"{self.cores} cores a process: Paddle {self.threads} threads, DALI {self.cores} unless set"
         )
 
+    def synchronize(self) -> None:
+        """Waits for what Paddle's GPU has to do; not for DALI, which works ahead in streams of its own."""
+        if self.device == "gpu":
+            import paddle
+
+            paddle.device.cuda.current_stream(self.device_id).synchronize()
+
     def memory_usage(self) -> Usage:
         """Returns who has what of the card's memory now; there must be a ``card``."""
         import paddle

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 from ppcls.config.sections import Global
+from ppcls.data.batch import Batch
 from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
 from ppcls.engine.evaluate import Evaluator
 from ppcls.engine.interrupt import Interrupt, heard
 from ppcls.engine.meter import Meter
+from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 from ppcls.errors import UserError
@@ -22,6 +25,7 @@ def fit(
     evaluator: Evaluator | None,
     checkpoints: Checkpoints,
     reporter: Reporter,
+    phases: Phases = UNTIMED,
 ) -> None:
     """Trains from the state's position to the end of the last epoch.
 
@@ -31,10 +35,11 @@ def fit(
         evaluator: Evaluates the model; None for no evaluation.
         checkpoints: Where to save.
         reporter: Who is told.
+        phases: Measures the steps, where somebody does.
     """
     with heard() as interrupt:
         while state.epoch < settings.epochs:
-            train_epoch(state, settings, checkpoints, reporter, interrupt)
+            train_epoch(state, settings, checkpoints, reporter, interrupt, phases)
             _tell_skipped(state, reporter)
             state.share_statistics()
             _close_epoch(state, settings, evaluator, checkpoints, reporter)
@@ -72,20 +77,15 @@ def train_epoch(
     checkpoints: Checkpoints,
     reporter: Reporter,
     interrupt: Interrupt,
+    phases: Phases = UNTIMED,
 ) -> None:
     """Trains what is left of the running epoch."""
     state.network.train()
     epoch = state.epoch + 1
     done, updates_per_epoch = state.updates_of_epoch, state.updates_per_epoch
     meter = Meter(state, settings.epochs, updates_per_epoch)
-    batches = iter(state.loader)
-    while True:
-        interrupt.check()
-        with meter.waiting():
-            batch = next(batches, None)
-        if batch is None:
-            return
-        meter.add(train_step(state, batch), batch)
+    for batch in _batches(state, meter, interrupt, phases):
+        meter.add(train_step(state, batch, phases), batch)
         if not batch.update:
             continue
         done += 1
@@ -95,6 +95,20 @@ def train_epoch(
             meter.check(epoch)
             state.share_statistics()
             checkpoints.save(state, [LATEST])
+
+
+def _batches(state: TrainState, meter: Meter, interrupt: Interrupt, phases: Phases) -> Iterator[Batch]:
+    """Yields what is left of the epoch; counts the wait for each batch, and hears of its end."""
+    batches = iter(state.loader)
+    while True:
+        interrupt.check()
+        phases.begin_batch()
+        with meter.waiting(), phases("data wait"):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+        phases.end_batch(batch.update)
 
 
 def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> bool:

@@ -5,35 +5,49 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import paddle
+from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
 
 from ppcls.data.batch import Batch
+from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
 
 
-def train_step(state: TrainState, batch: Batch) -> paddle.Tensor:
+def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> paddle.Tensor:
     """Takes one batch through forward and backward, and the optimizer where its update ends here.
 
     Ranks exchange gradients only on the last batch of an update. An update that loss scaling skips,
     its gradients not being finite, counts as one: schedule and average go on, the weights stay.
+
+    Args:
+        state: Changed in place.
+        batch: To train on.
+        phases: Is told what the step does.
 
     Returns:
         [1 + metrics] float32 on the device: the loss summed over real samples, then each metric's
         count. Reading it waits for the device.
     """
     network = state.network
-    alone = state.runtime.world == 1 or batch.update
-    with nullcontext() if alone else network.no_sync():
-        with state.precision.forward():
-            logits = network(state.precision.images(batch.image, training=True))
-        loss = _mean_loss(state, logits, batch)
-        state.precision.backward(loss * batch.weight)
+    exchanges = state.runtime.world > 1 and batch.update
+    after = exchanges and phases.exchange_after
+    with network.no_sync() if state.runtime.world > 1 and (after or not exchanges) else nullcontext():
+        with phases("forward"):
+            with state.precision.forward():
+                logits = network(state.precision.images(batch.image, training=True))
+            loss = _mean_loss(state, logits, batch)
+        with phases("backward"):
+            state.precision.backward(loss * batch.weight)
+    if after:
+        with phases("all-reduce"):
+            fused_allreduce_gradients(list(state.model.parameters()), None)
     if batch.update:
-        state.optimizer.set_lr(state.schedule(state.update))
-        state.precision.step(state.optimizer)
-        state.optimizer.clear_grad(set_to_zero=False)
-        state.update += 1
-        if state.ema is not None:
-            state.ema.update()
+        with phases("optimizer"):
+            state.optimizer.set_lr(state.schedule(state.update))
+            state.precision.step(state.optimizer)
+            state.optimizer.clear_grad(set_to_zero=False)
+            state.update += 1
+            if state.ema is not None:
+                state.ema.update()
     return _sums(state, logits.detach(), loss.detach(), batch)
 
 

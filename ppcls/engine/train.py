@@ -15,6 +15,8 @@ from ppcls.data.class_names import LABEL_LIST, folder_classes, write_class_names
 from ppcls.engine.checkpoint import Checkpoints, resume
 from ppcls.engine.evaluate import build_evaluator
 from ppcls.engine.loop import fit
+from ppcls.engine.phases import UNTIMED, Phases, Window
+from ppcls.engine.profile import build_profile
 from ppcls.engine.state import TrainState, build_state
 from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import UserError
@@ -25,13 +27,14 @@ from ppcls.report.memory import MemoryUse
 from ppcls.runtime import Runtime
 
 
-def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
+def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None = None) -> TrainState:
     """Trains as the config says, from the start or from a checkpoint.
 
     Args:
         config: The whole config.
         runtime: Rank and device.
         output_dir: An existing folder that can be written.
+        profiled: Steps to profile; None for none.
 
     Returns:
         The state at the end.
@@ -53,6 +56,11 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
         notes.append(f"resumed {folder}: epoch {state.epoch + 1}, batch {state.step}, update {state.update}")
     measure = _watch_memory(config, runtime, notes)
     reporter = Reporters()
+    phases: Phases = UNTIMED
+    if profiled is not None:
+        phases = build_profile(
+            profiled, state, config.Global.epochs, output_dir, lambda line: reporter.message(line)
+        )
     if runtime.is_main:
         write_text(output_dir / "config.yaml", dump_config(config))
         if classes:
@@ -65,9 +73,10 @@ def train(config: Config, runtime: Runtime, output_dir: Path) -> TrainState:
     try:
         for note in notes:
             reporter.message(note)
-        fit(state, config.Global, evaluator, checkpoints, reporter)
+        fit(state, config.Global, evaluator, checkpoints, reporter, phases)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
     finally:
+        phases.close()
         reporter.close()
     return state
 

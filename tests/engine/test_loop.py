@@ -17,6 +17,7 @@ from ppcls.engine import loop
 from ppcls.engine.checkpoint import Checkpoints, resume
 from ppcls.engine.evaluate import Result
 from ppcls.engine.loop import fit
+from ppcls.engine.phases import Phases
 from ppcls.engine.state import TrainState
 from ppcls.errors import UserError
 from ppcls.report.record import EvalRecord, StepRecord
@@ -108,8 +109,8 @@ def test_records_are_means_over_the_samples(monkeypatch: pytest.MonkeyPatch) -> 
     sums: list[tuple[np.ndarray, int]] = []
     whole = loop.train_step
 
-    def step(state: TrainState, batch: Batch) -> Any:
-        found = whole(state, batch)
+    def step(state: TrainState, batch: Batch, phases: Phases) -> Any:
+        found = whole(state, batch, phases)
         sums.append((found.numpy(), batch.valid))
         return found
 

@@ -1,0 +1,79 @@
+"""The phases of a training step, as the step and the loop tell them to who measures.
+
+`Phases` itself listens and does nothing, so a step that nobody measures costs nothing more.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+from ppcls.errors import UserError
+
+Phase = Literal["data wait", "forward", "backward", "all-reduce", "optimizer"]
+_NOTHING = nullcontext()
+
+
+class Phases:
+    """Is told what a run does. A step is an optimizer update: one batch, or ``update_freq`` of them.
+
+    Attributes:
+        exchange_after: Whether ranks are to exchange gradients after the backward pass of the present step,
+            as a phase of its own, instead of during it.
+    """
+
+    exchange_after = False
+
+    def __call__(self, phase: Phase) -> AbstractContextManager[None]:
+        """Returns the context of one phase of the present step."""
+        return _NOTHING
+
+    def begin_batch(self) -> None:
+        """Is told that the loop turns to its next batch."""
+
+    def end_batch(self, update: bool) -> None:
+        """Is told that all that a batch caused is done, logging and saving included.
+
+        Args:
+            update: Whether the step ended with it.
+        """
+
+    def close(self) -> None:
+        """Is told that the run ends, well or not."""
+
+
+UNTIMED = Phases()
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps ``[start, stop)``, counted from 0 where the run starts or goes on.
+
+    Attributes:
+        start: First step; 0..stop-1.
+        stop: First step after them.
+    """
+
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.start}:{self.stop}"
+
+
+def read_window(text: str) -> Window:
+    """Reads ``START:STOP``.
+
+    Raises:
+        UserError: It is no window.
+    """
+    found = re.fullmatch(r"(\d+):(\d+)", text, re.ASCII)
+    window = Window(int(found[1]), int(found[2])) if found else None
+    if window is None or window.start >= window.stop:
+        raise UserError(
+            f"--profile: expected START:STOP, two whole numbers with START < STOP, got '{text}'; "
+            "--profile 10:20 measures ten steps after the first ten"
+        )
+    return window
