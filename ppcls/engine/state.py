@@ -20,6 +20,7 @@ from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.schedule import build_schedule
+from ppcls.optimizer.state import master_weights
 from ppcls.runtime import Runtime
 
 
@@ -136,7 +137,7 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
         criterion=build_criterion(config.Loss.Train),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
-        ema=Ema(model, config.EMA.decay) if config.EMA is not None else None,
+        ema=None if config.EMA is None else Ema(model, config.EMA.decay, master_weights(optimizer, model)),
         runtime=runtime,
     )
 
