@@ -123,6 +123,7 @@ def start(settings: Global) -> Runtime:
     else:
         card = budget = None
         paddle.set_device("cpu")
+        os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"  # a GPU build would exchange by NCCL, on GPUs
     if world > 1:
         paddle.distributed.init_parallel_env()
     return Runtime(rank, world, device, device_id, cores, threads, card, budget)
@@ -185,9 +186,26 @@ def _choose_device(wanted: str) -> Literal["cpu", "gpu"]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         because = f"CUDA_VISIBLE_DEVICES is '{visible}'" if visible is not None else "no NVIDIA driver or GPU"
         raise UserError(f"Global.device is gpu, but Paddle finds none ({because}); set Global.device=cpu")
-    if _selected_gpu() >= count:
-        raise UserError(f"GPU {_selected_gpu()} is asked for, but there are {count}: 0..{count - 1}")
+    _need_gpus(count)
     return "gpu"
+
+
+def _need_gpus(count: int) -> None:
+    """Refuses more processes on this machine than the ``count`` GPUs that Paddle sees.
+
+    Paddle's launcher goes by CUDA_VISIBLE_DEVICES, which may name GPUs that are not there.
+
+    Raises:
+        UserError: There are too few, or the one chosen for this process is not among them.
+    """
+    here, chosen = int(os.environ.get("PADDLE_LOCAL_SIZE", "1")), _selected_gpu()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = f"Paddle sees {count}" + (f" (CUDA_VISIBLE_DEVICES is '{visible}')" if visible is not None else "")
+    cure = f"start at most {count} process{'es' if count > 1 else ''} a machine, or set Global.device=cpu"
+    if here > count:
+        raise UserError(f"{here} processes on this machine need {here} GPUs, but {seen}; {cure}")
+    if chosen >= count:
+        raise UserError(f"GPU {chosen} is asked for, counted from 0, but {seen}; {cure}")
 
 
 def _selected_gpu() -> int:

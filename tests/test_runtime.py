@@ -84,7 +84,7 @@ def test_threads(
 def pretend(monkeypatch: pytest.MonkeyPatch, *, compiled: bool, gpus: int) -> None:
     monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: compiled)
     monkeypatch.setattr(paddle.device.cuda, "device_count", lambda: gpus)
-    for name in ("CUDA_VISIBLE_DEVICES", "FLAGS_selected_gpus"):
+    for name in ("CUDA_VISIBLE_DEVICES", "FLAGS_selected_gpus", "PADDLE_LOCAL_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -132,12 +132,44 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, visible: str |
     )
 
 
-def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        (
+            {"PADDLE_LOCAL_SIZE": "4", "FLAGS_selected_gpus": "1"},
+            "4 processes on this machine need 4 GPUs, but Paddle sees 2; "
+            "start at most 2 processes a machine, or set Global.device=cpu",
+        ),
+        (
+            {"PADDLE_LOCAL_SIZE": "4", "FLAGS_selected_gpus": "3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"},
+            "4 processes on this machine need 4 GPUs, but Paddle sees 2 (CUDA_VISIBLE_DEVICES is '0,1,2,3'); "
+            "start at most 2 processes a machine, or set Global.device=cpu",
+        ),
+        (
+            {"FLAGS_selected_gpus": "2"},
+            "GPU 2 is asked for, counted from 0, but Paddle sees 2; "
+            "start at most 2 processes a machine, or set Global.device=cpu",
+        ),
+    ],
+    ids=["processes", "named but not there", "number"],
+)
+def test_more_gpus_than_there_are(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], text: str
+) -> None:
     pretend(monkeypatch, compiled=True, gpus=2)
-    monkeypatch.setenv("FLAGS_selected_gpus", "2")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(UserError) as caught:
         runtime._choose_device("gpu")
-    assert str(caught.value) == "GPU 2 is asked for, but there are 2: 0..1"
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("chosen", ["0", "1"])
+def test_as_many_processes_as_gpus(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    pretend(monkeypatch, compiled=True, gpus=2)
+    monkeypatch.setenv("PADDLE_LOCAL_SIZE", "2")
+    monkeypatch.setenv("FLAGS_selected_gpus", chosen)
+    assert runtime._choose_device("gpu") == "gpu"
 
 
 def test_a_gpu_without_kernels_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,29 @@ class Global(Section):
     print_batch_step: Count = Field(10, description="optimizer updates between log lines")
     use_visualdl: bool = Field(False, description="write scalars for VisualDL below output_dir/visualdl")
     update_freq: Count = Field(1, description="batches an optimizer update (gradient accumulation)")
+    auto_scale_lr: bool = Field(
+        False,
+        description="multiply all learning rates by the images of an update (batch_size x processes x "
+        "update_freq) over base_batch_size",
+    )
+    base_batch_size: Count = Field(
+        256, description="images of an update that Optimizer.lr is meant for, for auto_scale_lr"
+    )
+    sync_bn: bool = Field(
+        False,
+        description="BatchNorm over the batches of all processes, on GPUs; worth its time where a process "
+        "has few images (Paddle's SyncBatchNorm)",
+    )
+    fuse_grad_size_in_MB: Count = Field(  # noqa: N815 - Paddle's spelling
+        25,
+        description="gradients that processes exchange at once while backward still runs: larger has fewer "
+        "exchanges, smaller begins earlier",
+    )
+    find_unused_parameters: bool = Field(
+        False,
+        description="for models whose forward leaves out some of their parameters, with several processes; "
+        "costs time",
+    )
     image_shape: tuple[Count, Count, Count] = Field(
         (3, 224, 224), description="[channels, height, width] of the exported model's input"
     )
@@ -61,12 +84,7 @@ class AMP(Section):
     level: Literal["O1", "O2"] = Field("O1", description="O1 casts operators, O2 also keeps weights in half")
     dtype: Literal["float16", "bfloat16"] = "float16"
     scale_loss: Positive = Field(2.0**15, description="first loss scale of float16")
-    use_dynamic_loss_scaling: bool = Field(
-        True, description="halve the scale at each overflow, double it after 2,000 updates without one"
-    )
-    min_loss_scaling: Annotated[float, Bound(ge=1)] = Field(
-        1.0, description="a loss scale that would fall below this ends the run"
-    )
+    use_dynamic_loss_scaling: bool = True
     use_fp16_test: bool = Field(False, description="evaluate in mixed precision too (O2 always does)")
 
 

@@ -12,6 +12,7 @@ from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
 from ppcls.engine.evaluate import Evaluator
 from ppcls.engine.interrupt import Interrupt, heard
 from ppcls.engine.meter import Meter
+from ppcls.engine.parallel import seed_batch
 from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
@@ -85,6 +86,7 @@ def train_epoch(
     done, updates_per_epoch = state.updates_of_epoch, state.updates_per_epoch
     meter = Meter(state, settings.epochs, updates_per_epoch)
     for batch in _batches(state, meter, interrupt, phases):
+        seed_batch(state.loader.order.seed, state.runtime.rank, state.epoch, state.step)
         meter.add(train_step(state, batch, phases), batch)
         if not batch.update:
             continue

@@ -14,13 +14,14 @@ from ppcls.config.schema import Config
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.engine.ema import Ema
+from ppcls.engine.parallel import exchange_gradients, synchronize_batch_norm
 from ppcls.engine.precision import FP32, build_precision
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, build_metrics
 from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.scale import RateScale
 from ppcls.optimizer.schedule import build_schedule
-from ppcls.optimizer.state import master_weights
 from ppcls.runtime import Runtime
 
 
@@ -81,7 +82,8 @@ class TrainState:
         """Averages BatchNorm's running statistics over the ranks, each of which sees its own samples.
 
         Then all ranks evaluate one model, and a checkpoint that rank 0 writes is every rank's. Training
-        itself normalizes by the batch and does not notice.
+        itself normalizes by the batch and does not notice. Under ``Global.sync_bn`` the ranks' statistics
+        are the same already, and stay so.
         """
         if self.runtime.world == 1:
             return
@@ -126,20 +128,36 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
     paddle.seed(config.Global.seed)
     model = build_network(config)
     pretrained(model)
+    if config.Global.sync_bn:
+        model = synchronize_batch_norm(model, runtime)
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights)
     precision.prepare(model, optimizer)
     return TrainState(
         model=model,
-        network=paddle.DataParallel(model) if runtime.world > 1 else model,
+        network=exchange_gradients(model, config.Global, runtime),
         optimizer=optimizer,
-        schedule=build_schedule(config.Optimizer.lr, config.Global.epochs, loader.order.updates_per_epoch),
+        schedule=_schedule(config, loader),
         precision=precision,
         criterion=build_criterion(config.Loss.Train),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
-        ema=None if config.EMA is None else Ema(model, config.EMA.decay, master_weights(optimizer, model)),
+        ema=Ema(model, config.EMA.decay) if config.EMA is not None else None,
         runtime=runtime,
     )
+
+
+def rate_scale(config: Config, loader: Loader) -> RateScale | None:
+    """Returns by what learning rates are scaled; None where they are not."""
+    if not config.Global.auto_scale_lr:
+        return None
+    order = loader.order
+    return RateScale(order.global_batch, order.world, order.accumulate, config.Global.base_batch_size)
+
+
+def _schedule(config: Config, loader: Loader) -> Callable[[int], float]:
+    schedule = build_schedule(config.Optimizer.lr, config.Global.epochs, loader.order.updates_per_epoch)
+    scale = rate_scale(config, loader)
+    return schedule if scale is None else scale.applied(schedule)
 
 
 def _try_half(config: Config, precision: FP32) -> None:

@@ -17,7 +17,7 @@ from ppcls.engine.evaluate import build_evaluator
 from ppcls.engine.loop import fit
 from ppcls.engine.phases import UNTIMED, Phases, Window
 from ppcls.engine.profile import build_profile
-from ppcls.engine.state import TrainState, build_state
+from ppcls.engine.state import TrainState, build_state, rate_scale
 from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import UserError
 from ppcls.files import write_text
@@ -50,6 +50,10 @@ def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window |
     notes = [runtime.describe()]
     state = build_state(config, runtime, lambda model: notes.extend(_start(config, model, folder)))
     notes.append(f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch")
+    if (scale := rate_scale(config, state.loader)) is not None:
+        notes.append(scale.describe())
+    if config.Global.sync_bn:
+        notes.append(f"BatchNorm over the batches of {_processes(runtime.world)}")
     evaluator = build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
     if folder is not None:
         resume(state, folder)
@@ -79,6 +83,10 @@ def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window |
         phases.close()
         reporter.close()
     return state
+
+
+def _processes(world: int) -> str:
+    return f"all {world} processes" if world > 1 else "one process: Global.sync_bn has nothing to do"
 
 
 def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:

@@ -94,6 +94,16 @@ def test_each_sample_once_an_epoch(order: Order, epoch: int) -> None:
 
 
 @given(ANY, EPOCHS)
+def test_every_rank_makes_the_same_steps_and_updates(order: Order, epoch: int) -> None:
+    """Whatever the size: a rank that made one step more would wait for the others for ever."""
+    ranks = [replace(order, rank=rank) for rank in range(order.world)]
+    plans = [[each.at(Cursor(epoch, step)) for step in range(len(each))] for each in ranks]
+    assert len({len(plan) for plan in plans}) == 1
+    assert len({tuple(step.update for step in plan) for plan in plans}) == 1
+    assert all(len(step.indices) == order.batch_size for plan in plans for step in plan)
+
+
+@given(ANY, EPOCHS)
 def test_the_steps_are_the_samplers_epoch_whatever_the_ranks(order: Order, epoch: int) -> None:
     seen = [index for parts in epoch_of(order, epoch) for index in real(parts)]
     assert seen == order.sampler.epoch(order.seed, epoch)[: len(seen)].tolist()

@@ -1,0 +1,53 @@
+"""What several processes need to train one model: exchanged gradients, shared BatchNorm, own dropout."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from ppcls.config.sections import Global
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime
+
+
+def exchange_gradients(model: nn.Layer, settings: Global, runtime: Runtime) -> nn.Layer:
+    """Returns the model as training calls it, with the weights of rank 0 on every rank.
+
+    Where there are several processes, their gradients are averaged while backward still runs.
+    """
+    if runtime.world == 1:
+        return model
+    return paddle.DataParallel(
+        model,
+        comm_buffer_size=settings.fuse_grad_size_in_MB,
+        find_unused_parameters=settings.find_unused_parameters,
+    )
+
+
+def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
+    """Returns the model with SyncBatchNorm in the place of every BatchNorm: same parameters, names, layout.
+
+    One process has nothing to synchronize: its model stays as it is.
+
+    Raises:
+        UserError: Several processes train on CPUs, for which Paddle has no such kernel.
+    """
+    if runtime.world == 1:
+        return model
+    if runtime.device == "cpu":
+        raise UserError(
+            f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, and these "
+            f"{runtime.world} processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
+        )
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+
+def seed_batch(seed: int, rank: int, epoch: int, step: int) -> None:
+    """Seeds what draws from Paddle's generator within the model, such as dropout, for one batch.
+
+    Ranks draw other numbers than each other. As the numbers are a function of the place in the run, a
+    resumed one draws what the undisturbed one would, and no generator's state has to be kept.
+    """
+    mixed = np.random.SeedSequence((seed, rank, epoch, step)).generate_state(1)
+    paddle.seed(int(mixed[0]))
