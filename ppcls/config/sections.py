@@ -84,7 +84,12 @@ class AMP(Section):
     level: Literal["O1", "O2"] = Field("O1", description="O1 casts operators, O2 also keeps weights in half")
     dtype: Literal["float16", "bfloat16"] = "float16"
     scale_loss: Positive = Field(2.0**15, description="first loss scale of float16")
-    use_dynamic_loss_scaling: bool = True
+    use_dynamic_loss_scaling: bool = Field(
+        True, description="halve the scale at each overflow, double it after 2,000 updates without one"
+    )
+    min_loss_scaling: Annotated[float, Bound(ge=1)] = Field(
+        1.0, description="a loss scale that would fall below this ends the run"
+    )
     use_fp16_test: bool = Field(False, description="evaluate in mixed precision too (O2 always does)")
 
 

@@ -14,10 +14,10 @@ import paddle
 from paddle import nn
 
 from ppcls.config.sections import AMP
+from ppcls.engine.loss_scale import LossScale, Scaling
 from ppcls.errors import UserError
 
 Half = Literal["float16", "bfloat16"]
-_COUNTERS = ("incr_count", "decr_count")  # steps since the loss scale changed
 
 
 class FP32:
@@ -49,6 +49,10 @@ class FP32:
         """Updates the weights, unless the gradients of a scaled loss are not finite."""
         optimizer.step()
 
+    def scaling(self) -> Scaling | None:
+        """Returns what loss scaling did since the last call; None without it. Waits for the device."""
+        return None
+
     def state_dict(self) -> dict[str, Any]:
         """Returns what must be remembered, as plain numbers."""
         return {}
@@ -71,12 +75,13 @@ class AmpO1(FP32):
         self.name = f"AMP {self.level} {self.dtype}"
         self._eval_half = settings.use_fp16_test
         # bfloat16 has float32's range, so its loss needs no scale.
-        self._scaler = paddle.amp.GradScaler(
-            enable=settings.dtype == "float16",
-            init_loss_scaling=settings.scale_loss,
-            use_dynamic_loss_scaling=settings.use_dynamic_loss_scaling,
-        )
-        self._set_scale(settings.scale_loss)
+        self._scale: LossScale | None = None
+        if settings.dtype == "float16":
+            self._scale = LossScale(
+                settings.scale_loss,
+                dynamic=settings.use_dynamic_loss_scaling,
+                floor=settings.min_loss_scaling,
+            )
 
     def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
         """Returns the images as they are where operators are cast anyway."""
@@ -92,32 +97,27 @@ class AmpO1(FP32):
 
     def backward(self, loss: paddle.Tensor) -> None:
         """Computes gradients of the scaled loss."""
-        self._scaler.scale(loss).backward()
+        (loss if self._scale is None else self._scale.scaled(loss)).backward()
 
     def step(self, optimizer: Any) -> None:
-        """Unscales, steps if all gradients are finite, and adapts the scale."""
-        self._scaler.step(optimizer)
-        self._scaler.update()
+        """Unscales, steps if all gradients are finite, and adapts the scale; see `LossScale.step`."""
+        if self._scale is None:
+            optimizer.step()
+        else:
+            self._scale.step(optimizer)
+
+    def scaling(self) -> Scaling | None:
+        """Returns what loss scaling did since the last call; waits for the device."""
+        return None if self._scale is None else self._scale.read()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the loss scale and its counters; empty where the loss is not scaled."""
-        if not self._scaler.is_enable():
-            return {}
-        state = self._scaler.state_dict()
-        return {"scale": float(state["scale"].item()), **{key: int(state[key]) for key in _COUNTERS}}
+        return {} if self._scale is None else self._scale.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with a loss scale that adapts; a fixed one, and the first one, are the config's."""
-        if state and self._scaler.is_enable() and self._scaler.is_use_dynamic_loss_scaling():
-            counters = {key: int(state[key]) for key in _COUNTERS}
-            scale = float(state["scale"])
-            self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": [scale], **counters})
-            self._set_scale(scale)
-
-    def _set_scale(self, scale: float) -> None:
-        """Makes the scale a tensor of no dimension: numpy 2.4 fails where Paddle prints one of shape [1]."""
-        if self._scaler.is_enable():
-            self._scaler._scale = paddle.to_tensor(scale, dtype="float32")
+        if state and self._scale is not None:
+            self._scale.load_state_dict(state)
 
 
 class AmpO2(AmpO1):

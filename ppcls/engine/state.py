@@ -22,6 +22,7 @@ from ppcls.metric.build import Metrics, build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.scale import RateScale
 from ppcls.optimizer.schedule import build_schedule
+from ppcls.optimizer.state import master_weights
 from ppcls.runtime import Runtime
 
 
@@ -141,7 +142,7 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
         criterion=build_criterion(config.Loss.Train),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
-        ema=Ema(model, config.EMA.decay) if config.EMA is not None else None,
+        ema=None if config.EMA is None else Ema(model, config.EMA.decay, master_weights(optimizer, model)),
         runtime=runtime,
     )
 

@@ -67,6 +67,25 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[s
         tensor.copy_(state[key], True)
 
 
+def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
+    """Returns all that a step of ``optimizer`` changes: weights, masters, what it remembers."""
+    _create(optimizer)
+    weights = [each for each in optimizer._parameter_list if not each.stop_gradient]
+    remembered = [each for kind in optimizer._accumulators.values() for each in kind.values()]
+    return [*weights, *optimizer._master_weights.values(), *remembered]
+
+
+def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
+    """Returns the float32 masters of half-precision weights, by the model's names; the optimizer's own."""
+    _create(optimizer)
+    masters = optimizer._master_weights
+    return {
+        name: masters[parameter.name]
+        for name, parameter in model.named_parameters()
+        if parameter.name in masters
+    }
+
+
 def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).rpartition('.')[2]} {list(tensor.shape)}"
 

@@ -19,6 +19,7 @@ from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
+from ppcls.optimizer.state import master_weights
 from ppcls.runtime import Runtime
 
 CLASSES = 4
@@ -130,7 +131,7 @@ def make_state(
         criterion=build_criterion((CELoss(),)),
         metrics=build_metrics((TopkAcc(topk=(1, 2)),)),
         loader=loader or MemoryLoader(),
-        ema=Ema(model, decay) if decay is not None else None,
+        ema=Ema(model, decay, master_weights(made, model)) if decay is not None else None,
         runtime=Runtime(),
     )
 

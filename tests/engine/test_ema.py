@@ -4,9 +4,13 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
-from small_net import Net, assert_equal, content
+from small_net import Net, assert_equal, content, make_state
 
+from ppcls.config.sections import AMP
 from ppcls.engine.ema import Ema
+from ppcls.engine.precision import build_precision
+from ppcls.engine.step import train_step
+from ppcls.optimizer.state import master_weights
 
 
 def move(model: nn.Layer, seed: int) -> None:
@@ -96,3 +100,44 @@ def test_the_average_of_half_weights_is_float32() -> None:
     with ema.applied():
         assert layer.weight.dtype == paddle.float16
     np.testing.assert_array_equal(layer.weight.numpy(), np.zeros((3, 2), np.float16))
+
+
+def test_masters_are_averaged_in_place_of_their_roundings() -> None:
+    """Ten updates of 2**-13: none reaches a float16 weight of 1, all of them reach its master."""
+    layer = nn.Linear(1, 1, bias_attr=False)
+    layer.to(dtype="float16")
+    with paddle.no_grad():
+        layer.weight.fill_(1.0)
+    master = layer.weight.astype("float32").detach()
+    ema, expected = Ema(layer, 0.5, {"weight": master}), 1.0
+    for _ in range(10):
+        master.copy_(master + 2.0**-13, True)
+        with paddle.no_grad():
+            layer.weight.copy_(master.astype("float16"), True)
+        ema.update()
+        expected = 0.5 * expected + 0.5 * master.item()
+    assert ema.state_dict()["weight"].item() == pytest.approx(expected, abs=1e-7) != 1.0
+    raw = layer.weight.numpy()
+    with ema.applied():
+        assert layer.weight.dtype == paddle.float16
+        assert layer.weight.item() == np.float16(expected)
+    np.testing.assert_array_equal(layer.weight.numpy(), raw)
+    assert master.item() == 1 + 10 * 2.0**-13
+
+
+@pytest.mark.gpu
+def test_under_o2_the_average_follows_the_masters() -> None:
+    state = make_state(precision=build_precision(AMP(level="O2", scale_loss=8.0), "gpu"), decay=0.5)
+    assert state.ema is not None
+    expected = {
+        name: state.ema.state_dict()[name].numpy().astype(np.float64)
+        for name in master_weights(state.optimizer, state.model)
+    }
+    assert "conv.weight" in expected
+    for batch in state.loader:
+        train_step(state, batch)
+        for name, master in master_weights(state.optimizer, state.model).items():
+            expected[name] = 0.5 * expected[name] + 0.5 * master.numpy()
+    for name, average in expected.items():
+        np.testing.assert_allclose(state.ema.state_dict()[name].numpy(), average, rtol=1e-5, atol=1e-7)
+        assert not np.array_equal(state.ema.state_dict()[name].numpy(), average.astype(np.float16))

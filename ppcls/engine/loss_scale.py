@@ -1,0 +1,132 @@
+"""Loss scaling for float16 (Micikevicius et al. 2018), for which the host never waits for the device.
+
+A gradient that is not finite must leave no trace in the weights or in the optimizer. Paddle's GradScaler
+has the host ask the device at every update. Here every update is made, and the device takes it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import Tensor, _C_ops
+from paddle.base import core
+
+from ppcls.engine.undo import Undo
+from ppcls.optimizer.state import changed_by_step
+
+GROWTH, DECAY, GROW_EVERY = 2.0, 0.5, 2000  # those of paddle.amp.GradScaler, and its one overflow to shrink
+_BLOCK = 1024  # flags that are gathered into one tensor
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What became of some updates, one after the other.
+
+    Attributes:
+        skipped: [updates] bool, whether gradients were not finite.
+        scales: [updates] float64, the loss scale after each, as without any floor.
+        floor: The least scale with which the run goes on.
+    """
+
+    skipped: NDArray[np.bool_]
+    scales: NDArray[np.float64]
+    floor: float
+
+
+class LossScale:
+    """A factor on the loss, adapted so that float16 gradients neither vanish nor overflow.
+
+    It doubles after 2,000 updates in a row with finite gradients, and halves at each one without.
+
+    Args:
+        scale: The first factor, at least 1 where it adapts.
+        dynamic: Whether it adapts.
+        floor: The least factor with which the run goes on, at least 1; `read` tells, nothing stops here.
+        waits: Ask the device before each update, and make none instead of taking it back. The numbers are
+            the same; it saves a copy of weights and optimizer state, and lets the device idle.
+    """
+
+    def __init__(self, scale: float, *, dynamic: bool, floor: float = 1.0, waits: bool = False) -> None:
+        self.dynamic, self._floor, self._waits = dynamic, floor, waits
+        self._undo: Undo | None = None
+        self._flags: list[Tensor] = []
+        self._known = (scale, 0)
+        self._set(scale, 0)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Returns the loss times the factor."""
+        return loss * self._scale
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, optimizer: Any) -> None:
+        """Divides the gradients by the factor, updates if all are finite, and adapts the factor."""
+        found = self._unscale(optimizer)
+        if self._waits:
+            if not bool(found):
+                optimizer.step()
+        else:
+            if self._undo is None:
+                self._undo = Undo(changed_by_step(optimizer))
+            self._undo.keep()
+            optimizer.step()
+            self._undo.back_if(found)
+        if self.dynamic:
+            _C_ops.update_loss_scaling_(
+                [self._unused], found, self._scale, self._good, self._bad, GROW_EVERY, 1, GROWTH, DECAY, False
+            )
+        self._flags.append(found)
+        if len(self._flags) == _BLOCK:
+            self._flags = [paddle.concat(self._flags)]
+
+    def _unscale(self, optimizer: Any) -> Tensor:
+        """Divides gradients by the factor, and returns whether one is not finite, [1] bool."""
+        flags = [
+            _C_ops.check_finite_and_unscale_(gradients, self._scale)[1]
+            for gradients in core.eager.get_grads_lists(optimizer._parameter_list)  # type: ignore[no-untyped-call]
+            if gradients
+        ]
+        if not flags:
+            return paddle.zeros([1], "bool")
+        return flags[0] if len(flags) == 1 else paddle.concat(flags).any(keepdim=True)
+
+    def read(self) -> Scaling:
+        """Returns what became of the updates since the last call; waits for the device."""
+        flags = paddle.concat(self._flags).numpy() if self._flags else np.zeros(0, np.bool_)
+        self._flags = []
+        scales = []
+        for skipped in flags.tolist():
+            if self.dynamic:
+                self._known = _after(self._known, skipped=skipped)
+            scales.append(self._known[0])
+        return Scaling(flags, np.array(scales), self._floor if self.dynamic else 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the factor, and the updates since it changed; waits for the device."""
+        return {
+            "scale": float(self._scale.item()),
+            "incr_count": int(self._good.item()),
+            "decr_count": int(self._bad.item()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on with a factor that adapts; a fixed one stays what it is."""
+        if self.dynamic:
+            self._set(float(state["scale"]), int(state["incr_count"]))
+
+    def _set(self, scale: float, good: int) -> None:
+        self._scale = paddle.full([1], scale, "float32")
+        self._good, self._bad = paddle.full([1], good, "int32"), paddle.zeros([1], "int32")
+        self._unused = paddle.zeros([1])  # the operator also clears gradients, of which it wants one at least
+        self._known = (scale, good)
+
+
+def _after(known: tuple[float, int], *, skipped: bool) -> tuple[float, int]:
+    """Returns factor and counter after an update, as the device computes them, but with no least factor."""
+    scale, good = known
+    if skipped:
+        return scale * DECAY, 0
+    return (scale * GROWTH, 0) if good + 1 == GROW_EVERY else (scale, good + 1)
