@@ -62,9 +62,9 @@ def _close_epoch(
             if _evaluate(state, evaluator, reporter):
                 roles.append(BEST)
             evaluator.release()
-    except UserError:
-        # Such as a bad image: the epoch's training is not lost for it. Other ranks may be well and
-        # wait for this one in the evaluation, so nothing here may wait for them.
+    except (UserError, MemoryError):
+        # Such as a bad image or a batch too large: the epoch's training is not lost for it. Other ranks
+        # may be well and wait for this one in the evaluation, so nothing here may wait for them.
         checkpoints.save_alone(state, [LATEST])
         raise
     if done % settings.save_interval == 0 or done == settings.epochs:

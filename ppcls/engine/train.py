@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from paddle import nn
@@ -13,8 +14,9 @@ from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, write_class_names
 from ppcls.engine.checkpoint import Checkpoints, resume
-from ppcls.engine.evaluate import build_evaluator
+from ppcls.engine.evaluate import Evaluator, build_evaluator
 from ppcls.engine.loop import fit
+from ppcls.engine.peak import memory_explained
 from ppcls.engine.phases import UNTIMED, Phases, Window
 from ppcls.engine.profile import build_profile
 from ppcls.engine.state import TrainState, build_state, rate_scale
@@ -27,17 +29,31 @@ from ppcls.report.memory import MemoryUse
 from ppcls.runtime import Runtime
 
 
-def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None = None) -> TrainState:
-    """Trains as the config says, from the start or from a checkpoint.
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is built and has not begun; nothing is written yet.
 
-    Args:
-        config: The whole config.
-        runtime: Rank and device.
-        output_dir: An existing folder that can be written.
-        profiled: Steps to profile; None for none.
+    Attributes:
+        state: At the beginning, or where the checkpoint left it.
+        evaluator: None where the run does not evaluate.
+        checkpoints: Of the run.
+        resumed: Checkpoint folder that it goes on from; None for a new run.
+        classes: Names by label, where folders give them.
+        notes: Lines for the log.
+        measure: Tells how much of the GPU's memory DALI took; None where it takes none.
+    """
 
-    Returns:
-        The state at the end.
+    state: TrainState
+    evaluator: Evaluator | None
+    checkpoints: Checkpoints
+    resumed: Path | None
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    measure: Callable[[], str] | None
+
+
+def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
+    """Builds a run as the config says; the arguments are those of `train`.
 
     Raises:
         UserError: Whatever the user must put right.
@@ -59,7 +75,31 @@ def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window |
         resume(state, folder)
         notes.append(f"resumed {folder}: epoch {state.epoch + 1}, batch {state.step}, update {state.update}")
     measure = _watch_memory(config, runtime, notes)
-    reporter = Reporters()
+    return Prepared(state, evaluator, checkpoints, folder, classes, tuple(notes), measure)
+
+
+def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None = None) -> TrainState:
+    """Trains as the config says, from the start or from a checkpoint.
+
+    Args:
+        config: The whole config.
+        runtime: Rank and device.
+        output_dir: An existing folder that can be written.
+        profiled: Steps to profile; None for none.
+
+    Returns:
+        The state at the end.
+
+    Raises:
+        UserError: Whatever the user must put right.
+    """
+    with memory_explained(config, runtime):
+        return _train(config, runtime, output_dir, profiled)
+
+
+def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None) -> TrainState:
+    run = prepare(config, runtime, output_dir)
+    state, reporter = run.state, Reporters()
     phases: Phases = UNTIMED
     if profiled is not None:
         phases = build_profile(
@@ -67,17 +107,17 @@ def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window |
         )
     if runtime.is_main:
         write_text(output_dir / "config.yaml", dump_config(config))
-        if classes:
-            write_class_names(output_dir / LABEL_LIST, classes)
+        if run.classes:
+            write_class_names(output_dir / LABEL_LIST, run.classes)
         reporter = build_reporters(
-            output_dir, config.Global.use_visualdl, None if folder is None else state.update
+            output_dir, config.Global.use_visualdl, None if run.resumed is None else state.update
         )
-        if measure is not None:
-            reporter = Reporters([reporter, MemoryUse(measure, evaluator is not None, reporter)])
+        if run.measure is not None:
+            reporter = Reporters([reporter, MemoryUse(run.measure, run.evaluator is not None, reporter)])
     try:
-        for note in notes:
+        for note in run.notes:
             reporter.message(note)
-        fit(state, config.Global, evaluator, checkpoints, reporter, phases)
+        fit(state, config.Global, run.evaluator, run.checkpoints, reporter, phases)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
     finally:
         phases.close()
