@@ -293,9 +293,9 @@ def claim_output(folder: Path) -> Path:
 
 @command
 def benchmark(argv: Arguments = None) -> None:
-    """Measures speed: ``loader`` compares data loaders."""
+    """Measures speed: ``loader`` compares data loaders, ``containers`` how images are stored."""
     options = parser("Measure speed on this machine.")
-    options.add_argument("what", choices=["loader"], help="what to measure")
+    options.add_argument("what", choices=["loader", "containers"], help="what to measure")
     options.add_argument("--rounds", type=int, default=5, help="counted epochs of each (%(default)s)")
     options.add_argument("--workers", type=int, nargs="+", default=[2], help="of paddle.io (%(default)s)")
     options.add_argument("--mixup", action="store_true", help="our DALI loader with Mixup, too")
@@ -305,13 +305,17 @@ def benchmark(argv: Arguments = None) -> None:
         return
     from ppcls import runtime
 
-    run = runtime.start(config.Global)
+    run, rounds = runtime.start(config.Global), max(1, arguments.rounds)
+    sys.stdout.write(run.describe() + "\n")
+    if arguments.what == "containers":
+        from ppcls.bench.containers import benchmark_containers
+
+        for each in benchmark_containers(config, run, rounds):
+            _say(each.describe() + "\n")
+        return
     from ppcls.bench.loader import benchmark_loaders
 
-    sys.stdout.write(run.describe() + "\n")
-    speeds = benchmark_loaders(
-        config, run, arguments.workers, max(1, arguments.rounds), mixup=arguments.mixup
-    )
+    speeds = benchmark_loaders(config, run, arguments.workers, rounds, mixup=arguments.mixup)
     for speed in speeds:
         sys.stdout.write(speed.describe() + "\n")
     dali = speeds[1]

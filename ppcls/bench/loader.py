@@ -19,6 +19,7 @@ from nvidia.dali import Pipeline, fn, types
 from ppcls.config.mixing import MixupOperator
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
+from ppcls.config.transform import Layout
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.data.dali_settings import resolve
@@ -29,6 +30,7 @@ from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
 Epoch = Callable[[], Iterator[int]]  # runs one epoch, yields the images of each batch
+Read = Callable[[], Any]  # makes a reader's two nodes in a graph under construction: images, labels
 _NOT_COUNTED = 8  # batches before the clock starts
 
 
@@ -99,7 +101,9 @@ def compare(
     ]
 
 
-def _through(loader: Loader) -> Epoch:
+def through(loader: Loader) -> Epoch:
+    """Returns the epoch of a loader."""
+
     def epoch() -> Iterator[int]:
         for batch in loader:
             yield batch.valid
@@ -107,7 +111,8 @@ def _through(loader: Loader) -> Epoch:
     return epoch
 
 
-def _bare(pipeline: Pipeline, steps: int, batch_size: int) -> Epoch:
+def bare(pipeline: Pipeline, steps: int, batch_size: int) -> Epoch:
+    """Returns the epoch of a pipeline that is not built yet."""
     pipeline.build()
 
     def epoch() -> Iterator[int]:
@@ -119,14 +124,34 @@ def _bare(pipeline: Pipeline, steps: int, batch_size: int) -> Epoch:
     return epoch
 
 
-def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) -> Pipeline:
-    """Writes by hand what a DALI tutorial would: its own reader, its own random numbers.
+def read_files(index: Index, *, shuffled: bool) -> Read:
+    """Returns how DALI reads image files: in their order, or shuffled as a tutorial would.
 
     Raises:
-        UserError: The images are no files, or the chain is not decode, random crop, flip, normalize.
+        UserError: The images are no files.
     """
     if not isinstance(index, FileIndex):
         raise UserError(f"{index.source}: the bare pipeline is written for image files, listed or in folders")
+    return lambda: fn.readers.file(
+        files=[index.path(i).decode() for i in range(len(index))],
+        labels=index.labels.tolist(),
+        random_shuffle=shuffled,
+        initial_fill=min(len(index), 1024),
+    )
+
+
+def bare_pipeline(read: Read, split: Split, runtime: Runtime, layout: str) -> Pipeline:
+    """Writes by hand what a DALI tutorial would: its own reader, its own random numbers.
+
+    Args:
+        read: Makes the reader's nodes: encoded images and labels.
+        split: Whose chain is written.
+        runtime: Device and cores.
+        layout: Of the images, as the model takes them.
+
+    Raises:
+        UserError: The chain is not decode, random crop, flip, normalize.
+    """
     match split.dataset.transform_ops[:4]:
         case (DecodeImage(), RandCropImage() as crop, RandFlipImage(), NormalizeImage() as normalize):
             pass
@@ -146,12 +171,7 @@ def _bare_pipeline(index: Index, split: Split, runtime: Runtime, layout: str) ->
         seed=1,
     )
     with pipeline:
-        encoded, label = fn.readers.file(
-            files=[index.path(i).decode() for i in range(len(index))],
-            labels=index.labels.tolist(),
-            random_shuffle=True,
-            initial_fill=min(len(index), 1024),
-        )
+        encoded, label = read()
         image = fn.decoders.image_random_crop(
             encoded,
             device="mixed" if gpu else "cpu",
@@ -184,6 +204,36 @@ def _with(
     return changed, split
 
 
+def train_split(config: Config, runtime: Runtime) -> tuple[Split, Index, int]:
+    """Returns ``DataLoader.Train``, its samples, and how many whole batches they make.
+
+    Raises:
+        UserError: There is none, its data can't be used, or the batches are too few to time.
+    """
+    split = config.DataLoader.Train
+    if split is None:
+        raise UserError("the benchmark needs DataLoader.Train in the config")
+    index = read_index(split.dataset, config.Arch.class_num)
+    batch_size = split.sampler.rows(runtime.world)
+    steps = len(index) // batch_size
+    if steps <= 2 * _NOT_COUNTED:
+        raise UserError(
+            f"{index.source}: {steps} batches of {batch_size} are too few to time; "
+            f"expected more than {2 * _NOT_COUNTED}"
+        )
+    return split, index, steps
+
+
+def layout_of(config: Config) -> Layout:
+    """Returns the layout of images as the model takes them."""
+    return "CHW" if config.Arch.data_format == "NCHW" else "HWC"
+
+
+def finisher(runtime: Runtime) -> Callable[[], None]:
+    """Returns what waits for the device."""
+    return paddle.device.synchronize if runtime.device_id is not None else _nothing
+
+
 def benchmark_loaders(
     config: Config, runtime: Runtime, workers: Sequence[int], rounds: int, *, mixup: bool = False
 ) -> list[Speed]:
@@ -199,32 +249,20 @@ def benchmark_loaders(
     Raises:
         UserError: The data can't be used, or the chain is another.
     """
-    split = config.DataLoader.Train
-    if split is None:
-        raise UserError("the benchmark needs DataLoader.Train in the config")
-    index = read_index(split.dataset, config.Arch.class_num)
-    layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
-    batch_size = split.sampler.rows(runtime.world)
-    steps = len(index) // batch_size
-    if steps <= 2 * _NOT_COUNTED:
-        raise UserError(
-            f"{index.source}: {steps} batches of {batch_size} are too few to time; "
-            f"expected more than {2 * _NOT_COUNTED}"
-        )
-    contenders: dict[str, Epoch] = {
-        "bare DALI pipeline": _bare(_bare_pipeline(index, split, runtime, layout), steps, batch_size)
-    }
+    split, index, steps = train_split(config, runtime)
+    layout, batch_size = layout_of(config), split.sampler.rows(runtime.world)
+    by_hand = bare_pipeline(read_files(index, shuffled=True), split, runtime, layout)
+    contenders: dict[str, Epoch] = {"bare DALI pipeline": bare(by_hand, steps, batch_size)}
 
     def add(name: str, **how: Any) -> None:
-        contenders[name] = _through(build_loader(*_with(config, split, **how), runtime, training=True))
+        contenders[name] = through(build_loader(*_with(config, split, **how), runtime, training=True))
 
     add("ppcls, DALI", use_dali=True)
     if mixup:
         add("ppcls, DALI + Mixup", use_dali=True, mixup=True)
     for count in workers:
         add(f"ppcls, paddle.io, {count} workers", use_dali=False, workers=count)
-    finish = paddle.device.synchronize if runtime.device_id is not None else _nothing
-    return compare(contenders, rounds, time.perf_counter, finish)
+    return compare(contenders, rounds, time.perf_counter, finisher(runtime))
 
 
 def _nothing() -> None:

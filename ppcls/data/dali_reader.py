@@ -20,8 +20,8 @@ from nvidia.dali import Pipeline, fn
 from ppcls.config.transform import Transform
 from ppcls.data.dali_headers import admit, peek
 from ppcls.data.dali_settings import DaliSettings
+from ppcls.data.encoded import Begun, encoded_images
 from ppcls.data.encoded import Encoded as EncodedImages
-from ppcls.data.encoded import encoded_images
 from ppcls.data.file_index import FileIndex
 from ppcls.data.index import Index
 from ppcls.data.order import Cursor, Plan, Step
@@ -39,12 +39,14 @@ class EncodedBatch:
         step: Its samples.
         files: [B] encoded images, a DALI tensor list on the CPU.
         sides: [B, 2] int64, heights and widths as the decoder will give them, turned by EXIF.
+        memory: Owns the bytes of ``files`` where DALI does not.
     """
 
     cursor: Cursor
     step: Step
     files: Any
     sides: NDArray[np.int64]
+    memory: Any = None
 
 
 class Reader(Protocol):
@@ -84,7 +86,7 @@ def build_reader(
         UserError: The decoder is to cache images that are not files of their own.
     """
     if not settings.caches:
-        return DaliReader(encoded_images(index, pool), order, settings, decoder)
+        return DaliReader(encoded_images(index, pool, settings.threads), order, settings, decoder)
     if not isinstance(index, FileIndex):
         raise UserError(f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0")
     return NamingReader(index, order, settings, decoder)
@@ -106,33 +108,40 @@ class DaliReader:
         self._images, self._order, self._decoder = images, order, decoder
         self._on_gpu = settings.device_id is not None
         self._next = Cursor()
+        self._begun: deque[tuple[Cursor, Step, Begun]] = deque()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
+        self._memory: deque[Any] = deque()  # of the batches under way
         self._pipeline = _pipeline(order, settings.threads)
         with self._pipeline:
-            files = self.node = self._images.node(fn.external_source(self._batch, batch=True))
+            files = self.node = self._images.node(self._batch)
             self._pipeline.set_outputs(files, *peek(decoder, files))
         self._pipeline.build()
 
     def seek(self, cursor: Cursor) -> None:
         """Goes on from another position."""
+        self._begun.clear()
         self._next = cursor
 
     def read(self) -> EncodedBatch:
         """Returns the next batch."""
         files, *peeked = self._pipeline.run()
         sides = admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
-        return EncodedBatch(*self.under_way.popleft(), files, sides)
+        return EncodedBatch(*self.under_way.popleft(), files, sides, self._memory.popleft())
 
     def close(self) -> None:
         """Ends its threads."""
         shut_down(self._pipeline)
 
     def _batch(self) -> Any:
-        cursor = self._next
-        step = self._order.at(cursor)
+        while len(self._begun) <= self._images.ahead:
+            step = self._order.at(self._next)
+            self._begun.append((self._next, step, self._images.begin(step.indices)))
+            self._next = self._next.next(len(self._order))
+        cursor, step, begun = self._begun.popleft()
         self.under_way.append((cursor, step))
-        self._next = cursor.next(len(self._order))
-        return self._images.batch(step.indices)
+        given, memory = self._images.batch(begun)
+        self._memory.append(memory)
+        return given
 
 
 class NamingReader:

@@ -28,7 +28,7 @@ _TURNS = {
 }
 
 
-def decode(spec: DecodeImage, encoded: bytes) -> Array:
+def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
     """Decodes an image and turns it upright.
 
     Returns:
@@ -54,7 +54,7 @@ def decode(spec: DecodeImage, encoded: bytes) -> Array:
     return _scale_depth(pixels if spec.to_rgb else pixels[:, :, ::-1], spec.dtype)
 
 
-def _by_opencv(encoded: bytes, flags: int) -> Array:
+def _by_opencv(encoded: bytes | memoryview, flags: int) -> Array:
     try:
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as error:  # such as more pixels than OpenCV takes
@@ -64,14 +64,14 @@ def _by_opencv(encoded: bytes, flags: int) -> Array:
     return np.asarray(pixels)
 
 
-def _with_alpha(encoded: bytes, header: Header) -> Array:
+def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:
     pixels = _by_opencv(encoded, cv2.IMREAD_UNCHANGED)
     if pixels.ndim != 3 or pixels.shape[2] != 4 or header.channels != 4:
         raise DecodeError(f"a {header.format} of {header.channels} channels can't be decoded")
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA))
 
 
-def _by_tifffile(encoded: bytes) -> Array:
+def _by_tifffile(encoded: bytes | memoryview) -> Array:
     try:
         with tifffile.TiffFile(io.BytesIO(encoded)) as file:
             page: Any = file.pages[0]

@@ -54,7 +54,7 @@ class Index(Protocol):
     def where(self, position: int) -> str:
         """Returns where the sample is listed, or its place in the file, for messages."""
 
-    def read(self, position: int) -> bytes:
+    def read(self, position: int) -> bytes | memoryview:
         """Returns the encoded image.
 
         Raises:

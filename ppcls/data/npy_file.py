@@ -60,7 +60,7 @@ def _check(spec: DecodeNumpy, shape: tuple[int, ...], fortran: bool, dtype: np.d
         raise DecodeError(f"expected [height, width, {spec.channels}], found {list(shape)}")
 
 
-def read_npy(spec: DecodeNumpy, encoded: bytes) -> NDArray[Any]:
+def read_npy(spec: DecodeNumpy, encoded: bytes | memoryview) -> NDArray[Any]:
     """Returns the array, [H, W, spec.channels] of ``spec.dtype``; raises what `read_npy_header` raises."""
     height, width, begin = read_npy_header(spec, encoded)
     flat = np.frombuffer(encoded, np.dtype(spec.dtype), offset=begin)

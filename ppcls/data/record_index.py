@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -31,7 +32,7 @@ class RecordIndex:
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = tuple(shards)
-        self._ends = np.cumsum([len(shard.labels) for shard in shards])
+        self._ends = np.cumsum([len(shard.labels) for shard in shards]).tolist()
         self.labels: NDArray[np.int64] = np.concatenate([shard.labels for shard in shards])
         self.source = shards[0].path.parent if len(shards) > 1 else shards[0].path
 
@@ -48,13 +49,13 @@ class RecordIndex:
         shard, number = self._find(position)
         return shard.where(number)
 
-    def read(self, position: int) -> bytes:
+    def read(self, position: int) -> bytes | memoryview:
         """Returns the encoded image; see `ppcls.data.index.Index`."""
         shard, number = self._find(position)
         return shard.read(number)
 
     def _find(self, position: int) -> tuple[Shard, int]:
-        place = int(np.searchsorted(self._ends, position, side="right"))
+        place = bisect_right(self._ends, position)
         return self._shards[place], int(position - (self._ends[place - 1] if place else 0))
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from ppcls.bench.loader import Speed, benchmark_loaders, compare, rate
 from ppcls.config.load import load_config
@@ -75,20 +73,6 @@ def test_ratios_are_taken_within_a_round() -> None:
 def test_a_line_shows_medians_and_ranges() -> None:
     speed = Speed("ppcls, DALI", (100.0, 300.0, 200.0), (0.5, 1.5, 1.0))
     assert speed.describe() == f"{'ppcls, DALI':<28}     200 img/s (100 to 300), ratio 1.00 (0.50 to 1.50)"
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> list[str]:
-    rng = np.random.default_rng(0)
-    for i in range(36):
-        Image.fromarray(rng.integers(0, 255, (40, 48, 3), np.uint8)).save(tmp_path / f"{i}.jpg")
-    (tmp_path / "list.txt").write_text("".join(f"{i}.jpg {i % 8}\n" for i in range(36)))
-    return [
-        f"DataLoader.Train.dataset.image_root={tmp_path}",
-        f"DataLoader.Train.dataset.cls_label_path={tmp_path / 'list.txt'}",
-        "DataLoader.Train.sampler.batch_size=2",
-        "DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=32",
-    ]
 
 
 def test_a_real_run_times_every_contender(small: list[str]) -> None:

@@ -17,7 +17,7 @@ from ppcls.data.transforms import Op
 Array = NDArray[Any]
 
 
-def run(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Array:
+def run(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float32]) -> Array:
     """Takes one image through a chain.
 
     Args:
@@ -36,7 +36,7 @@ def run(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Array:
     return np.ascontiguousarray(image)
 
 
-def run_each(ops: Sequence[Op], encoded: bytes, draws: NDArray[np.float32]) -> Iterator[Array]:
+def run_each(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float32]) -> Iterator[Array]:
     """Takes one image through a chain as `run` does, and yields it after each op."""
     image: Any = encoded
     for op in ops:

@@ -20,6 +20,7 @@ from ppcls.data.records.shard import OpenFiles, Record
 from ppcls.errors import UserError
 
 _INT32, _STRING = 2, 4  # Caffe2's TensorProto.DataType
+_DATA_TYPE, _STRING_DATA = 2, 6  # numbers of TensorProto's fields
 _PAGE = 4096  # bytes; a value takes whole ones
 _SPARE = 1 << 24  # bytes
 _MOST_LABEL = 1 << 31
@@ -58,13 +59,13 @@ class LMDBShard:
     def read(self, number: int) -> bytes:
         """Returns an encoded image; see `Shard`."""
         try:
-            with self.environment.begin() as transaction:
+            with self.environment.begin(buffers=True) as transaction:
                 value = transaction.get(self._key(number))
+                if value is None:
+                    raise DecodeError("the key is gone")
+                return _image(value)
         except lmdb.Error as error:
             raise DecodeError(f"LMDB can't read it: {error}") from None
-        if value is None:
-            raise DecodeError("the key is gone")
-        return _image(value)
 
     def where(self, number: int) -> str:
         """Returns a record's key."""
@@ -159,13 +160,18 @@ def _label(path: Path, key: bytes, value: memoryview) -> int:
     )
 
 
-def _image(value: bytes) -> bytes:
+def _image(value: memoryview) -> bytes:
+    """Copies the image out of LMDB's own memory, and nothing else."""
     try:
-        protos = TensorProtos.FromString(value).protos
+        first = next((span for number, *span in fields(value, 0, len(value)) if number == 1), None)
+        tensor = list(fields(value, *first)) if first else []
     except ProtobufError:
         raise DecodeError("the value is no TensorProtos; it is damaged") from None
-    if not protos or protos[0].data_type != _STRING or len(protos[0].string_data) != 1:
+    images = [(begin, end) for number, begin, end in tensor if number == _STRING_DATA]
+    kinds = [bytes(value[begin:end]) for number, begin, end in tensor if number == _DATA_TYPE]
+    if kinds != [bytes([_STRING])] or len(images) != 1:
         raise DecodeError("the value has no encoded image (a STRING tensor) as its first tensor")
-    if not protos[0].string_data[0]:
+    begin, end = images[0]
+    if begin == end:
         raise DecodeError("the image is empty")
-    return bytes(protos[0].string_data[0])
+    return bytes(value[begin:end])

@@ -121,7 +121,7 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
 def _varint(data: Bytes, begin: int, end: int) -> tuple[int, int]:
     """Returns a number of variable length and the position behind it."""
     value = 0
-    for place, byte in enumerate(bytes(data[begin : min(begin + _MOST_VARINT, end)])):
+    for place, byte in enumerate(data[begin : min(begin + _MOST_VARINT, end)]):
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value, begin + place + 1

@@ -103,7 +103,7 @@ def _parts(content: bytes) -> Iterator[bytes]:
         )
 
 
-def _part(head: bytes) -> tuple[int, int]:
+def _part(head: bytes | memoryview) -> tuple[int, int]:
     """Returns what a part is, and the bytes of its content."""
     if len(head) < _HEAD:
         raise _PartError(f"a part's head of {_HEAD} bytes, found the end after {len(head)}")
@@ -142,13 +142,13 @@ def _behind(path: Path, file: int, offset: int, end: int) -> int:
             return offset
 
 
-def _content(record: bytes) -> bytes:
-    """Joins the parts of a record.
+def _content(record: bytes | memoryview) -> bytes | memoryview:
+    """Joins the parts of a record; a view of the only one.
 
     Raises:
         _PartError: They are damaged.
     """
-    contents: list[bytes] = []
+    contents: list[bytes | memoryview] = []
     at = 0
     while True:
         kind, size = _part(record[at : at + _HEAD])
@@ -160,10 +160,10 @@ def _content(record: bytes) -> bytes:
         contents.append(record[at : at + size])
         at += size + -size % 4
         if kind in (_WHOLE, _LAST):
-            return _MAGIC.join(contents)
+            return contents[0] if len(contents) == 1 else _MAGIC.join(contents)
 
 
-def _image_head(content: bytes) -> tuple[int, float]:
+def _image_head(content: bytes | memoryview) -> tuple[int, float]:
     """Returns how many bytes are before the image, and the label."""
     if len(content) < _IMAGE_HEAD.size:
         raise _PartError(f"an image header of {_IMAGE_HEAD.size} bytes, found {len(content)}")
@@ -192,7 +192,7 @@ def _label(path: Path, file: int, offset: int, size: int) -> int:
     return int(label)
 
 
-def _image(record: bytes) -> bytes:
+def _image(record: memoryview) -> bytes | memoryview:
     try:
         content = _content(record)
         before, _ = _image_head(content)

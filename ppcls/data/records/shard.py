@@ -48,8 +48,8 @@ class Shard(Protocol):
     def labels(self) -> NDArray[np.int64]:
         """[N] int64, as the records have them."""
 
-    def read(self, number: int) -> bytes:
-        """Returns an encoded image.
+    def read(self, number: int) -> bytes | memoryview:
+        """Returns an encoded image; a view where the bytes around it would be a copy to drop.
 
         Raises:
             DecodeError: The record is damaged or can't be read.
@@ -112,12 +112,13 @@ class FileShard:
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     labels: NDArray[np.int64]
-    image: Callable[[bytes], bytes]
+    image: Callable[[memoryview], bytes | memoryview]
     files: OpenFiles
 
-    def read(self, number: int) -> bytes:
+    def read(self, number: int) -> bytes | memoryview:
         """Returns an encoded image; see `Shard`."""
-        image = self.image(self.files.read(self.path, int(self.offsets[number]), int(self.sizes[number])))
+        record = self.files.read(self.path, int(self.offsets[number]), int(self.sizes[number]))
+        image = self.image(memoryview(record))
         if not image:
             raise DecodeError("the image is empty")
         return image

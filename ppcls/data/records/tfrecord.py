@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,13 @@ import numpy as np
 from crc32c import crc32c
 
 from ppcls.data.numpy_ops import DecodeError
-from ppcls.data.records.messages import Example, Feature, ProtobufError, fields
+from ppcls.data.records.messages import Bytes, Example, Feature, ProtobufError, fields
 from ppcls.data.records.shard import FileShard, OpenFiles, Record, damaged, open_file, other_file, read_pairs
 from ppcls.errors import UserError
 
 _HEAD, _TAIL = 12, 4  # bytes around the message
 _IMAGE, _LABEL = "image/encoded", "image/class/label"
+_BYTES_LIST = 1  # the number of this kind of Feature
 _BLOCK = 4096  # bytes read at once to find a label; an image behind it is passed over
 
 
@@ -102,7 +103,7 @@ class _Window:
         return self._block[part.start - self._begin : part.stop - self._begin]
 
 
-def _checksum(data: bytes) -> bytes:
+def _checksum(data: bytes | memoryview) -> bytes:
     """Returns the masked CRC-32C: rotated right by 15 bits, plus a constant."""
     crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
@@ -140,28 +141,40 @@ def _encode(record: Record, label: int) -> bytes:
 
 
 def _find_label(data: _Window, begin: int, end: int) -> int | None:
-    for _, features, features_end in fields(data, begin, end):
-        for _, entry, entry_end in fields(data, features, features_end):
-            parts = {number: (first, last) for number, first, last in fields(data, entry, entry_end)}
-            if 1 not in parts or 2 not in parts:
-                continue
-            first, last = parts[1]
-            if last - first == len(_LABEL) and data[first:last] == _LABEL.encode():
-                first, last = parts[2]
-                values = Feature.FromString(data[first:last]).int64_list.value
-                return int(values[0]) if len(values) == 1 else None
+    for value in _find_feature(data, begin, end, _LABEL):
+        values = Feature.FromString(data[value]).int64_list.value
+        return int(values[0]) if len(values) == 1 else None
     return None
 
 
-def _image(record: bytes) -> bytes:
+def _image(record: memoryview) -> memoryview:
     message = record[_HEAD:-_TAIL]
     if record[:8] != struct.pack("<Q", len(message)) or _checksum(message) != record[-_TAIL:]:
         raise DecodeError("the record's checksum does not fit; it is damaged")
     try:
-        features = Example.FromString(message).features.feature
+        images = list(_find_images(message))
     except ProtobufError:
         raise DecodeError("the record is no tf.train.Example") from None
-    images = [each.value.bytes_list.value for each in features if each.key == _IMAGE]
-    if len(images) != 1 or len(images[0]) != 1:
+    if len(images) != 1:
         raise DecodeError(f"the record has no single image as feature {_IMAGE!r}")
-    return bytes(images[0][0])
+    return message[images[0]]
+
+
+def _find_images(message: memoryview) -> Iterator[slice]:
+    """Yields where the images are: the values of a BytesList, which a feature of an Example is."""
+    for value in _find_feature(message, 0, len(message), _IMAGE):
+        for kind, first, last in fields(message, value.start, value.stop):
+            if kind == _BYTES_LIST:
+                yield from (slice(*each) for _, *each in fields(message, first, last))
+
+
+def _find_feature(data: Bytes, begin: int, end: int, name: str) -> Iterator[slice]:
+    """Yields where the values of the features of a name are in an Example; other features are passed over."""
+    for _, features, features_end in fields(data, begin, end):
+        for _, entry, entry_end in fields(data, features, features_end):
+            parts = {number: slice(first, last) for number, first, last in fields(data, entry, entry_end)}
+            if not parts.keys() >= {1, 2}:
+                continue
+            key = parts[1]
+            if key.stop - key.start == len(name) and data[key] == name.encode():
+                yield parts[2]

@@ -103,7 +103,7 @@ class WebDatasetFormat:
                     problems.append(f"{index_path}, line {line}: expected {error}")
         refuse_lines(problems)
         offsets, sizes, labels = np.array(rows, np.int64).T
-        return FileShard(path, offsets, sizes, labels, bytes, files)
+        return FileShard(path, offsets, sizes, labels, _whole, files)
 
     def _row(self, file: int, sample: list[_File]) -> tuple[int, int, int]:
         """Returns offset and size of the image, and the label."""
@@ -116,6 +116,10 @@ class WebDatasetFormat:
         if not text.isdigit() or len(text) > _MOST_LABEL:
             raise _SampleError(f"a whole number in the .{_LABEL} at byte {labels[0].offset}, found {text!r}")
         return images[0].offset, images[0].size, int(text)
+
+
+def _whole(record: memoryview) -> memoryview:
+    return record
 
 
 def _split(name: str) -> tuple[str, str]:
