@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import paddle
 
+from ppcls.data.index import Index
 from ppcls.data.order import Order
 from ppcls.data.quarantine import Quarantine
 
@@ -37,10 +38,12 @@ class Loader(Protocol):
     """Feeds one rank. One iteration is one epoch, or what is left of it after `load_state_dict`.
 
     Attributes:
-        order: Which samples come when.
+        index: The samples.
+        order: Which of them come when.
         quarantine: Of bad images, where the run goes on without them.
     """
 
+    index: Index
     order: Order
     quarantine: Quarantine | None
 

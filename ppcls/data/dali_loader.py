@@ -105,7 +105,7 @@ class DaliLoader:
         sizes: InputSize | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
-        self._index, self.order, self._settings, self._sizes = index, order, settings, sizes
+        self.index, self.order, self._settings, self._sizes = index, order, settings, sizes
         self.quarantine = quarantine
         self._plan: Plan = order if quarantine is None else Cleaned(order, quarantine)
         self._decoder, self._asked = ops[0].spec, tuple(ops)
@@ -154,7 +154,7 @@ class DaliLoader:
                 if not bad:
                     raise
                 if self.quarantine is None:
-                    raise refusal(named(self._index, bad)) from error
+                    raise refusal(named(self.index, bad)) from error
                 self.quarantine.add(bad)
 
     def _next(self, cursor: Cursor) -> Tensors:
@@ -171,7 +171,7 @@ class DaliLoader:
     def _find_bad(self, under_way: list[Cursor], error: str) -> dict[int, str]:
         """Returns the bad images among batches, one of which failed with ``error``."""
         batches = [self._plan.at(cursor).indices.tolist() for cursor in under_way]
-        bad = look_at(self._index, self._decoder, chain.from_iterable(batches))
+        bad = look_at(self.index, self._decoder, chain.from_iterable(batches))
         if not bad and may_be_an_image(error):
             for batch in batches:
                 bad |= blame(list(dict.fromkeys(batch)), self._fails)
@@ -182,7 +182,7 @@ class DaliLoader:
         order = Order(Listed(tuple(positions)), batch_size=len(positions), seed=self.order.seed)
         settings = replace(self._settings, prefetch=1)
         try:
-            DaliLoader(self._index, order, self._asked, settings, self._sizes)._next(Cursor())
+            DaliLoader(self.index, order, self._asked, settings, self._sizes)._next(Cursor())
         except (RuntimeError, DecodeError) as error:
             return str(error)
         return None
@@ -204,7 +204,7 @@ class DaliLoader:
         """Makes a pipeline with the loader's whole graph, for itself or for who describes it."""
         settings = self._settings
         device: Device = "cpu" if settings.device_id is None else "gpu"
-        source = Source(self._index, self._plan, self._decoder, self._ops, settings, self._sizes)
+        source = Source(self.index, self._plan, self._decoder, self._ops, settings, self._sizes)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=settings.threads,

@@ -36,7 +36,7 @@ class MixedLoader:
         if loader.order.group % 2:
             raise ValueError(f"partners must be on one rank, and the order's group is {loader.order.group}")
         self.loader, self._spec, self._classes, self._layout = loader, spec, classes, layout
-        self.order, self.quarantine = loader.order, loader.quarantine
+        self.index, self.order, self.quarantine = loader.index, loader.order, loader.quarantine
 
     def __len__(self) -> int:
         """Returns the batches of an epoch."""

@@ -212,24 +212,32 @@ class Order:
                 or sampler would make its remaining samples others than those still to come.
         """
         cursor = Cursor(int(state["epoch"]), int(state["step"]))
-        here = self.state_dict(cursor)
+        changed = self.changes(state)
+        if changed and cursor.step:
+            raise UserError(
+                f"the checkpoint is in the middle of epoch {cursor.epoch + 1}, but {'; '.join(changed)}: "
+                "the rest of the epoch would be other samples. Keep batch size x processes, update_freq, "
+                "seed, sampler and dataset, or resume from a checkpoint at an epoch's end"
+                + self.for_any_world(state)
+            )
+        return cursor
+
+    def changes(self, state: dict[str, Any]) -> list[str]:
+        """Returns what of a state that `state_dict` gave, the position apart, is another here."""
+        here = self.state_dict(Cursor())
         if "shuffle" in state:  # as checkpoints had it when there were two samplers
             state = {**state, "sampler": "shuffled" if state["shuffle"] else "in order"}
-        changed = [
+        return [
             f"{name} was {state[name]} and is {here[name]}"
             for name in here
             if name not in ("epoch", "step") and state[name] != here[name]
         ]
-        if changed and cursor.step:
-            any_number = (
-                f". For any number of processes: DataLoader.Train.sampler.global_batch_size="
-                f"{state['global_batch']} in place of batch_size"
-                if state["global_batch"] != here["global_batch"]
-                else ""
-            )
-            raise UserError(
-                f"the checkpoint is in the middle of epoch {cursor.epoch + 1}, but {'; '.join(changed)}: "
-                "the rest of the epoch would be other samples. Keep batch size x processes, update_freq, "
-                f"seed, sampler and dataset, or resume from a checkpoint at an epoch's end{any_number}"
-            )
-        return cursor
+
+    def for_any_world(self, state: dict[str, Any]) -> str:
+        """Returns, for messages, how to keep a state's global batch; nothing where it is kept."""
+        if state["global_batch"] == self.global_batch:
+            return ""
+        return (
+            ". For any number of processes: DataLoader.Train.sampler.global_batch_size="
+            f"{state['global_batch']} in place of batch_size"
+        )

@@ -44,6 +44,7 @@ class _Remembered(BaseModel):
     best: float | None
     loader: dict[str, Any]
     precision: dict[str, Any]
+    world: int | None = Field(None, ge=1)  # not in checkpoints of earlier versions
 
 
 class Checkpoints:
@@ -159,6 +160,7 @@ def _remember(state: TrainState) -> _Remembered:
         best=state.best,
         loader=state.loader.state_dict(),
         precision=state.precision.state_dict(),
+        world=state.runtime.world,
     )
 
 
@@ -201,8 +203,11 @@ def _whole_average(state: TrainState) -> dict[str, paddle.Tensor]:
     return {**state.model.state_dict(), **state.ema.state_dict()}
 
 
-def resume(state: TrainState, folder: Path) -> None:
+def resume(state: TrainState, folder: Path) -> list[str]:
     """Puts a run where a checkpoint left it.
+
+    Returns:
+        Lines for the log: where the run goes on, and what is other than it was.
 
     Raises:
         UserError: The checkpoint is damaged, of another model or optimizer, or lies within an epoch
@@ -228,6 +233,16 @@ def resume(state: TrainState, folder: Path) -> None:
         fill(_whole_average(state), read_arrays(source), source)
     state.update, state.best = remembered.update, remembered.best
     _keep_schedule(state)
+    return _tell_resumed(state, folder, remembered)
+
+
+def _tell_resumed(state: TrainState, folder: Path, remembered: _Remembered) -> list[str]:
+    order, world = state.loader.order, state.runtime.world
+    wrote = "" if remembered.world in (None, world) else f", of {remembered.world} processes, now {world}"
+    told = [f"resumed {folder}: epoch {state.epoch + 1}, batch {state.step}, update {state.update}{wrote}"]
+    if changed := order.changes(remembered.loader):
+        told.append(f"from here on {'; '.join(changed)}{order.for_any_world(remembered.loader)}")
+    return told
 
 
 def _keep_schedule(state: TrainState) -> None:

@@ -11,6 +11,7 @@ from paddle import nn
 
 from ppcls.arch.build import build_model
 from ppcls.config.schema import Config
+from ppcls.config.sections import Global
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.engine.ema import Ema
@@ -78,6 +79,10 @@ class TrainState:
         """Optimizer updates done in the running epoch."""
         return -(-self.step // self.loader.order.accumulate)
 
+    def connect(self, settings: Global) -> None:
+        """Has the ranks exchange gradients from now on, from rank 0's weights; waits for all of them."""
+        self.network = exchange_gradients(self.model, settings, self.runtime)
+
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def share_statistics(self) -> None:
         """Averages BatchNorm's running statistics over the ranks, each of which sees its own samples.
@@ -109,7 +114,7 @@ def build_network(config: Config) -> nn.Layer:
 
 
 def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer], None]) -> TrainState:
-    """Builds a run at its beginning.
+    """Builds a run at its beginning, and waits for no other rank: `TrainState.connect` is still to come.
 
     Args:
         config: The whole config.
@@ -135,7 +140,7 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
     precision.prepare(model, optimizer)
     return TrainState(
         model=model,
-        network=exchange_gradients(model, config.Global, runtime),
+        network=model,
         optimizer=optimizer,
         schedule=_schedule(config, loader),
         precision=precision,

@@ -13,6 +13,8 @@ from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, write_class_names
+from ppcls.data.index import Index
+from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, together
 from ppcls.engine.checkpoint import Checkpoints, resume
 from ppcls.engine.evaluate import Evaluator, build_evaluator
 from ppcls.engine.loop import fit
@@ -58,22 +60,21 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
     Raises:
         UserError: Whatever the user must put right.
     """
-    classes = _folder_classes(config)
     checkpoints = Checkpoints(output_dir, config)
-    wanted = config.Global.checkpoints
-    folder = checkpoints.find(wanted) if wanted else None
-    checkpoints.refuse_existing(folder)
+    folder = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime)
     notes = [runtime.describe()]
-    state = build_state(config, runtime, lambda model: notes.extend(_start(config, model, folder)))
-    notes.append(f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch")
-    if (scale := rate_scale(config, state.loader)) is not None:
-        notes.append(scale.describe())
-    if config.Global.sync_bn:
-        notes.append(f"BatchNorm over the batches of {_processes(runtime.world)}")
-    evaluator = build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
-    if folder is not None:
-        resume(state, folder)
-        notes.append(f"resumed {folder}: epoch {state.epoch + 1}, batch {state.step}, update {state.update}")
+    with together(runtime):
+        classes = _folder_classes(config)
+        state = build_state(config, runtime, lambda model: notes.extend(_start(config, model, folder)))
+        notes += _describe(config, state)
+        evaluator = (
+            build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
+        )
+        if folder is not None:
+            notes += resume(state, folder)
+    agree(config, runtime, _indexes(state, evaluator))
+    notes += tell_unshared(runtime, output_dir)
+    state.connect(config.Global)
     measure = _watch_memory(config, runtime, notes)
     return Prepared(state, evaluator, checkpoints, folder, classes, tuple(notes), measure)
 
@@ -125,8 +126,22 @@ def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window 
     return state
 
 
-def _processes(world: int) -> str:
-    return f"all {world} processes" if world > 1 else "one process: Global.sync_bn has nothing to do"
+def _describe(config: Config, state: TrainState) -> list[str]:
+    world = state.runtime.world
+    notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch"]
+    if (scale := rate_scale(config, state.loader)) is not None:
+        notes.append(scale.describe())
+    if config.Global.sync_bn:
+        alone = "one process: Global.sync_bn has nothing to do"
+        notes.append(f"BatchNorm over the batches of {f'all {world} processes' if world > 1 else alone}")
+    return notes
+
+
+def _indexes(state: TrainState, evaluator: Evaluator | None) -> dict[str, Index]:
+    loaders = {"DataLoader.Train": state.loader}
+    if evaluator is not None:
+        loaders["DataLoader.Eval"] = evaluator.loader
+    return {name: loader.index for name, loader in loaders.items()}
 
 
 def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:

@@ -43,10 +43,10 @@ def output(config: Config) -> Path:
 def run_and_kill(config: Config, runtime: Runtime, update: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = loop.train_step
 
-    def step(state: Any, batch: Any) -> Any:
+    def step(state: Any, batch: Any, *rest: Any) -> Any:
         if state.update == update:
             raise Killed
-        return whole(state, batch)
+        return whole(state, batch, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "train_step", step)

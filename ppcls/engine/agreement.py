@@ -1,0 +1,219 @@
+"""What the processes of a run must have in common, found out before they train.
+
+Each machine has its own copy of config, data and software. Where these differ, training would go wrong
+without a word; where one process fails alone, the others would wait for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import paddle
+
+from ppcls import __version__
+from ppcls.config.schema import Config
+from ppcls.data.index import Index
+from ppcls.engine.checkpoint import Checkpoints
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime
+
+Facts = dict[str, Any]
+_SHOWN = 10
+_NAMES = 1000
+
+
+def exchange(runtime: Runtime, told: Any) -> list[Any]:
+    """Returns what every process tells, by rank; all of them have to come here.
+
+    Args:
+        runtime: Of this process.
+        told: Anything that JSON can hold.
+    """
+    if runtime.world == 1:
+        return [told]
+    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    sizes = _gather(np.array([len(text)]))
+    padded = np.zeros(max(int(size[0]) for size in sizes), np.uint8)
+    padded[: len(text)] = text
+    texts = zip(_gather(padded), sizes, strict=True)
+    return [json.loads(each[: int(size[0])].tobytes()) for each, size in texts]
+
+
+def _gather(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    gathered: list[paddle.Tensor] = []
+    paddle.distributed.all_gather(gathered, paddle.to_tensor(array))
+    return [each.numpy() for each in gathered]
+
+
+@contextmanager
+def together(runtime: Runtime) -> Iterator[None]:
+    """Ends all processes where one can't go on, each with its reason, instead of leaving them waiting for it.
+
+    Nothing within the block may wait for other processes; all of them have to come to its end.
+
+    Raises:
+        UserError: The block raised one, or an OSError, in another process.
+    """
+    error: UserError | OSError | None = None
+    try:
+        yield
+    except (UserError, OSError) as caught:
+        error = caught
+    told = exchange(runtime, None if error is None else [socket.gethostname(), str(error)])
+    if error is not None:
+        raise error
+    for rank, failed in enumerate(told):
+        if failed is not None:
+            host, text = failed
+            raise UserError(f"rank {rank} on {host}: {text}")
+
+
+def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> None:
+    """Compares config, data and software of all processes.
+
+    Args:
+        config: Of this process.
+        runtime: Of this process.
+        indexes: The data, by its place in the config.
+
+    Raises:
+        UserError: They differ; it says which ranks, on which machines, and how.
+    """
+    if runtime.world == 1:
+        return
+    facts = {
+        **_software(config),
+        **{f"{name}.dataset": describe_index(index) for name, index in indexes.items()},
+        **_leaves(config.model_dump(mode="json")),
+    }
+    told = exchange(runtime, [socket.gethostname(), facts])
+    hosts, all_facts = zip(*told, strict=True)
+    if differences := compare(hosts, all_facts):
+        raise UserError(
+            "\n  ".join(["the processes of this run differ:", *differences])
+            + "\nGive every machine the same config, data and software"
+        )
+
+
+def compare(hosts: tuple[str, ...], facts: tuple[Facts, ...]) -> list[str]:
+    """Returns how the facts of ranks differ from rank 0's, the first of them; nothing where they agree."""
+    found = [
+        f"rank {rank} on {hosts[rank]}: {name} is {_show(other, name)}, "
+        f"but {_show(facts[0], name)} on rank 0 on {hosts[0]}"
+        for rank, other in enumerate(facts)
+        for name in dict.fromkeys([*facts[0], *other])
+        if _show(facts[0], name) != _show(other, name)
+    ]
+    more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return [*found[:_SHOWN], *more]
+
+
+def _show(facts: Facts, name: str) -> str:
+    return json.dumps(facts[name], ensure_ascii=False) if name in facts else "not there"
+
+
+def describe_index(index: Index) -> str:
+    """Returns a text that tells data sets apart: by all labels, and a thousand names spread evenly."""
+    digest = hashlib.blake2b(np.ascontiguousarray(index.labels).tobytes(), digest_size=6)
+    for position in np.linspace(0, len(index) - 1, min(len(index), _NAMES)).astype(int).tolist():
+        digest.update(index.name(position).encode("utf-8", "surrogateescape") + b"\0")
+    return f"{len(index)} samples ({digest.hexdigest()})"
+
+
+def _software(config: Config) -> dict[str, str]:
+    digest = hashlib.blake2b(digest_size=6)
+    package = Path(__file__).parents[1]
+    for file in sorted(package.rglob("*.py")):
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    found = {
+        "ppcls": f"{__version__} ({digest.hexdigest()})",
+        "Paddle": paddle.__version__,
+        "OpenCV": cv2.__version__,
+    }
+    if config.Global.use_dali:
+        found["DALI"] = _version_of_dali()
+    return found
+
+
+def _version_of_dali() -> str:
+    import nvidia.dali  # only where it feeds: it may not be there
+
+    return str(nvidia.dali.__version__)
+
+
+def _leaves(tree: Any, path: str = "") -> Facts:
+    """Returns the values of a config by their dotted paths."""
+    if isinstance(tree, dict) and tree:
+        items = [(f"{path}.{key}" if path else str(key), each) for key, each in tree.items()]
+    elif isinstance(tree, list) and tree:
+        items = [(f"{path}[{place}]", each) for place, each in enumerate(tree)]
+    else:
+        return {path: tree}
+    return {name: value for where, each in items for name, value in _leaves(each, where).items()}
+
+
+def choose_checkpoint(checkpoints: Checkpoints, wanted: str | None, runtime: Runtime) -> Path | None:
+    """Returns the checkpoint folder that all processes go on from; None for a new run.
+
+    Rank 0 chooses, for on a shared disk another machine may see `latest` as it was a while ago.
+
+    Args:
+        checkpoints: Of the run.
+        wanted: ``Global.checkpoints``.
+        runtime: Of this process.
+
+    Raises:
+        UserError: ``wanted`` is no checkpoint, or not on every machine; or the output folder holds another
+            run.
+    """
+    folder = None
+    with together(runtime):
+        if runtime.is_main:
+            folder = checkpoints.find(wanted) if wanted else None
+            checkpoints.refuse_existing(folder)
+    chosen = exchange(runtime, None if folder is None else str(_linked(folder)))[0]
+    with together(runtime):
+        if chosen is not None and not runtime.is_main:
+            folder = Path(chosen)
+            if not folder.is_dir():
+                raise UserError(
+                    f"{folder}: rank 0 goes on with this checkpoint, which is not here. All machines need "
+                    "Global.output_dir on a disk that they share, or a copy of the checkpoint at its path"
+                )
+    return folder
+
+
+def _linked(folder: Path) -> Path:
+    """Returns what a link such as ``latest`` points to, spelt by way of the link's own folder."""
+    return folder.parent / folder.readlink() if folder.is_symlink() else folder
+
+
+def tell_unshared(runtime: Runtime, folder: Path) -> list[str]:
+    """Returns a line for the log where machines don't see what rank 0 writes into ``folder``."""
+    if runtime.world == 1:
+        return []
+    probe = folder / f".shared.{secrets.token_hex(4)}"
+    if runtime.is_main:
+        probe.touch()
+    try:
+        name = exchange(runtime, probe.name)[0]
+        told = exchange(runtime, [socket.gethostname(), (folder / name).exists()])
+    finally:
+        if runtime.is_main:
+            probe.unlink(missing_ok=True)
+    blind = sorted({host for host, seen in told if not seen})
+    if not blind:
+        return []
+    return [
+        f"{folder} is not shared with {', '.join(blind)}: rank 0 alone writes there, and to go on from its "
+        "checkpoints all machines have to see them"
+    ]

@@ -1,0 +1,44 @@
+"""tools/train.py for a linear model, on machines that aren't what they should be.
+
+``KILL=update,rank,what,mark`` loses a rank before an update, once: ``what`` is its ``worker`` or the
+whole ``host``, and the file ``mark`` says that it is done. ``ODD=rank:override`` gives a rank another config.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import linear_run  # noqa: F401 - registers the model
+
+from ppcls import cli
+from ppcls.engine import loop
+
+
+def kill_once(update: int, rank: int, what: str, mark: Path) -> None:
+    whole = loop.train_step
+
+    def step(state: Any, *rest: Any) -> Any:
+        if (state.update, state.runtime.rank) == (update, rank) and not mark.exists():
+            mark.touch()
+            if what == "host":
+                os.kill(os.getppid(), signal.SIGKILL)  # the launcher
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(state, *rest)
+
+    loop.train_step = step
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    if wanted := os.environ.get("KILL"):
+        update, rank, what, mark = wanted.split(",")
+        kill_once(int(update), int(rank), what, Path(mark))
+    if wanted := os.environ.get("ODD"):
+        rank, override = wanted.split(":", 1)
+        if rank == os.environ["PADDLE_TRAINER_ID"]:
+            arguments += ["-o", override]
+    sys.exit(cli.train(arguments))

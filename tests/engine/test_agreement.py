@@ -1,0 +1,160 @@
+"""Processes that must agree before they train, and end together where they can't."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ppcls.config.schema import Config
+from ppcls.data.file_index import FileIndex
+from ppcls.engine.agreement import agree, compare, describe_index, exchange, tell_unshared, together
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime
+
+HERE = Path(__file__).parent
+HOST = socket.gethostname()
+
+
+def launch(script: str, *arguments: str, logs: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PADDLE_")}
+    return subprocess.run(
+        [*command, "--log_dir", str(logs), str(HERE / script), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=logs.parent,
+        env={**clean, **environment},
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("agreement")
+
+
+@pytest.fixture(scope="module")
+def ended(images: Path, scratch: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What each case ended with on rank 0 and on rank 1."""
+    import yaml
+    from conftest import small_tree
+
+    config = scratch / "small.yaml"
+    config.write_text(yaml.safe_dump(small_tree(images, scratch / "out")))
+    done = launch("agreement_run.py", str(config), str(scratch), logs=scratch / "log")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    one, other = (json.loads((scratch / f"{rank}.json").read_text()) for rank in (0, 1))
+    return one, other
+
+
+def test_every_rank_hears_every_other(ended: tuple[dict[str, Any], ...]) -> None:
+    expected = [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
+    assert [each["exchange"] for each in ended] == [expected, expected]
+
+
+def test_all_end_where_one_fails(ended: tuple[dict[str, Any], ...]) -> None:
+    assert [each["nobody fails"] for each in ended] == [None, None]
+    assert [each["one fails"] for each in ended] == [
+        f"UserError: rank 1 on {HOST}: no such folder",
+        "UserError: no such folder",
+    ]
+    assert [each["both fail"] for each in ended] == ["UserError: seen by 0", "UserError: seen by 1"]
+    assert [each["the disk fails"] for each in ended] == [
+        "OSError: [Errno 28] No space left on device",
+        f"UserError: rank 0 on {HOST}: [Errno 28] No space left on device",
+    ]
+
+
+def test_another_config_or_other_data_is_named(ended: tuple[dict[str, Any], ...]) -> None:
+    assert [each["same"] for each in ended] == [None, None]
+    rank1, rank0 = f"rank 1 on {HOST}", f"on rank 0 on {HOST}"
+    text = (
+        "UserError: the processes of this run differ:\n"
+        f"  {rank1}: Global.cpu_threads is 3, but null {rank0}\n"
+        f"  {rank1}: Optimizer.lr.learning_rate is 0.5, but 0.01 {rank0}\n"
+        "Give every machine the same config, data and software"
+    )
+    assert [each["another rate"] for each in ended] == [text, text]
+    for each in ended:
+        assert f'{rank1}: DataLoader.Train.dataset is "11 samples (' in each["other data"]
+        assert 'but "26 samples (' in each["other data"]
+
+
+def test_a_disk_that_is_not_shared_is_told(ended: tuple[dict[str, Any], ...], scratch: Path) -> None:
+    assert [each["shared"] for each in ended] == [[], []]
+    told = f"is not shared with {HOST}: rank 0 alone writes there"
+    assert [told in each["not shared"][0] for each in ended] == [True, True]
+    assert not list(scratch.rglob(".shared.*"))
+
+
+def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratch: Path) -> None:
+    assert [each["new"] for each in ended] == [None, None]
+    one = scratch / "one"
+    assert [each["latest"] for each in ended] == [str(one / "latest"), str(one / "checkpoints" / "step_1")]
+    refused = f"{one} already holds a run; go on with it by -o Global.checkpoints=auto"
+    assert [refused in each["refused"] for each in ended] == [True, True]
+    missing = "rank 0 goes on with this checkpoint, which is not here"
+    assert [missing in each["not there"] for each in ended] == [True, True]
+    assert ended[0]["not there"].startswith(f"UserError: rank 1 on {HOST}: ")
+    assert ["not a checkpoint folder" in each["none such"] for each in ended] == [True, True]
+
+
+def test_a_run_ends_where_one_rank_has_no_data(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    """The launcher may end rank 0 before it has said why; `test_all_end_where_one_fails` hears it."""
+    config = make_yaml("run", Arch__name="Linear")
+    odd = "1:DataLoader.Train.dataset.image_root=/nowhere"
+    done = launch("cluster_run.py", "-c", str(config), logs=tmp_path / "log", ODD=odd)
+    assert done.returncode != 0
+    assert "error: /nowhere: no such folder" in (tmp_path / "log" / "workerlog.1").read_text()
+    assert "[Train]" not in (tmp_path / "log" / "workerlog.0").read_text()
+
+
+@pytest.mark.parametrize("error", [UserError("mine"), OSError(28, "No space left on device")])
+def test_one_process_needs_nobody(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, error: Exception
+) -> None:
+    assert exchange(cpu, ["told"]) == [["told"]]
+    agree(make_config(), cpu, {})
+    assert tell_unshared(cpu, tmp_path) == []
+    with pytest.raises(type(error)) as caught, together(cpu):
+        raise error
+    assert caught.value is error
+
+
+def test_only_the_first_differences_are_listed() -> None:
+    hosts = ("a", "b", "c")
+    facts = ({"x": 1, "same": 0}, {"x": 1, "same": 0, "more": None}, {"same": 0})
+    assert compare(hosts, facts) == [
+        "rank 1 on b: more is null, but not there on rank 0 on a",
+        "rank 2 on c: x is not there, but 1 on rank 0 on a",
+    ]
+    many = ({}, {str(each): each for each in range(12)})
+    found = compare(("a", "b"), many)
+    assert len(found) == 11
+    assert found[-1] == "… and 2 more"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": np.array([0, 1, 0])},
+        {"paths": np.array([b"0", b"1", b"3"])},
+        {"root": Path("/other")},
+        {"paths": np.array([b"0", b"1"]), "labels": np.array([0, 1])},
+    ],
+)
+def test_data_sets_are_told_apart(change: dict[str, Any]) -> None:
+    index = FileIndex(Path("/data"), np.array([b"0", b"1", b"2"]), np.array([0, 1, 1]), Path("list"))
+    same = replace(index, source=Path("list, elsewhere"))
+    assert describe_index(index) == describe_index(same)
+    assert describe_index(replace(index, **change)) != describe_index(index)
