@@ -45,6 +45,9 @@ class Global(Section):
     eval_during_train: bool = True
     eval_interval: Count = Field(1, description="epochs between evaluations")
     print_batch_step: Count = Field(10, description="optimizer updates between log lines")
+    max_bad_steps: Index = Field(
+        20, description="the most updates in a row whose loss or gradient is not finite; more end the run"
+    )
     use_visualdl: bool = Field(False, description="write scalars for VisualDL below output_dir/visualdl")
     update_freq: Count = Field(1, description="batches an optimizer update (gradient accumulation)")
     auto_scale_lr: bool = Field(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 from ppcls.config.sections import Global
 from ppcls.data.batch import Batch
+from ppcls.engine.bad_steps import BadSteps
 from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
 from ppcls.engine.evaluate import Evaluator
 from ppcls.engine.interrupt import Interrupt, heard
@@ -38,9 +40,10 @@ def fit(
         reporter: Who is told.
         phases: Measures the steps, where somebody does.
     """
+    bad_steps = BadSteps(state, settings.max_bad_steps, Path(settings.output_dir))
     with heard() as interrupt:
         while state.epoch < settings.epochs:
-            train_epoch(state, settings, checkpoints, reporter, interrupt, phases)
+            train_epoch(state, settings, checkpoints, reporter, interrupt, bad_steps, phases)
             _tell_skipped(state, reporter)
             state.share_statistics()
             _close_epoch(state, settings, evaluator, checkpoints, reporter)
@@ -78,13 +81,14 @@ def train_epoch(
     checkpoints: Checkpoints,
     reporter: Reporter,
     interrupt: Interrupt,
+    bad_steps: BadSteps,
     phases: Phases = UNTIMED,
 ) -> None:
     """Trains what is left of the running epoch."""
     state.network.train()
     epoch = state.epoch + 1
     done, updates_per_epoch = state.updates_of_epoch, state.updates_per_epoch
-    meter = Meter(state, settings.epochs, updates_per_epoch)
+    meter = Meter(state, settings.epochs, updates_per_epoch, bad_steps)
     for batch in _batches(state, meter, interrupt, phases):
         seed_batch(state.loader.order.seed, state.runtime.rank, state.epoch, state.step)
         meter.add(train_step(state, batch, phases), batch)
@@ -93,6 +97,8 @@ def train_epoch(
         done += 1
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
             reporter.train(meter.record(epoch, done))
+            if note := bad_steps.note():
+                reporter.message(note)
         if settings.save_steps and state.update % settings.save_steps == 0 and done < updates_per_epoch:
             meter.check(epoch)
             state.share_statistics()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import paddle
 from numpy.typing import NDArray
-from paddle import Tensor, _C_ops
+from paddle import Tensor, _C_ops, nn
 from paddle.base import core
 
 from ppcls.engine.undo import Undo
@@ -53,9 +53,29 @@ class LossScale:
     def __init__(self, scale: float, *, dynamic: bool, floor: float = 1.0, waits: bool = False) -> None:
         self.dynamic, self._floor, self._waits = dynamic, floor, waits
         self._undo: Undo | None = None
+        self._model: nn.Layer | None = None
+        self._statistics: Undo | None = None
+        self._begun = False
         self._flags: list[Tensor] = []
         self._known = (scale, 0)
         self._set(scale, 0)
+
+    def watch(self, model: nn.Layer) -> None:
+        """Has an update that is taken back, or not made, leave no trace in BatchNorm's statistics either.
+
+        What overflows in a forward pass would never leave their running averages. Call `begin` then.
+        """
+        self._model, self._statistics, self._begun = model, None, False
+
+    def begin(self) -> None:
+        """Comes before each forward pass of training; keeps the statistics before an update's first one."""
+        if self._model is None or self._begun:
+            return
+        if self._statistics is None:
+            own = self._model.state_dict().values()
+            self._statistics = Undo(each for each in own if each.stop_gradient and each.is_floating_point())
+        self._statistics.keep()
+        self._begun = True
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Returns the loss times the factor."""
@@ -74,6 +94,9 @@ class LossScale:
             self._undo.keep()
             optimizer.step()
             self._undo.back_if(found)
+        if self._statistics is not None:
+            self._statistics.back_if(found)
+        self._begun = False
         if self.dynamic:
             _C_ops.update_loss_scaling_(
                 [self._unused], found, self._scale, self._good, self._bad, GROW_EVERY, 1, GROWTH, DECAY, False

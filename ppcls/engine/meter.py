@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import paddle
+from numpy.typing import NDArray
 
 from ppcls.data.batch import Batch
+from ppcls.engine.bad_steps import BadSteps, Stretch
 from ppcls.engine.state import TrainState
-from ppcls.errors import UserError
 from ppcls.report.record import StepRecord
+
+_BLOCK = 1024  # batches whose sums are gathered into one tensor
 
 
 class Meter:
@@ -22,17 +26,32 @@ class Meter:
         state: The run.
         epochs: Of the whole run.
         updates_per_epoch: Optimizer updates an epoch.
+        bad_steps: Is told of each update.
     """
 
-    def __init__(self, state: TrainState, epochs: int, updates_per_epoch: int) -> None:
+    def __init__(self, state: TrainState, epochs: int, updates_per_epoch: int, bad_steps: BadSteps) -> None:
         self._state, self._epochs, self._updates_per_epoch = state, epochs, updates_per_epoch
+        self._bad_steps = bad_steps
+        state.precision.scaling()  # of updates before these
+        self._begin_look()
         self.reset()
 
     def reset(self) -> None:
         """Begins a new stretch."""
-        self._sums: paddle.Tensor | None = None
+        self._totals = np.zeros(2 + self._metrics)  # loss, counts of the metrics, images whose loss is finite
         self._images, self._waited = 0, 0.0
         self._began, self._first_update = time.perf_counter(), self._state.update
+
+    @property
+    def _metrics(self) -> int:
+        return len(self._state.metrics.names) if self._state.metrics is not None else 0
+
+    def _begin_look(self) -> None:
+        """Forgets the batches that the host has looked at."""
+        self._sums: list[paddle.Tensor] = []  # [1 + metrics] each, the first perhaps of many batches
+        self._valid: list[int] = []
+        self._ends: list[bool] = []
+        self._step, self._update = self._state.step, self._state.update
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -43,13 +62,38 @@ class Meter:
 
     def add(self, sums: paddle.Tensor, batch: Batch) -> None:
         """Takes what `train_step` returned for ``batch``."""
-        self._sums = sums if self._sums is None else self._sums + sums
-        self._images += batch.valid
+        self._sums.append(sums)
+        self._valid.append(batch.valid)
+        self._ends.append(batch.update)
+        if len(self._sums) == _BLOCK:
+            self._sums = [paddle.concat(self._sums)]
 
     def check(self, epoch: int) -> None:
-        """Raises UserError where the loss is not finite any more; the stretch goes on."""
-        if self._sums is not None:
-            self._totals(epoch)
+        """Looks at the batches since the last look, which end an update; the stretch goes on.
+
+        Args:
+            epoch: Running epoch, from 1.
+
+        Raises:
+            UserError: As `BadSteps.take`.
+        """
+        if not self._sums:
+            return
+        ranks = self._over_ranks()
+        self._bad_steps.take(
+            Stretch(
+                epoch=epoch - 1,
+                step=self._step,
+                update=self._update,
+                ends=np.array(self._ends),
+                losses=ranks[:, :, 0],
+                scaling=self._state.precision.scaling(),
+            )
+        )
+        good = np.isfinite(ranks[:, :, 0]).all(axis=0)
+        self._totals += ranks[:, good].sum(axis=(0, 1))
+        self._images += round(ranks[:, :, -1].sum())
+        self._begin_look()
 
     def record(self, epoch: int, step: int) -> StepRecord:
         """Reads the stretch over all ranks and begins a new one.
@@ -58,10 +102,15 @@ class Meter:
             epoch: Running epoch, from 1.
             step: Updates done in the epoch.
 
+        Returns:
+            The stretch; its loss and metrics are those of the batches whose loss was finite, NaN without one.
+
         Raises:
-            UserError: The loss is not finite any more.
+            UserError: As `BadSteps.take`.
         """
-        loss, *counts, images = self._totals(epoch)
+        self.check(epoch)
+        *sums, images = self._totals.tolist()
+        loss, *shares = [each / images if images else math.nan for each in sums]
         seconds = time.perf_counter() - self._began
         update = self._state.update
         names = self._state.metrics.names if self._state.metrics is not None else ()
@@ -72,27 +121,23 @@ class Meter:
             step=step,
             steps_per_epoch=self._updates_per_epoch,
             update=update,
-            loss=loss / images,
-            metrics={name: count / images for name, count in zip(names, counts, strict=True)},
+            loss=loss,
+            metrics=dict(zip(names, shares, strict=True)),
             learning_rate=self._state.schedule(update - 1),
-            images_per_second=images / seconds,
+            images_per_second=self._images / seconds,
             data_wait=self._waited / seconds,
             eta_seconds=remaining * seconds / max(1, update - self._first_update),
         )
         self.reset()
         return record
 
-    def _totals(self, epoch: int) -> list[float]:
-        """Returns the sums over all ranks: loss, counts of the metrics, images."""
-        assert self._sums is not None
-        totals = paddle.concat([self._sums, paddle.full([1], self._images, dtype="float32")])
+    def _over_ranks(self) -> NDArray[np.float64]:
+        """Returns each rank's sums of each batch: [ranks, batches, loss + metrics + images]."""
+        images = paddle.to_tensor(self._valid, dtype="float32").unsqueeze(1)
+        sums = paddle.concat(self._sums).reshape([len(self._valid), -1])
+        own = paddle.concat([sums, images], axis=1)
+        ranks = [own]
         if self._state.runtime.world > 1:
-            paddle.distributed.all_reduce(totals)
-        sums: list[float] = np.asarray(totals.numpy(), np.float64).tolist()
-        if not np.isfinite(sums[0]):
-            raise UserError(
-                f"the loss is {sums[0]} between updates {self._first_update + 1} and {self._state.update} "
-                f"(epoch {epoch}); no checkpoint was written since. "
-                "Lower Optimizer.lr.learning_rate, warm up, or give clip_norm"
-            )
-        return sums
+            ranks = []
+            paddle.distributed.all_gather(ranks, own)
+        return np.asarray(paddle.stack(ranks).numpy(), np.float64)

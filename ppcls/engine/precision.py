@@ -83,17 +83,27 @@ class AmpO1(FP32):
                 floor=settings.min_loss_scaling,
             )
 
+    def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
+        """Has the loss scale know the model."""
+        if self._scale is not None:
+            self._scale.watch(model)
+
     def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
         """Returns the images as they are where operators are cast anyway."""
         return image if training or self._eval_half else _in_float32(image)
 
     def forward(self) -> AbstractContextManager[Any]:
-        """Returns Paddle's automatic casting."""
+        """Returns Paddle's automatic casting, and has the loss scale know that a batch begins."""
+        if self._scale is not None:
+            self._scale.begin()
+        return self._casting()
+
+    def _casting(self) -> AbstractContextManager[Any]:
         return paddle.amp.auto_cast(enable=True, level=self.level, dtype=self.dtype)  # type: ignore[no-any-return]
 
     def evaluation(self) -> AbstractContextManager[Any]:
         """Returns automatic casting where ``use_fp16_test`` asks for it."""
-        return self.forward() if self._eval_half else nullcontext()
+        return self._casting() if self._eval_half else nullcontext()
 
     def backward(self, loss: paddle.Tensor) -> None:
         """Computes gradients of the scaled loss."""
@@ -128,6 +138,7 @@ class AmpO2(AmpO1):
 
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
         """Casts the model."""
+        super().prepare(model, optimizer)
         if optimizer is None:
             paddle.amp.decorate(models=model, level="O2", dtype=self.dtype)
         else:
@@ -141,7 +152,7 @@ class AmpO2(AmpO1):
 
     def evaluation(self) -> AbstractContextManager[Any]:
         """Returns automatic casting: the weights are in half precision anyway."""
-        return self.forward()
+        return self._casting()
 
 
 class RoundedBF16(FP32):

@@ -60,9 +60,20 @@ def build_linear(class_num: int, data_format: str, input_image_channel: int) -> 
     return nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * input_image_channel, class_num))
 
 
+class Names:
+    """An index of samples that are nowhere but in memory."""
+
+    def name(self, position: int) -> str:
+        return f"image {position}"
+
+    def where(self, position: int) -> str:
+        return f"line {position + 1}"
+
+
 class MemoryLoader:
     """A loader over samples that are a function of their position."""
 
+    index = Names()
     quarantine = None
 
     def release(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paddle
 import pytest
 from paddle import nn
 from small_net import Flat, MemoryLoader, assert_equal, content, make_state
@@ -17,7 +18,9 @@ from ppcls.engine import loop
 from ppcls.engine.checkpoint import Checkpoints, resume
 from ppcls.engine.evaluate import Result
 from ppcls.engine.loop import fit
+from ppcls.engine.loss_scale import LossScale, Scaling
 from ppcls.engine.phases import Phases
+from ppcls.engine.precision import FP32
 from ppcls.engine.state import TrainState
 from ppcls.errors import UserError
 from ppcls.report.record import EvalRecord, StepRecord
@@ -238,14 +241,50 @@ def test_a_run_that_diverges_ends_and_keeps_the_model_before(
     tmp_path: Path, make_config: Any, save_steps: int | None, print_batch_step: int
 ) -> None:
     state, notes = make_state(model=Flat(), loader=Diverging(size=50)), Notes()
-    settings = Global(epochs=3, print_batch_step=print_batch_step, save_steps=save_steps)
-    with pytest.raises(UserError, match=r"the loss is nan between updates \d+ and \d+ \(epoch 2\)"):
+    settings = Global(
+        epochs=3, print_batch_step=print_batch_step, save_steps=save_steps, output_dir=str(tmp_path)
+    )
+    with pytest.raises(UserError, match="the loss is not finite, nor are the weights") as error:
         fit(state, settings, Scores(0.1, 0.2), Checkpoints(tmp_path, make_config()), notes)
+    for text in (
+        "update 9 (epoch 2, batch 2)",
+        "learning rate 0.01111",
+        "last good checkpoint",
+        "step_0000000",
+    ):
+        assert text in str(error.value)
     assert all(np.isfinite(each.loss) for each in notes.steps)
     again = make_state(model=Flat(), loader=MemoryLoader(size=50))
     resume(again, tmp_path / "latest")
     assert again.update == (8 if save_steps else 7)
     assert all(np.isfinite(array).all() for array in content(again.model).values())
+
+
+class Skipping(FP32):
+    """Makes no update with a gradient that is not finite, as float16's loss scaling does."""
+
+    def __init__(self) -> None:
+        self._scale = LossScale(1024.0, dynamic=True)
+
+    def backward(self, loss: paddle.Tensor) -> None:
+        self._scale.scaled(loss).backward()
+
+    def step(self, optimizer: Any) -> None:
+        self._scale.step(optimizer)
+
+    def scaling(self) -> Scaling | None:
+        return self._scale.read()
+
+
+def test_a_run_goes_on_after_a_skipped_update_and_says_so(tmp_path: Path, make_config: Any) -> None:
+    state = make_state(model=Flat(), loader=Diverging(size=50), precision=Skipping())
+    notes, said = Notes(), list[str]()
+    notes.message = said.append  # type: ignore[method-assign]
+    settings = Global(epochs=3, print_batch_step=2, output_dir=str(tmp_path))
+    fit(state, settings, Scores(0.1, 0.2, 0.3), Checkpoints(tmp_path, make_config()), notes)
+    assert (state.epoch, state.update) == (3, 21)
+    assert all(np.isfinite(each.loss) for each in notes.steps)
+    assert said == ["update 9 skipped, for gradients were not finite; the loss scale is 512"]
 
 
 class Exploding(MemoryLoader):

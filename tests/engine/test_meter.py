@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import paddle
 import pytest
 from small_net import MemoryLoader, make_state
 
 from ppcls.data.batch import Batch
 from ppcls.engine import meter as module
+from ppcls.engine.bad_steps import BadSteps
 from ppcls.engine.meter import Meter
 from ppcls.engine.state import TrainState
 from ppcls.errors import UserError
@@ -32,6 +36,10 @@ def batch(valid: int) -> Batch:
     return Batch(paddle.zeros([8, 3, 4, 4]), paddle.zeros([8], "int64"), valid, 1.0, True)
 
 
+def watch(state: TrainState, limit: int = 20) -> BadSteps:
+    return BadSteps(state, limit, Path("nowhere"))
+
+
 def step(meter: Meter, state: TrainState, clock: Clock, sums: list[float], valid: int) -> None:
     """One update that waits 1 s for data and computes 3 s."""
     with meter.waiting():
@@ -44,7 +52,7 @@ def step(meter: Meter, state: TrainState, clock: Clock, sums: list[float], valid
 def test_a_record_says_what_happened_since_the_last(clock: Clock) -> None:
     state = make_state()
     state.update = 10
-    meter = Meter(state, epochs=3, updates_per_epoch=5)
+    meter = Meter(state, 3, 5, watch(state))
     step(meter, state, clock, [8.0, 4.0, 6.0], 8)
     step(meter, state, clock, [6.0, 1.0, 2.0], 2)
     record = meter.record(epoch=2, step=2)
@@ -67,32 +75,74 @@ def test_a_record_says_what_happened_since_the_last(clock: Clock) -> None:
 def test_without_metrics_there_is_the_loss(clock: Clock) -> None:
     state = make_state()
     state.metrics = None
-    meter = Meter(state, 1, 1)
+    meter = Meter(state, 1, 1, watch(state))
     step(meter, state, clock, [4.0], 2)
     assert meter.record(1, 1).metrics == {}
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
-def test_a_loss_that_is_not_finite_ends_the_run(clock: Clock, loss: float) -> None:
+def test_means_leave_out_batches_whose_loss_is_not_finite(clock: Clock, loss: float) -> None:
     state = make_state()
-    state.update = 4
-    meter = Meter(state, 3, 5)
-    step(meter, state, clock, [1.0, 0.0, 0.0], 8)
-    meter.check(2)
-    step(meter, state, clock, [loss, 0.0, 0.0], 8)
-    step(meter, state, clock, [1.0, 0.0, 0.0], 8)
-    message = (
-        r"the loss is -?(nan|inf) between updates 5 and 7 \(epoch 2\); no checkpoint was written since\."
-    )
-    with pytest.raises(UserError, match=message):
-        meter.check(2)
-    with pytest.raises(UserError, match=message):
-        meter.record(2, 3)
+    meter = Meter(state, 3, 5, watch(state))
+    step(meter, state, clock, [8.0, 4.0, 6.0], 8)
+    step(meter, state, clock, [loss, 8.0, 8.0], 8)
+    step(meter, state, clock, [1.0, 1.0, 2.0], 2)
+    record = meter.record(1, 3)
+    assert record.loss == pytest.approx(9 / 10)
+    assert record.metrics == {"top1": pytest.approx(5 / 10), "top2": pytest.approx(8 / 10)}
+    assert record.images_per_second == pytest.approx(18 / 12)
+
+
+def test_a_stretch_without_a_finite_loss_has_no_mean(clock: Clock) -> None:
+    state = make_state()
+    meter = Meter(state, 3, 5, watch(state))
+    step(meter, state, clock, [float("nan"), 8.0, 8.0], 8)
+    record = meter.record(1, 1)
+    assert np.isnan([record.loss, *record.metrics.values()]).all()
+    step(meter, state, clock, [4.0, 1.0, 1.0], 4)
+    assert meter.record(1, 2).loss == 1.0
+
+
+def test_a_look_in_between_changes_no_record(clock: Clock) -> None:
+    records = []
+    for looks in (False, True):
+        state = make_state()
+        meter = Meter(state, 3, 5, watch(state))
+        for sums in ([8.0, 4.0, 6.0], [float("nan"), 0.0, 0.0], [2.0, 1.0, 2.0]):
+            step(meter, state, clock, sums, 8)
+            if looks:
+                meter.check(1)
+        records.append(meter.record(1, 3))
+    assert records[0] == records[1]
+
+
+def test_too_many_bad_updates_end_the_run(clock: Clock) -> None:
+    state = make_state()
+    meter = Meter(state, 3, 5, watch(state, limit=1))
+    step(meter, state, clock, [float("nan"), 0.0, 0.0], 8)
+    meter.check(1)
+    step(meter, state, clock, [float("nan"), 0.0, 0.0], 8)
+    with pytest.raises(
+        UserError, match=r"update 2: 2 updates in a row .* began with update 1 \(epoch 1, batch 1\)"
+    ):
+        meter.check(1)
+
+
+def test_many_batches_between_two_looks_keep_few_tensors(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BLOCK", 4)
+    state = make_state()
+    meter = Meter(state, 1, 1, watch(state))
+    for number in range(11):
+        step(meter, state, clock, [float(number), 1.0, 1.0], 1)
+        assert len(meter._sums) < 4
+    assert meter.record(1, 11).loss == pytest.approx(5.0)
 
 
 def test_adding_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     state = make_state()
-    meter = Meter(state, 1, 1)
+    meter = Meter(state, 1, 1, watch(state))
 
     def refuse(*_arguments: object) -> None:
         raise AssertionError("the host read the device")

@@ -214,7 +214,7 @@ def test_which_precision_a_gpu_gets() -> None:
 class ScaledOnCpu(AmpO1):
     """O1 with a loss scale, as on a GPU, but in float32."""
 
-    def forward(self) -> Any:
+    def _casting(self) -> Any:
         return FP32().forward()
 
 
@@ -263,6 +263,37 @@ def hold_a_skipped_step(state: TrainState, scale: float) -> None:
 def test_a_step_that_overflows_is_skipped_lowers_the_scale_and_counts() -> None:
     state = make_state(model=Flat(), loader=Poisoned(), precision=scaled(scale_loss=1024.0), decay=0.5)
     hold_a_skipped_step(state, 1024.0)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_skipped_update_leaves_no_trace_in_batch_norms_statistics(accumulate: int) -> None:
+    loader = Poisoned(size=48, accumulate=accumulate)
+    loader.step = 3 if accumulate == 2 else 1
+    state = make_state(loader=loader, precision=scaled(scale_loss=1024.0), decay=0.5)
+    batches = iter(state.loader)
+    for _ in range(accumulate):
+        train_step(state, next(batches))
+    before = content(state.model)
+    for _ in range(accumulate):
+        train_step(state, next(batches))
+    assert_equal(content(state.model), before)
+    for _ in range(accumulate):
+        train_step(state, next(batches))
+    after = content(state.model)
+    assert not np.array_equal(after["bn._mean"], before["bn._mean"])
+    assert all(np.isfinite(each).all() for each in after.values())
+    assert state.precision.state_dict()["scale"] == 512.0
+
+
+def test_another_model_prepared_before_is_forgotten() -> None:
+    """So a step is tried on a probe before the model is there."""
+    precision = scaled(scale_loss=1024.0)
+    precision.prepare(nn.Linear(1, 1), None)
+    with precision.forward():
+        pass
+    state = make_state(loader=Poisoned(), precision=precision)
+    train_epochs(state)
+    assert all(np.isfinite(each).all() for each in content(state.model).values())
 
 
 def test_a_fixed_scale_stays() -> None:
@@ -396,8 +427,9 @@ def test_an_optimizer_without_kernels_for_half_weights_is_refused_before_trainin
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_an_overflow_is_skipped_on_a_gpu(level: str) -> None:
-    state = on_gpu(level, "float16", model=Flat(), loader=Poisoned(), decay=0.5)
+@pytest.mark.parametrize("model", [Flat, Net])
+def test_an_overflow_is_skipped_on_a_gpu(level: str, model: type[nn.Layer]) -> None:
+    state = on_gpu(level, "float16", model=model(), loader=Poisoned(), decay=0.5)
     hold_a_skipped_step(state, 1024.0)
 
 
