@@ -88,6 +88,9 @@ def train(argv: Arguments = None) -> None:
         "--explain-data", action="store_true", help="show the data pipelines as they are built, and exit"
     )
     instead.add_argument(
+        "--dry-run", action="store_true", help="take a few steps, tell what the whole run will take, and exit"
+    )
+    instead.add_argument(
         "--profile",
         metavar="START:STOP",
         help="trace these steps (from 0, where the run starts or goes on), and tell where their time went",
@@ -96,6 +99,9 @@ def train(argv: Arguments = None) -> None:
     profiled = read_window(arguments.profile) if arguments.profile is not None else None
     config = read_config(arguments)
     if config is None:
+        return
+    if arguments.dry_run:
+        _dry_run(config)
         return
     output_dir = claim_output(Path(config.Global.output_dir))
     from ppcls import runtime
@@ -107,6 +113,19 @@ def train(argv: Arguments = None) -> None:
     from ppcls.engine.train import train as train_config
 
     train_config(config, run, output_dir, profiled)
+
+
+def _dry_run(config: Config) -> None:
+    """Tells what the run will take; one process of several does."""
+    _check_output(Path(config.Global.output_dir))
+    from ppcls import runtime
+
+    run = runtime.start(config.Global)
+    from ppcls.engine.dry_run import dry_run
+
+    text = dry_run(config, run)
+    if run.is_main:
+        _say(text)
 
 
 def _explain_data(config: Config, run: Runtime, picture: Path) -> None:
@@ -289,6 +308,20 @@ def claim_output(folder: Path) -> Path:
             f"{folder}: can't write to this output folder: {error.strerror}; set Global.output_dir"
         ) from None
     return folder
+
+
+def _check_output(folder: Path) -> None:
+    """Refuses an output folder that could not be made or written; makes nothing.
+
+    Raises:
+        UserError: It could not.
+    """
+    nearest = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        reason = "can't be written" if nearest.is_dir() else "is no folder"
+        raise UserError(
+            f"{folder}: can't write to this output folder: {nearest} {reason}; set Global.output_dir"
+        )
 
 
 @command

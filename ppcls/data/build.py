@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.config.dataset import Dataset
@@ -21,6 +22,8 @@ from ppcls.data.transforms import Op, plan_chain
 from ppcls.errors import UserError
 from ppcls.memory import pipeline_need
 from ppcls.runtime import Runtime
+
+_READ_AHEAD = 3  # batches that DALI's reader, and what feeds it, hold beside the finished ones
 
 
 def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bool) -> Loader:
@@ -111,6 +114,34 @@ def _quarantine(config: Config, dataset: Dataset, index: Index) -> Quarantine | 
             raise UserError(f"{lists[-1]}: no such list of bad images; `tools/dataset.py check` writes one")
     quarantine.recall(lists, dataset.transform_ops[0])
     return quarantine
+
+
+@dataclass(frozen=True)
+class Feeder:
+    """Who feeds a split.
+
+    Attributes:
+        by_dali: Whether DALI does; else paddle.io.
+        dali_can: Whether DALI does, or has a form of every transform on this device.
+        ahead: The most batches that may be made before they are asked for.
+    """
+
+    by_dali: bool
+    dali_can: bool
+    ahead: int
+
+
+def who_feeds(config: Config, split: Split, runtime: Runtime) -> Feeder:
+    """Returns who feeds a training split, without building it."""
+    settings = resolve(split.loader.dali, runtime)
+    if config.Global.use_dali:
+        return Feeder(True, True, settings.prefetch + _READ_AHEAD)
+    layout: Layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
+    try:
+        check_dali(plan_chain(split.dataset.transform_ops, layout), "", settings)
+    except UserError:
+        return Feeder(False, False, 2 * split.loader.num_workers)
+    return Feeder(False, True, 2 * split.loader.num_workers)  # so much paddle.io asks of its workers
 
 
 def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:

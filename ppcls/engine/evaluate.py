@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import paddle
 from paddle import nn
 
 from ppcls.config.schema import Config
-from ppcls.data.batch import Loader
+from ppcls.data.batch import Batch, Loader
 from ppcls.data.build import build_loader
 from ppcls.engine.precision import FP32
 from ppcls.errors import UserError
@@ -38,7 +39,12 @@ class Result:
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
 def evaluate(
-    model: nn.Layer, loader: Loader, criterion: Criterion, metrics: Metrics, precision: FP32, world: int
+    model: nn.Layer,
+    loader: Iterable[Batch],
+    criterion: Criterion,
+    metrics: Metrics,
+    precision: FP32,
+    world: int,
 ) -> Result:
     """Evaluates ``model`` on all that ``loader`` gives, once.
 

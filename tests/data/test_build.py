@@ -10,7 +10,7 @@ import pytest
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.transform import ImageState, Transform
-from ppcls.data.build import build_loader
+from ppcls.data.build import Feeder, build_loader, who_feeds
 from ppcls.data.sampler import InOrder
 from ppcls.errors import UserError
 from ppcls.registry import TRANSFORMS
@@ -102,3 +102,24 @@ def test_a_transform_that_the_loader_can_not_do(
         loader_of(config, training=split == "Train")
     path = f"DataLoader.{split}.dataset.transform_ops[2].Formless"
     assert str(raised.value).startswith(f"{path}: {text} no Formless; ")
+
+
+def test_who_feeds_a_split(config: Config) -> None:
+    split = config.DataLoader.Train
+    assert split is not None
+    assert who_feeds(config, split, Runtime()) == Feeder(by_dali=False, dali_can=True, ahead=2 * 4)
+    by_dali = config.model_copy(update={"Global": config.Global.model_copy(update={"use_dali": True})})
+    assert who_feeds(by_dali, split, Runtime()) == Feeder(by_dali=True, dali_can=True, ahead=4 + 3)
+
+
+def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
+    class Own(Transform):
+        def after(self, state: ImageState) -> ImageState:
+            return state
+
+    split = config.DataLoader.Train
+    assert split is not None
+    ops = split.dataset.transform_ops
+    dataset = split.dataset.model_copy(update={"transform_ops": (*ops[:2], Own(), *ops[2:])})
+    changed = split.model_copy(update={"dataset": dataset})
+    assert not who_feeds(config, changed, Runtime()).dali_can

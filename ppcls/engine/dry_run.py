@@ -1,0 +1,259 @@
+"""``--dry-run``: builds a run as training would, takes a few steps, and tells what the whole would take.
+
+Loader and step are measured together and each alone: a loader that works ahead fills its stock while a
+step alone runs, so it is timed from where that stock is used up, and the fed steps come after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import paddle
+
+from ppcls.config.schema import Config
+from ppcls.config.sections import Split
+from ppcls.config.transform import check_chain
+from ppcls.data.batch import Batch, Loader
+from ppcls.data.build import who_feeds
+from ppcls.data.dali_settings import resolve
+from ppcls.data.image_header import DecodeError, read_header
+from ppcls.data.index import read_index
+from ppcls.data.transforms import DecodeImage
+from ppcls.engine.advice import Feeding, advise
+from ppcls.engine.estimate import Measured, describe
+from ppcls.engine.evaluate import Evaluator, evaluate
+from ppcls.engine.peak import memory_explained, peak_memory
+from ppcls.engine.state import TrainState
+from ppcls.engine.step import train_step
+from ppcls.engine.train import Prepared, prepare
+from ppcls.runtime import Runtime
+
+STEPS = 3
+WARM_UP = 2  # steps that are not counted: the first ones build and tune
+_REFILL = 1  # steps after the loader was emptied
+_LOADER_SECONDS, _LOADER_BATCHES = 1.0, 3  # the least that the loader alone is timed for
+_PICTURES = 32  # looked at for their size
+
+
+def dry_run(config: Config, runtime: Runtime) -> str:
+    """Measures a run and writes none of its files.
+
+    Args:
+        config: The whole config.
+        runtime: Rank and device.
+
+    Returns:
+        Lines for people; the same on all ranks but for their own memory.
+
+    Raises:
+        UserError: Whatever training would end with: a bad image, too little memory, a wrong config.
+    """
+    with memory_explained(config, runtime):
+        run = prepare(config, runtime, Path(config.Global.output_dir))
+        try:
+            measured, batches = _measure(config, run)
+            lines = [
+                *run.notes,
+                f"dry run: {STEPS} steps after {WARM_UP} to warm up, {STEPS} more on one batch, "
+                f"{batches} batches of the loader alone"
+                + ("" if run.evaluator is None else ", and two batches of an evaluation"),
+                *_short_epochs(run.state),
+                *describe(measured),
+                f"memory        at most {peak_memory(runtime).describe()}",
+                *([run.measure()] if run.measure is not None else []),
+                f"change first  {advise(_feeding(config, runtime, measured))}",
+                *_left_behind(run.state),
+            ]
+        finally:
+            run.state.loader.release()
+            if run.evaluator is not None:
+                run.evaluator.release()
+    return "\n".join(lines) + "\n"
+
+
+def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
+    """Returns the figures, and how many batches the loader alone was timed for."""
+    state, split, settings = run.state, config.DataLoader.Train, config.Global
+    assert split is not None  # by prepare
+    done, order = state.epoch, state.loader.order
+    steps = (settings.epochs - done) * state.updates_per_epoch - state.updates_of_epoch
+    due = [
+        e % settings.eval_interval == 0 or e == settings.epochs for e in range(done + 1, settings.epochs + 1)
+    ]
+    state.network.train()
+    batches = _endless(state.loader)
+    last = _feed(state, batches, WARM_UP)
+    alone = _repeat(state, last, STEPS)
+    del last  # its memory is the next one's
+    loader, counted = _drain(state.runtime, batches, who_feeds(config, split, state.runtime).ahead)
+    _feed(state, batches, _REFILL)
+    images, fed, waited = _time_fed(state, batches)
+    rates = {"fed": fed, "waited": waited, "alone": alone}
+    slowest = dict(zip(rates, _over_ranks(state.runtime, "max", list(rates.values())), strict=True))
+    images, loader = _over_ranks(state.runtime, "sum", [images, loader])
+    evaluation = None
+    if run.evaluator is not None:
+        evaluation = _time_evaluation(state, run.evaluator, loader)
+        (evaluation,) = _over_ranks(state.runtime, "max", [evaluation])
+    measured = Measured(
+        **{name: seconds / STEPS for name, seconds in slowest.items()},
+        fed_images=images / STEPS,
+        alone_images=order.global_batch * order.accumulate,
+        loader=loader,
+        evaluation=evaluation,
+        steps=max(0, steps),
+        evaluations=sum(due),
+    )
+    return measured, counted
+
+
+def _endless(loader: Loader) -> Iterator[Batch]:
+    """Yields batches, epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def _updates(state: TrainState, steps: int) -> Iterator[bool]:
+    """Yields for each batch whether a step ends with it: alike on all ranks, wherever their loaders are."""
+    accumulate = state.loader.order.accumulate
+    for number in range(1, steps * accumulate + 1):
+        yield number % accumulate == 0
+
+
+def _feed(state: TrainState, batches: Iterator[Batch], steps: int) -> Batch:
+    """Takes steps, and returns the last batch."""
+    batch: Batch | None = None
+    for update in _updates(state, steps):
+        batch = replace(next(batches), update=update)
+        train_step(state, batch)
+    state.runtime.synchronize()
+    assert batch is not None
+    return batch
+
+
+def _time_fed(state: TrainState, batches: Iterator[Batch]) -> tuple[float, float, float]:
+    """Returns images, seconds, and seconds of waiting for data, of this rank's fed steps."""
+    images, waited, began = 0, 0.0, time.perf_counter()
+    for update in _updates(state, STEPS):
+        asked = time.perf_counter()
+        batch = replace(next(batches), update=update)
+        waited += time.perf_counter() - asked
+        train_step(state, batch)
+        images += batch.valid
+    state.runtime.synchronize()
+    return images, time.perf_counter() - began, waited
+
+
+def _repeat(state: TrainState, batch: Batch, steps: int) -> float:
+    """Returns the seconds of steps on one batch."""
+    began = time.perf_counter()
+    for update in _updates(state, steps):
+        train_step(state, replace(batch, update=update))
+    state.runtime.synchronize()
+    return time.perf_counter() - began
+
+
+def _drain(runtime: Runtime, batches: Iterator[Batch], stock: int) -> tuple[float, int]:
+    """Returns this rank's images a second of the loader alone, its stock not counted, and its batches."""
+    for _ in islice(batches, stock):
+        pass
+    runtime.synchronize()
+    images, counted, began = 0, 0, time.perf_counter()
+    while counted < _LOADER_BATCHES or time.perf_counter() - began < _LOADER_SECONDS:
+        images += next(batches).valid
+        counted += 1
+    runtime.synchronize()
+    return images / (time.perf_counter() - began), counted
+
+
+def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> float:
+    """Estimates a whole evaluation's seconds: its start with one batch, and one more for each of the rest.
+
+    The loader may have made that one ahead; so none is taken to be faster than the training loader's.
+    """
+    rest, batches = len(evaluator.loader) - 1, iter(evaluator.loader)
+    with state.ema.applied() if state.ema is not None else nullcontext():
+        start = _evaluate(state, evaluator, batches)
+        one = _evaluate(state, evaluator, batches) if rest else 0.0
+    return start + rest * max(one, evaluator.loader.order.global_batch / loader)
+
+
+def _evaluate(state: TrainState, evaluator: Evaluator, batches: Iterator[Batch]) -> float:
+    """Returns the seconds of evaluating one batch."""
+    began = time.perf_counter()
+    evaluate(
+        state.model,
+        islice(batches, 1),
+        evaluator.criterion,
+        evaluator.metrics,
+        evaluator.precision,
+        evaluator.world,
+    )
+    return time.perf_counter() - began
+
+
+def _over_ranks(runtime: Runtime, how: str, values: list[float]) -> list[float]:
+    """Returns the sum, or the largest, of each value over all ranks."""
+    if runtime.world == 1:
+        return values
+    each = paddle.to_tensor(values, dtype="float64")
+    reduce = paddle.distributed.ReduceOp
+    paddle.distributed.all_reduce(each, reduce.SUM if how == "sum" else reduce.MAX)
+    found: list[float] = np.asarray(each.numpy()).tolist()
+    return found
+
+
+def _feeding(config: Config, runtime: Runtime, measured: Measured) -> Feeding:
+    """Gathers what the advice is made from."""
+    split = config.DataLoader.Train
+    assert split is not None  # by prepare
+    feeder = who_feeds(config, split, runtime)
+    height, width = check_chain(split.dataset.transform_ops).size or (0, 0)
+    return Feeding(
+        loader=measured.loader,
+        step=measured.alone_images / measured.alone,
+        waiting=measured.waited / measured.fed,
+        by_dali=feeder.by_dali,
+        dali_can=feeder.dali_can,
+        on_gpu=runtime.device == "gpu",
+        cores=runtime.cores,
+        workers=split.loader.num_workers,
+        threads=resolve(split.loader.dali, runtime).threads,
+        dali=split.loader.dali,
+        picture=_picture(config, split),
+        kept=height * width,
+    )
+
+
+def _picture(config: Config, split: Split) -> float | None:
+    """Returns the mean pixels of some images as they are stored; None for arrays, or if none can be read."""
+    if not isinstance(split.dataset.transform_ops[0], DecodeImage):
+        return None
+    index = read_index(split.dataset, config.Arch.class_num)
+    pixels = []
+    for position in np.linspace(0, len(index) - 1, min(_PICTURES, len(index)), dtype=np.int64).tolist():
+        try:
+            header = read_header(index.read(position))
+        except DecodeError:  # skipped, or not come to
+            continue
+        pixels.append(header.height * header.width)
+    return float(np.mean(pixels)) if pixels else None
+
+
+def _short_epochs(state: TrainState) -> list[str]:
+    steps = state.updates_per_epoch
+    return [f"an epoch has {steps} steps: it was gone over more than once"] if steps < STEPS else []
+
+
+def _left_behind(state: TrainState) -> list[str]:
+    """Says what the dry run wrote: bad images' list, where the run goes on without them."""
+    quarantine = state.loader.quarantine
+    if quarantine is not None and (skipped := quarantine.listed):
+        return [f"{skipped} bad images skipped, listed in {quarantine.file}; nothing else was written"]
+    return ["nothing was written"]

@@ -1,0 +1,83 @@
+"""Which setting to change first, for measured facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.config.dali import Dali
+from ppcls.engine.advice import Feeding, advise
+
+SLOW = Feeding(
+    loader=500.0,
+    step=1000.0,
+    waiting=0.5,
+    by_dali=True,
+    dali_can=True,
+    on_gpu=True,
+    cores=16,
+    workers=4,
+    threads=16,
+    dali=Dali(),
+    picture=187_500.0,
+    kept=224 * 224,
+)
+
+
+def with_dali(**settings: Any) -> dict[str, Any]:
+    return {"dali": Dali(**settings)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"waiting": 0.05, "loader": 2000.0}, "nothing: the loader keeps up; alone it makes 2.00 times"),
+        ({"by_dali": False}, "set Global.use_dali=True"),
+        (
+            {"by_dali": False, "dali_can": False},
+            "raise DataLoader.Train.loader.num_workers from 4 to 16: the process has 16 cores",
+        ),
+        ({"by_dali": False, "dali_can": False, "workers": 16}, "give the process more CPU cores"),
+        ({"threads": 2}, "set DataLoader.Train.loader.dali.num_threads=auto: it is 2"),
+        (with_dali(prefetch_queue_depth=1), "set DataLoader.Train.loader.dali.prefetch_queue_depth=auto"),
+        (with_dali(exec_dynamic=False), "set DataLoader.Train.loader.dali.exec_dynamic=True"),
+        (with_dali(decode="whole"), "set DataLoader.Train.loader.dali.decode=auto"),
+        (with_dali(decode="whole", cache_size=100), "give the process more CPU cores"),
+        (with_dali(hw_decoder_load=0.2), "set DataLoader.Train.loader.dali.hw_decoder_load=auto: it is 0.2"),
+        (
+            with_dali(jpeg_fancy_upsampling=True),
+            "set DataLoader.Train.loader.dali.jpeg_fancy_upsampling=False",
+        ),
+        ({"picture": 12e6}, "store smaller images (DataLoader.Train.dataset): one has 12.0 million pixels"),
+        ({"picture": None}, "give the process more CPU cores"),
+        ({"on_gpu": False}, "set DataLoader.Train.loader.dali.jpeg_fast_idct=True"),
+        ({"on_gpu": False, **with_dali(jpeg_fast_idct=True)}, "give the process more CPU cores"),
+        (
+            {"on_gpu": False, **with_dali(hw_decoder_load=0.2)},
+            "set DataLoader.Train.loader.dali.jpeg_fast_idct",
+        ),
+    ],
+)
+def test_the_first_thing_to_change(changes: dict[str, Any], said: str) -> None:
+    assert advise(replace(SLOW, **changes)).startswith(said)
+
+
+def test_it_says_how_slow_the_loader_is() -> None:
+    assert advise(SLOW).endswith("(alone, the loader makes 0.50 times what the step takes)")
+
+
+@given(
+    waiting=st.floats(0.0, 1.0),
+    by_dali=st.booleans(),
+    dali_can=st.booleans(),
+    on_gpu=st.booleans(),
+    workers=st.integers(0, 32),
+    threads=st.integers(1, 32),
+    picture=st.none() | st.floats(1.0, 1e9),
+)
+def test_there_is_always_an_answer(**facts: Any) -> None:
+    assert advise(replace(SLOW, **facts))

@@ -1,0 +1,161 @@
+"""Dry runs: what they print, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_net import build_net
+from test_distributed import LINEAR, run
+from test_peak import Hungry
+from test_train_memory import train
+
+from ppcls import cli
+from ppcls.data.quarantine import BAD_IMAGES
+from ppcls.engine import dry_run as module
+from ppcls.registry import ARCHITECTURES
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURES._entries, "Small", build_net)
+    monkeypatch.setitem(ARCHITECTURES._entries, "Hungry", lambda class_num, *_, **__: Hungry(class_num, True))
+    monkeypatch.setattr(module, "_LOADER_SECONDS", 0.05)
+
+
+@pytest.fixture
+def make(make_yaml: Callable[..., Path]) -> Callable[..., Path]:
+    def make(output: str = "run", **changes: Any) -> Path:
+        return make_yaml(output, **{"Arch__name": "Small", **changes})
+
+    return make
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def figures(said: str) -> dict[str, str]:
+    """Returns the lines by their first words."""
+    names = ("speed", "data wait", "step alone", "loader alone", "whole run", "memory", "change first")
+    found = {name: line for line in said.splitlines() for name in names if line.startswith(name + " ")}
+    assert tuple(found) == names
+    return found
+
+
+@pytest.mark.parametrize("use_dali", [True, False], ids=["dali", "paddle.io"])
+def test_a_dry_run(
+    make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], use_dali: bool
+) -> None:
+    config = make(Global__use_dali=use_dali, Global__epochs=30, Global__eval_interval=4)
+    before = files(tmp_path)
+    assert cli.train(["-c", str(config), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    found = figures(said)
+    assert "dry run: 3 steps after 2 to warm up, 3 more on one batch, " in said
+    assert re.search(r" \(h:mm:ss\) for 120 steps and 8 evaluations of \d", found["whole run"])
+    assert re.search(r"at most this process \d+ MiB$", found["memory"])
+    assert said.endswith("nothing was written\n")
+    assert files(tmp_path) == before
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_starts_after_a_dry_run_and_is_estimated_to_its_end(
+    make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, rest = (
+        make(Global__epochs=1),
+        make("rest", Global__output_dir=str(tmp_path / "run"), Global__epochs=3),
+    )
+    assert cli.train(["-c", str(first), "--dry-run"]) == 0
+    assert cli.train(["-c", str(first)]) == 0
+    before = files(tmp_path)
+    capsys.readouterr()
+    go_on = ["-o", "Global.checkpoints=auto"]
+    assert cli.train(["-c", str(rest), "--dry-run", *go_on]) == 0
+    said = capsys.readouterr().out
+    assert "resumed" in said
+    assert " for 8 steps and 2 evaluations " in said
+    assert cli.train(["-c", str(first), "--dry-run", *go_on]) == 0
+    assert " 0:00:00 (h:mm:ss) for 0 steps and 0 evaluations " in capsys.readouterr().out
+    assert cli.train(["-c", str(rest), "--dry-run"]) == 1
+    assert "already holds a run" in capsys.readouterr().err
+    assert files(tmp_path) == before
+    assert cli.train(["-c", str(rest), *go_on]) == 0
+
+
+def test_epochs_of_less_than_three_steps(
+    make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make(DataLoader__Train__sampler__batch_size=20, Global__update_freq=4, EMA__decay=0.9)
+    assert cli.train(["-c", str(config), "--dry-run", "-o", "Global.eval_during_train=False"]) == 0
+    said = capsys.readouterr().out
+    assert "an epoch has 1 steps: it was gone over more than once\n" in said
+    assert "evaluation" not in said
+    figures(said)
+
+
+def spoil(images: Path, tmp_path: Path) -> dict[str, str]:
+    """Returns the change that puts a text among the training images."""
+    listing = tmp_path / "spoilt.txt"
+    listing.write_text((images / "train.txt").read_text() + "eval.txt 0\n")
+    return {"DataLoader__Train__dataset__cls_label_path": str(listing)}
+
+
+def test_a_bad_image(
+    make: Callable[..., Path], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make(**spoil(images, tmp_path))
+    assert cli.train(["-c", str(config), "--dry-run"]) == 1
+    assert re.search(
+        r"^error: .*eval\.txt \(.*, line 27\): not an image", capsys.readouterr().err, re.MULTILINE
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bad_image_that_is_skipped_is_listed_and_said(
+    make: Callable[..., Path], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make(**spoil(images, tmp_path), DataLoader__Train__dataset__on_error="skip")
+    assert cli.train(["-c", str(config), "--dry-run"]) == 0
+    listing = tmp_path / "run" / BAD_IMAGES
+    said = capsys.readouterr().out
+    assert said.endswith(f"1 bad images skipped, listed in {listing}; nothing else was written\n")
+    assert list((tmp_path / "run").iterdir()) == [listing]
+    assert cli.train(["-c", str(config)]) == 0
+
+
+def test_too_little_memory(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.train(["-c", str(make(Arch__name="Hungry")), "--dry-run"]) == 1
+    assert "error: out of memory: 134217728 MiB more could not be had" in capsys.readouterr().err
+
+
+def test_an_output_folder_that_cannot_be(
+    make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").write_text("a file")
+    config = make("other", Global__output_dir=str(tmp_path / "run" / "deep"))
+    assert cli.train(["-c", str(config), "--dry-run"]) == 1
+    assert f"can't write to this output folder: {tmp_path}/run is no folder" in capsys.readouterr().err
+
+
+def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    config = make_yaml(Arch__name="Linear", DataLoader__Train__sampler__batch_size=4, Global__update_freq=2)
+    run(LINEAR, "-c", str(config), "--dry-run", ranks=2, logs=tmp_path / "log")
+    found = figures((tmp_path / "log" / "workerlog.0").read_text())
+    assert " for 4 steps and 2 evaluations " in found["whole run"]
+    assert "change first" not in (tmp_path / "log" / "workerlog.1").read_text()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.gpu
+def test_a_gpu_tells_its_memory(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    done = train(make_yaml(), "Global.epochs=2", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    found = figures(done.stdout)
+    assert re.search(r"at most Paddle \d+ MiB of GPU memory, \d+ of it in tensors; ", found["memory"])
+    assert "\nGPU memory in use: Paddle " in done.stdout
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,44 @@
+"""From a dry run's figures to the whole run's time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ppcls.engine.estimate import Measured, describe
+
+FOUND = Measured(
+    fed=0.5,
+    waited=0.05,
+    fed_images=256,
+    alone=0.4,
+    alone_images=256,
+    loader=1000.0,
+    evaluation=12.0,
+    steps=1000,
+    evaluations=4,
+)
+
+
+def test_steps_and_evaluations_add_up() -> None:
+    assert FOUND.seconds == pytest.approx(1000 * 0.5 + 4 * 12)
+    assert replace(FOUND, evaluation=None, evaluations=0).seconds == pytest.approx(500)
+    assert replace(FOUND, steps=0, evaluations=0).seconds == 0
+
+
+def test_a_stock_of_batches_does_not_hide_a_slow_loader() -> None:
+    assert replace(FOUND, loader=128.0).seconds == pytest.approx(1000 * 2.0 + 4 * 12)
+
+
+def test_lines() -> None:
+    assert describe(FOUND) == [
+        "speed         512 img/s, fed by the loader: 500.0 ms a step of 256 images",
+        "data wait     10% of a step",
+        "step alone    640 img/s, on one batch again and again",
+        "loader alone  1000 img/s",
+        "whole run     0:09:08 (h:mm:ss) for 1000 steps and 4 evaluations of 12.0 s; checkpoints not counted",
+    ]
+    assert describe(replace(FOUND, evaluation=None, evaluations=0))[-1] == (
+        "whole run     0:08:20 (h:mm:ss) for 1000 steps; checkpoints not counted"
+    )
