@@ -23,7 +23,7 @@ from ppcls.data.batch import Batch, Loader
 from ppcls.data.build import who_feeds
 from ppcls.data.dali_settings import resolve
 from ppcls.data.image_header import DecodeError, read_header
-from ppcls.data.index import read_index
+from ppcls.data.index import Index
 from ppcls.data.transforms import DecodeImage
 from ppcls.engine.advice import Feeding, advise
 from ppcls.engine.estimate import Measured, describe
@@ -67,7 +67,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
                 *describe(measured),
                 f"memory        at most {peak_memory(runtime).describe()}",
                 *([run.measure()] if run.measure is not None else []),
-                f"change first  {advise(_feeding(config, runtime, measured))}",
+                f"change first  {advise(_feeding(config, run.state, measured))}",
                 *_left_behind(run.state),
             ]
         finally:
@@ -209,10 +209,11 @@ def _over_ranks(runtime: Runtime, how: str, values: list[float]) -> list[float]:
     return found
 
 
-def _feeding(config: Config, runtime: Runtime, measured: Measured) -> Feeding:
+def _feeding(config: Config, state: TrainState, measured: Measured) -> Feeding:
     """Gathers what the advice is made from."""
     split = config.DataLoader.Train
     assert split is not None  # by prepare
+    runtime = state.runtime
     feeder = who_feeds(config, split, runtime)
     height, width = check_chain(split.dataset.transform_ops).size or (0, 0)
     return Feeding(
@@ -226,16 +227,15 @@ def _feeding(config: Config, runtime: Runtime, measured: Measured) -> Feeding:
         workers=split.loader.num_workers,
         threads=resolve(split.loader.dali, runtime).threads,
         dali=split.loader.dali,
-        picture=_picture(config, split),
+        picture=_picture(split, state.loader.index),
         kept=height * width,
     )
 
 
-def _picture(config: Config, split: Split) -> float | None:
+def _picture(split: Split, index: Index) -> float | None:
     """Returns the mean pixels of some images as they are stored; None for arrays, or if none can be read."""
     if not isinstance(split.dataset.transform_ops[0], DecodeImage):
         return None
-    index = read_index(split.dataset, config.Arch.class_num)
     pixels = []
     for position in np.linspace(0, len(index) - 1, min(_PICTURES, len(index)), dtype=np.int64).tolist():
         try:

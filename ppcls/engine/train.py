@@ -73,7 +73,6 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
         if folder is not None:
             notes += resume(state, folder)
     agree(config, runtime, _indexes(state, evaluator))
-    notes += tell_unshared(runtime, output_dir)
     state.connect(config.Global)
     measure = _watch_memory(config, runtime, notes)
     return Prepared(state, evaluator, checkpoints, folder, classes, tuple(notes), measure)
@@ -116,7 +115,7 @@ def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window 
         if run.measure is not None:
             reporter = Reporters([reporter, MemoryUse(run.measure, run.evaluator is not None, reporter)])
     try:
-        for note in run.notes:
+        for note in [*run.notes, *tell_unshared(runtime, output_dir)]:
             reporter.message(note)
         fit(state, config.Global, run.evaluator, run.checkpoints, reporter, phases)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")

@@ -113,13 +113,9 @@ def test_who_feeds_a_split(config: Config) -> None:
 
 
 def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
-    class Own(Transform):
-        def after(self, state: ImageState) -> ImageState:
-            return state
-
     split = config.DataLoader.Train
     assert split is not None
     ops = split.dataset.transform_ops
-    dataset = split.dataset.model_copy(update={"transform_ops": (*ops[:2], Own(), *ops[2:])})
+    dataset = split.dataset.model_copy(update={"transform_ops": (*ops[:2], Formless(), *ops[2:])})
     changed = split.model_copy(update={"dataset": dataset})
     assert not who_feeds(config, changed, Runtime()).dali_can
