@@ -20,6 +20,7 @@ from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.decisions import Decided, Draws, Sides, decide
 from ppcls.data.fuse import fuse
 from ppcls.data.supported import check_dali, check_numpy
+from ppcls.data.transforms import Op
 from ppcls.data.transforms.basic import need_8_bit, need_hwc
 from ppcls.data.transforms.fields import chosen
 from ppcls.registry import TRANSFORMS
@@ -45,22 +46,27 @@ def example() -> tuple[type[Transform], list[test_parity.Case]]:
     return names[name], own
 
 
+def planned(case: test_parity.Case) -> tuple[Op, ...]:
+    return test_parity.plan(case.chain)
+
+
 def test_it_is_short() -> None:
     assert len([line for line in CODE.splitlines() if line.strip()]) < 40
 
 
 def test_both_backends_agree(example: Any, photos: dict[str, Path]) -> None:
     spec, cases = example
+    together = test_parity.together(map(planned, cases), photos, "cpu")
     for case in cases:
         assert {each.kind for each in case.chain} == {"DecodeImage", spec.__name__}
-        test_parity.compare(case, test_parity.plan(case.chain), photos)
+        test_parity.compare(case, together.images(planned(case)), photos)
 
 
 @pytest.mark.gpu
 def test_a_gpu_agrees(example: Any, photos: dict[str, Path]) -> None:
+    together = test_parity.together(map(planned, example[1]), photos, "gpu")
     for case in example[1]:
-        for _, difference in test_parity.differences(case, test_parity.plan(case.chain), photos, "gpu"):
-            assert difference.mean() < 2.5
+        test_parity.compare_as_wholes(case, together.images(planned(case)), photos)
 
 
 def test_it_does_something(example: Any, photos: dict[str, Path]) -> None:

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from test_loaders import MAKERS, Make, check_against_reference, take
-from test_parity import plan, run_dali
+from test_parity import plan
+from together import Together, chain_branch
 
 from ppcls.config.transform import check_chain
 from ppcls.data.bad_images import BadImageError
 from ppcls.data.dali_headers import admit
+from ppcls.data.dali_ops import Place
 from ppcls.data.draws import uniforms
 from ppcls.data.file_index import read_folder
 from ppcls.data.image_header import DecodeError
@@ -28,6 +30,7 @@ from ppcls.data.sampler import InOrder
 from ppcls.data.transforms import (
     CropImage,
     NormalizeImage,
+    Op,
     RandCropImage,
     RandFlipImage,
     count_draws,
@@ -119,17 +122,30 @@ CHAINS = [
 ]
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def saved_three(spec: DecodeNumpy) -> list[bytes]:
+    return [saved(array(spec, *sides)) for sides in ((30, 40), (41, 33), (64, 64))]
+
+
+def draws_for(ops: tuple[Op, ...]) -> NDArray[np.float32]:
+    return uniforms(3, 0, np.arange(3), count_draws(ops))
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def made(request: pytest.FixtureRequest) -> Together:
+    place, chains = Place(request.param, 2), map(plan, CHAINS)
+    return Together(
+        {ops: chain_branch(ops, saved_three(ops[0].spec), draws_for(ops), place) for ops in chains},
+        request.param,
+    )
+
+
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(spec.kind for spec in chain))
-def test_dali_does_the_same(chain: tuple[Any, ...], device: Any) -> None:
+def test_dali_does_the_same(chain: tuple[Any, ...], made: Together) -> None:
     ops = plan(chain)
-    encoded = [saved(array(chain[0], *sides)) for sides in ((30, 40), (41, 33), (64, 64))]
-    draws = uniforms(3, 0, np.arange(3), count_draws(ops))
-    images = run_dali(ops, encoded, draws, device, callbacks=True, decoder=chain[0])
-    for file, numbers, found in zip(encoded, draws, images, strict=True):
+    for file, numbers, found in zip(saved_three(chain[0]), draws_for(ops), made.images(ops), strict=True):
         expected = run(ops, file, numbers)
         assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, atol=1e-5 if device == "cpu" else 0.03)
+        np.testing.assert_allclose(found, expected, atol=1e-5 if made.device == "cpu" else 0.03)
 
 
 def test_chains() -> None:

@@ -65,7 +65,7 @@ def decode_by_dali(spec: DecodeImage, files: list[bytes], device: Device) -> lis
         node = fn.external_source(lambda: encoded, batch=True)
         decoder.set_outputs(lower_chain([Op(spec, 0)], node, (), Place(device)))
     encoded, *peeked = reader.run()
-    sides = admit(spec, encoded, *peeked, on_gpu=False)
+    sides = admit(spec, encoded, *peeked, on_gpu=device == "gpu")
     (images,) = decoder.run()
     found = [np.array(each) for each in (images.as_cpu() if device == "gpu" else images)]
     assert [list(image.shape[:2]) for image in found] == sides.tolist()
@@ -117,8 +117,10 @@ def test_dali_refuses_the_same(kind: str, zoo: dict[str, bytes]) -> None:
 def test_a_gpu_decodes_the_same(kind: str, zoo: dict[str, bytes]) -> None:
     spec = SPECS[kind]
     level = 257 if spec.dtype == "uint16" else 1
-    for name, expected in split_zoo(spec, zoo)[0].items():
-        (found,) = decode_by_dali(spec, [zoo[name]], "gpu")
+    taken, _ = split_zoo(spec, zoo)
+    for (name, expected), found in zip(
+        taken.items(), decode_by_dali(spec, [zoo[name] for name in taken], "gpu"), strict=True
+    ):
         assert found.shape == expected.shape, name
         assert found.dtype == expected.dtype, name
         lossy = "jpeg" in name or "webp" in name  # the GPU decodes by other arithmetic
@@ -127,8 +129,9 @@ def test_a_gpu_decodes_the_same(kind: str, zoo: dict[str, bytes]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("kind", ["rgb", "two16", "five16"])
 def test_a_gpu_refuses_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+    """Of the kinds that a decoder of its own refuses: headers, which come first, are read by the CPU."""
     for name in split_zoo(SPECS[kind], zoo)[1]:
         with pytest.raises((DecodeError, RuntimeError)):
             decode_by_dali(SPECS[kind], [zoo[name]], "gpu")

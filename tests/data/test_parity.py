@@ -5,9 +5,8 @@ Differences are in grey levels of 255, normalized images taken back to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
+from together import Images, Together, chain_branch, expected
 
 from ppcls.config.transform import Transform
 from ppcls.data.dali_ops import Device, Place, lower_chain
 from ppcls.data.dali_ops.operators import nodes_between, operator_device, operator_name
-from ppcls.data.decisions import count_decisions, decide, decide_chain
+from ppcls.data.decisions import count_decisions, decide
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import Fused, fuse
 from ppcls.data.numpy_ops import run
@@ -40,8 +40,6 @@ from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, RandomG
 from ppcls.data.transforms.policies import AutoAugment, RandAugment, TrivialAugment
 from ppcls.registry import TRANSFORMS
 
-Images = list[NDArray[Any]]
-NO_DRAWS = np.zeros(0, np.float32)
 DECODE, NORMALIZE, TO_CHW, FLIP = DecodeImage(), NormalizeImage(), ToCHWImage(), RandFlipImage()
 
 
@@ -201,28 +199,6 @@ def plan(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
     return tuple(Op(spec, int(slot)) for spec, slot in zip(chain, slots, strict=False))
 
 
-def run_dali(
-    ops: tuple[Op, ...],
-    encoded: list[bytes],
-    draws: NDArray[np.float32],
-    device: Device,
-    callbacks: bool,
-    decoder: Transform = DECODE,
-) -> Images:
-    sides = np.array([run(plan((decoder,)), file, NO_DRAWS).shape[:2] for file in encoded])
-    decided = list(chain.from_iterable(decide_chain(ops, draws, sides)))
-    inputs = [[np.frombuffer(each, np.uint8) for each in encoded], *decided]
-    pipeline = Pipeline(
-        batch_size=len(encoded), num_threads=2, device_id=0 if device == "gpu" else None, exec_dynamic=True
-    )
-    with pipeline:
-        files, *nodes = fn.external_source(lambda: inputs, num_outputs=len(inputs), batch=True)
-        pipeline.set_outputs(lower_chain(ops, files, nodes, Place(device, 2, callbacks=callbacks)))
-    pipeline.build()
-    (images,) = pipeline.run()
-    return [np.array(each) for each in (images.as_cpu() if device == "gpu" else images)]
-
-
 def grey_levels(image: NDArray[Any], chain: tuple[Transform, ...]) -> NDArray[np.float64]:
     """Returns [H, W, C], normalization undone."""
     pixels = image.astype(np.float64)
@@ -273,29 +249,67 @@ def encode(photos: dict[str, Path]) -> list[bytes]:
     return [path.read_bytes() for path in photos.values()]
 
 
+def draws_for(ops: tuple[Op, ...], files: list[bytes]) -> NDArray[np.float32]:
+    return uniforms(5, 0, np.arange(len(files)), count_draws(ops))
+
+
+def together(
+    chains: Iterable[tuple[Op, ...]], photos: dict[str, Path], device: Device, callbacks: bool = True
+) -> Together:
+    """Takes the photographs through many chains."""
+    files, place = encode(photos), Place(device, 2, callbacks=callbacks)
+    return Together({ops: chain_branch(ops, files, draws_for(ops, files), place) for ops in chains}, device)
+
+
+def alone_and_fused(chains: Iterable[tuple[Transform, ...]]) -> Iterator[tuple[Op, ...]]:
+    for each in map(plan, chains):
+        yield each
+        yield fuse(each)
+
+
+@pytest.fixture(scope="module")
+def on_cpu(photos: dict[str, Path]) -> Together:
+    return together(alone_and_fused(case.chain for case in CASES), photos, "cpu")
+
+
+@pytest.fixture(scope="module")
+def by_own_operators(photos: dict[str, Path]) -> Together:
+    return together((plan(case.chain) for case in STOOD_IN), photos, "cpu", callbacks=False)
+
+
+@pytest.fixture(scope="module")
+def on_gpu(photos: dict[str, Path]) -> Together:
+    return together(alone_and_fused(case.chain for case in CASES), photos, "gpu")
+
+
 def differences(
-    case: Case, ops: tuple[Op, ...], photos: dict[str, Path], device: Device, callbacks: bool = True
+    case: Case, images: Images, photos: dict[str, Path]
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     """Yields each photograph's name and how far DALI's pixels are from numpy_ops's, [H, W, C]."""
-    encoded = encode(photos)
-    draws = uniforms(5, 0, np.arange(len(encoded)), count_draws(ops))
-    images = run_dali(ops, encoded, draws, device, callbacks)
-    for name, file, numbers, got in zip(photos, encoded, draws, images, strict=True):
-        expected = run(plan(case.chain), file, numbers)
-        assert got.shape == expected.shape, name
-        assert got.dtype == expected.dtype, name
-        yield name, np.abs(grey_levels(got, case.chain) - grey_levels(expected, case.chain))
+    ops, files = plan(case.chain), encode(photos)
+    for name, file, numbers, got in zip(photos, files, draws_for(ops, files), images, strict=True):
+        wanted = expected(ops, file, numbers)
+        assert got.shape == wanted.shape, name
+        assert got.dtype == wanted.dtype, name
+        yield name, np.abs(grey_levels(got, case.chain) - grey_levels(wanted, case.chain))
 
 
-def compare(case: Case, ops: tuple[Op, ...], photos: dict[str, Path], callbacks: bool = True) -> None:
-    for name, difference in differences(case, ops, photos, "cpu", callbacks):
+def compare(case: Case, images: Images, photos: dict[str, Path]) -> None:
+    for name, difference in differences(case, images, photos):
         # OpenCV and DALI round the product of ink and black differently
         check(difference, case.how, case.gain if name.startswith("cmyk") else 0.0)
 
 
+def compare_as_wholes(case: Case, images: Images, photos: dict[str, Path]) -> None:
+    """For a GPU, which decodes JPEG by other arithmetic."""
+    for name, difference in differences(case, images, photos):
+        # 2.03 seen, where chroma of a progressive JPEG is scaled up
+        assert difference.mean() < (12 if case.how == "augmented" else 2.5), name
+
+
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_dali_on_the_cpu(case: Case, photos: dict[str, Path]) -> None:
-    compare(case, plan(case.chain), photos)
+def test_dali_on_the_cpu(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+    compare(case, on_cpu.images(plan(case.chain)), photos)
 
 
 def calls_python(case: Case) -> bool:
@@ -308,29 +322,35 @@ def calls_python(case: Case) -> bool:
     return any(operator_name(each).startswith("python_function") for each in added)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if calls_python(case)], ids=name_of)
-def test_dali_on_the_cpu_by_its_own_operators(case: Case, photos: dict[str, Path]) -> None:
+STOOD_IN = [case for case in CASES if calls_python(case)]
+
+
+@pytest.mark.parametrize("case", STOOD_IN, ids=name_of)
+def test_dali_on_the_cpu_by_its_own_operators(
+    case: Case, by_own_operators: Together, photos: dict[str, Path]
+) -> None:
     """What a GPU does, as far as a CPU can show it."""
-    compare(case, plan(case.chain), photos, callbacks=False)
+    compare(case, by_own_operators.images(plan(case.chain)), photos)
 
 
 FUSED = [case for case in CASES if fuse(plan(case.chain)) != plan(case.chain)]
 
 
 @pytest.mark.parametrize("case", FUSED, ids=name_of)
-def test_dali_on_the_cpu_fused(case: Case, photos: dict[str, Path]) -> None:
-    compare(case, fuse(plan(case.chain)), photos)
+def test_dali_on_the_cpu_fused(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+    compare(case, on_cpu.images(fuse(plan(case.chain))), photos)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("fused", [False, True], ids=["alone", "fused"])
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_dali_on_a_gpu(case: Case, fused: bool, photos: dict[str, Path]) -> None:
-    """The GPU decodes JPEG by other arithmetic, so images are compared as wholes."""
-    ops = fuse(plan(case.chain)) if fused else plan(case.chain)
-    for name, difference in differences(case, ops, photos, "gpu"):
-        # 2.03 seen, where chroma of a progressive JPEG is scaled up
-        assert difference.mean() < (12 if case.how == "augmented" else 2.5), name
+def test_dali_on_a_gpu(case: Case, on_gpu: Together, photos: dict[str, Path]) -> None:
+    compare_as_wholes(case, on_gpu.images(plan(case.chain)), photos)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", FUSED, ids=name_of)
+def test_dali_on_a_gpu_fused(case: Case, on_gpu: Together, photos: dict[str, Path]) -> None:
+    compare_as_wholes(case, on_gpu.images(fuse(plan(case.chain))), photos)
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)

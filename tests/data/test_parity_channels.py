@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
 import numpy as np
 import pytest
-from test_parity import plan, run_dali
+from numpy.typing import NDArray
+from test_parity import alone_and_fused, plan
+from together import Together, chain_branch, expected
 from zoo import tiff
 
 from ppcls.config.transform import Transform
-from ppcls.data.dali_ops import Device
+from ppcls.data.dali_ops import Device, Place
 from ppcls.data.draws import uniforms
 from ppcls.data.fuse import fuse
-from ppcls.data.numpy_ops import run
 from ppcls.data.transforms import (
     CropImage,
     DecodeImage,
@@ -60,47 +65,70 @@ def chains(channels: int, dtype: str) -> list[tuple[Transform, ...]]:
     return [(decode, *chain) for chain in chosen]
 
 
-KINDS = [(1, "uint8"), (1, "uint16"), (2, "uint8"), (3, "uint16"), (4, "uint8"), (5, "uint16"), (17, "uint8")]
-CASES = [(kind, chain) for kind in KINDS for chain in chains(*kind)]
-NAMES = [f"{kind[0]}-{kind[1]}-{'+'.join(spec.kind for spec in chain[1:])}" for kind, chain in CASES]
+Kind = tuple[int, str]
+Make = Callable[[Kind, Device], Together]
+KINDS: list[Kind] = [
+    *((1, "uint8"), (1, "uint16"), (2, "uint8"), (3, "uint16"), (4, "uint8"), (5, "uint16"), (17, "uint8"))
+]
 
 
-def compare(
-    chain: tuple[Transform, ...], ops: tuple[Op, ...], kind: tuple[int, str], device: Device
-) -> float:
-    """Returns the largest difference in shares of the full range, inside the edges for Pillow's filter."""
-    encoded = photographs(*kind)
-    draws = uniforms(7, 0, np.arange(len(encoded)), count_draws(ops))
+def every_graph() -> Iterator[Any]:
+    """Yields each chain alone and, where that is another one, fused."""
+    for kind in KINDS:
+        for chain in chains(*kind):
+            name = f"{kind[0]}-{kind[1]}-{'+'.join(spec.kind for spec in chain[1:])}"
+            alone = plan(chain)
+            yield pytest.param(kind, chain, alone, id=f"{name}-alone")
+            if fuse(alone) != alone:
+                yield pytest.param(kind, chain, fuse(alone), id=f"{name}-fused")
+
+
+CASES = list(every_graph())
+
+
+def draws_for(ops: tuple[Op, ...]) -> NDArray[np.float32]:
+    return uniforms(7, 0, np.arange(len(SIDES)), count_draws(ops))
+
+
+@pytest.fixture(scope="module")
+def together() -> Make:
+    """All chains over the images of one kind, on a CPU or a GPU."""
+
+    @cache
+    def make(kind: Kind, device: Device) -> Together:
+        files, place = photographs(*kind), Place(device, 2)
+        graphs = alone_and_fused(chains(*kind))
+        return Together({ops: chain_branch(ops, files, draws_for(ops), place) for ops in graphs}, device)
+
+    return make
+
+
+def compare(kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], together: Together) -> None:
+    """Compares in shares of the full range, inside the edges for Pillow's filter."""
     full = float(np.iinfo(kind[1]).max)
-    largest = 0.0
-    images = run_dali(ops, encoded, draws, device, callbacks=True, decoder=chain[0])
-    for file, numbers, found in zip(encoded, draws, images, strict=True):
-        expected = run(plan(chain), file, numbers)
-        assert found.shape == expected.shape
-        assert found.dtype == expected.dtype
-        difference = np.abs(found.astype(np.float64) - expected)
+    resampled = any(isinstance(spec, (ResizeImage, RandCropImage)) for spec in chain)
+    for file, numbers, found in zip(photographs(*kind), draws_for(ops), together.images(ops), strict=True):
+        wanted = expected(plan(chain), file, numbers)
+        assert found.shape == wanted.shape
+        assert found.dtype == wanted.dtype
+        difference = np.abs(found.astype(np.float64) - wanted)
         if isinstance(chain[-1], ToCHWImage):
             difference = difference.transpose(1, 2, 0)
         normalize = next((spec for spec in chain if isinstance(spec, NormalizeImage)), None)
         difference *= 1 / full if normalize is None else np.array(normalize.std)
         if any(getattr(spec, "backend", "") == "pil" for spec in chain):
             difference = difference[4:-4, 4:-4]
-        largest = max(largest, difference.max())
-    return largest
+        assert difference.max() <= (1.01 / 255 if resampled else 1e-6)
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["alone", "fused"])
-@pytest.mark.parametrize(("kind", "chain"), CASES, ids=NAMES)
-def test_dali_on_the_cpu(kind: tuple[int, str], chain: tuple[Transform, ...], fused: bool) -> None:
-    ops = fuse(plan(chain)) if fused else plan(chain)
-    resampled = any(isinstance(spec, (ResizeImage, RandCropImage)) for spec in chain)
-    assert compare(chain, ops, kind, "cpu") <= (1.01 / 255 if resampled else 1e-6)
+@pytest.mark.parametrize(("kind", "chain", "ops"), CASES)
+def test_dali_on_the_cpu(
+    kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], together: Make
+) -> None:
+    compare(kind, chain, ops, together(kind, "cpu"))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("fused", [False, True], ids=["alone", "fused"])
-@pytest.mark.parametrize(("kind", "chain"), CASES, ids=NAMES)
-def test_dali_on_a_gpu(kind: tuple[int, str], chain: tuple[Transform, ...], fused: bool) -> None:
-    ops = fuse(plan(chain)) if fused else plan(chain)
-    resampled = any(isinstance(spec, (ResizeImage, RandCropImage)) for spec in chain)
-    assert compare(chain, ops, kind, "gpu") <= (1.01 / 255 if resampled else 1e-6)
+@pytest.mark.parametrize(("kind", "chain", "ops"), CASES)
+def test_dali_on_a_gpu(kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], together: Make) -> None:
+    compare(kind, chain, ops, together(kind, "gpu"))

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import fn
+from together import Branch, Images, Together
 
 from ppcls.config.transform import ImageState, Transform
-from ppcls.data.dali_ops import Device, Place, lower
+from ppcls.data.dali_ops import Device, Node, Place, lower
 from ppcls.data.decisions import decide
 from ppcls.data.draws import uniforms
 from ppcls.data.numpy_ops import apply
@@ -49,22 +50,6 @@ def pictures(dtype: str, channels: int) -> list[NDArray[Any]]:
     return [each.astype(dtype) for each in waves]
 
 
-def run_dali(
-    spec: Transform, images: list[NDArray[Any]], decided: tuple[NDArray[Any], ...], device: Device
-) -> list[NDArray[Any]]:
-    inputs = [images, *decided]
-    device_id = 0 if device == "gpu" else None
-    pipeline = Pipeline(batch_size=COUNT, num_threads=1, device_id=device_id, exec_dynamic=False)
-    with pipeline:
-        node, *nodes = fn.external_source(lambda: inputs, num_outputs=len(inputs), batch=True)
-        node = fn.reshape(node, layout="HWC")
-        place = Place(device, callbacks=False, decided=tuple(nodes))
-        pipeline.set_outputs(lower(spec, node.gpu() if device == "gpu" else node, place))
-    pipeline.build()
-    (made,) = pipeline.run()
-    return [np.array(each) for each in (made.as_cpu() if device == "gpu" else made)]
-
-
 def takes(spec: Transform, dtype: Any, channels: int) -> bool:
     floats = dtype.startswith("float")
     state = ImageState(encoded=False, dtype=dtype, normalized=floats, channels=channels, size=(41, 41))
@@ -79,10 +64,38 @@ DTYPES = ("uint8", "uint16", "float32", "float16")
 CASES = [case for case in product(SPECS, DTYPES, (1, 3, 6)) if takes(*case)]
 
 
-def compare(spec: Transform, dtype: str, channels: int, device: Device) -> None:
-    images = pictures(dtype, channels)
-    decided = decide(spec, uniforms(8, 0, np.arange(COUNT), spec.draws), np.full([COUNT, 2], 41))
-    for row, got in enumerate(run_dali(spec, images, decided, device)):
+Case = tuple[Transform, str, int]
+
+
+def decisions(spec: Transform) -> tuple[NDArray[Any], ...]:
+    return decide(spec, uniforms(8, 0, np.arange(COUNT), spec.draws), np.full([COUNT, 2], 41))
+
+
+def branch(case: Case, device: Device) -> Branch:
+    spec, dtype, channels = case
+
+    def lowered(node: Node, *decided: Node) -> Node:
+        node = fn.reshape(node, layout="HWC")
+        place = Place(device, callbacks=False, decided=decided)
+        return lower(spec, node.gpu() if device == "gpu" else node, place)
+
+    return Branch([pictures(dtype, channels), *decisions(spec)], lowered)
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> Together:
+    return Together({case: branch(case, "cpu") for case in CASES}, "cpu", exec_dynamic=False)
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> Together:
+    return Together({case: branch(case, "gpu") for case in CASES}, "gpu", exec_dynamic=False)
+
+
+def compare(case: Case, found: Images) -> None:
+    spec, dtype, channels = case
+    images, decided = pictures(dtype, channels), decisions(spec)
+    for row, got in enumerate(found):
         expected = apply(spec, images[row], tuple(each[row] for each in decided))
         assert got.shape == expected.shape
         assert got.dtype == expected.dtype == dtype
@@ -93,12 +106,18 @@ def compare(spec: Transform, dtype: str, channels: int, device: Device) -> None:
             assert difference.max() <= (0.13 if isinstance(spec, RandomRotation) else 2.01 / 255)
 
 
-@pytest.mark.parametrize(("spec", "dtype", "channels"), CASES)
-def test_on_the_cpu(spec: Transform, dtype: str, channels: int) -> None:
-    compare(spec, dtype, channels, "cpu")
+def name_of(case: Case) -> str:
+    spec, dtype, channels = case
+    options = spec.model_dump(exclude_defaults=True)
+    return "-".join([spec.kind, *map(str, options.values()), dtype, str(channels)]).replace(" ", "")
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_on_the_cpu(case: Case, on_cpu: Together) -> None:
+    compare(case, on_cpu.images(case))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("spec", "dtype", "channels"), CASES)
-def test_on_a_gpu(spec: Transform, dtype: str, channels: int) -> None:
-    compare(spec, dtype, channels, "gpu")
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_on_a_gpu(case: Case, on_gpu: Together) -> None:
+    compare(case, on_gpu.images(case))
