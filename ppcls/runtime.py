@@ -97,7 +97,8 @@ def start(settings: Global) -> Runtime:
     """Settles device, threads, processes and the GPU's memory, and imports Paddle.
 
     Raises:
-        UserError: A GPU is asked for and there is none that this Paddle can use; or its memory can't be
+        UserError: A GPU is asked for and there is none that this Paddle can use; the environment contradicts
+            ``deterministic``; or its memory can't be
             divided as config and environment say.
     """
     rank = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
@@ -105,6 +106,8 @@ def start(settings: Global) -> Runtime:
     here = int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
     cores = max(1, usable_cores() // here)
     threads = _set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
+    if settings.deterministic:
+        _set_deterministic()
     asked = read_asked(settings.gpu_memory_fraction, settings.use_dali, os.environ)
     card, budget = (None, None) if settings.device == "cpu" else _divide_memory(asked)
     _import_paddle()
@@ -141,6 +144,25 @@ def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:
     threads = wanted or cores
     os.environ["OMP_NUM_THREADS"] = str(threads)
     return threads
+
+
+def _set_deterministic() -> None:
+    """Has Paddle, cuDNN, cuBLAS and MKL compute the same bits in each run, by what they read at import.
+
+    Raises:
+        UserError: The environment asks for a search that goes by time.
+    """
+    if os.environ.get("FLAGS_cudnn_exhaustive_search", "0").lower() not in ("0", "false", ""):  # noqa: SIM112
+        raise UserError(
+            "FLAGS_cudnn_exhaustive_search chooses convolutions by their time, so runs differ, and "
+            "Global.deterministic is True; unset one of them"
+        )
+    os.environ |= {
+        "FLAGS_cudnn_deterministic": "1",
+        "FLAGS_embedding_deterministic": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO"),
+    }
 
 
 def _divide_memory(asked: Asked) -> tuple[Card | None, Budget | None]:

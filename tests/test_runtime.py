@@ -228,3 +228,34 @@ def test_asking_for_a_gpu_in_vain_is_one_message(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert re.search(r"^error: Global\.device is gpu, but .*; (install|set) ", done.stderr, re.MULTILINE)
     assert "Traceback" not in done.stderr
+
+
+def test_a_deterministic_run_settles_it_before_paddles_import() -> None:
+    """A finder that sees Paddle being imported shows what it will read."""
+    code = """
+import importlib.abc, os, sys
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "paddle":
+            sys.meta_path.remove(self)
+            for key in ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic",
+                        "CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR"):
+                print(key, os.environ.get(key))
+sys.meta_path.insert(0, Watch())
+from ppcls import runtime
+from ppcls.config.sections import Global
+runtime.start(Global(device="cpu", deterministic=True))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines() == [
+        "FLAGS_cudnn_deterministic 1",
+        "FLAGS_embedding_deterministic 1",
+        "CUBLAS_WORKSPACE_CONFIG :4096:8",
+        "MKL_CBWR AUTO",
+    ]
+
+
+def test_a_deterministic_run_does_not_search_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGS_cudnn_exhaustive_search", "1")
+    with pytest.raises(UserError, match="FLAGS_cudnn_exhaustive_search chooses convolutions by their time"):
+        runtime.start(Global(device="cpu", deterministic=True))

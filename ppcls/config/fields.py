@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import reprlib
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import (
     BaseModel,
@@ -78,6 +79,7 @@ class Section(BaseModel):
     """A part of the config: frozen, refuses keys that it does not know, reports all errors at once."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that other trainers know, and what to write here
 
     @model_validator(mode="wrap")
     @classmethod
@@ -86,9 +88,7 @@ class Section(BaseModel):
         if isinstance(data, dict):
             known = {key: value for key, value in data.items() if key in cls.model_fields}
             problems = [
-                problem(f"unknown key{nearest(str(key), list(cls.model_fields))}", str(key))
-                for key in data
-                if key not in known
+                problem(f"unknown key{cls._instead(str(key))}", str(key)) for key in data if key not in known
             ]
         try:
             section = handler(known)
@@ -101,6 +101,11 @@ class Section(BaseModel):
         if problems:
             raise ValidationError.from_exception_data(cls.__name__, problems)
         return section
+
+    @classmethod
+    def _instead(cls, key: str) -> str:
+        known = cls.elsewhere.get(key)
+        return f"; {known}" if known else nearest(key, list(cls.model_fields))
 
 
 class Spec(Section):

@@ -33,6 +33,7 @@ class OptimizerSpec(Spec):
         one_dim_param_no_weight_decay: One-dimensional parameters (biases, norms) do not decay.
         clip_norm: Scales all gradients so that their global L2 norm is at most this.
         clip_value: Cuts every element of the gradients to ``[-clip_value, clip_value]``.
+        multi_precision: As in PaddleClas's files; float32 master weights are kept under AMP.level O2, always.
     """
 
     lr: Annotated[Schedule, Tagged(SCHEDULES)]
@@ -40,6 +41,7 @@ class OptimizerSpec(Spec):
     one_dim_param_no_weight_decay: bool = False
     clip_norm: Positive | None = None
     clip_value: Positive | None = None
+    multi_precision: bool | None = None
 
     @model_validator(mode="after")
     def _one_clip(self) -> Self:

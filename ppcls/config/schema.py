@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar
 
 from pydantic import ValidationError, model_validator
 from pydantic_core import InitErrorDetails
@@ -21,6 +21,7 @@ from ppcls.registry import OPTIMIZERS
 class Config(Section):
     """One training run."""
 
+    elsewhere: ClassVar[Mapping[str, str]] = {"AMP_BF16": "write AMP with dtype: bfloat16"}
     Global: sections.Global = sections.Global()
     Arch: sections.Arch
     AMP: sections.AMP | None = None
@@ -60,6 +61,18 @@ def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:
         yield problem(
             "float16 needs a GPU, and Global.device is cpu; use bfloat16, or train on a GPU", "AMP", "dtype"
         )
+    if amp is None or not amp.use_amp:
+        return
+    if amp.dtype == "float16" and amp.use_dynamic_loss_scaling and amp.scale_loss < amp.min_loss_scaling:
+        yield problem(
+            f"expected at least AMP.min_loss_scaling ({amp.min_loss_scaling:g}), got {amp.scale_loss:g}",
+            *("AMP", "scale_loss"),
+        )
+    if amp.level == "O2" and config.Optimizer.multi_precision is False:
+        yield problem(
+            "expected True: AMP.level O2 keeps float32 master weights, or small updates would be lost",
+            *("Optimizer", "multi_precision"),
+        )
 
 
 def _metric_problems(config: Config) -> Iterator[InitErrorDetails]:
@@ -81,6 +94,12 @@ def _metric_problems(config: Config) -> Iterator[InitErrorDetails]:
 
 
 def _image_problems(config: Config) -> Iterator[InitErrorDetails]:
+    if config.Global.image_channel not in (None, config.Arch.input_image_channel):
+        yield problem(
+            f"expected Arch.input_image_channel ({config.Arch.input_image_channel}), "
+            f"got {config.Global.image_channel}; remove it",
+            *("Global", "image_channel"),
+        )
     chains: list[tuple[tuple[str, ...], tuple[Transform, ...]]] = [
         (("DataLoader", name, "dataset", "transform_ops"), split.dataset.transform_ops)
         for name in ("Train", "Eval")

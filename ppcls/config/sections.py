@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
@@ -23,6 +24,9 @@ class Global(Section):
     device: Literal["auto", "gpu", "cpu"] = Field("auto", description="auto takes a GPU where there is one")
     seed: Annotated[int, Bound(ge=0, lt=2**32)] = Field(
         0, description="of weights, order and every random transform"
+    )
+    deterministic: bool = Field(
+        False, description="the same bits in each run on the same machine; slower on a GPU"
     )
     epochs: Count = 120
     cpu_threads: Count | None = Field(
@@ -73,6 +77,9 @@ class Global(Section):
         description="for models whose forward leaves out some of their parameters, with several processes; "
         "costs time",
     )
+    image_channel: Count | None = Field(
+        None, description="Arch.input_image_channel again, where PaddleClas's files have their anchor"
+    )
     image_shape: tuple[Count, Count, Count] = Field(
         (3, 224, 224), description="[channels, height, width] of the exported model's input"
     )
@@ -83,6 +90,19 @@ class Global(Section):
 class AMP(Section):
     """Mixed precision."""
 
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "init_loss_scaling": "scale_loss is the first scale",
+        "use_pure_fp16": "write level: O2",
+        "use_pure_bf16": "write level: O2 and dtype: bfloat16",
+        "master_weight": "level O2 always keeps float32 master weights",
+        "multi_precision": "level O2 always keeps float32 master weights",
+        "custom_white_list": "which operators are cast is Paddle's own choice",
+        "custom_black_list": "which operators are cast is Paddle's own choice",
+        "incr_every_n_steps": "the scale doubles after 2,000 updates without an overflow",
+        "decr_every_n_nan_or_inf": "the scale halves at each overflow",
+        "incr_ratio": "the scale doubles after 2,000 updates without an overflow",
+        "decr_ratio": "the scale halves at each overflow",
+    }
     use_amp: bool = True
     level: Literal["O1", "O2"] = Field("O1", description="O1 casts operators, O2 also keeps weights in half")
     dtype: Literal["float16", "bfloat16"] = "float16"
@@ -92,6 +112,9 @@ class AMP(Section):
     )
     min_loss_scaling: Annotated[float, Bound(ge=1)] = Field(
         1.0, description="a loss scale that would fall below this ends the run"
+    )
+    use_promote: bool = Field(
+        True, description="under O2, an operator with a float32 operand computes in float32"
     )
     use_fp16_test: bool = Field(False, description="evaluate in mixed precision too (O2 always does)")
 

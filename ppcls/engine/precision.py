@@ -73,7 +73,7 @@ class AmpO1(FP32):
     def __init__(self, settings: AMP) -> None:
         self.dtype: Half = settings.dtype
         self.name = f"AMP {self.level} {self.dtype}"
-        self._eval_half = settings.use_fp16_test
+        self._eval_half, self._promote = settings.use_fp16_test, settings.use_promote
         # bfloat16 has float32's range, so its loss needs no scale.
         self._scale: LossScale | None = None
         if settings.dtype == "float16":
@@ -89,8 +89,8 @@ class AmpO1(FP32):
             self._scale.watch(model)
 
     def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
-        """Returns the images as they are where operators are cast anyway."""
-        return image if training or self._eval_half else _in_float32(image)
+        """Returns the images as they are where operators are cast anyway; but float16 is not bfloat16."""
+        return image if self._casts(image) and (training or self._eval_half) else _in_float32(image)
 
     def forward(self) -> AbstractContextManager[Any]:
         """Returns Paddle's automatic casting, and has the loss scale know that a batch begins."""
@@ -98,8 +98,13 @@ class AmpO1(FP32):
             self._scale.begin()
         return self._casting()
 
+    def _casts(self, image: paddle.Tensor) -> bool:
+        return self.dtype == "float16" or image.dtype != paddle.float16
+
     def _casting(self) -> AbstractContextManager[Any]:
-        return paddle.amp.auto_cast(enable=True, level=self.level, dtype=self.dtype)  # type: ignore[no-any-return]
+        return paddle.amp.auto_cast(  # type: ignore[no-any-return]
+            enable=True, level=self.level, dtype=self.dtype, use_promote=self._promote
+        )
 
     def evaluation(self) -> AbstractContextManager[Any]:
         """Returns automatic casting where ``use_fp16_test`` asks for it."""
@@ -147,8 +152,8 @@ class AmpO2(AmpO1):
             )
 
     def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
-        """Returns the images as they are: all operators are cast."""
-        return image
+        """Returns the images as they are: all operators are cast; but float16 is not bfloat16."""
+        return image if self._casts(image) else _in_float32(image)
 
     def evaluation(self) -> AbstractContextManager[Any]:
         """Returns automatic casting: the weights are in half precision anyway."""

@@ -62,6 +62,18 @@ def test_the_config_of_these_tests_is_right() -> None:
     ("override", "text"),
     [
         ("Global.use_dalli=True", "Global.use_dalli: unknown key; did you mean 'use_dali'?"),
+        ("AMP_BF16.level=O1", "AMP_BF16: unknown key; write AMP with dtype: bfloat16"),
+        ("AMP.use_pure_fp16=True", "AMP.use_pure_fp16: unknown key; write level: O2"),
+        ("AMP.init_loss_scaling=8", "AMP.init_loss_scaling: unknown key; scale_loss is the first scale"),
+        ("AMP.min_loss_scale=8", "AMP.min_loss_scale: unknown key; did you mean 'min_loss_scaling'?"),
+        ("AMP.min_loss_scaling=0.5", "AMP.min_loss_scaling: expected a number >= 1, got 0.5"),
+        ("AMP.level=O3", "AMP.level: expected 'O1' or 'O2', got 'O3'"),
+        ("AMP.dtype=fp16", "AMP.dtype: expected 'float16' or 'bfloat16', got 'fp16'"),
+        (
+            "Global.image_channel=4",
+            "Global.image_channel: expected Arch.input_image_channel (3), got 4; remove it",
+        ),
+        ("Global.max_bad_steps=-1", "Global.max_bad_steps: expected an integer >= 0, got -1"),
         ("Globl.seed=1", "Globl: unknown key; did you mean 'Global'?"),
         (
             "Zzz=1",

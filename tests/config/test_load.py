@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from ppcls.config.errors import ConfigError
 from ppcls.config.load import apply_override, dump_config, load_config, read_tree, validate
+from ppcls.config.sections import AMP
 from ppcls.data.transforms import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
 
@@ -173,6 +174,57 @@ def test_every_shipped_config_loads_and_says_itself_again(path: Path, tmp_path: 
 
 def test_there_are_shipped_configs() -> None:
     assert QUICKSTART in SHIPPED
+
+
+PADDLECLAS_O2 = {
+    "Global.image_channel": 4,
+    "Global.image_shape": [4, 224, 224],
+    "Global.use_dali": True,
+    "AMP.scale_loss": 128.0,
+    "AMP.use_dynamic_loss_scaling": True,
+    "AMP.use_promote": False,
+    "AMP.use_fp16_test": True,
+    "AMP.level": "O2",
+    "Arch.input_image_channel": 4,
+    "Arch.data_format": "NHWC",
+    "Optimizer.multi_precision": True,
+    **{
+        f"DataLoader.{split}.dataset.transform_ops.3.NormalizeImage.channel_num": 4
+        for split in ("Train", "Eval")
+    },
+    "DataLoader.Train.dataset.transform_ops.3.NormalizeImage.output_fp16": True,
+    "Infer.transforms.3.NormalizeImage.channel_num": 4,
+}
+
+
+def test_paddleclas_o2_is_read_as_it_writes_it(tmp_path: Path) -> None:
+    overrides = [f"{key}={value}" for key, value in PADDLECLAS_O2.items()]
+    config = load_config(written(tmp_path, PADDLECLAS_RESNET50), overrides)
+    assert config.AMP is not None
+    assert config.AMP.model_dump() == {
+        **AMP().model_dump(),
+        **{"level": "O2", "scale_loss": 128.0, "use_promote": False, "use_fp16_test": True},
+    }
+    assert load_config(written(tmp_path, dump_config(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        (
+            "Optimizer.multi_precision=False",
+            "Optimizer.multi_precision: expected True: AMP.level O2 keeps float32",
+        ),
+        (
+            "AMP.min_loss_scaling=256",
+            r"AMP.scale_loss: expected at least AMP.min_loss_scaling \(256\), got 128",
+        ),
+    ],
+)
+def test_mixed_precision_that_contradicts_itself(tmp_path: Path, override: str, text: str) -> None:
+    overrides = [f"{key}={value}" for key, value in PADDLECLAS_O2.items()]
+    with pytest.raises(UserError, match=text):
+        load_config(written(tmp_path, PADDLECLAS_RESNET50), [*overrides, override])
 
 
 def test_a_config_of_paddleclas_loads_unchanged(tmp_path: Path) -> None:

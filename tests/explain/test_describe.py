@@ -56,6 +56,21 @@ def test_resnet50_by_dali(make: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("use_dali", [True, False])
+@pytest.mark.parametrize(
+    ("name", "pixels"),
+    [
+        ("ResNet50_fp16", "[3, 224, 224] CHW float32"),
+        ("ResNet50_fp16_ultra", "[224, 224, 4] HWC float16"),
+        ("ResNet50_bf16", "[224, 224, 4] HWC float32"),
+    ],
+)
+def test_the_pipelines_of_mixed_precision(make: Any, name: str, pixels: str, use_dali: bool) -> None:
+    """Of the shipped configs, which need a GPU only to compute."""
+    for split in describe(make(name, "AMP.use_amp=False", f"Global.use_dali={use_dali}"), Runtime()):
+        assert operators(split)[-1].output == pixels
+
+
 def test_resnet50_by_paddle(make: Any) -> None:
     train, evaluation = describe(make("ResNet50", "Global.use_dali=False"), Runtime())
     assert train.feeder == "paddle.io, by numpy on the CPU"
