@@ -205,8 +205,16 @@ def infer(argv: Arguments = None) -> None:
 @command
 def export(argv: Arguments = None) -> None:
     """Writes a model for Paddle Inference into ``Global.save_inference_dir``."""
-    config = read_config(parser("Export an image classifier for Paddle Inference.").parse_args(argv))
+    options = parser("Export an image classifier for Paddle Inference, or its weights for PaddleClas.")
+    options.add_argument(
+        "--pdparams", metavar="FILE", help="write only the weights, as PaddleClas's .pdparams, to FILE"
+    )
+    arguments = options.parse_args(argv)
+    config = read_config(arguments)
     if config is None:
+        return
+    if arguments.pdparams:
+        _export_weights(config, Path(arguments.pdparams))
         return
     settings, names = _infer_section(config)
     source, folder = find_weights(config), Path(config.Global.save_inference_dir)
@@ -221,6 +229,20 @@ def export(argv: Arguments = None) -> None:
         f"[Export] {source} -> {folder}: {', '.join(files)}, {sum(files.values()) / 1e6:.1f} MB; "
         f"input {input_shape(config)} float32 {config.Arch.data_format}, any batch size\n"
     )
+
+
+def _export_weights(config: Config, path: Path) -> None:
+    if path.suffix != ".pdparams" or path.exists():
+        raise UserError(f"--pdparams {path}: expected a new file whose name ends in .pdparams")
+    source = find_weights(config)
+    from ppcls import runtime
+
+    _need_one_process(runtime.start(config.Global))
+    from ppcls.engine.paddleclas import write_pdparams
+    from ppcls.engine.weights import read_weights
+
+    write_pdparams(_claim_file(str(path), "--pdparams"), read_weights(source))
+    sys.stdout.write(f"[Export] {source} -> {path}: {path.stat().st_size / 1e6:.1f} MB\n")
 
 
 def _infer_parser() -> argparse.ArgumentParser:
@@ -262,12 +284,12 @@ def _to_reader() -> Iterator[None]:
         raise SystemExit(_NO_READER) from None
 
 
-def _claim_file(name: str) -> Path:
+def _claim_file(name: str, option: str = "--output") -> Path:
     """Shows, before the work is done, that a file can be written in its folder."""
     path = Path(name)
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder, expected a file" if path.is_dir() else f"there is no folder {path.parent}"
-        raise UserError(f"--output {name}: {what}")
+        raise UserError(f"{option} {name}: {what}")
     return path
 
 

@@ -62,12 +62,22 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
+def _sync_each(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
+
+
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     """Lends an empty temporary folder that becomes ``path`` when the block ends well.
 
     When the block raises, the folder is removed with all in it. Missing parents are made. All that
     was written is on disk before the folder has its name.
+
+    Args:
+        path: The folder.
+        sync_each: Sync file by file, which tells whether the disk took them; for a few large files.
+            Otherwise one call syncs everything on the machine, and tells nothing.
 
     Raises:
         FileExistsError: ``path`` is there, before the block or after it.
@@ -81,7 +91,10 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield temporary
         if path.exists():
             raise FileExistsError(f"{path} was made by someone else meanwhile")
-        os.sync()  # one call for any number of files
+        if sync_each:
+            _sync_each(temporary)
+        else:
+            os.sync()
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

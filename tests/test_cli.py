@@ -307,7 +307,7 @@ def test_evaluation_without_weights(fails: Fails, tmp_path: Path) -> None:
 
 def test_a_missing_checkpoint(fails: Fails, tmp_path: Path) -> None:
     said = fails(cli.train, f"Global.checkpoints={tmp_path}/gone")
-    assert said.startswith(f"{tmp_path}/gone: not a checkpoint folder (no state.json); expected one such as")
+    assert said.startswith(f"{tmp_path}/gone: not a checkpoint folder (no manifest.json); expected one such")
 
 
 def test_training_evaluation_and_a_second_run(
@@ -363,7 +363,7 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written(
     def full(*_arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_arrays", full)
+    monkeypatch.setattr(checkpoint, "put", full)
     assert fails(cli.train) == (
         f"{tmp_path}/run/checkpoints: can't write a checkpoint: No space left on device; "
         "the earlier ones are untouched\n"

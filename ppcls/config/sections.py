@@ -45,6 +45,10 @@ class Global(Section):
         None, description="resume from this checkpoint folder; auto takes the latest in output_dir, if any"
     )
     save_interval: Count = Field(1, description="keep a checkpoint every so many epochs, as epoch_N")
+    keep_best: Count = Field(
+        1, description="keep so many of the best models: best_model, best_model_2 and so on"
+    )
+    save_minutes: Positive | None = Field(None, description="also save `latest` every so many minutes")
     save_steps: Count | None = Field(None, description="also save `latest` every so many optimizer updates")
     eval_during_train: bool = True
     eval_interval: Count = Field(1, description="epochs between evaluations")

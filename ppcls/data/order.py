@@ -207,31 +207,37 @@ class Order:
     def restore(self, state: dict[str, Any]) -> Cursor:
         """Returns the cursor of a state that `state_dict` gave, here or on another number of ranks.
 
+        Within an epoch, another global batch or accumulation moves the cursor to the last beginning of an
+        update that leaves no sample out: what lies between there and the state comes twice.
+
         Raises:
-            UserError: The state lies within an epoch, and another size, global batch, accumulation, seed
-                or sampler would make its remaining samples others than those still to come.
+            UserError: The state lies within an epoch, and another size, seed or sampler would make its
+                remaining samples others than those still to come.
         """
         cursor = Cursor(int(state["epoch"]), int(state["step"]))
         changed = self.changes(state)
-        if changed and cursor.step:
+        if not changed or not cursor.step:
+            return cursor
+        if others := [text for name, text in changed.items() if name in ("size", "seed", "sampler")]:
             raise UserError(
-                f"the checkpoint is in the middle of epoch {cursor.epoch + 1}, but {'; '.join(changed)}: "
-                "the rest of the epoch would be other samples. Keep batch size x processes, update_freq, "
-                "seed, sampler and dataset, or resume from a checkpoint at an epoch's end"
-                + self.for_any_world(state)
+                f"the checkpoint is in the middle of epoch {cursor.epoch + 1}, but {'; '.join(others)}: "
+                "the rest of the epoch would be other samples. Keep seed, sampler and dataset, or resume "
+                "from a checkpoint at an epoch's end, such as epoch_N" + self.for_any_world(state)
             )
-        return cursor
+        done = cursor.step * int(state["global_batch"])
+        step = min(done // self.global_batch, len(self) - 1)
+        return Cursor(cursor.epoch, step - step % self.accumulate)
 
-    def changes(self, state: dict[str, Any]) -> list[str]:
-        """Returns what of a state that `state_dict` gave, the position apart, is another here."""
+    def changes(self, state: dict[str, Any]) -> dict[str, str]:
+        """Returns what of a state is another here, the position apart: name to text."""
         here = self.state_dict(Cursor())
         if "shuffle" in state:  # as checkpoints had it when there were two samplers
             state = {**state, "sampler": "shuffled" if state["shuffle"] else "in order"}
-        return [
-            f"{name} was {state[name]} and is {here[name]}"
+        return {
+            name: f"{name} was {state[name]} and is {here[name]}"
             for name in here
             if name not in ("epoch", "step") and state[name] != here[name]
-        ]
+        }
 
     def for_any_world(self, state: dict[str, Any]) -> str:
         """Returns, for messages, how to keep a state's global batch; nothing where it is kept."""

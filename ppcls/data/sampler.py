@@ -29,7 +29,7 @@ class Sampler(Hashable, Protocol):
         """Returns the positions in the dataset that make an epoch, in order: [len] int64."""
 
     def describe(self) -> str:
-        """Returns a text that is equal where all epochs are, given their length and the global batch."""
+        """Returns a text that is equal where all epochs are, given their length."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class RepeatedAugmentation:
 
     def describe(self) -> str:
         """See `Sampler`."""
-        return f"each image {self.repeats} times"
+        return f"each image {self.repeats} times in batches of {self.global_batch}"
 
 
 class Weighted:
@@ -210,7 +210,7 @@ class IdentitiesByImages:
 
     def describe(self) -> str:
         """See `Sampler`."""
-        return f"{self._images} images of each identity {self._classes.digest}"
+        return f"{self._images} images of each of {self._identities} identities {self._classes.digest}"
 
 
 class _Classes:

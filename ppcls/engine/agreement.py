@@ -23,6 +23,7 @@ from ppcls import __version__
 from ppcls.config.schema import Config
 from ppcls.data.index import Index
 from ppcls.engine.checkpoint import Checkpoints
+from ppcls.engine.paddleclas import is_paddleclas
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
@@ -184,7 +185,7 @@ def choose_checkpoint(checkpoints: Checkpoints, wanted: str | None, runtime: Run
     with together(runtime):
         if chosen is not None and not runtime.is_main:
             folder = Path(chosen)
-            if not folder.is_dir():
+            if not folder.is_dir() and not is_paddleclas(folder):
                 raise UserError(
                     f"{folder}: rank 0 goes on with this checkpoint, which is not here. All machines need "
                     "Global.output_dir on a disk that they share, or a copy of the checkpoint at its path"

@@ -11,6 +11,7 @@ from ppcls.config.sections import Global
 from ppcls.data.batch import Batch
 from ppcls.engine.bad_steps import BadSteps
 from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
+from ppcls.engine.control import Control
 from ppcls.engine.evaluate import Evaluator
 from ppcls.engine.interrupt import Interrupt, heard
 from ppcls.engine.meter import Meter
@@ -41,12 +42,16 @@ def fit(
         phases: Measures the steps, where somebody does.
     """
     bad_steps = BadSteps(state, settings.max_bad_steps, Path(settings.output_dir))
+    control = Control(settings, state.runtime)
     with heard() as interrupt:
-        while state.epoch < settings.epochs:
-            train_epoch(state, settings, checkpoints, reporter, interrupt, bad_steps, phases)
-            _tell_skipped(state, reporter)
-            state.share_statistics()
+        while state.closing or state.epoch < settings.epochs:
+            if not state.closing:
+                train_epoch(state, settings, checkpoints, reporter, interrupt, control, bad_steps, phases)
+                _tell_skipped(state, reporter)
+                state.share_statistics()
+                state.closing = True
             _close_epoch(state, settings, evaluator, checkpoints, reporter)
+            control.saved()
 
 
 def _close_epoch(
@@ -58,11 +63,12 @@ def _close_epoch(
 ) -> None:
     """Evaluates where it is due, and saves."""
     done = state.epoch
-    roles = [LATEST]
+    roles, score = [LATEST], None
     due = done % settings.eval_interval == 0 or done == settings.epochs
     try:
         if evaluator is not None and due:
-            if _evaluate(state, evaluator, reporter):
+            score, best = _evaluate(state, evaluator, reporter)
+            if best:
                 roles.append(BEST)
             evaluator.release()
     except (UserError, MemoryError):
@@ -72,7 +78,8 @@ def _close_epoch(
         raise
     if done % settings.save_interval == 0 or done == settings.epochs:
         roles.append(f"epoch_{done}")
-    checkpoints.save(state, roles)
+    state.closing = False
+    checkpoints.save(state, roles, score)
 
 
 def train_epoch(
@@ -81,6 +88,7 @@ def train_epoch(
     checkpoints: Checkpoints,
     reporter: Reporter,
     interrupt: Interrupt,
+    control: Control,
     bad_steps: BadSteps,
     phases: Phases = UNTIMED,
 ) -> None:
@@ -99,10 +107,11 @@ def train_epoch(
             reporter.train(meter.record(epoch, done))
             if note := bad_steps.note():
                 reporter.message(note)
-        if settings.save_steps and state.update % settings.save_steps == 0 and done < updates_per_epoch:
+        if control.must_save(state.update) and done < updates_per_epoch:
             meter.check(epoch)
             state.share_statistics()
             checkpoints.save(state, [LATEST])
+            control.saved()
 
 
 def _batches(state: TrainState, meter: Meter, interrupt: Interrupt, phases: Phases) -> Iterator[Batch]:
@@ -119,12 +128,17 @@ def _batches(state: TrainState, meter: Meter, interrupt: Interrupt, phases: Phas
         phases.end_batch(batch.update)
 
 
-def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> bool:
-    """Evaluates the weights, or their average where there is one; returns whether they are the best."""
+def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> tuple[float | None, bool]:
+    """Evaluates the weights, or their average where there is one.
+
+    Returns:
+        The score, None where it or the loss is not finite; and whether it is the best so far.
+    """
     with state.ema.applied() if state.ema is not None else nullcontext():
         result = evaluator(state.model)
     score = next(iter(result.metrics.values()))
-    best = math.isfinite(result.loss + score) and (state.best is None or score > state.best)
+    finite = math.isfinite(result.loss + score)
+    best = finite and (state.best is None or score > state.best)
     if best:
         state.best = score
     reporter.evaluation(
@@ -138,7 +152,7 @@ def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> bo
             best=best,
         )
     )
-    return best
+    return score if finite else None, best
 
 
 def _tell_skipped(state: TrainState, reporter: Reporter) -> None:

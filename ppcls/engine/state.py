@@ -44,6 +44,7 @@ class TrainState:
         runtime: Rank and device.
         update: Optimizer updates done.
         best: Metric of the best evaluation so far.
+        closing: The last epoch is trained, but not evaluated and saved as yet.
     """
 
     model: nn.Layer
@@ -58,6 +59,7 @@ class TrainState:
     runtime: Runtime
     update: int = 0
     best: float | None = None
+    closing: bool = False
 
     @property
     def epoch(self) -> int:

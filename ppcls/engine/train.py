@@ -15,12 +15,13 @@ from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, write_class_names
 from ppcls.data.index import Index
 from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, together
-from ppcls.engine.checkpoint import Checkpoints, resume
+from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.evaluate import Evaluator, build_evaluator
 from ppcls.engine.loop import fit
 from ppcls.engine.peak import memory_explained
 from ppcls.engine.phases import UNTIMED, Phases, Window
 from ppcls.engine.profile import build_profile
+from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state, rate_scale
 from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import UserError
@@ -71,7 +72,8 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
             build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
         )
         if folder is not None:
-            notes += resume(state, folder)
+            notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
+            notes += resume(state, folder, config)
     agree(config, runtime, _indexes(state, evaluator))
     state.connect(config.Global)
     measure = _watch_memory(config, runtime, notes)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from paddle import nn
 from safetensors import SafetensorError
 
+from ppcls.engine.manifest import MANIFEST, check_file, read_manifest
 from ppcls.errors import UserError
-from ppcls.files import atomic_path
+from ppcls.files import atomic_write
 
 Arrays = dict[str, NDArray[Any]]
 _SHOWN = 5
@@ -24,18 +25,21 @@ WEIGHTS = "model.safetensors"
 AVERAGE = "ema.safetensors"
 
 
+def pack_arrays(tensors: Mapping[str, paddle.Tensor]) -> bytes:
+    """Returns tensors (float32, float16 or integers) as the bytes of a safetensors file."""
+    arrays = {key: np.ascontiguousarray(tensor.numpy()) for key, tensor in tensors.items()}
+    packed: bytes = safetensors.numpy.save(arrays)
+    return packed
+
+
 def write_arrays(path: Path, tensors: Mapping[str, paddle.Tensor]) -> None:
     """Writes tensors (float32, float16 or integers) as one safetensors file, atomically.
 
     Raises:
         OSError: It can't be written, such as on a full disk.
     """
-    arrays = {key: np.ascontiguousarray(tensor.numpy()) for key, tensor in tensors.items()}
-    with atomic_path(path) as temporary:
-        try:
-            safetensors.numpy.save_file(arrays, temporary)
-        except SafetensorError as error:  # the library's word for a full disk
-            raise OSError(str(error)) from error
+    with atomic_write(path) as file:
+        file.write(pack_arrays(tensors))
 
 
 def read_arrays(path: Path) -> Arrays:
@@ -100,30 +104,35 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def read_pdparams(path: Path) -> Arrays:
-    """Reads weights that Paddle pickled, running none of the file's code.
+def unpickle(path: Path) -> Any:
+    """Reads what Paddle pickled, running none of the file's code: arrays, numbers, text, containers of them.
 
     Raises:
         UserError: It is missing, damaged, or asks for more than arrays.
     """
     try:
         with path.open("rb") as file:
-            content = _ArraysOnly(file).load()
+            return _ArraysOnly(file).load()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except _RefusedError as error:
         raise UserError(f"{path}: refused, since a file of weights holds arrays only, and {error}") from None
     except _DAMAGED as error:
-        raise UserError(f"{path}: damaged, or not a .pdparams file: {error}") from None
+        raise UserError(f"{path}: damaged, or not a {path.suffix} file: {error}") from None
+
+
+def read_pdparams(path: Path) -> Arrays:
+    """Reads weights that Paddle pickled; raises as `unpickle` does, and where they are none."""
+    content = unpickle(path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping from names to arrays, got {type(content).__name__}")
-    arrays = {str(key): array for key, value in content.items() if (array := _array(value)) is not None}
+    arrays = {str(key): array for key, value in content.items() if (array := as_array(value)) is not None}
     if not arrays:
         raise UserError(f"{path}: no arrays in it; expected a model's weights")
     return arrays
 
 
-def _array(value: Any) -> NDArray[Any] | None:
+def as_array(value: Any) -> NDArray[Any] | None:
     """Returns the array of an entry, which Paddle may have put into a pair with its name."""
     if isinstance(value, tuple) and len(value) == 2:
         value = value[1]
@@ -148,7 +157,10 @@ def read_weights(path: Path) -> Arrays:
         average = path / AVERAGE
         if not (path / WEIGHTS).is_file():
             raise UserError(f"{path}: not a checkpoint folder: it has no {WEIGHTS}")
-        return read_arrays(average if average.is_file() else path / WEIGHTS)
+        file = average if average.is_file() else path / WEIGHTS
+        if (path / MANIFEST).is_file() and (expected := read_manifest(path).files.get(file.name)):
+            check_file(file, expected)
+        return read_arrays(file)
     if path.suffix == ".safetensors":
         return read_arrays(path)
     if path.suffix != ".pdparams":

@@ -13,7 +13,7 @@ from paddle import Tensor, nn
 from paddle.base.layer_helper import LayerHelper
 from paddle.optimizer import Optimizer
 
-_MASTER = "master"
+MASTER = "master"
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
@@ -37,7 +37,7 @@ def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
         owner[parameter.name] = name
         if (master := optimizer._master_weights.get(parameter.name)) is not None:
             owner[master.name] = name  # accumulators belong to the master weight where there is one
-            state[f"{name}/{_MASTER}"] = master
+            state[f"{name}/{MASTER}"] = master
     for kind, accumulators in optimizer._accumulators.items():
         for tensor_name, accumulator in accumulators.items():
             state[f"{owner[tensor_name]}/{kind}"] = accumulator

@@ -274,16 +274,12 @@ BASE = Order(Shuffled(40), batch_size=4, seed=1, world=2, accumulate=2)
     ("changed", "text"),
     [
         ({"sampler": Shuffled(41)}, "size was 40 and is 41"),
-        ({"batch_size": 3}, "global_batch was 8 and is 6"),
-        ({"world": 4}, "global_batch was 8 and is 16"),
-        ({"accumulate": 1}, "accumulate was 2 and is 1"),
         ({"seed": 2}, "seed was 1 and is 2"),
         ({"sampler": InOrder(40)}, "sampler was shuffled and is in order"),
         (
             {"sampler": RepeatedAugmentation(40, 3, 8)},
-            "sampler was shuffled and is each image 3 times",
+            "sampler was shuffled and is each image 3 times in batches of 8",
         ),
-        ({"drop_last": True}, "drop_last was False and is True"),
         ({"sampler": Shuffled(39), "seed": 5}, "size was 40 and is 39; seed was 1 and is 5"),
     ],
 )
@@ -293,16 +289,33 @@ def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, An
         other.restore(BASE.state_dict(MIDDLE))
     assert str(caught.value) == (
         f"the checkpoint is in the middle of epoch 3, but {text}: the rest of the epoch would be other "
-        "samples. Keep batch size x processes, update_freq, seed, sampler and dataset, or resume from a "
-        "checkpoint at an epoch's end"
-        + (
-            ". For any number of processes: DataLoader.Train.sampler.global_batch_size=8 in place of "
-            "batch_size"
-            if "global_batch" in text
-            else ""
-        )
+        "samples. Keep seed, sampler and dataset, or resume from a checkpoint at an epoch's end, such as "
+        "epoch_N"
     )
     assert other.restore(BASE.state_dict(END)) == END
+
+
+def test_samplers_that_follow_the_global_batch_refuse_another_within_an_epoch() -> None:
+    repeated = replace(BASE, sampler=RepeatedAugmentation(40, 3, 8))
+    other = replace(BASE, sampler=RepeatedAugmentation(40, 3, 16), batch_size=8)
+    with pytest.raises(UserError, match="in batches of 8 and is each image 3 times in batches of 16"):
+        other.restore(repeated.state_dict(MIDDLE))
+
+
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(1, 6), st.integers(1, 3), st.booleans(), st.data())
+def test_another_global_batch_leaves_no_sample_out(
+    was: int, was_each: int, now: int, now_each: int, drop_last: bool, data: st.DataObject
+) -> None:
+    before = Order(Shuffled(37), was, seed=1, accumulate=was_each)
+    after = Order(Shuffled(37), now, seed=1, accumulate=now_each, drop_last=drop_last)
+    done = data.draw(st.integers(0, before.updates_per_epoch - 1)) * was_each
+    cursor = after.restore(before.state_dict(Cursor(2, done)))
+    assert cursor.epoch == 2
+    assert cursor.step < len(after)
+    assert cursor.step % now_each == 0, "an update begins there"
+    twice = done * was - cursor.step * now
+    last = cursor.step + now_each >= len(after)
+    assert 0 <= twice < now * now_each or (last and drop_last)
 
 
 @pytest.mark.parametrize(("world", "batch_size"), [(1, 8), (2, 4), (4, 2), (8, 1)])

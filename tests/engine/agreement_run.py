@@ -14,6 +14,7 @@ from ppcls.config.load import load_config
 from ppcls.data.index import read_index
 from ppcls.engine.agreement import agree, choose_checkpoint, exchange, tell_unshared, together
 from ppcls.engine.checkpoint import Checkpoints
+from ppcls.engine.manifest import Manifest, seal
 from ppcls.errors import UserError
 
 yaml, scratch = sys.argv[1], Path(sys.argv[2])
@@ -55,7 +56,8 @@ for each in (own, scratch / "one"):
     (each / "checkpoints" / "step_1").mkdir(parents=True, exist_ok=True)
 if run.is_main:
     for each in (own, scratch / "one"):
-        (each / "checkpoints" / "step_1" / "state.json").touch()
+        whole = Manifest(serial=0, update=1, epoch=0, step=1, versions={}, files={})
+        seal(each / "checkpoints" / "step_1", whole)
         (each / "latest").symlink_to("checkpoints/step_1")
 else:
     (own / "checkpoints" / "step_1").rmdir()

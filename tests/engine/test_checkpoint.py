@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -15,11 +16,13 @@ from small_net import CLASSES, Net, assert_equal, content, make_state, train_epo
 
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
-from ppcls.engine import checkpoint
-from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints, resume
+from ppcls.engine import checkpoint, snapshot
+from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
+from ppcls.engine.manifest import MANIFEST, Manifest, put, read_manifest, seal
 from ppcls.engine.precision import FP32
+from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState
-from ppcls.engine.weights import AVERAGE, WEIGHTS, read_arrays, write_arrays
+from ppcls.engine.weights import AVERAGE, WEIGHTS, read_arrays, read_weights, write_arrays
 from ppcls.errors import UserError
 from ppcls.optimizer.state import optimizer_state
 
@@ -71,7 +74,7 @@ def test_a_checkpoint_holds_all_of_a_run(output: Path, checkpoints: Checkpoints,
     checkpoints.save(state, [LATEST])
     folder = output / LATEST
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        [WEIGHTS, AVERAGE, OPTIMIZER, STATE, "config.yaml"]
+        [WEIGHTS, AVERAGE, OPTIMIZER, STATE, "config.yaml", MANIFEST]
     )
     assert load_config(folder / "config.yaml") == config
     assert_equal(read_arrays(folder / WEIGHTS), content(state.model))
@@ -112,7 +115,7 @@ def test_half_weights_are_saved_as_their_float32_masters(
     state.model.to(dtype="float16")
     master = np.full((4, CLASSES), 1 + 2.0**-20, np.float32)  # float16 has no such number
     monkeypatch.setattr(
-        checkpoint, "optimizer_state", lambda *_: {"fc.weight/master": paddle.to_tensor(master)}
+        snapshot, "optimizer_state", lambda *_: {"fc.weight/master": paddle.to_tensor(master)}
     )
     checkpoints.save(state, [LATEST])
     saved = read_arrays(output / LATEST / WEIGHTS)
@@ -144,10 +147,15 @@ def test_the_precision_comes_back(output: Path, checkpoints: Checkpoints) -> Non
 def test_state_and_versions_are_plain_json(output: Path, checkpoints: Checkpoints) -> None:
     checkpoints.save(train_epochs(make_state()), [LATEST])
     remembered = json.loads((output / LATEST / STATE).read_text())
-    assert remembered["format"] == 1
     assert remembered["update"] == 3
-    assert remembered["versions"]["paddle"] == paddle.__version__
     assert remembered["loader"]["epoch"] == 1
+    manifest = json.loads((output / LATEST / MANIFEST).read_text())
+    assert manifest["format"] == 2
+    assert manifest["versions"]["paddle"] == paddle.__version__
+    assert (manifest["epoch"], manifest["step"], manifest["update"]) == (1, 0, 3)
+    for name, record in manifest["files"].items():
+        content = (output / LATEST / name).read_bytes()
+        assert record == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def test_links_are_relative_so_that_a_run_can_move(output: Path, checkpoints: Checkpoints) -> None:
@@ -237,18 +245,19 @@ def test_weights_that_are_not_finite_are_never_saved(
 
 
 FAILURES = {
-    "weights": (checkpoint, "write_arrays", 1),
-    "optimizer": (checkpoint, "write_arrays", 2),
-    "average": (checkpoint, "write_arrays", 3),
-    "config": (checkpoint, "write_text", 1),
-    "state": (checkpoint, "write_text", 2),
+    "weights": (checkpoint, "put", 1),
+    "optimizer": (checkpoint, "put", 2),
+    "average": (checkpoint, "put", 3),
+    "config": (checkpoint, "put", 4),
+    "state": (checkpoint, "put", 5),
+    "manifest": (checkpoint, "seal", 1),
     "a file's name": (Path, "replace", 4),
     "the folder": (Path, "mkdir", 1),
     "the folder's name": (Path, "rename", 1),
     "the first link": (Path, "symlink_to", 1),
-    "the first link's name": (Path, "replace", 6),
+    "the first link's name": (Path, "replace", 7),
     "the second link": (Path, "symlink_to", 2),
-    "the second link's name": (Path, "replace", 7),
+    "the second link's name": (Path, "replace", 8),
     "removal": (shutil, "rmtree", 2),
 }
 
@@ -322,7 +331,104 @@ def test_find_auto(output: Path, checkpoints: Checkpoints) -> None:
 def test_find_a_path(output: Path, checkpoints: Checkpoints) -> None:
     checkpoints.save(make_state(), ["epoch_1"])
     assert checkpoints.find(str(output / "epoch_1")) == output / "epoch_1"
-    assert checkpoints.find("auto") is None
+    assert checkpoints.find("auto") == output / "epoch_1"
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+FILES = [WEIGHTS, OPTIMIZER, AVERAGE, STATE, "config.yaml", MANIFEST]
+
+
+@pytest.mark.parametrize("harm", [damage, Path.unlink])
+@pytest.mark.parametrize("file", FILES)
+def test_find_auto_takes_the_newest_that_is_whole(
+    output: Path, checkpoints: Checkpoints, file: str, harm: Callable[[Path], None]
+) -> None:
+    state = make_state(decay=0.9)
+    checkpoints.save(state, ["epoch_1"])
+    checkpoints.save(train_epochs(state), [LATEST])
+    folder = (output / LATEST).resolve()
+    harm(folder / file)
+    assert checkpoints.find("auto") == output / "epoch_1" == checkpoints.last_good()
+    (said,) = checkpoints.passed_over
+    assert said.startswith(f"{folder / file}: ")
+    with pytest.raises(UserError, match=f"^{output / LATEST / file}: |no manifest"):
+        checkpoints.find(str(output / LATEST))
+    harm(output / "epoch_1" / file)
+    with pytest.raises(UserError, match=r"no checkpoint of this run is whole:\n  .*\n  "):
+        checkpoints.find("auto")
+    assert checkpoints.last_good() is None
+
+
+def test_a_damaged_file_is_named_with_both_digests(output: Path, checkpoints: Checkpoints) -> None:
+    checkpoints.save(make_state(), [LATEST])
+    path = output / LATEST / WEIGHTS
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    damage(path)
+    after, size = hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size
+    with pytest.raises(UserError) as caught:
+        checkpoints.find(str(output / LATEST))
+    assert str(caught.value) == (
+        f"{path}: damaged: expected {size} bytes of SHA-256 {before}, found {size} bytes of SHA-256 {after}"
+    )
+    with pytest.raises(UserError, match=f"expected {size} bytes of SHA-256 {before}, found"):
+        read_weights(output / LATEST)
+
+
+def test_the_newest_is_the_last_that_was_saved(output: Path, checkpoints: Checkpoints) -> None:
+    """A run that went back to an earlier epoch goes on from what it did then."""
+    state = make_state()
+    checkpoints.save(train_epochs(state, 2), ["epoch_2"])
+    checkpoints.save(train_epochs(make_state()), [LATEST])
+    assert checkpoints.find("auto") == output / LATEST
+    assert read_manifest(output / LATEST).update == 3
+
+
+def test_a_checkpoint_that_got_no_link_is_found(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = make_state()
+    checkpoints.save(state, [LATEST])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "symlink_to", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises(UserError, match="Input/output error"):
+            checkpoints.save(train_epochs(state), [LATEST])
+    found = checkpoints.find("auto")
+    assert found == output / "checkpoints" / "step_00000003"
+
+
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [
+        ((0.1, 0.2, 0.3, 0.4), (0.4, 0.3, 0.2)),
+        ((0.4, 0.3, 0.2, 0.1), (0.4, 0.3, 0.2)),
+        ((0.2, 0.4, 0.1, 0.3), (0.4, 0.3, 0.2)),
+        ((0.2, None, 0.2, 0.1), (0.2, 0.2, 0.1)),
+    ],
+)
+def test_the_k_best_are_kept(
+    output: Path,
+    make_config: Callable[..., Config],
+    scores: tuple[float | None, ...],
+    kept: tuple[float, ...],
+) -> None:
+    checkpoints, state = Checkpoints(output, make_config(Global__keep_best=3)), make_state()
+    for score in scores:
+        best = score is not None and (state.best is None or score > state.best)
+        state.best = score if best else state.best
+        checkpoints.save(train_epochs(state), [LATEST, BEST] if best else [LATEST], score)
+    names = [BEST, f"{BEST}_2", f"{BEST}_3"]
+    assert tuple(read_manifest(output / name).score for name in names) == kept
+    assert len({(output / name).resolve() for name in names}) == 3
+    assert set(links(output)) == {LATEST, *names}
+    fewer = Checkpoints(output, make_config(Global__keep_best=1))
+    fewer.save(train_epochs(state), [LATEST])
+    assert set(links(output)) == {LATEST, BEST}
+    assert folders(output) == sorted(set(links(output).values()))
 
 
 @pytest.mark.parametrize("wrong", ["epoch_9", "checkpoints", "file", "auto "])
@@ -330,7 +436,7 @@ def test_find_refuses_what_is_no_checkpoint(output: Path, checkpoints: Checkpoin
     checkpoints.save(make_state(), [LATEST])
     (output / "file").write_text("")
     with pytest.raises(
-        UserError, match=rf"{wrong}: not a checkpoint folder \(no state\.json\); expected one"
+        UserError, match=rf"{wrong}: not a checkpoint folder \(no manifest\.json\); expected one"
     ):
         checkpoints.find(str(output / wrong))
 
@@ -382,9 +488,16 @@ def change(folder: Path, **values: Any) -> None:
     (folder / STATE).write_text(json.dumps({**remembered, **values}))
 
 
+def seal_again(folder: Path, **changes: Any) -> None:
+    """Makes the manifest that of the files as they are now."""
+    manifest = read_manifest(folder)
+    files = {name: put(folder / name, (folder / name).read_bytes()) for name in manifest.files}
+    seal(folder, Manifest(**{**manifest.model_dump(), "files": files, **changes}))
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "{}", '{"format": 1}', "\xff\x00", '{"format": 1, "update": "many"}'],
+    ["", "{", "[]", "null", "{}", '{"update": 1}', "\xff\x00", '{"update": "many"}'],
 )
 def test_resume_of_a_damaged_state(saved: Path, text: str) -> None:
     (saved / STATE).write_text(text, encoding="latin-1")
@@ -410,10 +523,12 @@ def test_resume_of_a_state_with_wrong_values(saved: Path, values: dict[str, Any]
         resume(make_state(decay=0.9), saved)
 
 
-def test_resume_of_a_newer_format(saved: Path) -> None:
-    change(saved, format=2)
-    with pytest.raises(UserError, match="format 2; this ppcls reads format 1"):
-        resume(make_state(), saved)
+def test_resume_of_a_newer_format(saved: Path, checkpoints: Checkpoints) -> None:
+    seal_again(saved)
+    text = (saved / MANIFEST).read_text()
+    (saved / MANIFEST).write_text(text.replace('"format": 2', '"format": 3'))
+    with pytest.raises(UserError, match="format 3; this ppcls reads format 2"):
+        checkpoints.find(str(saved))
 
 
 @pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER, AVERAGE])

@@ -15,12 +15,13 @@ from small_net import Flat, MemoryLoader, assert_equal, content, make_state
 from ppcls.config.sections import Global
 from ppcls.data.batch import Batch
 from ppcls.engine import loop
-from ppcls.engine.checkpoint import Checkpoints, resume
+from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.evaluate import Result
 from ppcls.engine.loop import fit
 from ppcls.engine.loss_scale import LossScale, Scaling
 from ppcls.engine.phases import Phases
 from ppcls.engine.precision import FP32
+from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState
 from ppcls.errors import UserError
 from ppcls.report.record import EvalRecord, StepRecord
@@ -49,7 +50,7 @@ class Notes:
     def close(self) -> None:
         raise AssertionError
 
-    def save(self, state: TrainState, roles: Iterable[str]) -> None:
+    def save(self, state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
         self.saved.append((state.update, list(roles)))
         self.order.append("checkpoint")
 
@@ -187,7 +188,7 @@ def test_the_average_is_evaluated_and_the_weights_train_on() -> None:
     notes = Notes()
     whole = notes.save
 
-    def save(state: TrainState, roles: Iterable[str]) -> None:
+    def save(state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
         averages.append({name: each.numpy().copy() for name, each in state.ema.state_dict().items()})
         whole(state, roles)
 

@@ -16,9 +16,10 @@ from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.schema import Config
 from ppcls.config.sections import AMP
-from ppcls.engine.checkpoint import LATEST, Checkpoints, resume
+from ppcls.engine.checkpoint import LATEST, Checkpoints
 from ppcls.engine.evaluate import evaluate
 from ppcls.engine.precision import FP32, AmpO1, AmpO2, RoundedBF16, build_precision
+from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state
 from ppcls.engine.step import train_step
 from ppcls.engine.weights import WEIGHTS, read_arrays

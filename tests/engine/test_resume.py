@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paddle import nn
+from small_net import assert_equal, content
 
 from ppcls.config.schema import Config
 from ppcls.engine import loop
-from ppcls.engine.checkpoint import Checkpoints, resume
-from ppcls.engine.state import build_state
+from ppcls.engine.checkpoint import Checkpoints
+from ppcls.engine.resume import resume
+from ppcls.engine.state import TrainState, build_state
 from ppcls.engine.train import train
 from ppcls.engine.weights import read_arrays
 from ppcls.errors import UserError
+from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.runtime import Runtime
 
@@ -111,14 +115,133 @@ def test_another_loader_goes_on_with_the_same_samples(
     assert [batch.label.numpy().tolist() for batch in state.loader] == expected
 
 
-def test_another_batch_size_within_an_epoch_is_refused_with_the_reason(
+def labels(state: TrainState) -> list[int]:
+    return [label for batch in state.loader for label in batch.label.numpy()[: batch.valid].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "update_freq", "step", "twice"), [(4, 1, 4, 0), (5, 1, 3, 1), (4, 3, 3, 4), (26, 1, 0, 16)]
+)
+def test_another_batch_size_within_an_epoch_leaves_no_sample_out(
+    make_config: Callable[..., Config],
+    cpu: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    batch_size: int,
+    update_freq: int,
+    step: int,
+    twice: int,
+) -> None:
+    config = make_config(Global__save_steps=1)
+    run_and_kill(config, cpu, 2, monkeypatch)
+    expected = labels(build_state(config, cpu, lambda model: None))[16 - twice :]
+    other = make_config(
+        Global__checkpoints="auto",
+        Global__update_freq=update_freq,
+        DataLoader__Train__sampler__batch_size=batch_size,
+    )
+    state = build_state(other, cpu, lambda model: None)
+    plan = "\n".join(resume(state, output(other) / "latest", other))
+    assert (state.step, state.update) == (step, 2)
+    assert labels(state) == expected
+    assert f"changed from here on: global_batch was 8 and is {batch_size}" in plan
+    assert (f"can't be kept: {twice} samples of epoch 1 come twice" in plan) == (twice > 0)
+
+
+def test_another_order_within_an_epoch_is_refused_with_the_reason(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(Global__save_steps=1)
     run_and_kill(config, cpu, 2, monkeypatch)
-    other = make_config(Global__checkpoints="auto", DataLoader__Train__sampler__batch_size=4)
-    with pytest.raises(UserError, match="middle of epoch 1, but global_batch was 8 and is 4"):
+    other = make_config(Global__checkpoints="auto", Global__seed=6)
+    with pytest.raises(UserError, match="middle of epoch 1, but seed was 5 and is 6"):
         train(other, cpu, output(other))
+
+
+def test_the_plan_is_told_before_training_goes_on(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make_config(Global__epochs=1, EMA__decay=0.9)
+    train(config, cpu, output(config))
+    chain = config.model_dump(mode="json")["DataLoader"]["Train"]["dataset"]["transform_ops"]
+    other = make_config(
+        Global__epochs=2,
+        Global__checkpoints="auto",
+        Global__use_dali=False,
+        DataLoader__Train__dataset__transform_ops=[*chain[:2], *chain[3:]],
+    )
+    train(other, cpu, output(other))
+    log = (tmp_path / "run" / "train.log").read_text()
+    resumed = log.index(f"resumed {tmp_path}/run/latest: epoch 2, batch 0, update 4\n")
+    for line in (
+        "  kept: model, Momentum's state, best metric",
+        "  changed: learning rate of the next update, 0 -> 0.005",
+        "  left: the moving average, since the config has no EMA",
+        "  changed: Global.epochs, 1 -> 2 (the schedule is that of the new length)",
+        "  changed: Global.use_dali, True -> False (the same samples and decisions; decoders differ",
+        "  changed: DataLoader.Train.dataset.transform_ops.2.",
+    ):
+        assert resumed < log.index(line) < log.index("epoch 2/2"), line
+
+
+def test_auto_passes_over_a_damaged_checkpoint_and_says_so(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make_config(Global__epochs=2)
+    straight = train(config, cpu, output(config))
+    weights = content(straight.model)
+    damaged = (tmp_path / "run" / "latest").resolve() / "optimizer.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    again = make_config(Global__epochs=2, Global__checkpoints="auto")
+    assert_equal(content(train(again, cpu, output(again)).model), weights)
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert f"damaged, passed over: {damaged}: damaged: expected" in log
+    assert "epoch_1: epoch 2, batch 0, update 4" in log
+
+
+def test_an_epoch_whose_evaluation_failed_is_evaluated_after_all(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    listing = tmp_path / "eval.txt"
+    config = make_config(Global__epochs=1)
+    whole = Path(str(config.DataLoader.Eval.dataset.cls_label_path)).read_text()  # type: ignore[union-attr]
+    listing.write_text("eval.txt 0\n")  # text, not an image
+    bad = make_config(Global__epochs=1, DataLoader__Eval__dataset__cls_label_path=str(listing))
+    with pytest.raises(UserError, match="not an image"):
+        train(bad, cpu, output(bad))
+    listing.write_text(whole)
+    again = make_config(
+        Global__epochs=1, DataLoader__Eval__dataset__cls_label_path=str(listing), Global__checkpoints="auto"
+    )
+    state = train(again, cpu, output(again))
+    straight = make_config("straight", Global__epochs=1)
+    assert state.best == train(straight, cpu, output(straight)).best is not None
+    assert (output(again) / "best_model").is_symlink()
+    assert not state.closing
+
+
+class Noisy(nn.Layer):
+    """A model that draws random numbers while it trains."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.drop, self.fc = nn.Dropout(0.5), nn.Linear(768, classes)
+
+    def forward(self, image: Any) -> Any:
+        return self.fc(self.drop(image.flatten(1)))
+
+
+def test_random_numbers_of_the_model_go_on(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARCHITECTURES._entries, "Noisy", lambda class_num, *_rest, **_more: Noisy(class_num))
+    changes = {"Arch__name": "Noisy", "Global__save_steps": 1}
+    straight = make_config("straight", **changes)
+    train(straight, cpu, output(straight))
+    broken = make_config("broken", **changes)
+    run_and_kill(broken, cpu, 3, monkeypatch)
+    again = make_config("broken", **changes, Global__checkpoints="auto")
+    train(again, cpu, output(again))
+    same_files(output(straight) / "latest", output(again) / "latest")
 
 
 def test_another_batch_size_at_an_epochs_end_keeps_the_schedules_place(

@@ -1,0 +1,97 @@
+"""When to save between epochs, and that ranks agree on it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ppcls.config.sections import Global
+from ppcls.engine import control as module
+from ppcls.engine.control import Control
+from ppcls.runtime import Runtime
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_every_so_many_steps(clock: Clock) -> None:
+    control = Control(Global(save_steps=3), Runtime())
+    assert [control.must_save(update) for update in range(1, 8)] == [False, False, True] * 2 + [False]
+
+
+def test_every_so_many_minutes_since_the_last_save(clock: Clock) -> None:
+    control = Control(Global(save_minutes=0.5), Runtime())
+    found = []
+    for update in range(1, 10):
+        clock.now += 10
+        found.append(control.must_save(update))
+        if found[-1]:
+            clock.now += 100  # saving takes time, which does not count
+            control.saved()
+    assert found == [False, False, True] * 3
+
+
+def test_neither(clock: Clock) -> None:
+    control = Control(Global(), Runtime())
+    clock.now += 1e6
+    assert not any(control.must_save(update) for update in range(1, 100))
+
+
+def test_another_rank_than_0_does_not_look_at_its_clock(clock: Clock) -> None:
+    control = Control(Global(save_minutes=1.0), Runtime(rank=1))
+    clock.now += 1e6
+    assert not control.must_save(1)
+
+
+RANK = """
+import sys, time
+from ppcls.config.sections import Global
+from ppcls.runtime import start
+runtime = start(Global(device="cpu"))
+from ppcls.engine.wishes import Wishes
+wishes = Wishes(runtime, 2)
+found = []
+for call in range(60):
+    time.sleep(0.002 * runtime.rank)
+    wanted = [int((call, runtime.rank) == (20, 1)), 3 * ((call, runtime.rank) == (40, 0))]
+    found.append(wishes.of_all(wanted))
+print("told", found, flush=True)
+"""
+
+
+def test_ranks_agree_at_the_same_call(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    launch = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
+    subprocess.run(
+        [*launch, "--log_dir", str(tmp_path / "log"), str(script)], check=True, capture_output=True
+    )
+    one, other = (
+        next(
+            line
+            for line in (tmp_path / "log" / f"workerlog.{rank}").read_text().splitlines()
+            if line.startswith("told")
+        )
+        for rank in (0, 1)
+    )
+    assert one == other
+    calls = json.loads(one[one.index("[[") :])
+    first, second = (next(at for at, each in enumerate(calls) if each[part]) for part in (0, 1))
+    assert 20 <= first <= 28
+    assert 40 <= second <= 48
+    assert [sum(each[part] for each in calls) for part in (0, 1)] == [1, 3]
