@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 from small_net import MemoryLoader, make_state
+from test_loop import Notes
 
 from ppcls.config.sections import Global
-from ppcls.engine.interrupt import Interrupt
-from ppcls.engine.loop import train_epoch
+from ppcls.engine.loop import fit
 from ppcls.engine.phases import UNTIMED, Phase, Phases, Window, read_window
 from ppcls.errors import UserError
 from ppcls.report.build import Reporters
@@ -38,7 +38,7 @@ class Heard(Phases):
 def hear(accumulate: int) -> list[str]:
     heard = Heard()
     state = make_state(loader=MemoryLoader(size=8, batch_size=4, accumulate=accumulate))
-    train_epoch(state, Global(), None, Reporters(), Interrupt(), heard)  # type: ignore[arg-type]
+    fit(state, Global(epochs=1), None, Notes(), Reporters(), heard)  # type: ignore[arg-type]
     return heard.told
 
 
