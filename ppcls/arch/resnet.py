@@ -12,6 +12,8 @@ from typing import Literal
 import paddle
 from paddle import Tensor, nn
 
+from ppcls.arch.norm_act import norm_relu
+
 DataFormat = Literal["NCHW", "NHWC"]
 
 _STAGE_WIDTHS = (64, 128, 256, 512)
@@ -39,6 +41,10 @@ class ConvBN(nn.Layer):  # type: ignore[misc]
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
         return self.bn(self.conv(x))
 
+    def relu(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+        """Returns what `forward` does, plus ``shortcut`` where there is one, rectified."""
+        return norm_relu(self.bn, self.conv(x), shortcut)
+
 
 class Block(nn.Layer):  # type: ignore[misc]
     """A residual block: ``relu(residual(x) + shortcut(x))``.
@@ -59,15 +65,10 @@ class Block(nn.Layer):  # type: ignore[misc]
         super().__init__()
         out_channels = width * self.expansion
         self.short = ConvBN(in_channels, out_channels, 1, data_format, stride) if project else nn.Identity()
-        self.relu = nn.ReLU()
-
-    def residual(self, x: Tensor) -> Tensor:
-        """The branch with the convolutions."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        return self.relu(self.residual(x) + self.short(x))
+        raise NotImplementedError
 
 
 class BasicBlock(Block):
@@ -82,9 +83,9 @@ class BasicBlock(Block):
         self.conv0 = ConvBN(in_channels, width, 3, data_format, stride)
         self.conv1 = ConvBN(width, width, 3, data_format)
 
-    def residual(self, x: Tensor) -> Tensor:
-        """The branch with the convolutions."""
-        return self.conv1(self.relu(self.conv0(x)))
+    def forward(self, x: Tensor) -> Tensor:
+        """See `Block.forward`."""
+        return self.conv1.relu(self.conv0.relu(x), self.short(x))
 
 
 class BottleneckBlock(Block):
@@ -100,10 +101,9 @@ class BottleneckBlock(Block):
         self.conv1 = ConvBN(width, width, 3, data_format, stride)
         self.conv2 = ConvBN(width, width * self.expansion, 1, data_format)
 
-    def residual(self, x: Tensor) -> Tensor:
-        """The branch with the convolutions."""
-        x = self.relu(self.conv0(x))
-        return self.conv2(self.relu(self.conv1(x)))
+    def forward(self, x: Tensor) -> Tensor:
+        """See `Block.forward`."""
+        return self.conv2.relu(self.conv1.relu(self.conv0.relu(x)), self.short(x))
 
 
 class ResNet(nn.Layer):  # type: ignore[misc]
@@ -128,7 +128,6 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         super().__init__()
         channels = _STAGE_WIDTHS[0]
         self.stem = nn.Sequential(ConvBN(input_image_channel, channels, 7, data_format, stride=2))
-        self.relu = nn.ReLU()
         self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
         blocks = []
         for stage, (width, depth) in enumerate(zip(_STAGE_WIDTHS, depths, strict=True)):
@@ -145,7 +144,7 @@ class ResNet(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
-        x = self.max_pool(self.relu(self.stem(x)))
+        x = self.max_pool(self.stem[0].relu(x))
         return self.fc(self.flatten(self.avg_pool(self.blocks(x))))
 
 

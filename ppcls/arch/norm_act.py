@@ -1,0 +1,65 @@
+"""BatchNorm, addition and ReLU in one operator, where Paddle has one that can be trained with.
+
+In ResNet-50 these read and write more memory than all convolutions. cuDNN's kernels for the three at once
+take images in NHWC and float16; Paddle 2.6 reaches them from a compiled model only: called operator by
+operator, their gradient fails there ("Mean and MeanOut should share the same memory", or a crash).
+"""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor, nn
+from paddle.base.layer_helper import LayerHelper
+from paddle.nn import functional as F
+
+
+def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+    """Returns ``relu(norm(x) + shortcut)``, or ``relu(norm(x))`` without one.
+
+    Args:
+        norm: The layer; its running statistics change while it trains.
+        x: [B, C, H, W] or [B, H, W, C], as ``norm`` has it.
+        shortcut: As ``x``.
+    """
+    if fuses(norm, x):
+        return _fused(norm, x, shortcut)
+    x = norm(x)
+    return F.relu(x if shortcut is None else x + shortcut)
+
+
+def fuses(norm: nn.BatchNorm2D, x: Tensor) -> bool:
+    """Whether there is one operator for it: in a training program of Paddle 2.6, for NHWC float16 on a GPU."""
+    return (
+        not paddle.in_dynamic_mode()
+        and not paddle.framework.in_pir_mode()
+        and type(norm) is nn.BatchNorm2D
+        and norm.training
+        and norm._data_format == "NHWC"
+        and x.dtype == paddle.float16
+        and paddle.is_compiled_with_cuda()
+    )
+
+
+def _fused(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> Tensor:
+    kind = "fused_batch_norm_act" if shortcut is None else "fused_bn_add_activation"
+    helper = LayerHelper(kind)
+    out = helper.create_variable_for_type_inference(x.dtype)
+    mean, deviation, reserve = (
+        helper.create_variable_for_type_inference(dtype, stop_gradient=True)
+        for dtype in (norm.weight.dtype, norm.weight.dtype, x.dtype)
+    )
+    inputs = {"X": x, "Scale": norm.weight, "Bias": norm.bias, "Mean": norm._mean, "Variance": norm._variance}
+    helper.append_op(
+        type=kind,
+        inputs=inputs if shortcut is None else {**inputs, "Z": shortcut},
+        outputs={
+            "Y": out,
+            "MeanOut": norm._mean,
+            "VarianceOut": norm._variance,
+            "SavedMean": mean,
+            "SavedVariance": deviation,
+            "ReserveSpace": reserve,
+        },
+        attrs={"momentum": norm._momentum, "epsilon": norm._epsilon, "act_type": "relu"},
+    )
+    return out
