@@ -28,7 +28,7 @@ def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -
 
 
 def fuses(norm: nn.BatchNorm2D, x: Tensor) -> bool:
-    """Whether there is one operator for it: in a training program of Paddle 2.6, for NHWC float16 on a GPU."""
+    """Whether there is one operator for it: in a program of Paddle 2.6, for NHWC float16 on a GPU."""
     return (
         not paddle.in_dynamic_mode()
         and not paddle.framework.in_pir_mode()

@@ -26,16 +26,19 @@ from ppcls.data.image_header import DecodeError, read_header
 from ppcls.data.index import Index
 from ppcls.data.transforms import DecodeImage
 from ppcls.engine.advice import Feeding, advise
+from ppcls.engine.captured import RECORDED_AFTER
 from ppcls.engine.estimate import Measured, describe
 from ppcls.engine.evaluate import Evaluator, evaluate
 from ppcls.engine.peak import memory_explained, peak_memory
+from ppcls.engine.phases import UNTIMED
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 from ppcls.engine.train import Prepared, prepare
 from ppcls.runtime import Runtime
 
 STEPS = 3
-WARM_UP = 2  # steps that are not counted: the first ones build and tune
+# Steps that are not counted: the first ones build, tune and record.
+WARM_UP, WARM_UP_RECORDED = 2, RECORDED_AFTER + 2
 _REFILL = 1  # steps after the loader was emptied
 _LOADER_SECONDS, _LOADER_BATCHES = 1.0, 3  # the least that the loader alone is timed for
 _PICTURES = 32  # looked at for their size
@@ -60,7 +63,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
             measured, batches = _measure(config, run)
             lines = [
                 *run.notes,
-                f"dry run: {STEPS} steps after {WARM_UP} to warm up, {STEPS} more on one batch, "
+                f"dry run: {STEPS} steps after {_warm_up(run)} to warm up, {STEPS} more on one batch, "
                 f"{batches} batches of the loader alone"
                 + ("" if run.evaluator is None else ", and two batches of an evaluation"),
                 *_short_epochs(run.state),
@@ -88,12 +91,12 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
     ]
     state.network.train()
     batches = _endless(state.loader)
-    last = _feed(state, batches, WARM_UP)
-    alone = _repeat(state, last, STEPS)
+    last = _feed(run, batches, _warm_up(run))
+    alone = _repeat(run, last, STEPS)
     del last  # its memory is the next one's
     loader, counted = _drain(state.runtime, batches, who_feeds(config, split, state.runtime).ahead)
-    _feed(state, batches, _REFILL)
-    images, fed, waited = _time_fed(state, batches)
+    _feed(run, batches, _REFILL)
+    images, fed, waited = _time_fed(run, batches)
     rates = {"fed": fed, "waited": waited, "alone": alone}
     slowest = dict(zip(rates, _over_ranks(state.runtime, "max", list(rates.values())), strict=True))
     images, loader = _over_ranks(state.runtime, "sum", [images, loader])
@@ -126,36 +129,47 @@ def _updates(state: TrainState, steps: int) -> Iterator[bool]:
         yield number % accumulate == 0
 
 
-def _feed(state: TrainState, batches: Iterator[Batch], steps: int) -> Batch:
+def _warm_up(run: Prepared) -> int:
+    return WARM_UP if run.step is train_step else WARM_UP_RECORDED
+
+
+def _take(run: Prepared, batch: Batch, *, update: bool) -> None:
+    """Takes a batch as if it were a full one, for ranks may be at other places than each other here."""
+    order = run.state.loader.order
+    full = replace(batch, update=update, valid=order.batch_size, weight=1 / order.accumulate)
+    run.step(run.state, full, UNTIMED)
+
+
+def _feed(run: Prepared, batches: Iterator[Batch], steps: int) -> Batch:
     """Takes steps, and returns the last batch."""
     batch: Batch | None = None
-    for update in _updates(state, steps):
-        batch = replace(next(batches), update=update)
-        train_step(state, batch)
-    state.runtime.synchronize()
+    for update in _updates(run.state, steps):
+        batch = next(batches)
+        _take(run, batch, update=update)
+    run.state.runtime.synchronize()
     assert batch is not None
     return batch
 
 
-def _time_fed(state: TrainState, batches: Iterator[Batch]) -> tuple[float, float, float]:
+def _time_fed(run: Prepared, batches: Iterator[Batch]) -> tuple[float, float, float]:
     """Returns images, seconds, and seconds of waiting for data, of this rank's fed steps."""
     images, waited, began = 0, 0.0, time.perf_counter()
-    for update in _updates(state, STEPS):
+    for update in _updates(run.state, STEPS):
         asked = time.perf_counter()
-        batch = replace(next(batches), update=update)
+        batch = next(batches)
         waited += time.perf_counter() - asked
-        train_step(state, batch)
+        _take(run, batch, update=update)
         images += batch.valid
-    state.runtime.synchronize()
+    run.state.runtime.synchronize()
     return images, time.perf_counter() - began, waited
 
 
-def _repeat(state: TrainState, batch: Batch, steps: int) -> float:
+def _repeat(run: Prepared, batch: Batch, steps: int) -> float:
     """Returns the seconds of steps on one batch."""
     began = time.perf_counter()
-    for update in _updates(state, steps):
-        train_step(state, replace(batch, update=update))
-    state.runtime.synchronize()
+    for update in _updates(run.state, steps):
+        _take(run, batch, update=update)
+    run.state.runtime.synchronize()
     return time.perf_counter() - began
 
 

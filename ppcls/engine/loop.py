@@ -18,7 +18,7 @@ from ppcls.engine.meter import Meter
 from ppcls.engine.parallel import seed_batch
 from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
-from ppcls.engine.step import train_step
+from ppcls.engine.step import Step, train_step
 from ppcls.errors import UserError
 from ppcls.report.record import EvalRecord, Reporter
 
@@ -30,6 +30,7 @@ def fit(
     checkpoints: Checkpoints,
     reporter: Reporter,
     phases: Phases = UNTIMED,
+    step: Step = train_step,
 ) -> None:
     """Trains from the state's position to the end of the last epoch.
 
@@ -40,13 +41,14 @@ def fit(
         checkpoints: Where to save.
         reporter: Who is told.
         phases: Measures the steps, where somebody does.
+        step: Takes each batch.
     """
     bad_steps = BadSteps(state, settings.max_bad_steps, Path(settings.output_dir))
     control = Control(settings, state.runtime)
     with heard() as interrupt:
         while state.closing or state.epoch < settings.epochs:
             if not state.closing:
-                train_epoch(state, settings, checkpoints, reporter, interrupt, control, bad_steps, phases)
+                train_epoch(state, settings, checkpoints, reporter, interrupt, control, bad_steps, phases, step)
                 _tell_skipped(state, reporter)
                 state.share_statistics()
                 state.closing = True
@@ -91,6 +93,7 @@ def train_epoch(
     control: Control,
     bad_steps: BadSteps,
     phases: Phases = UNTIMED,
+    step: Step = train_step,
 ) -> None:
     """Trains what is left of the running epoch."""
     state.network.train()
@@ -99,7 +102,7 @@ def train_epoch(
     meter = Meter(state, settings.epochs, updates_per_epoch, bad_steps)
     for batch in _batches(state, meter, interrupt, phases):
         seed_batch(state.loader.order.seed, state.runtime.rank, state.epoch, state.step)
-        meter.add(train_step(state, batch, phases), batch)
+        meter.add(step(state, batch, phases), batch)
         if not batch.update:
             continue
         done += 1

@@ -6,6 +6,7 @@ has the host ask the device at every update. Here every update is made, and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,14 +89,25 @@ class LossScale:
         if self._waits:
             if not bool(found):
                 optimizer.step()
+            if self._statistics is not None:
+                self._statistics.back_if(found)
         else:
-            if self._undo is None:
-                self._undo = Undo(changed_by_step(optimizer))
-            self._undo.keep()
-            optimizer.step()
-            self._undo.back_if(found)
+            self.undone_if(found, optimizer, optimizer.step)
+        self.adapt(found)
+
+    def undone_if(self, found: Tensor, optimizer: Any, update: Callable[[], None]) -> None:
+        """Updates, and has the device take it back where ``found``, [1] bool, holds."""
+        if self._undo is None:
+            self._undo = Undo(changed_by_step(optimizer))
+        self._undo.keep()
+        update()
+        self._undo.back_if(found)
         if self._statistics is not None:
             self._statistics.back_if(found)
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def adapt(self, found: Tensor) -> None:
+        """Ends an update: adapts the factor to whether a gradient was not finite, [1] bool."""
         self._begun = False
         if self.dynamic:
             _C_ops.update_loss_scaling_(
@@ -104,6 +116,21 @@ class LossScale:
         self._flags.append(found)
         if len(self._flags) == _BLOCK:
             self._flags = [paddle.concat(self._flags)]
+
+    def unscale(self, buffers: Sequence[Tensor]) -> Tensor:
+        """Divides a few large buffers of gradients by the factor, in place.
+
+        Plain operators: Paddle's own one for many gradients hands the device a list in the host's memory,
+        which is gone when a recorded step is replayed.
+
+        Returns:
+            [1] bool, whether a gradient is not finite.
+        """
+        inverse = 1.0 / self._scale
+        for buffer in buffers:
+            buffer.copy_((buffer.astype("float32") * inverse).astype(buffer.dtype), False)
+        finite = paddle.stack([paddle.isfinite(buffer).all() for buffer in buffers]).all(keepdim=True)
+        return paddle.logical_not(finite)
 
     def _unscale(self, optimizer: Any) -> Tensor:
         """Divides gradients by the factor, and returns whether one is not finite, [1] bool."""

@@ -6,7 +6,7 @@ weights in half precision, with float32 masters in the optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -48,6 +48,28 @@ class FP32:
     def step(self, optimizer: Any) -> None:
         """Updates the weights, unless the gradients of a scaled loss are not finite."""
         optimizer.step()
+
+    def begin(self) -> None:
+        """Comes before each batch; `forward` calls it, too, and only the first call of an update counts."""
+
+    def update(
+        self, optimizer: Any, gradients: Sequence[paddle.Tensor], apply: Callable[[], None]
+    ) -> paddle.Tensor | None:
+        """Does the device's part of `step`, with gradients in a few buffers, such that it can be recorded.
+
+        Args:
+            optimizer: Whose weights change.
+            gradients: All of them; a scale is taken off in place.
+            apply: Updates the weights by them.
+
+        Returns:
+            [1] bool, whether the update was taken back; None where it never is. `adapt` wants to know.
+        """
+        apply()
+        return None
+
+    def adapt(self, found: paddle.Tensor) -> None:
+        """Does the rest of `step`: heeds what `update` returned."""
 
     def scaling(self) -> Scaling | None:
         """Returns what loss scaling did since the last call; None without it. Waits for the device."""
@@ -92,10 +114,14 @@ class AmpO1(FP32):
         """Returns the images as they are where operators are cast anyway; but float16 is not bfloat16."""
         return image if self._casts(image) and (training or self._eval_half) else _in_float32(image)
 
-    def forward(self) -> AbstractContextManager[Any]:
-        """Returns Paddle's automatic casting, and has the loss scale know that a batch begins."""
+    def begin(self) -> None:
+        """Has the loss scale know that a batch begins."""
         if self._scale is not None:
             self._scale.begin()
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """Returns Paddle's automatic casting."""
+        self.begin()
         return self._casting()
 
     def _casts(self, image: paddle.Tensor) -> bool:
@@ -120,6 +146,21 @@ class AmpO1(FP32):
             optimizer.step()
         else:
             self._scale.step(optimizer)
+
+    def update(
+        self, optimizer: Any, gradients: Sequence[paddle.Tensor], apply: Callable[[], None]
+    ) -> paddle.Tensor | None:
+        """Unscales, and steps; the device takes that back if a gradient is not finite."""
+        if self._scale is None:
+            return super().update(optimizer, gradients, apply)
+        found = self._scale.unscale(gradients)
+        self._scale.undone_if(found, optimizer, apply)
+        return found
+
+    def adapt(self, found: paddle.Tensor) -> None:
+        """Adapts the scale."""
+        if self._scale is not None:
+            self._scale.adapt(found)
 
     def scaling(self) -> Scaling | None:
         """Returns what loss scaling did since the last call; waits for the device."""
@@ -152,11 +193,15 @@ class AmpO2(AmpO1):
             )
 
     def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
-        """Returns the images as they are: all operators are cast; but float16 is not bfloat16."""
-        return image if self._casts(image) else _in_float32(image)
+        """Returns the images in half precision, as the weights are."""
+        return image if image.dtype == getattr(paddle, self.dtype) else image.astype(self.dtype)
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        """Returns no automatic casting: there is nothing to cast, and asking costs the host time."""
+        return nullcontext()
 
     def evaluation(self) -> AbstractContextManager[Any]:
-        """Returns automatic casting: the weights are in half precision anyway."""
+        """Returns what training has: the weights are in half precision anyway."""
         return self._casting()
 
 

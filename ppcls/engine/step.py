@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import paddle
@@ -10,6 +11,8 @@ from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_
 from ppcls.data.batch import Batch
 from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
+
+Step = Callable[[TrainState, Batch, Phases], paddle.Tensor]
 
 
 def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> paddle.Tensor:

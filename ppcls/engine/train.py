@@ -17,12 +17,14 @@ from ppcls.data.index import Index
 from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, together
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.evaluate import Evaluator, build_evaluator
+from ppcls.engine.execution import choose_step
 from ppcls.engine.loop import fit
 from ppcls.engine.peak import memory_explained
 from ppcls.engine.phases import UNTIMED, Phases, Window
 from ppcls.engine.profile import build_profile
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state, rate_scale
+from ppcls.engine.step import Step
 from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import UserError
 from ppcls.files import write_text
@@ -38,6 +40,7 @@ class Prepared:
 
     Attributes:
         state: At the beginning, or where the checkpoint left it.
+        step: Takes its batches.
         evaluator: None where the run does not evaluate.
         checkpoints: Of the run.
         resumed: Checkpoint folder that it goes on from; None for a new run.
@@ -47,6 +50,7 @@ class Prepared:
     """
 
     state: TrainState
+    step: Step
     evaluator: Evaluator | None
     checkpoints: Checkpoints
     resumed: Path | None
@@ -77,7 +81,9 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
     agree(config, runtime, _indexes(state, evaluator))
     state.connect(config.Global)
     measure = _watch_memory(config, runtime, notes)
-    return Prepared(state, evaluator, checkpoints, folder, classes, tuple(notes), measure)
+    step, how = choose_step(config, state)
+    notes.append(how)
+    return Prepared(state, step, evaluator, checkpoints, folder, classes, tuple(notes), measure)
 
 
 def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None = None) -> TrainState:
@@ -119,7 +125,7 @@ def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window 
     try:
         for note in [*run.notes, *tell_unshared(runtime, output_dir)]:
             reporter.message(note)
-        fit(state, config.Global, run.evaluator, run.checkpoints, reporter, phases)
+        fit(state, config.Global, run.evaluator, run.checkpoints, reporter, phases, run.step)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
     finally:
         phases.close()

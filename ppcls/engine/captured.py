@@ -1,0 +1,155 @@
+"""The training step, recorded once and replayed.
+
+It is `train_step` itself that is recorded, and the optimizer's update; what the host decides anew at each
+step, such as the learning rate, stays outside. The numbers are those of `train_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import paddle
+from paddle import nn, optimizer
+
+from ppcls.data.batch import Batch
+from ppcls.engine.cuda_graph import CudaGraph, Recorded
+from ppcls.engine.flat import Flat
+from ppcls.engine.phases import UNTIMED, Phases
+from ppcls.engine.state import TrainState
+from ppcls.engine.step import train_step
+from ppcls.errors import UserError
+
+Record = Callable[[Callable[[], None]], Recorded]
+
+RECORDED_AFTER = 3  # updates: cuDNN's search, and all that is made at the first use
+# Their steps are kernels and nothing else. Adam's family counts its steps on the host.
+_RECORDABLE = (optimizer.Momentum, optimizer.SGD)
+
+
+class CapturedStep:
+    """A `train_step` by replaying; what is not usual goes through `train_step` itself.
+
+    Unusual are the first updates, the last one of an epoch where it is smaller, and steps that somebody
+    measures.
+
+    Args:
+        state: Changed in place by each step.
+        record: What records.
+    """
+
+    def __init__(self, state: TrainState, record: Record = CudaGraph) -> None:
+        self._state, self._record = state, record
+        self._done, self._within = 0, False
+        self._recording: _Recording | None = None
+
+    def __call__(self, state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> paddle.Tensor:
+        """Takes one batch; arguments and result are those of `train_step`."""
+        assert state is self._state
+        if phases is UNTIMED and self._usual(batch) and not (self._recording is None and self._within):
+            if self._recording is None and self._done >= RECORDED_AFTER:
+                self._recording = _Recording(state, batch, self._record)
+            if self._recording is not None:
+                return self._recording.train(batch)
+        self._within = not batch.update
+        self._done += batch.update
+        return train_step(state, batch, phases)
+
+    def _usual(self, batch: Batch) -> bool:
+        """Whether this is a batch of a whole update, on every rank: they must all choose the same way."""
+        order = self._state.loader.order
+        return batch.valid == order.batch_size and batch.weight == 1 / order.accumulate
+
+
+class _Recording:
+    """One batch's forward and backward pass, and the update, as recorded work on memory that stays."""
+
+    def __init__(self, state: TrainState, batch: Batch, record: Record) -> None:
+        self._state = state
+        world = state.runtime.world
+        # The exchange below adds gradients up; an average is wanted.
+        self._batch = replace(
+            batch,
+            image=batch.image.clone(),
+            label=batch.label.clone(),
+            weight=batch.weight / world,
+            update=False,
+        )
+        self._weights = [each for each in state.model.parameters() if not each.stop_gradient]
+        state.optimizer.clear_grad(set_to_zero=False)
+        self._gradients = Flat(self._weights)
+        accumulate = state.loader.order.accumulate
+        self._summed = self._gradients if accumulate == 1 else Flat(self._weights)
+        self._begun = False
+        names = () if state.metrics is None else state.metrics.names
+        self._sums = paddle.zeros([1 + len(names)])
+        self._found = paddle.zeros([1], "bool")
+        state.precision.begin()  # not to be recorded: it comes once an update
+        self._compute = record(self._forward_backward)
+        self._update = record(self._apply) if _recordable(state.optimizer) else None
+        self._average = None if state.ema is None else record(state.ema.update)
+
+    def train(self, batch: Batch) -> paddle.Tensor:
+        """Takes a batch of the recorded shapes; returns what `train_step` does."""
+        self._batch.image.copy_(batch.image, False)
+        self._batch.label.copy_(batch.label, False)
+        self._state.precision.begin()
+        self._compute.replay()
+        if self._summed is not self._gradients:
+            (self._summed.add if self._begun else self._summed.copy)(self._gradients)
+        self._begun = not batch.update
+        if batch.update:
+            self._end_update()
+        return self._sums.clone()
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def _end_update(self) -> None:
+        state = self._state
+        if state.runtime.world > 1:
+            for buffer in self._summed.buffers:
+                paddle.distributed.all_reduce(buffer)
+        state.optimizer.set_lr(state.schedule(state.update))
+        if self._update is None:
+            self._apply()
+        else:
+            self._update.replay()
+        state.precision.adapt(self._found.clone())
+        state.update += 1
+        if self._average is not None:
+            self._average.replay()
+
+    def _forward_backward(self) -> None:
+        sums = train_step(self._state, self._batch)
+        gradients = []
+        for weight in self._weights:
+            if weight.grad is None:
+                raise UserError(
+                    f"the weight {weight.name} gets no gradient, so the step can't be recorded; "
+                    "set Global.cuda_graph=False"
+                )
+            gradients.append(weight.grad)
+        with paddle.no_grad():
+            self._gradients.take(gradients)
+            self._sums.copy_(sums, False)
+        self._state.optimizer.clear_grad(set_to_zero=False)
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def _apply(self) -> None:
+        state = self._state
+        pairs = list(zip(self._weights, self._summed.views, strict=True))
+        found = state.precision.update(
+            state.optimizer,
+            self._summed.buffers,
+            lambda: state.optimizer._apply_optimize(None, None, pairs),
+        )
+        if found is not None:
+            self._found.copy_(found, False)
+
+
+def _recordable(made: optimizer.Optimizer) -> bool:
+    return isinstance(made, _RECORDABLE) and made._grad_clip is None
+
+
+def draws(model: nn.Layer) -> bool:
+    """Whether a model draws random numbers as it trains; a recorded step would draw the same ones again."""
+    return any("Drop" in type(layer).__name__ for layer in model.sublayers())

@@ -1,0 +1,52 @@
+"""The model that trains, compiled to one program where that is faster."""
+
+from __future__ import annotations
+
+import paddle
+from paddle import nn
+
+from ppcls.config.schema import Config
+from ppcls.runtime import Runtime
+
+
+class Compiled(nn.Layer):  # type: ignore[misc]
+    """A model as one program of Paddle's static executor, over the model's own weights.
+
+    The model itself stays as it is, for evaluation and for checkpoints.
+    """
+
+    def __init__(self, model: nn.Layer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
+        """Returns the model's logits."""
+        return self.model(image)
+
+
+def compiled(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
+    """Returns the model as training calls it: compiled where ``Global.to_static`` says so."""
+    if not compiles(config, runtime):
+        return model
+    return paddle.jit.to_static(Compiled(model), full_graph=True)
+
+
+def compiles(config: Config, runtime: Runtime) -> bool:
+    """Whether the model that trains is compiled."""
+    wanted = config.Global.to_static
+    if wanted != "auto":
+        return wanted
+    amp = config.AMP
+    return (
+        runtime.device == "gpu"
+        and measured()
+        and amp is not None
+        and amp.use_amp
+        and (amp.level, amp.dtype) == ("O2", "float16")
+        and config.Arch.data_format == "NHWC"
+    )
+
+
+def measured() -> bool:
+    """Whether this Paddle is one that compiled and recorded steps were measured with; docs/performance.md."""
+    return str(paddle.__version__).startswith("2.6")

@@ -1,0 +1,49 @@
+"""How a run's steps are executed: operator by operator, with a compiled model, recorded as a CUDA graph.
+
+What ``auto`` chooses is what was measured to be faster; docs/performance.md has the figures.
+"""
+
+from __future__ import annotations
+
+import paddle
+
+from ppcls.config.schema import Config
+from ppcls.engine.captured import CapturedStep, draws
+from ppcls.engine.compiled import compiles, measured
+from ppcls.engine.state import TrainState
+from ppcls.engine.step import Step, train_step
+from ppcls.errors import UserError
+
+
+def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
+    """Returns what takes a run's batches, and a line for the log.
+
+    Raises:
+        UserError: ``Global.cuda_graph`` is True, and these steps can't be recorded.
+    """
+    wanted = config.Global.cuda_graph
+    how = "a compiled model" if compiles(config, state.runtime) else "operator by operator"
+    if wanted is False:
+        return train_step, f"steps: {how}; no CUDA graph (Global.cuda_graph)"
+    hindrance = _hindrance(config, state)
+    if hindrance is None and wanted == "auto" and not measured():
+        hindrance = f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries"
+    if hindrance is None:
+        return CapturedStep(state), "steps: a CUDA graph, recorded after the first ones"
+    if wanted is True:
+        raise UserError(f"Global.cuda_graph: {hindrance}; set it to auto or False")
+    return train_step, f"steps: {how}; no CUDA graph: {hindrance}"
+
+
+def _hindrance(config: Config, state: TrainState) -> str | None:
+    """Returns why a run's steps can't be recorded; None if they can."""
+    split = config.DataLoader.Train
+    if state.runtime.device != "gpu":
+        return "the run is on a CPU"
+    if split is not None and split.input_size is not None:
+        return "the images' size changes (DataLoader.Train.input_size)"
+    if config.Global.sync_bn and state.runtime.world > 1:
+        return "SyncBatchNorm exchanges within the step (Global.sync_bn)"
+    if draws(state.model):
+        return f"{config.Arch.name} draws random numbers as it trains"
+    return None

@@ -1,0 +1,112 @@
+"""A replayed step does what `train_step` does; a CPU does the recorded work again instead of replaying it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn, optimizer
+from small_net import MemoryLoader, Net, assert_equal, content, make_state
+
+from ppcls.config.sections import AMP
+from ppcls.engine.captured import RECORDED_AFTER, CapturedStep, draws
+from ppcls.engine.precision import FP32, AmpO1
+from ppcls.engine.state import TrainState
+from ppcls.engine.step import train_step
+
+
+class Again:
+    """Does the work at each replay, and none before, as a CUDA graph."""
+
+    made = 0
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        type(self).made += 1
+        self.replay = work
+
+
+class Scaled(AmpO1):
+    """Loss scaling alone, in float32: the part of mixed precision that a CPU can do."""
+
+    def _casting(self):  # type: ignore[no-untyped-def]
+        return paddle.amp.auto_cast(enable=False)
+
+
+def scaled() -> FP32:
+    return Scaled(AMP(scale_loss=2.0**10))
+
+
+def train(state: TrainState, epochs: int, *, captured: bool) -> list[np.ndarray]:
+    """Trains, and returns what each step returned."""
+    state.network.train()
+    step = CapturedStep(state, Again) if captured else train_step
+    rows = []
+    for _ in range(epochs):
+        for batch in state.loader:
+            rows.append(step(state, batch).numpy())
+    return rows
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD, optimizer.AdamW])
+@pytest.mark.parametrize("precision", [FP32, scaled])
+def test_trains_the_same_weights(
+    accumulate: int, kind: type[optimizer.Optimizer], precision: Callable[[], FP32]
+) -> None:
+    runs = []
+    for captured in (False, True):
+        loader = MemoryLoader(size=52, batch_size=8, accumulate=accumulate)  # the last batch has 4 rows
+        state = make_state(kind=kind, decay=0.9, loader=loader, precision=precision())
+        rows = train(state, 4, captured=captured)
+        runs.append((rows, state))
+    (rows, eager), (others, replayed) = runs
+    np.testing.assert_array_equal(rows, others)
+    assert_equal(content(replayed.model), content(eager.model))
+    assert replayed.ema is not None and eager.ema is not None
+    assert_equal(replayed.ema.state_dict(), eager.ema.state_dict())
+    assert replayed.update == eager.update
+    assert replayed.precision.state_dict() == eager.precision.state_dict()
+
+
+def test_records_once_and_replays_only_usual_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Again, "made", 0)
+    state = make_state(loader=MemoryLoader(size=20, batch_size=8))
+    eager = []
+    monkeypatch.setattr(
+        "ppcls.engine.captured.train_step",
+        lambda state, batch, *rest: (
+            eager.append((batch.valid, batch.update)),
+            train_step(state, batch, *rest),
+        )[1],
+    )
+    train(state, 3, captured=True)
+    assert Again.made == 2  # forward and backward; the update
+    first = eager[:RECORDED_AFTER]
+    assert all(update for _, update in first)
+    later = eager[RECORDED_AFTER:]
+    assert {valid for valid, update in later if update} == {4}  # the last batch of an epoch
+    assert (8, False) in later  # the recorded work itself
+
+
+def test_a_step_with_an_overflow_leaves_no_trace_but_a_lower_scale() -> None:
+    state = make_state(loader=MemoryLoader(size=16, batch_size=8), precision=scaled())
+    step = CapturedStep(state, Again)
+    state.network.train()
+    batches = [batch for _ in range(3) for batch in state.loader]
+    for batch in batches[: RECORDED_AFTER + 1]:
+        step(state, batch)
+    before, scale = content(state.model), state.precision.state_dict()["scale"]
+    bad = batches[RECORDED_AFTER + 1]
+    bad.image.fill_(float("inf"))
+    step(state, bad)
+    assert_equal(content(state.model), before)
+    assert state.precision.state_dict()["scale"] == scale / 2
+    scaling = state.precision.scaling()
+    assert scaling is not None and scaling.skipped.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
+
+
+def test_says_what_draws() -> None:
+    assert not draws(Net())
+    assert draws(nn.Sequential(Net(), nn.Dropout(0.5)))
