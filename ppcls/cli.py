@@ -348,12 +348,13 @@ def _check_output(folder: Path) -> None:
 
 @command
 def benchmark(argv: Arguments = None) -> None:
-    """Measures speed: ``loader`` compares data loaders, ``containers`` how images are stored."""
+    """Measures speed: ``loader`` compares data loaders, ``containers`` image files, ``step`` training."""
     options = parser("Measure speed on this machine.")
-    options.add_argument("what", choices=["loader", "containers"], help="what to measure")
+    options.add_argument("what", choices=["loader", "containers", "step"], help="what to measure")
     options.add_argument("--rounds", type=int, default=5, help="counted epochs of each (%(default)s)")
     options.add_argument("--workers", type=int, nargs="+", default=[2], help="of paddle.io (%(default)s)")
     options.add_argument("--mixup", action="store_true", help="our DALI loader with Mixup, too")
+    options.add_argument("--no-plain", action="store_true", help="step without the bare Paddle loop")
     arguments = options.parse_args(argv)
     config = read_config(arguments)
     if config is None:
@@ -367,6 +368,12 @@ def benchmark(argv: Arguments = None) -> None:
 
         for each in benchmark_containers(config, run, rounds):
             _say(each.describe() + "\n")
+        return
+    if arguments.what == "step":
+        from ppcls.bench.step import benchmark_steps
+
+        speeds, how = benchmark_steps(config, run, rounds, plain=not arguments.no_plain)
+        _say("".join(f"{line}\n" for line in [how, *(speed.describe() for speed in speeds)]))
         return
     from ppcls.bench.loader import benchmark_loaders
 

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,12 @@ from ppcls.card import Card, find_card
 from ppcls.config.sections import Global
 from ppcls.errors import UserError
 from ppcls.memory import Asked, Budget, Usage, plan, read_asked
+
+_SPEED = {
+    "FLAGS_cudnn_exhaustive_search": "1",  # times cuDNN's algorithms once for each convolution
+    "FLAGS_conv_workspace_size_limit": "4000",  # MB that one of them may take
+    "FLAGS_cudnn_batchnorm_spatial_persistent": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,8 @@ def start(settings: Global) -> Runtime:
         _set_deterministic()
     asked = read_asked(settings.gpu_memory_fraction, settings.use_dali, os.environ)
     card, budget = (None, None) if settings.device == "cpu" else _divide_memory(asked)
+    if settings.device != "cpu":
+        _set_speed_flags(os.environ, settings.deterministic)
     _import_paddle()
     import paddle
 
@@ -163,6 +172,13 @@ def _set_deterministic() -> None:
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO"),
     }
+
+
+def _set_speed_flags(environ: MutableMapping[str, str], deterministic: bool) -> None:
+    """Sets, where the user did not, the flags that pay; docs/performance.md has the figures."""
+    for name, value in _SPEED.items():
+        if not (deterministic and name == "FLAGS_cudnn_exhaustive_search"):
+            environ.setdefault(name, value)
 
 
 def _divide_memory(asked: Asked) -> tuple[Card | None, Budget | None]:

@@ -95,7 +95,7 @@ def test_the_config_of_these_tests_is_right() -> None:
         ("Global.use_dali=maybe", "Global.use_dali: expected True or False, got 'maybe'"),
         ("Global.output_dir=5", "Global.output_dir: expected text, got 5"),
         ("Global.device=tpu", "Global.device: expected 'auto', 'gpu' or 'cpu', got 'tpu'"),
-        ("Global.to_static=True", "Global.to_static: expected False, got True"),
+        ("Global.to_static=yes!", "Global.to_static: expected 'auto', True or False, got 'yes!'"),
         ("Global.image_shape=7", "Global.image_shape: expected a list, got 7"),
         ("Global.image_shape=[3, 32]", "Global.image_shape[2]: missing; it has no default"),
         (

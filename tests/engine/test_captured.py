@@ -64,7 +64,8 @@ def test_trains_the_same_weights(
     (rows, eager), (others, replayed) = runs
     np.testing.assert_array_equal(rows, others)
     assert_equal(content(replayed.model), content(eager.model))
-    assert replayed.ema is not None and eager.ema is not None
+    assert replayed.ema is not None
+    assert eager.ema is not None
     assert_equal(replayed.ema.state_dict(), eager.ema.state_dict())
     assert replayed.update == eager.update
     assert replayed.precision.state_dict() == eager.precision.state_dict()
@@ -104,7 +105,8 @@ def test_a_step_with_an_overflow_leaves_no_trace_but_a_lower_scale() -> None:
     assert_equal(content(state.model), before)
     assert state.precision.state_dict()["scale"] == scale / 2
     scaling = state.precision.scaling()
-    assert scaling is not None and scaling.skipped.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
+    assert scaling is not None
+    assert scaling.skipped.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
 
 
 def test_says_what_draws() -> None:
