@@ -11,7 +11,6 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,9 +21,9 @@ from ppcls.errors import UserError
 from ppcls.memory import Asked, Budget, Usage, plan, read_asked
 
 _SPEED = {
-    "FLAGS_cudnn_exhaustive_search": "1",  # times cuDNN's algorithms once for each convolution
-    "FLAGS_conv_workspace_size_limit": "4000",  # MB that one of them may take
-    "FLAGS_cudnn_batchnorm_spatial_persistent": "1",
+    "FLAGS_cudnn_exhaustive_search": True,  # times cuDNN's algorithms once for each convolution
+    "FLAGS_conv_workspace_size_limit": 4000,  # MB that one of them may take
+    "FLAGS_cudnn_batchnorm_spatial_persistent": True,
 }
 
 
@@ -117,8 +116,6 @@ def start(settings: Global) -> Runtime:
         _set_deterministic()
     asked = read_asked(settings.gpu_memory_fraction, settings.use_dali, os.environ)
     card, budget = (None, None) if settings.device == "cpu" else _divide_memory(asked)
-    if settings.device != "cpu":
-        _set_speed_flags(os.environ, settings.deterministic)
     _import_paddle()
     import paddle
 
@@ -132,6 +129,7 @@ def start(settings: Global) -> Runtime:
             )
         _try_gpu(device_id)
         paddle.set_device(f"gpu:{device_id}")
+        _set_speed_flags(settings.deterministic)
     else:
         card = budget = None
         paddle.set_device("cpu")
@@ -174,11 +172,14 @@ def _set_deterministic() -> None:
     }
 
 
-def _set_speed_flags(environ: MutableMapping[str, str], deterministic: bool) -> None:
-    """Sets, where the user did not, the flags that pay; docs/performance.md has the figures."""
-    for name, value in _SPEED.items():
-        if not (deterministic and name == "FLAGS_cudnn_exhaustive_search"):
-            environ.setdefault(name, value)
+def _set_speed_flags(deterministic: bool) -> None:
+    """Sets, where the environment does not, the flags that pay; docs/performance.md has the figures."""
+    import paddle
+
+    wanted = {name: value for name, value in _SPEED.items() if name not in os.environ}
+    if deterministic:
+        wanted.pop("FLAGS_cudnn_exhaustive_search", None)
+    paddle.set_flags(wanted)
 
 
 def _divide_memory(asked: Asked) -> tuple[Card | None, Budget | None]:
@@ -261,6 +262,7 @@ def _try_gpu(device_id: int) -> None:
 
     try:
         paddle.set_device(f"gpu:{device_id}")
+        _set_speed_flags(settings.deterministic)
         # Paddle 2.6 does not notice a launch that failed: it goes on with whatever was in memory.
         works = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
     except (OSError, RuntimeError, SystemError) as error:
