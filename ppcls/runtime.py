@@ -128,6 +128,7 @@ def start(settings: Global) -> Runtime:
                 f"{asked.setting}: the NVIDIA driver (NVML) does not say what memory the GPU has; unset it"
             )
         _try_gpu(device_id)
+        _set_speed_flags(settings.deterministic)
         paddle.set_device(f"gpu:{device_id}")
         _set_speed_flags(settings.deterministic)
     else:
@@ -262,7 +263,6 @@ def _try_gpu(device_id: int) -> None:
 
     try:
         paddle.set_device(f"gpu:{device_id}")
-        _set_speed_flags(settings.deterministic)
         # Paddle 2.6 does not notice a launch that failed: it goes on with whatever was in memory.
         works = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
     except (OSError, RuntimeError, SystemError) as error:

@@ -48,7 +48,9 @@ def fit(
     with heard() as interrupt:
         while state.closing or state.epoch < settings.epochs:
             if not state.closing:
-                train_epoch(state, settings, checkpoints, reporter, interrupt, control, bad_steps, phases, step)
+                train_epoch(
+                    state, settings, checkpoints, reporter, interrupt, control, bad_steps, phases, step
+                )
                 _tell_skipped(state, reporter)
                 state.share_statistics()
                 state.closing = True
