@@ -32,6 +32,7 @@ def add_commands(commands: Commands) -> None:
     )
     convert.add_argument("--out", type=Path, required=True, help="folder of the shards")
     convert.add_argument("--image-root", type=Path, help="of a list (the list's folder)")
+    convert.add_argument("--follow-links", action="store_true", help="take images that are links elsewhere")
     convert.add_argument("--delimiter", default=" ", help="of a list (a blank)")
     convert.add_argument("--names", type=Path, help="of a list's classes, lines of 'id name'")
     split = convert.add_mutually_exclusive_group()
@@ -92,8 +93,10 @@ def _source(args: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
     from ppcls.data.file_index import read_folder, read_list
 
     if args.source.is_dir():
-        return read_folder(args.source, IMAGE_EXTENSIONS), folder_classes(args.source)
-    index = read_list(args.image_root or args.source.parent, args.source, args.delimiter)
+        index = read_folder(args.source, IMAGE_EXTENSIONS, follow_links=args.follow_links)
+        return index, folder_classes(args.source)
+    root = args.image_root or args.source.parent
+    index = read_list(root, args.source, args.delimiter, follow_links=args.follow_links)
     names = read_class_names(args.names, int(index.labels.max()) + 1) if args.names else ()
     return index, names
 

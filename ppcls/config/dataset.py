@@ -75,6 +75,9 @@ class FileDataset(Dataset):
     """Images that are files of their own."""
 
     image_root: str = Field(description="folder of the images")
+    follow_links: bool = Field(
+        False, description="take images that symbolic links lead to, out of `image_root`"
+    )
 
     @property
     def place(self) -> str:

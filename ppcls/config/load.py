@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import yaml
 from pydantic import ValidationError
@@ -15,11 +16,56 @@ from ppcls.config.fields import show
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 
+_MOST_BYTES = 1 << 20
 _MOST_VALUES = 100_000
+_SHOWN = 80  # characters of what can't be right
+_DEEPEST = 50  # mappings and lists within each other
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses duplicate keys; ``1e-3`` is a number, as in YAML 1.2, and a date is text."""
+    """Safe YAML that refuses duplicate keys; ``1e-3`` is a number, as in YAML 1.2, and a date is text.
+
+    How many values a node has, and how deep they are, is known before any is made, aliases expanded: else a
+    few lines could ask for more than there is memory.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._extents: dict[yaml.Node, tuple[int, int]] = {}  # values and depth
+        self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            self._refuse(f"nested too deeply: more than {_DEEPEST} levels", event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is None:
+            return None
+        if isinstance(event, yaml.AliasEvent) and node not in self._extents:
+            self._refuse("an alias within what it stands for", event.start_mark)
+        if node not in self._extents:
+            self._extents[node] = self._extent(node)
+        return node
+
+    def _extent(self, node: yaml.Node) -> tuple[int, int]:
+        """Returns how many values a node has and how deep they are, its parts being known."""
+        parts: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            parts = node.value
+        values = 1 + sum(self._extents[part][0] for part in parts)
+        depth = 1 + max((self._extents[part][1] for part in parts), default=0)
+        if values > _MOST_VALUES:
+            self._refuse(f"more than {_MOST_VALUES} values, aliases expanded", node.start_mark)
+        if depth > _DEEPEST:
+            self._refuse(f"nested too deeply: more than {_DEEPEST} levels, aliases expanded", node.start_mark)
+        return values, depth
+
+    def _refuse(self, text: str, mark: Any) -> NoReturn:
+        raise yaml.composer.ComposerError(None, None, text, mark)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         mapping = super().compose_mapping_node(anchor)
@@ -63,8 +109,6 @@ for _each in (_Loader, _Dumper):
 def _parse(text: str, source: Path | str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except RecursionError:
-        raise ConfigError(source, ["nested too deeply"]) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -81,30 +125,31 @@ def read_tree(path: Path) -> dict[str, Any]:
         ConfigError: Not YAML, a duplicate key, or not a mapping.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError:
         near = sorted(path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         hint = f"; there are: {', '.join(map(str, near))}" if near else ""
         raise UserError(f"{path}: no such config file{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: can't read this config: {error}") from None
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(path, [f"larger than {_MOST_BYTES} bytes; is it a config?"])
     tree = _parse(text, path)
     if tree is None:
         raise ConfigError(path, ["the file is empty; expected sections such as Global and Arch"])
     if not isinstance(tree, dict):
         raise ConfigError(path, [f"expected sections such as Global and Arch, got {show(tree)}"])
-    return cast(dict[str, Any], _unshare(tree, path, [0]))
+    return cast(dict[str, Any], _unshare(tree))
 
 
-def _unshare(node: Any, source: Path, count: list[int]) -> Any:
+def _unshare(node: Any) -> Any:
     """Copies what YAML aliases share, so that ``-o`` changes one place and not its twins."""
-    count[0] += 1
-    if count[0] > _MOST_VALUES:
-        raise ConfigError(source, [f"more than {_MOST_VALUES} values, aliases expanded"])
     if isinstance(node, dict):
-        return {key: _unshare(value, source, count) for key, value in node.items()}
+        return {key: _unshare(value) for key, value in node.items()}
     if isinstance(node, list):
-        return [_unshare(value, source, count) for value in node]
+        return [_unshare(value) for value in node]
     return node
 
 
@@ -123,6 +168,8 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if not equals or not all(keys):
         raise ConfigError(source, ["expected path=value, such as Global.epochs=10"])
+    if len(keys) > _DEEPEST or len(text) > _MOST_BYTES:
+        raise ConfigError(source[:_SHOWN], ["longer than any value of a config"])
     value = _parse(text, source)
     node: Any = tree
     for depth, key in enumerate(keys):

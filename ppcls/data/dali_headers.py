@@ -15,7 +15,7 @@ from nvidia.dali import fn, types
 
 from ppcls.config.transform import Transform
 from ppcls.data.decode import decode
-from ppcls.data.image_header import check_header, read_header
+from ppcls.data.image_header import check_header, read_header, refuse_large
 from ppcls.data.npy_file import read_npy_header
 from ppcls.data.transforms import DecodeImage
 from ppcls.data.transforms.arrays import DecodeNumpy
@@ -66,10 +66,12 @@ def _(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArr
         suspect = (beginnings == _JPEG_BEGIN).all(1) & (endings != _JPEG_END).any(1)
         for row in np.flatnonzero(suspect).tolist():
             decode(decoder, np.asarray(files[row]).tobytes())
+    # What DALI would decode counts, whatever else a file says of its size.
+    for height, width in shapes[shapes[:, 0] * shapes[:, 1] > decoder.max_pixels, :2].tolist():
+        refuse_large(decoder, height, width)
     doubtful = np.ones(len(shapes), bool)
     if decoder.channels == 3:
-        large = shapes[:, 0] * shapes[:, 1] > decoder.max_pixels
-        doubtful = large | (shapes[:, 2] > 4) | np.isin(beginnings[:, 0], _TIFF_BEGINNINGS)
+        doubtful = (shapes[:, 2] > 4) | np.isin(beginnings[:, 0], _TIFF_BEGINNINGS)
     for row in np.flatnonzero(doubtful).tolist():
         check_header(decoder, read_header(np.asarray(files[row])))
     return shapes[:, :2].astype(np.int64)

@@ -150,7 +150,7 @@ class DaliLoader:
             except (RuntimeError, DecodeError) as error:
                 under_way = self._source.under_way if self._source is not None else []
                 self.release()  # a failed pipeline can't go on
-                bad = self._find_bad(under_way or [cursor], str(error))
+                bad = self._find_bad(under_way or [cursor], error)
                 if not bad:
                     raise
                 if self.quarantine is None:
@@ -168,11 +168,11 @@ class DaliLoader:
             if source.taken() == cursor:
                 return data
 
-    def _find_bad(self, under_way: list[Cursor], error: str) -> dict[int, str]:
+    def _find_bad(self, under_way: list[Cursor], error: Exception) -> dict[int, str]:
         """Returns the bad images among batches, one of which failed with ``error``."""
         batches = [self._plan.at(cursor).indices.tolist() for cursor in under_way]
         bad = look_at(self.index, self._decoder, chain.from_iterable(batches))
-        if not bad and may_be_an_image(error):
+        if not bad and (isinstance(error, DecodeError) or may_be_an_image(str(error))):
             for batch in batches:
                 bad |= blame(list(dict.fromkeys(batch)), self._fails)
         return bad

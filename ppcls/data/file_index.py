@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.class_names import folder_classes
+from ppcls.data.links import leading_out
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
@@ -77,7 +78,9 @@ class FileIndex:
         return read_image(self.path(position))
 
 
-def read_list(root: Path, listing: Path, delimiter: str, class_num: int | None = None) -> FileIndex:
+def read_list(
+    root: Path, listing: Path, delimiter: str, class_num: int | None = None, *, follow_links: bool = False
+) -> FileIndex:
     """Reads a list file; opens no image.
 
     Args:
@@ -85,6 +88,7 @@ def read_list(root: Path, listing: Path, delimiter: str, class_num: int | None =
         listing: Lines of path, ``delimiter``, label; the path below ``root``.
         delimiter: Between path and label; the last one of a line counts.
         class_num: Number of classes of the model; None for any.
+        follow_links: Whether images may be links out of ``root``.
 
     Raises:
         UserError: No such folder or list, nothing in it, or lines that are wrong (all of them, by number).
@@ -114,7 +118,21 @@ def read_list(root: Path, listing: Path, delimiter: str, class_num: int | None =
     refuse_lines(problems)
     if not paths:
         raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
-    return FileIndex(root, np.array(paths), np.array(labels, np.int64), listing, np.array(lines, np.int64))
+    index = FileIndex(root, np.array(paths), np.array(labels, np.int64), listing, np.array(lines, np.int64))
+    if not follow_links:
+        _refuse_links(index)
+    return index
+
+
+def _refuse_links(index: FileIndex) -> None:
+    """Shows images that links take out of the folder, which a list or archive from elsewhere might do."""
+    refuse_lines(
+        [
+            f"{index.where(at)}: {index.name(at)} is a link out of {index.root}; if it is yours, set "
+            "follow_links: True"
+            for at in leading_out(index.root, map(bytes, index.paths))
+        ]
+    )
 
 
 def _need_folder(root: Path) -> None:
@@ -145,13 +163,16 @@ def _wrong_with(path: str, found: str, label: str, delimiter: str, class_num: in
     return None
 
 
-def read_folder(root: Path, extensions: tuple[str, ...], class_num: int | None = None) -> FileIndex:
+def read_folder(
+    root: Path, extensions: tuple[str, ...], class_num: int | None = None, *, follow_links: bool = False
+) -> FileIndex:
     """Finds the images of class folders; opens none.
 
     Args:
         root: Has one sub-folder a class; labels follow the folders' sorted names.
         extensions: Endings of image files, in lower case.
         class_num: Number of classes of the model; None for any.
+        follow_links: Whether images may be links out of ``root``.
 
     Raises:
         UserError: No such folder, another number of class folders, or no images.
@@ -173,7 +194,10 @@ def read_folder(root: Path, extensions: tuple[str, ...], class_num: int | None =
             labels += [label] * len(chosen)
     if not paths:
         raise UserError(f"{root}: no images; expected files ending in {', '.join(extensions)}")
-    return FileIndex(root, np.array(paths), np.array(labels, np.int64), root)
+    index = FileIndex(root, np.array(paths), np.array(labels, np.int64), root)
+    if not follow_links:
+        _refuse_links(index)
+    return index
 
 
 def list_files(files: Sequence[Path]) -> FileIndex:

@@ -28,9 +28,12 @@ _ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4; TIFF has the same tag
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _SAMPLES_PER_PIXEL, _PLANAR, _PREDICTOR, _SAMPLE_FORMAT = 277, 284, 317, 339
 _PALETTE, _SEPARATE_PLANES, _UNSIGNED = 3, 2, 1
+_MOST_TAGS = 1 << 16
 _COLOURS = (2, 6)  # RGB, YCbCr
 _PACK_BITS = 32773
 _TIFF_COMPRESSIONS = {1, 5, 8, 32946, 50000, _PACK_BITS}  # none, LZW, deflate twice, Zstandard
+
+_CODESTREAM = b"\xff\x4f\xff\x51"  # JPEG 2000's SOC and SIZ
 
 _NO_IMAGE = "not an image that can be decoded"
 
@@ -91,7 +94,24 @@ def _read_other_header(file: io.BytesIO) -> Header:
         channels = _CHANNELS.get(image.mode, len(image.getbands()))
         has_exif = channels == 4 and "exif" in image.info
         orientation = image.getexif().get(_ORIENTATION, 1) if has_exif else 1
+        if image.format == "JPEG2000" and _codestream_size(file.getvalue()) != image.size:
+            raise DecodeError("a JPEG 2000 file whose header and codestream differ in size")
         return Header(image.format or "", image.height, image.width, channels, orientation)
+
+
+def _codestream_size(data: bytes) -> tuple[int, int]:
+    """Returns the width and height that a decoder goes by (ISO 15444-1, A.5.1)."""
+    at = 0
+    while data[at : at + 4] != _CODESTREAM:
+        length, kind = struct.unpack_from(">I4s", data, at)  # of a box; its content is what is looked for
+        head = 8
+        if length == 1:
+            (length,), head = struct.unpack_from(">Q", data, at + 8), 16
+        if kind != b"jp2c" and length < head:
+            raise DecodeError(_NO_IMAGE)
+        at += head if kind == b"jp2c" else length
+    right, bottom, left, top = struct.unpack_from(">4I", data, at + 8)
+    return right - left, bottom - top
 
 
 def _read_tiff_header(file: io.BytesIO) -> Header:
@@ -100,6 +120,7 @@ def _read_tiff_header(file: io.BytesIO) -> Header:
     if _BIG_TIFF in head[2:4]:
         head += file.read(8)
     tags = ImageFileDirectory_v2(head)
+    _refuse_repeats(file, head, tags.next)
     file.seek(tags.next)
     tags.load(file)
     if tags.next:
@@ -124,6 +145,19 @@ def _read_tiff_header(file: io.BytesIO) -> Header:
     )
 
 
+def _refuse_repeats(file: io.BytesIO, head: bytes, start: int) -> None:
+    """Refuses a tag that is told twice: of two widths, one reader goes by the first, another by the last."""
+    order, big = "<" if head[:1] == b"I" else ">", _BIG_TIFF in head[2:4]
+    count, size = (8, 20) if big else (2, 12)  # bytes of the number of entries, and of one
+    file.seek(start)
+    entries = file.read(count + size * _MOST_TAGS)
+    known = struct.unpack_from(f"{order}{'Q' if big else 'H'}", entries)[0]
+    places = range(count, min(count + size * known, len(entries)), size)
+    tags = [entries[place : place + 2] for place in places]
+    if len(set(tags)) < len(tags):
+        raise DecodeError("a TIFF that tells a tag twice; save it anew")
+
+
 def check_header(spec: DecodeImage, header: Header) -> None:
     """Refuses an image that is not what the chain expects.
 
@@ -135,9 +169,7 @@ def check_header(spec: DecodeImage, header: Header) -> None:
         DecodeError: It has another number of channels or too many pixels, or is a kind of TIFF that not
             every backend decodes.
     """
-    if header.height * header.width > spec.max_pixels:
-        found = f"{header.width}x{header.height} pixels"
-        raise DecodeError(f"{found} are more than DecodeImage's max_pixels, {spec.max_pixels}")
+    refuse_large(spec, header.height, header.width)
     if spec.channels != 3:
         taken = header.channels == spec.channels
     elif header.format == "TIFF":
@@ -156,6 +188,13 @@ def check_header(spec: DecodeImage, header: Header) -> None:
         raise DecodeError(
             f"a TIFF of compression {header.compression}; save it uncompressed, or by LZW or deflate"
         )
+
+
+def refuse_large(spec: DecodeImage, height: int, width: int) -> None:
+    """Raises `DecodeError` where an image has more pixels than ``spec`` allows."""
+    if height * width > spec.max_pixels:
+        found = f"{width}x{height} pixels"
+        raise DecodeError(f"{found} are more than DecodeImage's max_pixels, {spec.max_pixels}")
 
 
 def _channels(count: int) -> str:

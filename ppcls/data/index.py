@@ -75,9 +75,11 @@ def read_index(dataset: Dataset, class_num: int) -> Index:
     match dataset:
         case ImageNetDataset():
             listing = Path(dataset.cls_label_path)
-            return read_list(Path(dataset.image_root), listing, dataset.delimiter, class_num)
+            root, links = Path(dataset.image_root), dataset.follow_links
+            return read_list(root, listing, dataset.delimiter, class_num, follow_links=links)
         case ImageFolderDataset():
-            return read_folder(Path(dataset.image_root), dataset.extensions, class_num)
+            root, links = Path(dataset.image_root), dataset.follow_links
+            return read_folder(root, dataset.extensions, class_num, follow_links=links)
         case RecordDataset():
             indexes = dataset.index_paths if isinstance(dataset, IndexedDataset) else None
             return read_records(_container(dataset), dataset.paths, indexes, class_num)

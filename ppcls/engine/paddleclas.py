@@ -13,9 +13,10 @@ from typing import Any
 
 import paddle
 
+from ppcls.engine.pickled import unpickle
 from ppcls.engine.snapshot import fill_average, fill_optimizer, keep_schedule
 from ppcls.engine.state import TrainState
-from ppcls.engine.weights import Arrays, as_array, fill, read_pdparams, unpickle
+from ppcls.engine.weights import Arrays, as_array, fill, read_pdparams
 from ppcls.errors import UserError
 from ppcls.files import atomic_path
 from ppcls.optimizer.state import MASTER

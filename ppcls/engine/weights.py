@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from paddle import nn
 from safetensors import SafetensorError
 
 from ppcls.engine.manifest import MANIFEST, check_file, read_manifest
+from ppcls.engine.pickled import unpickle
 from ppcls.errors import UserError
 from ppcls.files import atomic_write
 
@@ -58,71 +58,12 @@ def read_arrays(path: Path) -> Arrays:
         raise UserError(f"{path}: holds a type that can't be read; save it as float32: {error}") from None
 
 
-# What unpickling raises on bytes that are no pickle.
-_DAMAGED = (
-    OSError,
-    EOFError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    TypeError,
-    ValueError,
-    pickle.UnpicklingError,
-)
-
-
-class _RefusedError(pickle.UnpicklingError):
-    """The file asks for more than arrays."""
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Admits what a file of weights consists of, and no code."""
-
-    _ALLOWED = frozenset(
-        {
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy.core.multiarray", "scalar"),
-            ("numpy._core.multiarray", "scalar"),
-            ("collections", "OrderedDict"),
-            ("builtins", "tuple"),
-            ("_codecs", "encode"),
-        }
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
-            raise _RefusedError(f"it asks for {module}.{name}")
-        # numpy 2 moved these, and files have either spelling: take the running numpy's own.
-        if name == "_reconstruct":
-            return np.empty(0).__reduce__()[0]
-        if name == "scalar":
-            return np.float32(0).__reduce__()[0]
-        return super().find_class(module, name)
-
-
-def unpickle(path: Path) -> Any:
-    """Reads what Paddle pickled, running none of the file's code: arrays, numbers, text, containers of them.
+def read_pdparams(path: Path) -> Arrays:
+    """Reads weights that Paddle pickled, running none of the file's code.
 
     Raises:
-        UserError: It is missing, damaged, or asks for more than arrays.
+        UserError: It is missing, damaged, asks for more than arrays, or has none.
     """
-    try:
-        with path.open("rb") as file:
-            return _ArraysOnly(file).load()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except _RefusedError as error:
-        raise UserError(f"{path}: refused, since a file of weights holds arrays only, and {error}") from None
-    except _DAMAGED as error:
-        raise UserError(f"{path}: damaged, or not a {path.suffix} file: {error}") from None
-
-
-def read_pdparams(path: Path) -> Arrays:
-    """Reads weights that Paddle pickled; raises as `unpickle` does, and where they are none."""
     content = unpickle(path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping from names to arrays, got {type(content).__name__}")

@@ -347,7 +347,7 @@ def test_an_override_within_an_empty_list() -> None:
         ("a: 0x_", "line 1, column 4: can't read this value: invalid literal for int() with base 16: ''"),
         ("a: !!bool maybe", "line 1, column 4: can't read this value: 'maybe'"),
         ("!!map [1]", "line 1, column 1: expected a mapping node, but found sequence"),
-        ("[" * 5000, "nested too deeply"),
+        ("[" * 5000, "line 1, column 51: nested too deeply: more than 50 levels"),
     ],
 )
 def test_what_is_no_config(text: str, problem: str, tmp_path: Path) -> None:
