@@ -1,7 +1,8 @@
 """tools/train.py for a linear model, on machines that aren't what they should be.
 
-``KILL=update,rank,what,mark`` loses a rank before an update, once: ``what`` is its ``worker`` or the
-whole ``host``, and the file ``mark`` says that it is done. ``ODD=rank:override`` gives a rank another config.
+``KILL=update,rank,what,mark`` loses a rank before an update, once: ``what`` is its ``worker`` or the whole
+``host``, and the file ``mark`` says that it is done. Until then a process without another one waits: its
+launcher will start it again, once there are two. ``ODD=rank:override`` gives a rank another config.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ if __name__ == "__main__":
     arguments = sys.argv[1:]
     if wanted := os.environ.get("KILL"):
         update, rank, what, mark = wanted.split(",")
+        while os.environ["PADDLE_TRAINERS_NUM"] == "1" and not Path(mark).exists():
+            time.sleep(0.1)
         kill_once(int(update), int(rank), what, Path(mark))
     if wanted := os.environ.get("ODD"):
         rank, override = wanted.split(":", 1)

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paddle
 import pytest
+import yaml
+from conftest import small_tree
 
 from ppcls.config.schema import Config
 from ppcls.data.file_index import FileIndex
@@ -46,15 +49,29 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ended(images: Path, scratch: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What each case ended with on rank 0 and on rank 1."""
-    import yaml
-    from conftest import small_tree
+    return run_cases(images, scratch, "cpu")
 
+
+def run_cases(images: Path, scratch: Path, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    tree = small_tree(images, scratch / "out")
+    tree["Global"]["device"] = device
     config = scratch / "small.yaml"
-    config.write_text(yaml.safe_dump(small_tree(images, scratch / "out")))
+    config.write_text(yaml.safe_dump(tree))
     done = launch("agreement_run.py", str(config), str(scratch), logs=scratch / "log")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     one, other = (json.loads((scratch / f"{rank}.json").read_text()) for rank in (0, 1))
     return one, other
+
+
+@pytest.mark.gpu
+def test_gpus_agree_as_cpus_do(images: Path, tmp_path: Path) -> None:
+    if paddle.device.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    ended = run_cases(images, tmp_path, "gpu")
+    test_every_rank_hears_every_other(ended)
+    test_all_end_where_one_fails(ended)
+    test_another_config_or_other_data_is_named(ended)
+    test_rank_0_chooses_the_checkpoint(ended, tmp_path)
 
 
 def test_every_rank_hears_every_other(ended: tuple[dict[str, Any], ...]) -> None:
