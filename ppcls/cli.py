@@ -17,7 +17,7 @@ from ppcls.config.sections import Infer
 from ppcls.data.class_names import LABEL_LIST, read_class_names
 from ppcls.data.image_files import find_images
 from ppcls.engine.phases import read_window
-from ppcls.errors import UserError
+from ppcls.errors import Stopped, UserError
 from ppcls.files import write_text
 from ppcls.runtime import Runtime
 
@@ -27,7 +27,7 @@ _NO_READER = 141
 
 
 def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]:
-    """Makes a tool's exit code: 0, 130 for Ctrl-C, 1 with one clear message for what the user can mend.
+    """Makes a tool's exit code: 0, 128 + a signal's number, 1 with one message for what the user can mend.
 
     That is a `UserError`, or what the system refuses, such as a write to a full disk.
     """
@@ -48,6 +48,9 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)  # noqa: T201
             return _INTERRUPTED
+        except Stopped as stopped:
+            print(stopped, file=sys.stderr)  # noqa: T201
+            return stopped.code
         return 0
 
     return main

@@ -1,5 +1,21 @@
-"""The error that is meant for the user, not for a developer."""
+"""What ends a command on purpose: an error that is meant for the user, or a signal."""
+
+from __future__ import annotations
+
+import signal
 
 
 class UserError(Exception):
     """An error whose text is all that the user needs: entry points print it without a traceback."""
+
+
+class Stopped(Exception):  # noqa: N818 - no error: what was asked for
+    """A signal has ended a run whose state is saved.
+
+    Args:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}; go on with -o Global.checkpoints=auto")
+        self.code = 128 + number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,16 +94,26 @@ class Evaluator:
     precision: FP32
     world: int
 
-    def __call__(self, model: nn.Layer) -> Result:
-        """Evaluates a bare model."""
-        result: Result = evaluate(
-            model, self.loader, self.criterion, self.metrics, self.precision, self.world
-        )
+    def __call__(self, model: nn.Layer, between: Callable[[], None] | None = None) -> Result:
+        """Evaluates a bare model.
+
+        Args:
+            model: In training mode afterwards if it was.
+            between: Called after each batch, as often on every rank; may raise to end the evaluation.
+        """
+        loader = self.loader if between is None else _pausing(self.loader, between)
+        result: Result = evaluate(model, loader, self.criterion, self.metrics, self.precision, self.world)
         return result
 
     def release(self) -> None:
         """Lets go of the loader's threads and memory until the next evaluation, for training to have them."""
         self.loader.release()
+
+
+def _pausing(loader: Loader, between: Callable[[], None]) -> Iterator[Batch]:
+    for batch in loader:
+        yield batch
+        between()
 
 
 def build_evaluator(config: Config, runtime: Runtime, precision: FP32) -> Evaluator:

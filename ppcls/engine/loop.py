@@ -13,13 +13,13 @@ from ppcls.engine.bad_steps import BadSteps
 from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
 from ppcls.engine.control import Control
 from ppcls.engine.evaluate import Evaluator
-from ppcls.engine.interrupt import Interrupt, heard
+from ppcls.engine.interrupt import heard
 from ppcls.engine.meter import Meter
 from ppcls.engine.parallel import seed_batch
 from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import Step, train_step
-from ppcls.errors import UserError
+from ppcls.errors import Stopped, UserError
 from ppcls.report.record import EvalRecord, Reporter
 
 
@@ -44,18 +44,17 @@ def fit(
         step: Takes each batch.
     """
     bad_steps = BadSteps(state, settings.max_bad_steps, Path(settings.output_dir))
-    control = Control(settings, state.runtime)
-    with heard() as interrupt:
+    with heard(state.runtime.world) as signals:
+        control = Control(settings, state.runtime, signals)
         while state.closing or state.epoch < settings.epochs:
             if not state.closing:
-                train_epoch(
-                    state, settings, checkpoints, reporter, interrupt, control, bad_steps, phases, step
-                )
+                train_epoch(state, settings, checkpoints, reporter, control, bad_steps, phases, step)
                 _tell_skipped(state, reporter)
                 state.share_statistics()
                 state.closing = True
-            _close_epoch(state, settings, evaluator, checkpoints, reporter)
+            _close_epoch(state, settings, evaluator, checkpoints, reporter, control)
             control.saved()
+            control.leave()
 
 
 def _close_epoch(
@@ -64,17 +63,22 @@ def _close_epoch(
     evaluator: Evaluator | None,
     checkpoints: Checkpoints,
     reporter: Reporter,
+    control: Control,
 ) -> None:
-    """Evaluates where it is due, and saves."""
+    """Evaluates where it is due, and saves; a signal puts the evaluation off until the run goes on."""
     done = state.epoch
     roles, score = [LATEST], None
     due = done % settings.eval_interval == 0 or done == settings.epochs
     try:
+        control.leave()
         if evaluator is not None and due:
-            score, best = _evaluate(state, evaluator, reporter)
+            score, best = _evaluate(state, evaluator, reporter, control)
             if best:
                 roles.append(BEST)
             evaluator.release()
+    except Stopped:
+        checkpoints.save(state, [LATEST])
+        raise
     except (UserError, MemoryError):
         # Such as a bad image or a batch too large: the epoch's training is not lost for it. Other ranks
         # may be well and wait for this one in the evaluation, so nothing here may wait for them.
@@ -91,7 +95,6 @@ def train_epoch(
     settings: Global,
     checkpoints: Checkpoints,
     reporter: Reporter,
-    interrupt: Interrupt,
     control: Control,
     bad_steps: BadSteps,
     phases: Phases = UNTIMED,
@@ -102,7 +105,7 @@ def train_epoch(
     epoch = state.epoch + 1
     done, updates_per_epoch = state.updates_of_epoch, state.updates_per_epoch
     meter = Meter(state, settings.epochs, updates_per_epoch, bad_steps)
-    for batch in _batches(state, meter, interrupt, phases):
+    for batch in _batches(state, meter, phases):
         seed_batch(state.loader.order.seed, state.runtime.rank, state.epoch, state.step)
         meter.add(step(state, batch, phases), batch)
         if not batch.update:
@@ -112,18 +115,19 @@ def train_epoch(
             reporter.train(meter.record(epoch, done))
             if note := bad_steps.note():
                 reporter.message(note)
+        control.look()
         if control.must_save(state.update) and done < updates_per_epoch:
             meter.check(epoch)
             state.share_statistics()
             checkpoints.save(state, [LATEST])
             control.saved()
+            control.leave()
 
 
-def _batches(state: TrainState, meter: Meter, interrupt: Interrupt, phases: Phases) -> Iterator[Batch]:
-    """Yields what is left of the epoch; counts the wait for each batch, and hears of its end."""
+def _batches(state: TrainState, meter: Meter, phases: Phases) -> Iterator[Batch]:
+    """Yields what is left of the epoch; counts the wait for each batch."""
     batches = iter(state.loader)
     while True:
-        interrupt.check()
         phases.begin_batch()
         with meter.waiting(), phases("data wait"):
             batch = next(batches, None)
@@ -133,14 +137,16 @@ def _batches(state: TrainState, meter: Meter, interrupt: Interrupt, phases: Phas
         phases.end_batch(batch.update)
 
 
-def _evaluate(state: TrainState, evaluator: Evaluator, reporter: Reporter) -> tuple[float | None, bool]:
+def _evaluate(
+    state: TrainState, evaluator: Evaluator, reporter: Reporter, control: Control
+) -> tuple[float | None, bool]:
     """Evaluates the weights, or their average where there is one.
 
     Returns:
         The score, None where it or the loss is not finite; and whether it is the best so far.
     """
     with state.ema.applied() if state.ema is not None else nullcontext():
-        result = evaluator(state.model)
+        result = evaluator(state.model, control.check)
     score = next(iter(result.metrics.values()))
     finite = math.isfinite(result.loss + score)
     best = finite and (state.best is None or score > state.best)

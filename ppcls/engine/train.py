@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paddle import nn
+from paddle import distributed, nn
 
 from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.load import dump_config
@@ -26,7 +26,7 @@ from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state, rate_scale
 from ppcls.engine.step import Step
 from ppcls.engine.weights import read_weights, start_from
-from ppcls.errors import UserError
+from ppcls.errors import Stopped, UserError
 from ppcls.files import write_text
 from ppcls.memory import Needs, check_room, describe_use
 from ppcls.report.build import Reporters, build_reporters
@@ -109,6 +109,7 @@ def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window 
     run = prepare(config, runtime, output_dir)
     state, reporter = run.state, Reporters()
     phases: Phases = UNTIMED
+    stopped: Stopped | None = None
     if profiled is not None:
         phases = build_profile(
             profiled, state, config.Global.epochs, output_dir, lambda line: reporter.message(line)
@@ -127,9 +128,16 @@ def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window 
             reporter.message(note)
         fit(state, config.Global, run.evaluator, run.checkpoints, reporter, phases, run.step)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
+    except Stopped as caught:
+        stopped = caught
+        reporter.message(f"update {state.update}: {stopped}")
     finally:
         phases.close()
         reporter.close()
+    if stopped is not None:
+        if runtime.world > 1:
+            distributed.barrier()  # for the launcher kills the others soon after the first has ended
+        raise stopped
     return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from ppcls.config.sections import Global
 from ppcls.engine import control as module
 from ppcls.engine.control import Control
+from ppcls.engine.interrupt import Signals
+from ppcls.errors import Stopped
 from ppcls.runtime import Runtime
 
 
@@ -29,17 +32,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def make(settings: Global, runtime: Runtime, signals: Signals | None = None) -> Control:
+    return Control(settings, runtime, signals or Signals())
+
+
+def must_save(control: Control, update: int) -> bool:
+    control.look()
+    return control.must_save(update)
+
+
 def test_every_so_many_steps(clock: Clock) -> None:
-    control = Control(Global(save_steps=3), Runtime())
-    assert [control.must_save(update) for update in range(1, 8)] == [False, False, True] * 2 + [False]
+    control = make(Global(save_steps=3), Runtime())
+    assert [must_save(control, update) for update in range(1, 8)] == [False, False, True] * 2 + [False]
 
 
 def test_every_so_many_minutes_since_the_last_save(clock: Clock) -> None:
-    control = Control(Global(save_minutes=0.5), Runtime())
+    control = make(Global(save_minutes=0.5), Runtime())
     found = []
     for update in range(1, 10):
         clock.now += 10
-        found.append(control.must_save(update))
+        found.append(must_save(control, update))
         if found[-1]:
             clock.now += 100  # saving takes time, which does not count
             control.saved()
@@ -47,15 +59,41 @@ def test_every_so_many_minutes_since_the_last_save(clock: Clock) -> None:
 
 
 def test_neither(clock: Clock) -> None:
-    control = Control(Global(), Runtime())
+    control = make(Global(), Runtime())
     clock.now += 1e6
-    assert not any(control.must_save(update) for update in range(1, 100))
+    assert not any(must_save(control, update) for update in range(1, 100))
 
 
 def test_another_rank_than_0_does_not_look_at_its_clock(clock: Clock) -> None:
-    control = Control(Global(save_minutes=1.0), Runtime(rank=1))
+    control = make(Global(save_minutes=1.0), Runtime(rank=1))
     clock.now += 1e6
-    assert not control.must_save(1)
+    assert not must_save(control, 1)
+
+
+def test_a_signal_saves_once_and_goes_on(clock: Clock) -> None:
+    signals = Signals()
+    control = make(Global(), Runtime(), signals)
+    assert not must_save(control, 1)
+    signals.hear(signal.SIGUSR1)
+    assert must_save(control, 2)
+    assert control.must_save(2)
+    control.saved()
+    control.leave()
+    assert not must_save(control, 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops(clock: Clock, number: int) -> None:
+    signals = Signals()
+    control = make(Global(), Runtime(), signals)
+    control.check()
+    signals.hear(number)
+    assert must_save(control, 1)
+    with pytest.raises(Stopped) as caught:
+        control.leave()
+    assert caught.value.code == 128 + number
+    with pytest.raises(Stopped):
+        control.check()
 
 
 RANK = """

@@ -1,13 +1,61 @@
-"""Ctrl-C that comes where Python drops exceptions."""
+"""Signals are heard at once, wherever the main thread is, and change nothing else."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from ppcls.engine.interrupt import heard
+from ppcls.engine import interrupt
+from ppcls.engine.interrupt import Signals, heard
+from ppcls.errors import Stopped
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = [(number, signal.getsignal(number)) for number in NUMBERS]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
+
+
+def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_one_is_remembered_and_raises_nothing(
+    number: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with heard() as signals:
+        assert signals.stop == 0
+        os.kill(os.getpid(), number)
+        until(lambda: signals.stop)
+        assert signals.stop == number
+        os.kill(os.getpid(), signal.SIGTERM)  # at once after it: means the same
+        os.kill(os.getpid(), signal.SIGUSR1)
+        until(signals.take_save)
+        assert signals.stop == number
+    assert f"{signal.Signals(number).name}: saves after this update and ends" in capfd.readouterr().err
+
+
+def test_usr1_asks_once() -> None:
+    with heard() as signals:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        until(signals.take_save)
+        assert not signals.take_save()
+        assert signals.stop == 0
 
 
 class _Ends:
@@ -18,50 +66,103 @@ class _Ends:
 
 
 @pytest.mark.filterwarnings("error")
-def test_one_that_got_lost_in_a_finalizer_is_heard_and_not_shown() -> None:
-    with heard() as interrupt:
-        interrupt.check()
+def test_one_in_a_finalizer_is_heard() -> None:
+    """There Python would print a KeyboardInterrupt, and forget it."""
+    with heard() as signals:
         _Ends()
-        with pytest.raises(KeyboardInterrupt):
-            interrupt.check()
+        until(lambda: signals.stop)
 
 
-def test_one_that_comes_as_usual_ends_the_block_at_once() -> None:
-    after = []
+def test_a_second_one_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(interrupt.os, "_exit", codes.append)
+    signals = Signals(again=0.0)
+    signals.hear(signal.SIGINT)
+    signals.hear(signal.SIGTERM)
+    assert codes == [143]
+    patient = Signals(again=60.0)
+    patient.hear(signal.SIGTERM)
+    patient.hear(signal.SIGTERM)
+    assert codes == [143]
 
-    def interrupted() -> None:
-        with heard():
-            signal.raise_signal(signal.SIGINT)
-            after.append("went on")
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert after == []
+STUCK = """
+import ctypes, os, signal, sys
+from ppcls.engine import interrupt
+with interrupt.heard() as signals:
+    print("ready", flush=True)
+    lock = ctypes.create_string_buffer(64)
+    for _ in range(2):  # in C, as a wait for another rank: no handler of Python's runs
+        ctypes.CDLL(None).pthread_mutex_lock(lock)
+"""
 
 
-def test_the_handler_before_is_put_back() -> None:
-    before = signal.getsignal(signal.SIGINT)
+def test_a_second_one_ends_even_a_process_that_is_stuck_in_c() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.readline()
+        for _ in range(2):
+            running.send_signal(signal.SIGTERM)
+            running.stderr.readline()
+            time.sleep(1.1)
+    assert running.returncode == 143
+
+
+def _raise_while_heard(error: BaseException) -> None:
     with heard():
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        raise error
+
+
+def test_all_is_put_back() -> None:
+    before = [signal.getsignal(number) for number in NUMBERS]
+    threads = threading.active_count()
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error):
+            _raise_while_heard(error())
+    assert [signal.getsignal(number) for number in NUMBERS] == before
+    assert threading.active_count() == threads
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_after_a_stop_the_launchers_repeats_do_no_harm() -> None:
+    with pytest.raises(Stopped):
+        _raise_while_heard(Stopped(signal.SIGTERM))
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.01)
 
 
 def test_another_ones_handler_and_other_threads_are_left_alone() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with heard() as interrupt:
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-            interrupt.check()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    went = []
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with heard():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    found = []
 
     def elsewhere() -> None:
-        with heard() as interrupt:
-            interrupt.check()
-            went.append(True)
+        with heard() as signals:
+            found.append((signal.getsignal(signal.SIGTERM), signals.stop))
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
-    assert went == [True]
+    assert found == [(signal.SIG_DFL, 0)]
+
+
+def _worker() -> None:
+    os.kill(os.getpid(), signal.SIGINT)  # as a terminal's Ctrl-C, which is the parent's to obey
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(100)
+
+
+def test_a_forked_worker_ignores_ctrl_c_and_dies_of_sigterm() -> None:
+    with heard() as signals:
+        worker = multiprocessing.get_context("fork").Process(target=_worker)
+        worker.start()
+        worker.join()
+        assert worker.exitcode == -signal.SIGTERM
+        assert signals.stop == 0, "it is none of the parent's business"

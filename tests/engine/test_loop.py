@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from paddle import nn
 from small_net import Flat, MemoryLoader, assert_equal, content, make_state
 
+from ppcls.config.schema import Config
 from ppcls.config.sections import Global
 from ppcls.data.batch import Batch
 from ppcls.engine import loop
@@ -19,12 +23,13 @@ from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.evaluate import Result
 from ppcls.engine.loop import fit
 from ppcls.engine.loss_scale import LossScale, Scaling
+from ppcls.engine.manifest import read_manifest
 from ppcls.engine.phases import Phases
 from ppcls.engine.precision import FP32
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import Step
-from ppcls.errors import UserError
+from ppcls.errors import Stopped, UserError
 from ppcls.report.record import EvalRecord, StepRecord
 
 
@@ -64,8 +69,9 @@ class Scores:
         self.seen: list[dict[str, np.ndarray]] = []
         self.released = 0
 
-    def __call__(self, model: nn.Layer) -> Result:
+    def __call__(self, model: nn.Layer, between: Callable[[], None]) -> Result:
         self.seen.append(content(model))
+        between()
         return Result(next(self._losses, 1.0), {"top1": next(self._scores), "top2": 1.0}, 11, 0.5)
 
     def release(self) -> None:
@@ -310,3 +316,43 @@ def test_weights_that_break_in_the_last_update_are_not_saved(tmp_path: Path, mak
     again = make_state()
     resume(again, tmp_path / "latest")
     assert again.update == 3
+
+
+class Signalled(Scores):
+    """Gets a signal while it evaluates."""
+
+    def __call__(self, model: nn.Layer, between: Callable[[], None]) -> Result:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            between()
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = [(number, signal.getsignal(number)) for number in numbers]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_an_evaluation_that_a_signal_cut_off_comes_first_when_the_run_goes_on(
+    tmp_path: Path, make_config: Callable[..., Config]
+) -> None:
+    state, checkpoints = make_state(decay=0.9), Checkpoints(tmp_path, make_config())
+    with pytest.raises(Stopped) as caught:
+        fit(state, Global(epochs=2), Signalled(), checkpoints, Notes())  # type: ignore[arg-type]
+    assert caught.value.code == 143
+    again, notes, scores = make_state(seed=2, decay=0.9), Notes(), Scores(0.3, 0.2)
+    resume(again, tmp_path / "latest")
+    assert (again.epoch, again.step, again.closing) == (1, 0, True)
+    assert_equal(content(again.model), content(state.model))
+    fit(again, Global(epochs=2), scores, checkpoints, notes)  # type: ignore[arg-type]
+    straight, told = make_state(decay=0.9), Notes()
+    fit(straight, Global(epochs=2), Scores(0.3, 0.2), told, told)  # type: ignore[arg-type]
+    assert [(each.epoch, each.best) for each in notes.evaluations] == [(1, True), (2, False)]
+    assert_equal(content(again.model), content(straight.model))
+    assert read_manifest(tmp_path / "best_model").score == 0.3

@@ -1,0 +1,115 @@
+"""Signals end a run where it goes on later, on every rank at the same update."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ppcls.engine.manifest import verify
+from ppcls.engine.weights import read_arrays
+
+SCRIPT = Path(__file__).with_name("signal_run.py")
+
+
+class Running:
+    """A run in processes of its own."""
+
+    def __init__(self, config: Path, notes: Path, ranks: int, *overrides: str) -> None:
+        notes.mkdir()
+        self.notes = notes
+        launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+        launcher += ["--log_dir", str(notes / "log")]
+        command = [sys.executable, *(launcher if ranks > 1 else []), str(SCRIPT), "-c", str(config)]
+        if overrides:
+            command += ["-o", *overrides]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PADDLE_")}
+        environment["NOTES"] = str(notes)
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=notes, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def lines(self, kind: str, rank: int = 0) -> list[str]:
+        path = self.notes / f"{kind}.{rank}"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            assert self.process.poll() is None, self.end()
+            time.sleep(0.01)
+
+    def signal(self, number: int, rank: int) -> None:
+        os.kill(int(self.lines("pid", rank)[0]), number)
+
+    def end(self) -> str:
+        said: str = self.process.communicate()[0]
+        return said
+
+
+def same_weights(one: Path, other: Path) -> None:
+    expected, found = (read_arrays(each / "latest" / "model.safetensors") for each in (one, other))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+COMMON = {
+    "Arch__name": "Linear",
+    "Global__epochs": 10,
+    "Global__save_interval": 100,
+    "Global__eval_interval": 100,
+    "DataLoader__Train__sampler__batch_size": 1,
+}
+
+
+def test_a_stopped_run_ends_as_the_undisturbed_one(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    straight = Running(make_yaml("straight", **COMMON), tmp_path / "1", 1)
+    said = straight.end()
+    assert straight.process.returncode == 0, said
+    broken = Running(make_yaml("broken", **COMMON), tmp_path / "2", 1)
+    broken.until(lambda: len(broken.lines("saved")) == 3)
+    broken.signal(signal.SIGTERM, 0)
+    said = broken.end()
+    assert broken.process.returncode == 143, said
+    assert "ended by SIGTERM; go on with -o Global.checkpoints=auto" in said
+    updates = [int(line.split()[0]) for line in broken.lines("saved")]
+    assert len(set(updates)) == len(updates), "one checkpoint for the signal"
+    assert verify(tmp_path / "broken" / "latest").update == updates[-1]
+    again = Running(make_yaml("broken", **COMMON), tmp_path / "3", 1, "Global.checkpoints=auto")
+    said = again.end()
+    assert again.process.returncode == 0, said
+    same_weights(tmp_path / "straight", tmp_path / "broken")
+
+
+def test_a_signal_to_one_rank_stops_all_at_one_update(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    run = Running(make_yaml("run", **{**COMMON, "Global__epochs": 100_000}), tmp_path / "notes", 2)
+    run.until(lambda: run.lines("saved", 1))
+    run.signal(signal.SIGUSR1, 0)  # saves and goes on
+    run.until(lambda: any(int(line.split()[0]) % 13 for line in run.lines("saved")))
+    count = len(run.lines("saved"))
+    run.until(lambda: len(run.lines("saved")) > count)
+    run.signal(signal.SIGINT, 1)
+    said = run.end()
+    assert [run.lines("code", rank) for rank in (0, 1)] == [["130"], ["130"]], said
+    assert run.lines("saved", 0) == run.lines("saved", 1)
+    updates = [int(line.split()[0]) for line in run.lines("saved")]
+    assert sorted(set(updates)) == updates
+    assert sum(update % 13 > 0 for update in updates) in (1, 2), "SIGUSR1's, and perhaps SIGINT's"
+    assert verify(tmp_path / "run" / "latest").update == updates[-1]
+
+
+def test_the_launchers_sigterm_stops_all(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    """It signals each rank three times, one rank after the other, and kills what is left after 30 s."""
+    run = Running(make_yaml("run", **{**COMMON, "Global__epochs": 100_000}), tmp_path / "notes", 2)
+    run.until(lambda: len(run.lines("saved")) > 1)
+    run.process.send_signal(signal.SIGTERM)
+    said = run.end()
+    assert [run.lines("code", rank) for rank in (0, 1)] == [["143"], ["143"]], said
+    assert run.lines("saved", 0) == run.lines("saved", 1)
+    last = int(run.lines("saved")[-1].split()[0])
+    assert verify(tmp_path / "run" / "latest").update == last
