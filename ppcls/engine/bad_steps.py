@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.bad_images import BadImage, write_bad_images
 from ppcls.data.order import Cursor
-from ppcls.engine.loss_scale import Scaling
+from ppcls.engine.gradients import Gradients
 from ppcls.engine.state import TrainState
 from ppcls.errors import UserError
 
@@ -34,7 +34,7 @@ class Stretch:
         update: Updates of the run before it.
         ends: [batches] bool, whether the update comes after the batch.
         losses: [ranks, batches] float64, not finite where the forward pass gave no number.
-        scaling: What loss scaling made of the updates; None without it.
+        gradients: What is known of the updates' gradients.
     """
 
     epoch: int
@@ -42,7 +42,7 @@ class Stretch:
     update: int
     ends: NDArray[np.bool_]
     losses: NDArray[np.float64]
-    scaling: Scaling | None
+    gradients: Gradients
 
     @property
     def updates(self) -> list[slice]:
@@ -53,8 +53,7 @@ class Stretch:
     def bad(self) -> NDArray[np.bool_]:
         """Returns [updates] bool, whether a loss or a gradient was not finite."""
         finite = np.isfinite(self.losses)
-        bad = np.array([not finite[:, batches].all() for batches in self.updates], np.bool_)
-        return bad if self.scaling is None else bad | self.scaling.skipped
+        return self.gradients.bad | [not finite[:, batches].all() for batches in self.updates]
 
 
 @dataclass(frozen=True)
@@ -93,32 +92,41 @@ class BadSteps:
         Raises:
             UserError: Too many in a row, a loss scale below its floor, or weights that are not finite.
         """
-        bad = stretch.bad()
-        for i, batches in enumerate(stretch.updates):
-            number = stretch.update + i + 1
-            if not bad[i]:
+        began = None
+        for i, (bad, batches) in enumerate(zip(stretch.bad(), stretch.updates, strict=True)):
+            if not bad:
                 self._first, self._row = None, 0
                 continue
-            self._row += 1
-            self._first = self._first or _update(stretch, number, batches)
-            scale = None
-            if stretch.scaling is not None:
-                scale, floor = float(stretch.scaling.scales[i]), stretch.scaling.floor
-                if stretch.scaling.skipped[i]:
-                    self._skipped.append(number)
-                    self._scale = scale
-                if scale < floor:
-                    text = f"the loss scale would fall to {scale:g}, below AMP.min_loss_scaling ({floor:g})"
-                    raise self._end(number, text, scale, "use -o AMP.dtype=bfloat16 where the GPU has it")
+            number = stretch.update + i + 1
+            self._first, self._row = self._first or _update(stretch, number, batches), self._row + 1
+            began = began or self._first
+            scale = self._note_scale(stretch.gradients, i, number)
+            if scale is not None and scale < stretch.gradients.floor:
+                text = (
+                    f"the loss scale would fall to {scale:g}, below AMP.min_loss_scaling "
+                    f"({stretch.gradients.floor:g})"
+                )
+                cure = ", use -o AMP.dtype=bfloat16 where the GPU has it"
+                raise self._end(number, self._first, text, scale, cure)
             if self._row > self._limit:
                 text = (
                     f"{self._row} updates in a row had a loss or a gradient that is not finite, "
                     f"more than Global.max_bad_steps ({self._limit})"
                 )
-                raise self._end(number, text, scale)
-        if len(bad) and bad[-1] and not _all_finite(self._state):
-            text = "the loss is not finite, nor are the weights, so nothing that follows could be"
-            raise self._end(stretch.update + len(bad), text, None)
+                raise self._end(number, self._first, text, scale)
+        if began is not None and not _all_finite(self._state):
+            text = "loss or gradient was not finite, and so the weights are not any more"
+            raise self._end(stretch.update + len(stretch.updates), began, text, None)
+
+    def _note_scale(self, gradients: Gradients, i: int, number: int) -> float | None:
+        """Returns the loss scale after a bad update, and remembers the update where it was skipped."""
+        if gradients.scales is None:
+            return None
+        scale = float(gradients.scales[i])
+        if gradients.bad[i]:
+            self._skipped.append(number)
+            self._scale = scale
+        return scale
 
     def note(self) -> str | None:
         """Returns a line for the log where updates were skipped since the last call."""
@@ -129,21 +137,18 @@ class BadSteps:
         which = f"update {first}" if count == 1 else f"{count} updates from {first} to {last}"
         return f"{which} skipped, for gradients were not finite; the loss scale is {self._scale:g}"
 
-    def _end(self, number: int, text: str, scale: float | None, more: str = "") -> UserError:
-        """Returns the error that ends the run at an update."""
-        assert self._first is not None
-        first = self._first
+    def _end(self, number: int, first: _Update, text: str, scale: float | None, cure: str = "") -> UserError:
+        """Returns the error that ends the run at an update, the first bad one being ``first``."""
         since = f"; it began with {first}" if first.number != number else ""
         scaled = "" if scale is None else f", loss scale {scale:g}"
         latest = self._output_dir / "latest"
         kept = f"{latest} ({latest.resolve().name})" if latest.exists() else "none was written yet"
-        cures = ["lower Optimizer.lr.learning_rate", "warm up", "give clip_norm", "look at these images"]
         return UserError(
             f"update {number}: {text}{since}\n"
             f"  learning rate {self._state.schedule(first.number - 1):.4g}{scaled}; "
             f"last good checkpoint: {kept}\n"
             f"  {first} was made of {self._files(first)}\n"
-            f"  {', '.join([*cures, *([more] if more else [])])}"
+            f"  lower Optimizer.lr.learning_rate, warm up, give clip_norm, look at these images{cure}"
         )
 
     def _files(self, update: _Update) -> str:

@@ -142,8 +142,7 @@ class _Recording:
             self._summed.buffers,
             lambda: state.optimizer._apply_optimize(None, None, pairs),
         )
-        if found is not None:
-            self._found.copy_(found, False)
+        self._found.copy_(found, False)
 
 
 def _recordable(made: optimizer.Optimizer) -> bool:

@@ -7,35 +7,17 @@ has the host ask the device at every update. Here every update is made, and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import paddle
-from numpy.typing import NDArray
 from paddle import Tensor, _C_ops, nn
-from paddle.base import core
 
+from ppcls.engine.gradients import Flags, Gradients, any_not_finite, divide
 from ppcls.engine.undo import Undo
 from ppcls.optimizer.state import changed_by_step
 
 GROWTH, DECAY, GROW_EVERY = 2.0, 0.5, 2000  # those of paddle.amp.GradScaler, and its one overflow to shrink
-_BLOCK = 1024  # flags that are gathered into one tensor
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """What became of some updates, one after the other.
-
-    Attributes:
-        skipped: [updates] bool, whether gradients were not finite.
-        scales: [updates] float64, the loss scale after each, as without any floor.
-        floor: The least scale with which the run goes on.
-    """
-
-    skipped: NDArray[np.bool_]
-    scales: NDArray[np.float64]
-    floor: float
 
 
 class LossScale:
@@ -57,7 +39,7 @@ class LossScale:
         self._model: nn.Layer | None = None
         self._statistics: Undo | None = None
         self._begun = False
-        self._flags: list[Tensor] = []
+        self._flags = Flags()
         self._known = (scale, 0)
         self._set(scale, 0)
 
@@ -85,7 +67,7 @@ class LossScale:
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def step(self, optimizer: Any) -> None:
         """Divides the gradients by the factor, updates if all are finite, and adapts the factor."""
-        found = self._unscale(optimizer)
+        found = divide(optimizer, self._scale)
         if self._waits:
             if not bool(found):
                 optimizer.step()
@@ -113,9 +95,7 @@ class LossScale:
             _C_ops.update_loss_scaling_(
                 [self._unused], found, self._scale, self._good, self._bad, GROW_EVERY, 1, GROWTH, DECAY, False
             )
-        self._flags.append(found)
-        if len(self._flags) == _BLOCK:
-            self._flags = [paddle.concat(self._flags)]
+        self._flags.add(found)
 
     def unscale(self, buffers: Sequence[Tensor]) -> Tensor:
         """Divides a few large buffers of gradients by the factor, in place.
@@ -129,30 +109,16 @@ class LossScale:
         inverse = 1.0 / self._scale
         for buffer in buffers:
             buffer.copy_((buffer.astype("float32") * inverse).astype(buffer.dtype), False)
-        finite = paddle.stack([paddle.isfinite(buffer).all() for buffer in buffers]).all(keepdim=True)
-        return paddle.logical_not(finite)
+        return any_not_finite(buffers)
 
-    def _unscale(self, optimizer: Any) -> Tensor:
-        """Divides gradients by the factor, and returns whether one is not finite, [1] bool."""
-        flags = [
-            _C_ops.check_finite_and_unscale_(gradients, self._scale)[1]
-            for gradients in core.eager.get_grads_lists(optimizer._parameter_list)  # type: ignore[no-untyped-call]
-            if gradients
-        ]
-        if not flags:
-            return paddle.zeros([1], "bool")
-        return flags[0] if len(flags) == 1 else paddle.concat(flags).any(keepdim=True)
-
-    def read(self) -> Scaling:
-        """Returns what became of the updates since the last call; waits for the device."""
-        flags = paddle.concat(self._flags).numpy() if self._flags else np.zeros(0, np.bool_)
-        self._flags = []
-        scales = []
-        for skipped in flags.tolist():
+    def read(self) -> Gradients:
+        """Returns what became of the updates since the last call; waits where there are any."""
+        bad, scales = self._flags.read(), []
+        for skipped in bad.tolist():
             if self.dynamic:
                 self._known = _after(self._known, skipped=skipped)
             scales.append(self._known[0])
-        return Scaling(flags, np.array(scales), self._floor if self.dynamic else 0.0)
+        return Gradients(bad, np.array(scales), self._floor if self.dynamic else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the factor, and the updates since it changed; waits for the device."""

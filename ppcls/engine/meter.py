@@ -32,7 +32,7 @@ class Meter:
     def __init__(self, state: TrainState, epochs: int, updates_per_epoch: int, bad_steps: BadSteps) -> None:
         self._state, self._epochs, self._updates_per_epoch = state, epochs, updates_per_epoch
         self._bad_steps = bad_steps
-        state.precision.scaling()  # of updates before these
+        state.precision.gradients()  # of updates before these
         self._begin_look()
         self.reset()
 
@@ -87,7 +87,7 @@ class Meter:
                 update=self._update,
                 ends=np.array(self._ends),
                 losses=ranks[:, :, 0],
-                scaling=self._state.precision.scaling(),
+                gradients=self._state.precision.gradients(),
             )
         )
         good = np.isfinite(ranks[:, :, 0]).all(axis=0)

@@ -14,7 +14,8 @@ import paddle
 from paddle import nn
 
 from ppcls.config.sections import AMP
-from ppcls.engine.loss_scale import LossScale, Scaling
+from ppcls.engine.gradients import Flags, Gradients, any_not_finite, divide
+from ppcls.engine.loss_scale import LossScale
 from ppcls.errors import UserError
 
 Half = Literal["float16", "bfloat16"]
@@ -25,6 +26,9 @@ class FP32:
 
     name = "float32"
     master_weights = False
+
+    def __init__(self) -> None:
+        self._flags = Flags()
 
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
         """Changes a fresh model, and its optimizer if it trains, in place."""
@@ -48,13 +52,14 @@ class FP32:
     def step(self, optimizer: Any) -> None:
         """Updates the weights, unless the gradients of a scaled loss are not finite."""
         optimizer.step()
+        self._flags.add(divide(optimizer, paddle.ones([1])))  # after the step, for it may change gradients
 
     def begin(self) -> None:
         """Comes before each batch; `forward` calls it, too, and only the first call of an update counts."""
 
     def update(
         self, optimizer: Any, gradients: Sequence[paddle.Tensor], apply: Callable[[], None]
-    ) -> paddle.Tensor | None:
+    ) -> paddle.Tensor:
         """Does the device's part of `step`, with gradients in a few buffers, such that it can be recorded.
 
         Args:
@@ -63,17 +68,18 @@ class FP32:
             apply: Updates the weights by them.
 
         Returns:
-            [1] bool, whether the update was taken back; None where it never is. `adapt` wants to know.
+            [1] bool, whether a gradient was not finite. `adapt` wants to know.
         """
         apply()
-        return None
+        return any_not_finite(gradients)
 
     def adapt(self, found: paddle.Tensor) -> None:
         """Does the rest of `step`: heeds what `update` returned."""
+        self._flags.add(found)
 
-    def scaling(self) -> Scaling | None:
-        """Returns what loss scaling did since the last call; None without it. Waits for the device."""
-        return None
+    def gradients(self) -> Gradients:
+        """Returns what is to be known of the updates since the last call; waits where there were any."""
+        return Gradients(self._flags.read())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what must be remembered, as plain numbers."""
@@ -93,6 +99,7 @@ class AmpO1(FP32):
     level: Literal["O1", "O2"] = "O1"
 
     def __init__(self, settings: AMP) -> None:
+        super().__init__()
         self.dtype: Half = settings.dtype
         self.name = f"AMP {self.level} {self.dtype}"
         self._eval_half, self._promote = settings.use_fp16_test, settings.use_promote
@@ -143,13 +150,13 @@ class AmpO1(FP32):
     def step(self, optimizer: Any) -> None:
         """Unscales, steps if all gradients are finite, and adapts the scale; see `LossScale.step`."""
         if self._scale is None:
-            optimizer.step()
+            super().step(optimizer)
         else:
             self._scale.step(optimizer)
 
     def update(
         self, optimizer: Any, gradients: Sequence[paddle.Tensor], apply: Callable[[], None]
-    ) -> paddle.Tensor | None:
+    ) -> paddle.Tensor:
         """Unscales, and steps; the device takes that back if a gradient is not finite."""
         if self._scale is None:
             return super().update(optimizer, gradients, apply)
@@ -159,12 +166,14 @@ class AmpO1(FP32):
 
     def adapt(self, found: paddle.Tensor) -> None:
         """Adapts the scale."""
-        if self._scale is not None:
+        if self._scale is None:
+            super().adapt(found)
+        else:
             self._scale.adapt(found)
 
-    def scaling(self) -> Scaling | None:
-        """Returns what loss scaling did since the last call; waits for the device."""
-        return None if self._scale is None else self._scale.read()
+    def gradients(self) -> Gradients:
+        """Returns what is to be known of the updates since the last call; waits where there were any."""
+        return super().gradients() if self._scale is None else self._scale.read()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the loss scale and its counters; empty where the loss is not scaled."""
@@ -215,6 +224,7 @@ class RoundedBF16(FP32):
     name = "bfloat16 rounding, computed in float32 (Paddle has no bfloat16 kernels for CPUs)"
 
     def __init__(self, settings: AMP) -> None:
+        super().__init__()
         self._eval_half = settings.use_fp16_test or settings.level == "O2"
         self._layers: list[nn.Layer] = []
 

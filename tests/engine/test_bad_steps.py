@@ -12,7 +12,7 @@ from small_net import MemoryLoader, make_state
 from ppcls.data.bad_images import read_bad_images
 from ppcls.data.order import Cursor
 from ppcls.engine.bad_steps import BAD_STEPS, BadSteps, Stretch
-from ppcls.engine.loss_scale import Scaling
+from ppcls.engine.gradients import Gradients
 from ppcls.engine.state import TrainState
 from ppcls.errors import UserError
 
@@ -25,11 +25,11 @@ def stretch(
     """Updates of ``every`` batches in float32; one list of losses a rank, or of the only one."""
     ranks = np.atleast_2d(np.array(losses))
     ends = np.arange(1, ranks.shape[1] + 1) % every == 0
-    return Stretch(epoch, step, update, ends, ranks, None)
+    return Stretch(epoch, step, update, ends, ranks, Gradients(np.zeros(ends.sum(), np.bool_)))
 
 
 def scaled(stretch: Stretch, skipped: list[bool], scales: list[float], floor: float = 1.0) -> Stretch:
-    return replace(stretch, scaling=Scaling(np.array(skipped), np.array(scales), floor))
+    return replace(stretch, gradients=Gradients(np.array(skipped), np.array(scales), floor))
 
 
 def state(ranks: int = 1, size: int = 100, accumulate: int = 1) -> TrainState:
@@ -112,10 +112,21 @@ def test_a_scale_that_was_low_before_and_grows_is_no_reason_to_stop() -> None:
     assert watch.note() is None
 
 
+def test_gradients_that_nothing_skips_count_though_the_loss_is_finite(tmp_path: Path) -> None:
+    watch = BadSteps(state(), 1, tmp_path)
+    watch.take(replace(stretch([1.0, 1.0]), gradients=Gradients(np.array([False, True]))))
+    assert watch.note() is None, "nothing was skipped"
+    with pytest.raises(UserError, match=r"^update 3: 2 updates in a row .*; it began with update 2"):
+        watch.take(replace(stretch([1.0], 2, 2), gradients=Gradients(np.array([True]))))
+
+
 def test_lost_weights_end_the_run_before_the_limit(tmp_path: Path) -> None:
     BadSteps(state(), 20, tmp_path).take(stretch([1.0, NAN]))
-    with pytest.raises(UserError, match=r"^update 2: the loss is not finite, nor are the weights"):
+    with pytest.raises(UserError, match=r"^update 2: loss or gradient was not finite, and so"):
         BadSteps(spoil(state()), 20, tmp_path).take(stretch([1.0, NAN]))
+    hidden = r"^update 3: loss or gradient .*; it began with update 2 \(epoch 1, batch 2\)"
+    with pytest.raises(UserError, match=hidden):  # as rectifiers may hide it
+        BadSteps(spoil(state()), 20, tmp_path).take(stretch([1.0, NAN, 1.0]))
 
 
 def test_the_files_are_those_of_the_ranks_that_went_wrong(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn, optimizer
-from small_net import MemoryLoader, Net, assert_equal, content, make_state
+from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.sections import AMP
 from ppcls.engine.captured import RECORDED_AFTER, CapturedStep, draws
@@ -104,9 +104,17 @@ def test_a_step_with_an_overflow_leaves_no_trace_but_a_lower_scale() -> None:
     step(state, bad)
     assert_equal(content(state.model), before)
     assert state.precision.state_dict()["scale"] == scale / 2
-    scaling = state.precision.scaling()
-    assert scaling is not None
-    assert scaling.skipped.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
+    assert state.precision.gradients().bad.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
+
+
+def test_float32_tells_of_gradients_that_are_not_finite() -> None:
+    state = make_state(loader=MemoryLoader(size=16, batch_size=8), model=Flat())
+    step = CapturedStep(state, Again)
+    batches = [batch for _ in range(3) for batch in state.loader]
+    batches[RECORDED_AFTER + 1].image.fill_(float("inf"))
+    for batch in batches[: RECORDED_AFTER + 2]:
+        step(state, batch)
+    assert state.precision.gradients().bad.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
 
 
 def test_says_what_draws() -> None:

@@ -21,8 +21,9 @@ from ppcls.data.batch import Batch
 from ppcls.engine import loop
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.evaluate import Result
+from ppcls.engine.gradients import Gradients
 from ppcls.engine.loop import fit
-from ppcls.engine.loss_scale import LossScale, Scaling
+from ppcls.engine.loss_scale import LossScale
 from ppcls.engine.manifest import read_manifest
 from ppcls.engine.phases import Phases
 from ppcls.engine.precision import FP32
@@ -251,7 +252,9 @@ def test_a_run_that_diverges_ends_and_keeps_the_model_before(
     settings = Global(
         epochs=3, print_batch_step=print_batch_step, save_steps=save_steps, output_dir=str(tmp_path)
     )
-    with pytest.raises(UserError, match="the loss is not finite, nor are the weights") as error:
+    with pytest.raises(
+        UserError, match="loss or gradient was not finite, and so the weights are not any more"
+    ) as error:
         fit(state, settings, Scores(0.1, 0.2), Checkpoints(tmp_path, make_config()), notes)
     for text in (
         "update 9 (epoch 2, batch 2)",
@@ -279,7 +282,7 @@ class Skipping(FP32):
     def step(self, optimizer: Any) -> None:
         self._scale.step(optimizer)
 
-    def scaling(self) -> Scaling | None:
+    def gradients(self) -> Gradients:
         return self._scale.read()
 
 

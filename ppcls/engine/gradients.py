@@ -1,0 +1,76 @@
+"""Whether gradients are finite: found out on the device, read by the host later, many updates at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import Tensor, _C_ops
+from paddle.base import core
+
+_BLOCK = 1024  # flags that are gathered into one tensor
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What the host is told of some updates, one after the other.
+
+    Attributes:
+        bad: [updates] bool, whether a gradient was not finite.
+        scales: [updates] float64, the loss scale after each, as without any floor; None where none scales.
+        floor: The least scale with which the run goes on.
+    """
+
+    bad: NDArray[np.bool_]
+    scales: NDArray[np.float64] | None = None
+    floor: float = 0.0
+
+
+class Flags:
+    """One flag an update, on the device."""
+
+    def __init__(self) -> None:
+        self._flags: list[Tensor] = []
+
+    def add(self, flag: Tensor) -> None:
+        """Takes the next update's flag, [1] bool."""
+        self._flags.append(flag)
+        if len(self._flags) == _BLOCK:
+            self._flags = [paddle.concat(self._flags)]
+
+    def read(self) -> NDArray[np.bool_]:
+        """Returns the flags since the last call; waits for the device where there are any."""
+        flags = paddle.concat(self._flags).numpy() if self._flags else np.zeros(0, np.bool_)
+        self._flags = []
+        return np.asarray(flags, np.bool_)
+
+
+def any_not_finite(buffers: Sequence[Tensor]) -> Tensor:
+    """Returns whether any number in a few large buffers is not finite, [1] bool, by plain operators."""
+    finite = paddle.stack([paddle.isfinite(buffer).all() for buffer in buffers]).all(keepdim=True)
+    return paddle.logical_not(finite)
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def divide(optimizer: Any, scale: Tensor) -> Tensor:
+    """Divides an optimizer's gradients in place; they are worth nothing where one is not finite.
+
+    Args:
+        optimizer: Whose parameters' gradients.
+        scale: [1] float32.
+
+    Returns:
+        [1] bool, whether one is not finite.
+    """
+    flags = [
+        _C_ops.check_finite_and_unscale_(gradients, scale)[1]
+        for gradients in core.eager.get_grads_lists(optimizer._parameter_list)  # type: ignore[no-untyped-call]
+        if gradients
+    ]
+    if not flags:
+        return paddle.zeros([1], "bool")
+    return flags[0] if len(flags) == 1 else paddle.concat(flags).any(keepdim=True)
