@@ -51,8 +51,10 @@ class Flags:
 
 def any_not_finite(buffers: Sequence[Tensor]) -> Tensor:
     """Returns whether any number in a few large buffers is not finite, [1] bool, by plain operators."""
-    finite = paddle.stack([paddle.isfinite(buffer).all() for buffer in buffers]).all(keepdim=True)
-    return paddle.logical_not(finite)
+    trace = paddle.zeros([1])
+    for buffer in buffers:
+        trace = trace + (buffer.astype("float32") * 0.0).sum()  # infinity times 0 is no number
+    return trace != trace
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]

@@ -179,7 +179,7 @@ def _try_half(config: Config, precision: FP32) -> None:
     precision.prepare(probe, optimizer)
     try:
         with precision.forward():
-            probe(paddle.ones([1, 1])).sum().backward()
+            probe(precision.images(paddle.ones([1, 1]), training=True)).sum().backward()
         optimizer.step()
     except RuntimeError as error:
         if "is not registered" not in str(error):
