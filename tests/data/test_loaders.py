@@ -6,7 +6,7 @@ import gc
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -78,6 +78,8 @@ MAKERS: dict[str, Make] = {
     "paddle-0": partial(PaddleLoader, workers=0),
     "paddle-2": partial(PaddleLoader, workers=2),
 }
+# On a GPU a loader takes seconds to start, so its tests are those of what it does there: decode, hand batches
+# over, begin anew. The order, its states and the reader, which works on the CPU, are tested by these.
 ON_CPU = ["dali-cpu", "paddle-0", "paddle-2"]
 VARIANTS: dict[str, dict[str, Any]] = {
     "static": {"exec_dynamic": False},
@@ -184,6 +186,41 @@ def make(kind: str, index: Index) -> Callable[..., Loader]:
     return loader
 
 
+def cases(
+    names: str, values: Mapping[str, Any], on_gpu: Sequence[str], indirect: Sequence[str] = ()
+) -> pytest.MarkDecorator:
+    """Parametrizes by the CPU's loaders and all cases, and by the GPU's and those named in ``on_gpu``."""
+    assert set(on_gpu) <= set(values)
+    params = [
+        pytest.param(kind, *(value if "," in names else [value]), id=f"{kind}-{name}", marks=marks)
+        for kinds, chosen, marks in ((ON_CPU, values, ()), (["dali-gpu"], on_gpu, pytest.mark.gpu))
+        for kind in kinds
+        for name, value in ((name, values[name]) for name in chosen)
+    ]
+    return pytest.mark.parametrize(f"kind,{names}", params, indirect=indirect)
+
+
+def sources(*names: str, on_gpu: Sequence[str] = ("files",)) -> pytest.MarkDecorator:
+    """Parametrizes ``index``."""
+    return cases("index", {name: name for name in names}, on_gpu, ["index"])
+
+
+@pytest.fixture(scope="session")
+def undisturbed_by() -> dict[tuple[str, Path], list[Arrays]]:
+    return {}
+
+
+@pytest.fixture
+def undisturbed(
+    kind: str, make: Callable[..., Loader], index: Index, undisturbed_by: dict[Any, list[Arrays]]
+) -> list[Arrays]:
+    """Three epochs, 18 batches, of TRAIN in ORDER: made once by each loader from each source."""
+    key = kind, index.source
+    if key not in undisturbed_by:
+        undisturbed_by[key] = take(make(), epochs=3)
+    return undisturbed_by[key]
+
+
 def arrays(batch: Batch) -> Arrays:
     return np.array(batch.image), np.array(batch.label), batch.valid, batch.weight, batch.update
 
@@ -224,9 +261,14 @@ def check_against_reference(
         assert one[2:] == two[2:]
 
 
-@pytest.mark.parametrize("index", SOURCES, indirect=True)
-@pytest.mark.parametrize(
-    ("ops", "shape"), [(TRAIN, (4, 3, 20, 24)), (EVAL, (4, 20, 24, 3))], ids=["train", "eval"]
+CHAINS = {"train": (TRAIN, (4, 3, 20, 24)), "eval": (EVAL, (4, 20, 24, 3))}
+
+
+@cases(
+    "index,ops,shape",
+    {f"{name}-{source}": (source, *chain) for source in SOURCES for name, chain in CHAINS.items()},
+    on_gpu=["train-files", "eval-files", "train-tfrecord"],
+    indirect=["index"],
 )
 def test_batches_are_those_of_the_order(
     kind: str, make: Callable[..., Loader], index: Index, ops: tuple[Op, ...], shape: tuple[int, ...]
@@ -245,22 +287,21 @@ def test_augmentations_are_the_same_by_every_loader(
     check_against_reference(kind, take(make(ops=AUGMENT)), index, ORDER, AUGMENT, 0)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sampler": InOrder(21)},
-        {"drop_last": True},
-        {"accumulate": 4},
-        {"batch_size": 21},
-        {"batch_size": 30},
-        {"batch_size": 1},
-        {"sampler": RepeatedAugmentation(21, 3, 4)},
-        {"sampler": Weighted(np.arange(21.0), 30)},
-        {"sampler": ClassBalanced(np.arange(21) % 2, 17)},
-        {"sampler": IdentitiesByImages(np.arange(21) % 5, 3, 2), "batch_size": 6, "group": 3},
-    ],
-    ids=" ".join,
-)
+ORDERS: dict[str, dict[str, Any]] = {
+    "in order": {"sampler": InOrder(21)},
+    "dropping the last": {"drop_last": True},
+    "accumulating": {"accumulate": 4},
+    "batches of 21": {"batch_size": 21},
+    "batches of 30": {"batch_size": 30},
+    "batches of 1": {"batch_size": 1},
+    "repeated": {"sampler": RepeatedAugmentation(21, 3, 4)},
+    "weighted": {"sampler": Weighted(np.arange(21.0), 30)},
+    "balanced": {"sampler": ClassBalanced(np.arange(21) % 2, 17)},
+    "identities": {"sampler": IdentitiesByImages(np.arange(21) % 5, 3, 2), "batch_size": 6, "group": 3},
+}
+
+
+@cases("changes", ORDERS, on_gpu=["batches of 30", "batches of 1"])
 def test_orders(kind: str, make: Callable[..., Loader], index: Index, changes: dict[str, Any]) -> None:
     order = replace(ORDER, **changes)
     loader = make(order)
@@ -268,6 +309,7 @@ def test_orders(kind: str, make: Callable[..., Loader], index: Index, changes: d
     check_against_reference(kind, take(loader), index, order, TRAIN, 0)
 
 
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_an_iteration_is_an_epoch(make: Callable[..., Loader]) -> None:
     loader = make()
     for epoch in range(3):
@@ -279,6 +321,7 @@ def test_an_iteration_is_an_epoch(make: Callable[..., Loader]) -> None:
     assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (3, 0)
 
 
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_a_repeated_image_is_augmented_anew(make: Callable[..., Loader]) -> None:
     """Each of seven images three times: other pixels each time, and on two ranks the same as on one."""
     order = replace(ORDER, sampler=RepeatedAugmentation(21, 3, 6), batch_size=6)
@@ -296,6 +339,7 @@ def test_a_repeated_image_is_augmented_anew(make: Callable[..., Loader]) -> None
             np.testing.assert_array_equal(together, whole[place][: whole[2]])
 
 
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_padded_rows_repeat_real_ones(make: Callable[..., Loader]) -> None:
     batches = take(make(replace(ORDER, sampler=Shuffled(18))))
     image, label, valid, _, _ = batches[-1]
@@ -305,15 +349,18 @@ def test_padded_rows_repeat_real_ones(make: Callable[..., Loader]) -> None:
         np.testing.assert_array_equal(image[row], images[list(labels).index(label[row])])
 
 
-def test_epochs_differ_and_can_be_entered_directly(make: Callable[..., Loader]) -> None:
-    loader = make()
-    first, second = take(loader), take(loader)
+@pytest.mark.parametrize("kind", ON_CPU)
+def test_epochs_differ_and_can_be_entered_directly(
+    make: Callable[..., Loader], undisturbed: list[Arrays]
+) -> None:
+    first, second = undisturbed[:6], undisturbed[6:12]
     assert [each[1].tolist() for each in first] != [each[1].tolist() for each in second]
     fresh = make()
     fresh.load_state_dict(ORDER.state_dict(Cursor(1, 0)))
     assert_equal(take(fresh), second)
 
 
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_unshuffled_epochs_keep_the_order_and_change_the_crops(make: Callable[..., Loader]) -> None:
     loader = make(replace(ORDER, sampler=InOrder(21)))
     first, second = take(loader), take(loader)
@@ -322,7 +369,7 @@ def test_unshuffled_epochs_keep_the_order_and_change_the_crops(make: Callable[..
         assert not np.array_equal(one[0], two[0])
 
 
-def test_going_on_from_every_step(make: Callable[..., Loader]) -> None:
+def test_going_on_from_every_step(kind: str, make: Callable[..., Loader]) -> None:
     loader = make()
     states, undisturbed = [loader.state_dict()], []
     for _ in range(2):
@@ -330,19 +377,18 @@ def test_going_on_from_every_step(make: Callable[..., Loader]) -> None:
             undisturbed.append(arrays(batch))
             states.append(loader.state_dict())
     assert len(undisturbed) == 12
-    for step, state in enumerate(states[:7]):
+    for step in range(7) if kind in ON_CPU else (2, 6):
         resumed = make()
-        resumed.load_state_dict(state)
-        assert resumed.state_dict() == state
+        resumed.load_state_dict(states[step])
+        assert resumed.state_dict() == states[step]
         rest = take(resumed)
         assert_equal(rest, undisturbed[step : 6 if step < 6 else 12])
         if step in (2, 5):  # and the epoch after it
             assert_equal(take(resumed), undisturbed[6:])
 
 
-@pytest.mark.parametrize("index", ["files", "tfrecord"], indirect=True)
-def test_breaking_off_and_seeking(make: Callable[..., Loader]) -> None:
-    expected = take(make(), epochs=3)
+@sources("files", "tfrecord")
+def test_breaking_off_and_seeking(make: Callable[..., Loader], undisturbed: list[Arrays]) -> None:
     loader = make()
     moves = [
         (0, 0, 3),
@@ -359,19 +405,19 @@ def test_breaking_off_and_seeking(make: Callable[..., Loader]) -> None:
     for epoch, step, count in moves:
         loader.load_state_dict(ORDER.state_dict(Cursor(epoch, step)))
         found = [arrays(batch) for batch in islice(loader, count)]
-        assert_equal(found, expected[6 * epoch + step : 6 * epoch + step + count])
+        assert_equal(found, undisturbed[6 * epoch + step : 6 * epoch + step + count])
         assert loader.state_dict() == ORDER.state_dict(
             Cursor(epoch, step + count) if step + count < 6 else Cursor(epoch + 1, 0)
         )
 
 
-def test_breaking_off_goes_on_where_it_was(make: Callable[..., Loader]) -> None:
-    expected = take(make())
+def test_breaking_off_goes_on_where_it_was(make: Callable[..., Loader], undisturbed: list[Arrays]) -> None:
     loader = make()
     found = [arrays(batch) for batch in islice(loader, 2)]
-    assert_equal(found + take(loader), expected)
+    assert_equal(found + take(loader), undisturbed[:6])
 
 
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_a_state_of_another_run_is_refused(make: Callable[..., Loader]) -> None:
     loader = make()
     with pytest.raises(UserError, match="in the middle of epoch 1, but seed was 4 and is 3"):
@@ -379,8 +425,12 @@ def test_a_state_of_another_run_is_refused(make: Callable[..., Loader]) -> None:
     assert len(take(loader)) == 6
 
 
-@pytest.mark.parametrize("index", ["files", "lmdb"], indirect=True)
-@pytest.mark.parametrize("size", [21, 19, 17])
+@cases(
+    "index,size",
+    {f"{size}-{source}": (source, size) for source in ("files", "lmdb") for size in (21, 19, 17)},
+    on_gpu=["21-files"],
+    indirect=["index"],
+)
 def test_two_ranks_make_one(make: Callable[..., Loader], size: int) -> None:
     whole = take(make(replace(ORDER, sampler=Shuffled(size))))
     ranks = [
@@ -404,10 +454,10 @@ def test_a_kept_batch_does_not_change(make: Callable[..., Loader]) -> None:
     assert_equal([arrays(batch) for batch in kept], copies)
 
 
-@pytest.mark.parametrize("index", ["files", "lmdb"], indirect=True)
-def test_several_loaders_at_once(make: Callable[..., Loader]) -> None:
+@sources("files", "lmdb")
+def test_several_loaders_at_once(make: Callable[..., Loader], undisturbed: list[Arrays]) -> None:
     orders = [ORDER, replace(ORDER, seed=4), replace(ORDER, batch_size=5)]
-    expected = [take(make(order)) for order in orders]
+    expected = [undisturbed[:6], *(take(make(order)) for order in orders[1:])]
     loaders = [make(order) for order in orders]
     turns = [iter(loader) for loader in loaders]
     found: list[list[Arrays]] = [[] for _ in orders]
@@ -419,22 +469,20 @@ def test_several_loaders_at_once(make: Callable[..., Loader]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "variant"),
+    ("kind", "variant"),
     [
-        (None, "static"),
-        (None, "whole"),
-        (None, "fast"),
-        *(pytest.param(0, variant, marks=pytest.mark.gpu) for variant in ("static", "whole", "cached")),
+        *(("dali-cpu", variant) for variant in ("static", "whole", "fast")),
+        *(
+            pytest.param("dali-gpu", variant, marks=pytest.mark.gpu)
+            for variant in ("static", "whole", "cached")
+        ),
     ],
 )
-def test_settings_change_no_batch(device: int | None, variant: str, index: Index) -> None:
+def test_settings_change_no_batch(kind: str, variant: str, index: Index, undisturbed: list[Arrays]) -> None:
     """But for a grey level at the borders of windows, where chroma is scaled up from what was decoded."""
-    base = DaliSettings(device, threads=2)
-    one, two = (
-        take(DaliLoader(index, ORDER, TRAIN, settings), epochs=3)
-        for settings in (base, replace(base, **VARIANTS[variant]))
-    )
-    for a, b in zip(one, two, strict=True):
+    settings = DaliSettings(None if kind == "dali-cpu" else 0, threads=2)
+    varied = take(DaliLoader(index, ORDER, TRAIN, replace(settings, **VARIANTS[variant])), epochs=3)
+    for a, b in zip(varied, undisturbed, strict=True):
         assert (np.abs(a[0] - b[0]) * OF_LEVEL).mean() < (0.0001 if variant == "static" else 1.0)
         np.testing.assert_array_equal(a[1], b[1])
 
@@ -485,9 +533,11 @@ def test_workers_do_not_inherit_what_is_left_of_dali(index: Index) -> None:
     assert_equal(found, take(MAKERS["paddle-0"](index, order, TRAIN)))
 
 
-def test_a_released_loader_holds_no_threads_and_goes_on(kind: str, make: Callable[..., Loader]) -> None:
+def test_a_released_loader_holds_no_threads_and_goes_on(
+    kind: str, make: Callable[..., Loader], undisturbed: list[Arrays]
+) -> None:
     tasks = Path("/proc/self/task")
-    loader, expected = make(), take(make(), 2)
+    loader = make()
     found = [arrays(batch) for batch in islice(loader, 2)]
     during = len(list(tasks.iterdir()))
     loader.release()
@@ -495,7 +545,7 @@ def test_a_released_loader_holds_no_threads_and_goes_on(kind: str, make: Callabl
     found += take(loader)
     loader.release()
     found += take(loader)
-    assert_equal(found, expected)
+    assert_equal(found, undisturbed[:12])
 
 
 def test_an_iteration_that_is_broken_off_leaves_no_worker(index: Index) -> None:
@@ -552,20 +602,20 @@ def many(photos: dict[str, Path], tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (missing, "no such file or directory"),
-        (empty, "the file is empty"),
-        (text, "not an image that can be decoded"),
-        (cut, "not an image that can be decoded"),
-        (half, "not an image that can be decoded"),
-        (gif, "not an image that can be decoded"),
-        (huge, "20000x20000 pixels are more than DecodeImage's max_pixels, 100000000"),
-        (five_channels, "expected 3 channels, found 5 channels"),
-        (folder, "is a directory"),
-    ],
-)
+SPOILT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing": (missing, "no such file or directory"),
+    "empty": (empty, "the file is empty"),
+    "text": (text, "not an image that can be decoded"),
+    "cut": (cut, "not an image that can be decoded"),
+    "half": (half, "not an image that can be decoded"),
+    "gif": (gif, "not an image that can be decoded"),
+    "huge": (huge, "20000x20000 pixels are more than DecodeImage's max_pixels, 100000000"),
+    "five channels": (five_channels, "expected 3 channels, found 5 channels"),
+    "folder": (folder, "is a directory"),
+}
+
+
+@cases("spoil,reason", SPOILT, on_gpu=["missing", "text", "half"])
 def test_a_bad_image_is_named(
     kind: str, many: Path, spoil: Callable[[Path], None], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -580,7 +630,7 @@ def test_a_bad_image_is_named(
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("source", [*CONTAINER_FORMATS, "python"])
+@cases("source", {name: name for name in (*CONTAINER_FORMATS, "python")}, on_gpu=["tfrecord"])
 def test_a_bad_record_is_named(kind: str, many: Path, source: str) -> None:
     """The eleventh of twelve: the second record of the second shard."""
     good = (many / "0.jpg").read_bytes()
@@ -600,6 +650,7 @@ def test_a_bad_record_is_named(kind: str, many: Path, source: str) -> None:
     assert str(caught.value) == f"{place}: not an image that can be decoded"
 
 
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_a_record_mended_in_place_is_read_by_the_same_loader(kind: str, many: Path) -> None:
     good = (many / "0.jpg").read_bytes()
     index = RecordIndex(shards("tfrecord", many, [(good, number) for number in range(12)]))
@@ -648,6 +699,7 @@ ODD_NAMES = (
 )
 
 
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_names_are_as_the_file_system_has_them(kind: str, many: Path) -> None:
     names = [os.fsencode(name) for name in ODD_NAMES]
     for name in names:
@@ -702,6 +754,7 @@ def test_images_of_five_channels(kind: str, cells: Path) -> None:
     check_against_reference(kind, found, index, order, DEEP, 0)
 
 
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_an_image_of_other_channels_is_bad(kind: str, cells: Path, photos: dict[str, Path]) -> None:
     for number, name in enumerate(("grey-odd", "jpeg420-odd", "alpha-odd"), start=3):
         shutil.copy(photos[name], cells / f"{number}.tif")

@@ -32,6 +32,7 @@ MAKERS: dict[str, Callable[[FileIndex, Order, tuple[Op, ...]], Loader]] = {
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
     "paddle-0": partial(PaddleLoader, workers=0),
 }
+ON_CPU = ["dali-cpu", "paddle-0"]  # what is tested of the order alone; on a GPU loaders are slow to start
 SIZE = 11
 ORDER = Order(Shuffled(SIZE), batch_size=4, seed=2)
 GREY_LEVELS = NormalizeImage(scale=1.0, mean=(0.0,), std=(1.0,))
@@ -114,6 +115,7 @@ def test_a_copy_stays_one(make: Callable[..., PairLoader], chain: list[Transform
     assert np.abs(pairs[0][0] - pairs[3][0]).mean() > 5, "other epochs, other images and decisions"
 
 
+@pytest.mark.parametrize("make", ON_CPU, indirect=True)
 def test_going_on_and_breaking_off(make: Callable[..., PairLoader]) -> None:
     whole = take(make("negative", GEOMETRY), epochs=2)
     loader = make("negative", GEOMETRY)
@@ -128,6 +130,7 @@ def test_going_on_and_breaking_off(make: Callable[..., PairLoader]) -> None:
     assert_equal(take(resumed, epochs=2), whole[2:])
 
 
+@pytest.mark.parametrize("make", ON_CPU, indirect=True)
 def test_two_ranks_make_one(make: Callable[..., PairLoader]) -> None:
     whole = take(make("negative", GEOMETRY))
     ranks = [
