@@ -17,7 +17,9 @@ from ppcls.config.sections import Infer
 from ppcls.data.class_names import LABEL_LIST, read_class_names
 from ppcls.data.image_files import find_images
 from ppcls.engine.phases import read_window
+from ppcls.engine.watchdog import guarded
 from ppcls.errors import Stopped, UserError
+from ppcls.failures import Failures
 from ppcls.files import write_text
 from ppcls.runtime import Runtime
 
@@ -109,13 +111,16 @@ def train(argv: Arguments = None) -> None:
     output_dir = claim_output(Path(config.Global.output_dir))
     from ppcls import runtime
 
-    run = runtime.start(config.Global)
-    if arguments.explain_data:
-        _explain_data(config, run, output_dir / "pipeline.png")
-        return
-    from ppcls.engine.train import train as train_config
+    failures = Failures(output_dir, runtime.read_launch())
+    log = output_dir / "train.log"
+    with failures.shown(), guarded(config.Global.hang_timeout, failures, log) as progress:
+        run = runtime.start(config.Global, progress)
+        if arguments.explain_data:
+            _explain_data(config, run, output_dir / "pipeline.png")
+            return
+        from ppcls.engine.train import train as train_config
 
-    train_config(config, run, output_dir, profiled)
+        train_config(config, run, output_dir, profiled)
 
 
 def _dry_run(config: Config) -> None:

@@ -9,16 +9,19 @@ import contextlib
 import io
 import math
 import os
+import re
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ppcls.card import Card, find_card
 from ppcls.config.sections import Global
 from ppcls.errors import UserError
+from ppcls.failures import Launch
 from ppcls.memory import Asked, Budget, Usage, plan, read_asked
+from ppcls.progress import Progress
 
 _SPEED = {
     "FLAGS_cudnn_exhaustive_search": True,  # times cuDNN's algorithms once for each convolution
@@ -40,6 +43,7 @@ class Runtime:
         threads: Paddle's CPU threads.
         card: The GPU whose memory is divided; None where it is not, or on a CPU.
         budget: How it is divided; None where it is not.
+        progress: Is told what the process does, for who watches it.
     """
 
     rank: int = 0
@@ -50,6 +54,7 @@ class Runtime:
     threads: int = 1
     card: Card | None = None
     budget: Budget | None = None
+    progress: Progress = field(default_factory=Progress, compare=False, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -99,16 +104,31 @@ def _quota(*files: Path) -> float:
         return math.inf
 
 
-def start(settings: Global) -> Runtime:
+def read_launch() -> Launch:
+    """Returns what Paddle's launcher tells this process; that there is only this one where there is none."""
+    told = os.environ
+    rank, world = int(told.get("PADDLE_TRAINER_ID", "0")), int(told.get("PADDLE_TRAINERS_NUM", "1"))
+    name = re.sub(r"[^\w.-]", "_", told.get("PADDLE_MASTER") or f"process_{os.getpid()}")
+    # The launcher shows the first of its processes on its terminal; others' output goes to files alone.
+    shown = Path(told.get("PADDLE_LOG_DIR", "")) / "workerlog.0"
+    elsewhere = world > 1 and int(told.get("PADDLE_LOCAL_RANK", rank)) > 0 and shown.is_file()
+    return Launch(rank, world, name, shown if elsewhere else None)
+
+
+def start(settings: Global, progress: Progress | None = None) -> Runtime:
     """Settles device, threads, processes and the GPU's memory, and imports Paddle.
+
+    Args:
+        settings: The run's.
+        progress: Is told what the process does; None where nobody watches it.
 
     Raises:
         UserError: A GPU is asked for and there is none that this Paddle can use; the environment contradicts
             ``deterministic``; or its memory can't be
             divided as config and environment say.
     """
-    rank = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
-    world = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+    progress, launch = progress or Progress(), read_launch()
+    rank, world = launch.rank, launch.world
     here = int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
     cores = max(1, usable_cores() // here)
     threads = _set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
@@ -134,10 +154,13 @@ def start(settings: Global) -> Runtime:
     else:
         card = budget = None
         paddle.set_device("cpu")
-        os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"  # a GPU build would exchange by NCCL, on GPUs
     if world > 1:
+        if device == "cpu":
+            os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"  # a GPU build would take NCCL, which needs GPUs
+        progress.tell("waiting for all processes to start")
         paddle.distributed.init_parallel_env()
-    return Runtime(rank, world, device, device_id, cores, threads, card, budget)
+        progress.tell("starting")
+    return Runtime(rank, world, device, device_id, cores, threads, card, budget, progress)
 
 
 def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:

@@ -81,6 +81,12 @@ class Global(Section):
         description="for models whose forward leaves out some of their parameters, with several processes; "
         "costs time",
     )
+    hang_timeout: Positive | None = Field(
+        1800,
+        description="seconds in which each process must make a step; else all have ended by then, with the "
+        "place and the stacks of each in the log. Three times as long to the end of the first step, and for "
+        "what is no plain step, such as a checkpoint (README, 'Several GPUs'). null for no limit",
+    )
     image_channel: Count | None = Field(
         None, description="Arch.input_image_channel again, where PaddleClas's files have their anchor"
     )

@@ -55,6 +55,7 @@ class Checkpoints:
         """
         self.save_alone(state, roles, score)
         if state.runtime.world > 1:
+            state.runtime.progress.tell("waiting for all processes after a checkpoint", patient=True)
             paddle.distributed.barrier()
 
     def save_alone(self, state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
@@ -164,13 +165,17 @@ class Checkpoints:
                 yield link, link.resolve()
 
     def _write(self, state: TrainState, score: float | None) -> Path:
+        state.runtime.progress.tell("saving", patient=True)
         folder, copy = self._folder / f"step_{state.update:08d}", 1
         while folder.exists():
             copy += 1
             folder = folder.with_name(f"step_{state.update:08d}_{copy}")
         serial = 1 + max(map(_serial, self._folder.glob("step_*")), default=-1)
         with new_folder(folder, sync_each=True) as temporary:
-            files = {name: put(temporary / name, data) for name, data in take(state, self._config)}
+            files = {}
+            for name, data in take(state, self._config):
+                state.runtime.progress.tell(f"saving {name}", patient=True)
+                files[name] = put(temporary / name, data)
             manifest = Manifest(
                 serial=serial,
                 update=state.update,

@@ -17,6 +17,7 @@ from ppcls.engine.precision import FP32
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, build_metrics
+from ppcls.progress import Progress
 from ppcls.runtime import Runtime
 
 
@@ -45,6 +46,7 @@ def evaluate(
     metrics: Metrics,
     precision: FP32,
     world: int,
+    progress: Progress | None = None,
 ) -> Result:
     """Evaluates ``model`` on all that ``loader`` gives, once.
 
@@ -57,11 +59,15 @@ def evaluate(
         metrics: Counted over real samples.
         precision: Of the forward pass.
         world: Number of ranks.
+        progress: Is told of each batch.
     """
+    progress = progress or Progress()
+    progress.tell("evaluation: waiting for batch 1", patient=not progress.evaluated)
     began, training = time.perf_counter(), model.training
     model.eval()
     sums = paddle.zeros([2 + len(metrics.names)], dtype="float64")
-    for batch in loader:
+    for number, batch in enumerate(loader, start=1):
+        progress.tell(f"evaluation: batch {number}", patient=not progress.evaluated)
         if batch.valid == 0:
             continue
         with precision.evaluation():
@@ -71,6 +77,9 @@ def evaluate(
         images = paddle.full([1], batch.valid, dtype="float64")
         counts = metrics.counts(logits, label).astype("float64")
         sums = sums + paddle.concat([loss.reshape([1]), images, counts])
+        progress.evaluated = True
+        progress.tell(f"evaluation: waiting for batch {number + 1}")
+    progress.tell("evaluation: waiting for all processes", patient=True)
     if world > 1:
         paddle.distributed.all_reduce(sums)
     if training:
@@ -93,6 +102,7 @@ class Evaluator:
     metrics: Metrics
     precision: FP32
     world: int
+    progress: Progress
 
     def __call__(self, model: nn.Layer, between: Callable[[], None] | None = None) -> Result:
         """Evaluates a bare model.
@@ -102,7 +112,9 @@ class Evaluator:
             between: Called after each batch, as often on every rank; may raise to end the evaluation.
         """
         loader = self.loader if between is None else _pausing(self.loader, between)
-        result: Result = evaluate(model, loader, self.criterion, self.metrics, self.precision, self.world)
+        result: Result = evaluate(
+            model, loader, self.criterion, self.metrics, self.precision, self.world, self.progress
+        )
         return result
 
     def release(self) -> None:
@@ -133,4 +145,5 @@ def build_evaluator(config: Config, runtime: Runtime, precision: FP32) -> Evalua
         metrics=build_metrics(config.Metric.Eval),
         precision=precision,
         world=runtime.world,
+        progress=runtime.progress,
     )

@@ -112,6 +112,7 @@ def train_epoch(
             continue
         done += 1
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
+            state.runtime.progress.tell("loss and metrics of all processes, for the log")
             reporter.train(meter.record(epoch, done))
             if note := bad_steps.note():
                 reporter.message(note)
@@ -126,8 +127,10 @@ def train_epoch(
 
 def _batches(state: TrainState, meter: Meter, phases: Phases) -> Iterator[Batch]:
     """Yields what is left of the epoch; counts the wait for each batch."""
-    batches = iter(state.loader)
+    batches, epoch, number = iter(state.loader), state.epoch + 1, state.step
     while True:
+        number = min(number + 1, len(state.loader))
+        state.runtime.progress.place(epoch, number, state.update)
         phases.begin_batch()
         with meter.waiting(), phases("data wait"):
             batch = next(batches, None)

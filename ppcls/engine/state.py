@@ -95,6 +95,7 @@ class TrainState:
         """
         if self.runtime.world == 1:
             return
+        self.runtime.progress.tell("sharing BatchNorm's statistics")
         own = self.model.state_dict()
         average = self.ema.state_dict() if self.ema is not None else {}
         # Paddle keeps running statistics among the parameters, without a gradient.

@@ -25,6 +25,7 @@ from ppcls.engine.profile import build_profile
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state, rate_scale
 from ppcls.engine.step import Step
+from ppcls.engine.watchdog import Told
 from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import Stopped, UserError
 from ppcls.files import write_text
@@ -126,7 +127,8 @@ def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window 
     try:
         for note in [*run.notes, *tell_unshared(runtime, output_dir)]:
             reporter.message(note)
-        fit(state, config.Global, run.evaluator, run.checkpoints, reporter, phases, run.step)
+        told = Told(phases, runtime.progress, runtime.world)
+        fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, run.step)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
     except Stopped as caught:
         stopped = caught
