@@ -17,11 +17,11 @@ from typing import Any
 import linear_run  # noqa: F401 - registers the model
 
 from ppcls import cli
-from ppcls.engine import loop
+from ppcls.engine import execution
 
 
 def kill_once(update: int, rank: int, what: str, mark: Path) -> None:
-    whole = loop.train_step
+    whole = execution.train_step
 
     def step(state: Any, *rest: Any) -> Any:
         if (state.update, state.runtime.rank) == (update, rank) and not mark.exists():
@@ -31,7 +31,7 @@ def kill_once(update: int, rank: int, what: str, mark: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return whole(state, *rest)
 
-    loop.train_step = step
+    execution.train_step = step
 
 
 if __name__ == "__main__":

@@ -6,34 +6,37 @@ import json
 import sys
 from pathlib import Path
 
-import paddle
-from paddle import nn
-
 from ppcls import runtime
 from ppcls.config.load import load_config
-from ppcls.engine.train import train
 from ppcls.registry import ARCHITECTURES
 
 
-class Dropping(nn.Layer):
-    """A linear classifier behind dropout, which remembers what was dropped."""
+def build_dropping(class_num: int, data_format: str, input_image_channel: int) -> object:
+    """Builds a linear classifier behind dropout, which remembers what was dropped."""
+    import paddle
+    from paddle import nn
 
-    def __init__(self, class_num: int, data_format: str, input_image_channel: int) -> None:
-        super().__init__()
-        self.fc = nn.Linear(16 * 16 * input_image_channel, class_num)
-        self.unused = nn.Linear(3, 3)
-        self.dropout = nn.Dropout(0.5)
-        self.kept: list[list[float]] = []
+    class Dropping(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(16 * 16 * input_image_channel, class_num)
+            self.unused = nn.Linear(3, 3)
+            self.dropout = nn.Dropout(0.5)
+            self.kept: list[list[float]] = []
 
-    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
-        if self.training:
-            self.kept.append(self.dropout(paddle.ones([16])).tolist())
-        return self.fc(self.dropout(image.flatten(1)))
+        def forward(self, image: paddle.Tensor) -> paddle.Tensor:
+            if self.training:
+                self.kept.append(self.dropout(paddle.ones([16])).tolist())
+            return self.fc(self.dropout(image.flatten(1)))
+
+    return Dropping()
 
 
 def main(path: str) -> None:
     config = load_config(path)
     run = runtime.start(config.Global)
+    from ppcls.engine.train import train
+
     output = Path(config.Global.output_dir)
     output.mkdir(exist_ok=True)
     state = train(config, run, output)
@@ -48,5 +51,5 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    ARCHITECTURES.register("Dropping", Dropping)
+    ARCHITECTURES.register("Dropping", build_dropping)
     main(sys.argv[1])

@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
-from parallel_run import Dropping
+from parallel_run import build_dropping
 from test_distributed import run
 from test_resume import output, run_and_kill, same_files
 
@@ -55,7 +55,7 @@ def test_two_ranks_drop_differently_and_keep_one_model(
 def test_what_is_dropped_does_not_depend_on_stops(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ARCHITECTURES._entries, "Dropping", Dropping)
+    monkeypatch.setitem(ARCHITECTURES._entries, "Dropping", build_dropping)
     changes = {"Arch__name": "Dropping", "Global__save_steps": 1}
     straight = make_config("straight", **changes)
     train(straight, cpu, output(straight))
@@ -109,3 +109,10 @@ def test_synchronizing_on_cpus_is_refused() -> None:
         f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, and these 2 "
         "processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
     )
+
+
+@pytest.mark.gpu
+def test_two_gpus_normalize_as_one(tmp_path: Path) -> None:
+    if paddle.device.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    run(PARALLEL_RUN.with_name("sync_bn_run.py"), ranks=2, logs=tmp_path / "log")

@@ -12,7 +12,7 @@ from paddle import nn
 from small_net import assert_equal, content
 
 from ppcls.config.schema import Config
-from ppcls.engine import loop
+from ppcls.engine import execution
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state
@@ -45,7 +45,7 @@ def output(config: Config) -> Path:
 
 
 def run_and_kill(config: Config, runtime: Runtime, update: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = loop.train_step
+    whole = execution.train_step
 
     def step(state: Any, batch: Any, *rest: Any) -> Any:
         if state.update == update:
@@ -53,7 +53,7 @@ def run_and_kill(config: Config, runtime: Runtime, update: int, monkeypatch: pyt
         return whole(state, batch, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "train_step", step)
+        patch.setattr(execution, "train_step", step)
         with pytest.raises(Killed):
             train(config, runtime, output(config))
 
