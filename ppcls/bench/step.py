@@ -33,7 +33,7 @@ def benchmark_steps(config: Config, runtime: Runtime, rounds: int, *, plain: boo
 
     Args:
         config: Of a training run; its schedule and losses do not matter here.
-        runtime: One process.
+        runtime: One process, or one of several, each with the same batch size; speeds are those of one.
         rounds: Counted ones.
         plain: Whether to measure the bare loop, too; it needs a second model's memory.
 
@@ -44,6 +44,7 @@ def benchmark_steps(config: Config, runtime: Runtime, rounds: int, *, plain: boo
         UserError: The run can't be built.
     """
     state = build_state(config, runtime, lambda _: None)
+    state.connect(config.Global)
     step, how = choose_step(config, state)
     state.network.train()
     steps = len(state.loader)

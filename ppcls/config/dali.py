@@ -33,6 +33,11 @@ class Dali(Section):
         description="window: decode only what a random crop cuts; whole: decode all and cut on the device; "
         "auto: window, unless the decoder caches",
     )
+    decode_on: Literal["auto", "gpu", "cpu"] = Field(
+        "auto",
+        description="where images are decoded that the GPU then transforms; cpu leaves the GPU to training, "
+        "where there are cores enough; auto: gpu",
+    )
     hw_decoder_load: Annotated[Fraction | None, BeforeValidator(_auto)] = Field(
         None, description="share of the JPEGs for the GPU's hardware decoder; auto: 0.9"
     )
@@ -65,4 +70,6 @@ class Dali(Section):
     def _check_cache(self) -> Self:
         if self.cache_size and self.decode == "window":
             raise ValueError("the decoder caches whole images; set decode: whole, or cache_size: 0")
+        if self.cache_size and self.decode_on == "cpu":
+            raise ValueError("only the GPU's decoder caches; set decode_on: gpu, or cache_size: 0")
         return self

@@ -6,6 +6,7 @@ and transforms in its own threads, ahead of the training step.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -34,15 +35,30 @@ from ppcls.data.quarantine import Cleaned, Quarantine
 from ppcls.data.sampler import Listed
 from ppcls.data.transforms import Op
 
+_KEPT = 4  # batches that the host may be ahead of the GPU
+
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
 Batches = Generator[Tensors, None, None]
 
 
 def _on_gpu(pipeline: Pipeline) -> Batches:
-    """Yields images and labels on the GPU."""
+    """Yields images and labels on the GPU.
+
+    They are DALI's memory, which it takes back when nothing here refers to it any more. By then the GPU may
+    not have begun what the host had it do with them, so they are kept until it is done.
+    """
+    kept: deque[tuple[paddle.device.cuda.Event, Tensors]] = deque()
     for (outputs,) in DALIGenericIterator([pipeline], ["image", "label"]):
         # The plugin gives Paddle's inner tensors; to_tensor wraps those of the same device without a copy.
-        yield paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
+        tensors = paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
+        yield tensors
+        used = paddle.device.cuda.Event()
+        used.record()
+        kept.append((used, tensors))
+        if len(kept) > _KEPT:
+            kept[0][0].synchronize()
+        while kept and kept[0][0].query():
+            kept.popleft()
 
 
 def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
@@ -214,7 +230,13 @@ class DaliLoader:
         )
         with pipeline:
             encoded, (label, *decided) = source.nodes()
-            place = Place(device, settings.threads, pool=source.pool, decoder=settings.decoder)
+            place = Place(
+                device,
+                settings.threads,
+                pool=source.pool,
+                decoder=settings.decoder,
+                decodes_on_gpu=settings.decodes_on_gpu,
+            )
             images = lower_each(self._ops, encoded, decided, place)
             label = label if device == "cpu" else label.gpu()
             pipeline.set_outputs(images[-1], label)

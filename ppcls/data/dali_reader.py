@@ -106,7 +106,7 @@ class DaliReader:
         self, images: EncodedImages, order: Plan, settings: DaliSettings, decoder: Transform
     ) -> None:
         self._images, self._order, self._decoder = images, order, decoder
-        self._on_gpu = settings.device_id is not None
+        self._on_gpu = settings.decodes_on_gpu
         self._next = Cursor()
         self._begun: deque[tuple[Cursor, Step, Begun]] = deque()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
@@ -159,7 +159,7 @@ class NamingReader:
 
     def __init__(self, index: FileIndex, order: Plan, settings: DaliSettings, decoder: Transform) -> None:
         self._index, self._order, self._decoder = index, order, decoder
-        self._threads, self._on_gpu = settings.threads, settings.device_id is not None
+        self._threads, self._on_gpu = settings.threads, settings.decodes_on_gpu
         self._next = Cursor()
         self.under_way: deque[tuple[Cursor, Step]] = deque()
         self._pipeline: Pipeline | None = None

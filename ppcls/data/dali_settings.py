@@ -31,6 +31,7 @@ class DaliSettings:
         threads: CPU threads of the pipeline.
         prefetch: Batches made ahead.
         exec_dynamic: Use DALI's dynamic executor.
+        decode_on_cpu: Decode on the CPU, though pixels are transformed on a GPU.
         decode_window: Decode only the window of a random crop that comes first.
         decoder: Arguments of DALI's decoders beyond those of the chain.
         cores: CPU cores for its threads; None for all of the process.
@@ -40,9 +41,15 @@ class DaliSettings:
     threads: int = 1
     prefetch: int = 2
     exec_dynamic: bool = True
+    decode_on_cpu: bool = False
     decode_window: bool = True
     decoder: Mapping[str, Any] = field(default_factory=dict)
     cores: frozenset[int] | None = None
+
+    @property
+    def decodes_on_gpu(self) -> bool:
+        """Whether the GPU decodes."""
+        return self.device_id is not None and not self.decode_on_cpu
 
     @property
     def caches(self) -> bool:
@@ -69,13 +76,15 @@ def resolve(dali: Dali, runtime: Runtime) -> DaliSettings:
     On a CPU, where batches come unevenly, two more in stock are worth a tenth of the throughput.
     """
     on_gpu = runtime.device_id is not None
+    decode_on_cpu = on_gpu and dali.decode_on == "cpu"
     return DaliSettings(
         device_id=runtime.device_id,
         threads=dali.num_threads or runtime.cores,
         prefetch=dali.prefetch_queue_depth or (2 if on_gpu else 4),
         exec_dynamic=dali.exec_dynamic,
         decode_window=dali.decode == "window" or (dali.decode == "auto" and not dali.cache_size),
-        decoder=_decoder(dali) if on_gpu else _decoder_on_cpu(dali),
+        decode_on_cpu=decode_on_cpu,
+        decoder=_decoder(dali) if on_gpu and not decode_on_cpu else _decoder_on_cpu(dali),
         cores=_cores(dali, runtime),
     )
 

@@ -14,6 +14,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections import Global
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
+from ppcls.engine.compiled import compiled
 from ppcls.engine.ema import Ema
 from ppcls.engine.parallel import exchange_gradients, synchronize_batch_norm
 from ppcls.engine.precision import FP32, build_precision
@@ -83,7 +84,7 @@ class TrainState:
 
     def connect(self, settings: Global) -> None:
         """Has the ranks exchange gradients from now on, from rank 0's weights; waits for all of them."""
-        self.network = exchange_gradients(self.model, settings, self.runtime)
+        self.network = exchange_gradients(self.network, settings, self.runtime)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def share_statistics(self) -> None:
@@ -143,7 +144,7 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
     precision.prepare(model, optimizer)
     return TrainState(
         model=model,
-        network=model,
+        network=compiled(model, config, runtime),
         optimizer=optimizer,
         schedule=_schedule(config, loader),
         precision=precision,

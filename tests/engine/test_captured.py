@@ -12,7 +12,8 @@ from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.sections import AMP
 from ppcls.engine.captured import RECORDED_AFTER, CapturedStep, draws
-from ppcls.engine.precision import FP32, AmpO1
+from ppcls.engine.phases import UNTIMED
+from ppcls.engine.precision import FP32, AmpO1, build_precision
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 
@@ -120,3 +121,23 @@ def test_float32_tells_of_gradients_that_are_not_finite() -> None:
 def test_says_what_draws() -> None:
     assert not draws(Net())
     assert draws(nn.Sequential(Net(), nn.Dropout(0.5)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("amp", [None, AMP(level="O1"), AMP(level="O2")], ids=["float32", "O1", "O2"])
+def test_a_cuda_graph_trains_the_same_weights(amp: AMP | None, accumulate: int) -> None:
+    runs = []
+    for captured in (False, True):
+        loader = MemoryLoader(size=52, batch_size=8, accumulate=accumulate)
+        state = make_state(decay=0.9, loader=loader, precision=build_precision(amp, "gpu"))
+        state.network.train()
+        step = CapturedStep(state) if captured else train_step
+        rows = [step(state, batch, UNTIMED) for _ in range(4) for batch in state.loader]
+        runs.append((np.stack([row.numpy() for row in rows]), state))
+    (rows, eager), (others, replayed) = runs
+    tolerance = 1e-5 if amp is None else 2e-2  # float16 sums in another order
+    np.testing.assert_allclose(others, rows, rtol=tolerance, atol=tolerance)
+    for name, weight in content(eager.model).items():
+        np.testing.assert_allclose(content(replayed.model)[name], weight, rtol=tolerance, atol=tolerance)
+    assert replayed.precision.state_dict() == eager.precision.state_dict()

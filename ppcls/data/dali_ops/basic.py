@@ -35,7 +35,7 @@ def _decode_options(spec: DecodeImage, place: Place) -> dict[str, Any]:
     else:
         kind = types.GRAY if spec.channels == 1 else types.ANY_DATA
     return {
-        "device": "mixed" if place.device == "gpu" else "cpu",
+        "device": place.decoder_device,
         "output_type": kind,
         "dtype": types.UINT16 if spec.dtype == "uint16" else types.UINT8,
         **place.decoder,
@@ -44,7 +44,7 @@ def _decode_options(spec: DecodeImage, place: Place) -> dict[str, Any]:
 
 @lower.register
 def _(spec: DecodeImage, node: Any, place: Place) -> Node:
-    return fn.decoders.image(node, **_decode_options(spec, place))
+    return place.moved(fn.decoders.image(node, **_decode_options(spec, place)))
 
 
 def _resize(spec: ResizeImage | RandCropImage, images: Node, place: Place) -> Node:
@@ -99,7 +99,7 @@ def _(spec: RandCropImage, node: Any, place: Place) -> Node:
 
 @lower.register
 def _(spec: DecodeRandCrop, node: Any, place: Place) -> Node:
-    cut = fn.decoders.image_slice(node, **_window(place), **_decode_options(spec.decode, place))
+    cut = place.moved(fn.decoders.image_slice(node, **_window(place), **_decode_options(spec.decode, place)))
     return _resize(spec.crop, cut, place)
 
 

@@ -30,7 +30,8 @@ class Place:
     """Where an op stands in the graph.
 
     Attributes:
-        device: Where pixels are.
+        device: Where pixels are transformed.
+        decodes_on_gpu: Whether they are there from decoding on; without it they are moved there, if anywhere.
         threads: CPU threads for what is not done by DALI's own.
         pool: Lends these threads; without one each op that needs them makes its own.
         callbacks: Whether numpy_ops works from within the graph where it is faster than DALI's operator for
@@ -47,6 +48,16 @@ class Place:
     decided: tuple[Node, ...] = ()
     decoder: Mapping[str, Any] = field(default_factory=dict)
     size: Node | None = None
+    decodes_on_gpu: bool = True
+
+    @property
+    def decoder_device(self) -> Literal["mixed", "cpu"]:
+        """The device of DALI's image decoders."""
+        return "mixed" if self.device == "gpu" and self.decodes_on_gpu else "cpu"
+
+    def moved(self, images: Node) -> Node:
+        """Returns decoded images where pixels are transformed."""
+        return images.gpu() if self.device == "gpu" and not self.decodes_on_gpu else images
 
     @property
     def calls_numpy(self) -> bool:
