@@ -1,14 +1,47 @@
-"""Files and folders that are either whole and new, or untouched."""
+"""Files and folders that are either whole and new, or untouched; and drives that fail for a moment."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
+
+_T = TypeVar("_T")
+# What a network drive says that may be back in a moment.
+_MOMENTARY = {
+    getattr(errno, name)
+    for name in (
+        *("EIO", "EAGAIN", "ESTALE", "ETIMEDOUT", "ECONNRESET", "ECONNABORTED", "ENETDOWN", "ENETUNREACH"),
+        *("EHOSTDOWN", "EHOSTUNREACH", "ENOTCONN", "EREMOTEIO"),
+    )
+}
+WAITS = (0.5, 2.0, 5.0)  # seconds
+
+
+def patiently(act: Callable[[], _T], waits: Sequence[float] | None = None) -> _T:
+    """Returns what ``act`` gives, tried again where a drive fails that may be back in a moment.
+
+    Args:
+        act: May be called several times.
+        waits: Seconds before each further try; by default `WAITS`.
+
+    Raises:
+        OSError: The last try failed, or the failure is one that lasts, such as a full disk.
+    """
+    for wait in WAITS if waits is None else waits:
+        try:
+            return act()
+        except OSError as error:
+            if error.errno not in _MOMENTARY:
+                raise
+        time.sleep(wait)
+    return act()
 
 
 def _sync(path: Path) -> None:
@@ -20,7 +53,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _beside(path: Path) -> Path:
+def beside(path: Path) -> Path:
     """Returns an unused name in the folder of ``path``; it is hidden and keeps the suffix."""
     return path.with_name(f".{secrets.token_hex(4)}.{path.name}")
 
@@ -35,7 +68,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         FileNotFoundError: The block wrote no file, or the folder does not exist.
     """
-    temporary = _beside(path)
+    temporary = beside(path)
     try:
         yield temporary
         _sync(temporary)
@@ -85,7 +118,7 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     if path.exists():
         raise FileExistsError(f"{path} exists already")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(path)
+    temporary = beside(path)
     temporary.mkdir()
     try:
         yield temporary

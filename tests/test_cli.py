@@ -21,7 +21,7 @@ from paddle import nn
 
 from ppcls import cli
 from ppcls.config.load import load_config
-from ppcls.engine import checkpoint
+from ppcls.engine import store
 from ppcls.registry import ARCHITECTURES
 from ppcls.report import jsonlines
 
@@ -363,10 +363,10 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written(
     def full(*_arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "put", full)
+    monkeypatch.setattr(store, "put", full)
     assert fails(cli.train) == (
         f"{tmp_path}/run/checkpoints: can't write a checkpoint: No space left on device; "
-        "the earlier ones are untouched\n"
+        "the earlier ones are untouched. Global.checkpoint_fallback_dir names a place for this case\n"
     )
 
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import errno
 import stat
 from pathlib import Path
 
 import pytest
 
-from ppcls.files import atomic_path, atomic_write, new_folder, write_text
+from ppcls.files import atomic_path, atomic_write, new_folder, patiently, write_text
 
 
 def test_a_written_file_is_whole_and_nothing_else_stays(tmp_path: Path) -> None:
@@ -103,3 +104,47 @@ def test_a_new_folder_never_replaces_one(tmp_path: Path) -> None:
         make_while_another_does(tmp_path / "late")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["early", "late"]
     assert (tmp_path / "late" / "mine").exists()
+
+
+class Drive:
+    """Fails some times, and then works."""
+
+    def __init__(self, number: int, times: int) -> None:
+        self._number, self._times = number, times
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self._times:
+            raise OSError(self._number, "failed")
+        return "read"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN])
+def test_a_drive_that_is_back_in_a_moment_is_waited_for(number: int) -> None:
+    drive = Drive(number, 2)
+    assert patiently(drive, waits=(0.0, 0.0)) == "read"
+    assert drive.calls == 3
+
+
+def test_waiting_has_a_bound() -> None:
+    drive = Drive(errno.EIO, 9)
+    with pytest.raises(OSError, match="failed"):
+        patiently(drive, waits=(0.0, 0.0))
+    assert drive.calls == 3
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT])
+def test_what_lasts_is_not_waited_for(number: int) -> None:
+    drive = Drive(number, 1)
+    with pytest.raises(OSError, match="failed"):
+        patiently(drive, waits=(100.0,))
+    assert drive.calls == 1
+
+
+@pytest.mark.parametrize("sync_each", [True, False])
+def test_a_new_folder_may_hold_folders(tmp_path: Path, sync_each: bool) -> None:
+    with new_folder(tmp_path / "new", sync_each=sync_each) as temporary:
+        (temporary / "a").mkdir()
+        (temporary / "a" / "b").write_text("c")
+    assert (tmp_path / "new" / "a" / "b").read_text() == "c"

@@ -48,6 +48,9 @@ class Global(Section):
     keep_best: Count = Field(
         1, description="keep so many of the best models: best_model, best_model_2 and so on"
     )
+    checkpoint_fallback_dir: str | None = Field(
+        None, description="where checkpoints go while output_dir takes none, such as on a full disk"
+    )
     save_minutes: Positive | None = Field(None, description="also save `latest` every so many minutes")
     save_steps: Count | None = Field(None, description="also save `latest` every so many optimizer updates")
     eval_during_train: bool = True

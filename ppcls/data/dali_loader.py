@@ -6,6 +6,7 @@ and transforms in its own threads, ahead of the training step.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,8 +35,10 @@ from ppcls.data.order import Cursor, Order, Plan
 from ppcls.data.quarantine import Cleaned, Quarantine
 from ppcls.data.sampler import Listed
 from ppcls.data.transforms import Op
+from ppcls.files import WAITS
 
 _KEPT = 4  # batches that the host may be ahead of the GPU
+_READING = "fn.io.file.read"
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
 Batches = Generator[Tensors, None, None]
@@ -160,6 +163,7 @@ class DaliLoader:
 
     def _take(self, cursor: Cursor) -> Tensors:
         """Returns the batch of ``cursor``, as often begun anew as there are bad images to leave out."""
+        waits = list(WAITS)
         while True:
             try:
                 return self._next(cursor)
@@ -167,6 +171,9 @@ class DaliLoader:
                 under_way = self._source.under_way if self._source is not None else []
                 self.release()  # a failed pipeline can't go on
                 bad = self._find_bad(under_way or [cursor], error)
+                if not bad and waits and _READING in str(error):
+                    time.sleep(waits.pop(0))  # a network drive failed, and is back
+                    continue
                 if not bad:
                     raise
                 if self.quarantine is None:

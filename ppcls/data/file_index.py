@@ -15,6 +15,7 @@ from ppcls.data.class_names import folder_classes
 from ppcls.data.links import leading_out
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.errors import UserError
+from ppcls.files import patiently
 
 _SHOWN = 10
 _MOST_DIGITS = 18  # of a label; Python refuses to read thousands
@@ -27,7 +28,7 @@ def read_image(path: bytes) -> bytes:
         DecodeError: It is missing, empty, a folder, or can't be read.
     """
     try:
-        data = Path(os.fsdecode(path)).read_bytes()
+        data = patiently(Path(os.fsdecode(path)).read_bytes)
     except OSError as error:
         raise DecodeError((error.strerror or str(error)).lower()) from None
     if not data:

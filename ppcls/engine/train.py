@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, toge
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.evaluate import Evaluator, build_evaluator
 from ppcls.engine.execution import choose_step
+from ppcls.engine.lock import OutputLock
 from ppcls.engine.loop import fit
 from ppcls.engine.peak import memory_explained
 from ppcls.engine.phases import UNTIMED, Phases, Window
@@ -102,11 +104,27 @@ def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window |
     Raises:
         UserError: Whatever the user must put right.
     """
-    with memory_explained(config, runtime):
-        return _train(config, runtime, output_dir, profiled)
+    with memory_explained(config, runtime), _locked(output_dir, runtime) as note:
+        return _train(config, runtime, output_dir, profiled, note)
 
 
-def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None) -> TrainState:
+@contextmanager
+def _locked(output_dir: Path, runtime: Runtime) -> Iterator[str]:
+    """Keeps other runs out of the output folder, and gives a line for the log or an empty one."""
+    lock = None
+    with together(runtime):
+        if runtime.is_main:
+            lock = OutputLock(output_dir)
+    try:
+        yield lock.note if lock is not None else ""
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _train(
+    config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None, note: str
+) -> TrainState:
     run = prepare(config, runtime, output_dir)
     state, reporter = run.state, Reporters()
     phases: Phases = UNTIMED
@@ -120,13 +138,16 @@ def _train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window 
         if run.classes:
             write_class_names(output_dir / LABEL_LIST, run.classes)
         reporter = build_reporters(
-            output_dir, config.Global.use_visualdl, None if run.resumed is None else state.update
+            output_dir,
+            config.Global.use_visualdl,
+            None if run.resumed is None else state.update,
+            forgiving=config.Global.checkpoint_fallback_dir is not None,
         )
         if run.measure is not None:
             reporter = Reporters([reporter, MemoryUse(run.measure, run.evaluator is not None, reporter)])
     try:
-        for note in [*run.notes, *tell_unshared(runtime, output_dir)]:
-            reporter.message(note)
+        for line in [*run.notes, *tell_unshared(runtime, output_dir), *([note] if note else [])]:
+            reporter.message(line)
         told = Told(phases, runtime.progress, runtime.world)
         fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, run.step)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")

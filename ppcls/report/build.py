@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ppcls.report.console import build_console
@@ -18,34 +19,60 @@ class Reporters:
     """Hands everything on to each of ``reporters``, in order; itself a `Reporter`.
 
     Without any it is silent, as ranks other than 0 are.
+
+    Args:
+        reporters: Told one after the other.
+        forgiving: Go on where one can't write, such as on a full disk; standard error says so once.
     """
 
-    def __init__(self, reporters: Sequence[Reporter] = ()) -> None:
-        self._reporters = tuple(reporters)
+    def __init__(self, reporters: Sequence[Reporter] = (), forgiving: bool = False) -> None:
+        self._reporters, self._forgiving = tuple(reporters), forgiving
+        self._failed: set[Reporter] = set()
 
     def message(self, text: str) -> None:
         """Tells one line for people."""
         for reporter in self._reporters:
-            reporter.message(text)
+            with self._forgiven(reporter):
+                reporter.message(text)
 
     def train(self, record: StepRecord) -> None:
         """Tells how training goes."""
         for reporter in self._reporters:
-            reporter.train(record)
+            with self._forgiven(reporter):
+                reporter.train(record)
 
     def evaluation(self, record: EvalRecord) -> None:
         """Tells the result of an evaluation."""
         for reporter in self._reporters:
-            reporter.evaluation(record)
+            with self._forgiven(reporter):
+                reporter.evaluation(record)
 
     def close(self) -> None:
         """Closes all, the last first, also when one of them raises."""
         with ExitStack() as stack:
             for reporter in self._reporters:
-                stack.callback(reporter.close)
+                stack.callback(self._close, reporter)
+
+    def _close(self, reporter: Reporter) -> None:
+        with self._forgiven(reporter):
+            reporter.close()
+
+    @contextmanager
+    def _forgiven(self, reporter: Reporter) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._forgiving:
+                raise
+            if reporter not in self._failed:
+                said = f"{type(reporter).__name__}: {error.strerror or error}; the run goes on without"
+                print(said, file=sys.stderr)  # noqa: T201
+            self._failed.add(reporter)
 
 
-def build_reporters(output_dir: Path, use_visualdl: bool, resumed_from: int | None) -> Reporters:
+def build_reporters(
+    output_dir: Path, use_visualdl: bool, resumed_from: int | None, forgiving: bool = False
+) -> Reporters:
     """Returns the reporters of rank 0: console, log file, records, curves and perhaps VisualDL.
 
     They write ``train.log``, ``metrics.jsonl``, ``curves.png`` and ``visualdl/`` into ``output_dir``.
@@ -55,6 +82,7 @@ def build_reporters(output_dir: Path, use_visualdl: bool, resumed_from: int | No
         use_visualdl: Whether to write scalars for VisualDL as well.
         resumed_from: Optimizer updates that the run goes on from; the records of later ones are
             dropped. ``None`` for a run from the start: it begins its records anew.
+        forgiving: See `Reporters`.
 
     Raises:
         UserError: The run to go on with has records that cannot be read.
@@ -73,4 +101,4 @@ def build_reporters(output_dir: Path, use_visualdl: bool, resumed_from: int | No
     ]
     if use_visualdl:
         reporters.append(VisualDL(output_dir / "visualdl", earlier=read_records(records)))
-    return Reporters(reporters)
+    return Reporters(reporters, forgiving)

@@ -79,3 +79,29 @@ def test_all_are_closed_also_when_one_fails() -> None:
     with pytest.raises(OSError, match="disk full"):
         Reporters(members).close()
     assert all(each.closed for each in members)
+
+
+class Full(Reporters):
+    """Can't write."""
+
+    def train(self, record: StepRecord) -> None:
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("forgiving", [True, False])
+def test_one_that_cannot_write_ends_the_run_unless_it_is_to_go_on(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], forgiving: bool
+) -> None:
+    good = build_reporters(tmp_path, use_visualdl=False, resumed_from=None)
+    reporters = Reporters([Full(), good], forgiving)
+    if not forgiving:
+        with pytest.raises(OSError, match="No space"):
+            tell(reporters, run(1))
+        return
+    tell(reporters, run(1))
+    reporters.close()
+    assert read_records(tmp_path / "metrics.jsonl") == run(1)
+    assert capsys.readouterr().err == "Full: No space left on device; the run goes on without\n"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.errors import UserError
+from ppcls.files import patiently
 
 INDEX_ENDING = ".idx"
 _ENDINGS = (".tar", ".tfrecord", ".tfrecords", ".rec")
@@ -67,20 +68,33 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._open = lru_cache(_MOST_OPEN)(_Descriptor)
+        self._seen: dict[Path, tuple[int, int]] = {}
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
         """Returns ``size`` bytes from ``offset``.
 
         Raises:
-            DecodeError: The file is missing, too short, or can't be read.
+            DecodeError: The file is missing, too short, can't be read, or is another than at the first read.
         """
         try:
-            file = self._open(path)  # held while it is read: others may push it out of the cache
-            data = os.pread(file.number, size, offset)
+            data = patiently(lambda: self._read(path, offset, size))
         except OSError as error:
             raise DecodeError((error.strerror or str(error)).lower()) from None
         if len(data) < size:
             raise DecodeError(f"the file ends after {len(data)} of the record's {size} bytes")
+        return data
+
+    def _read(self, path: Path, offset: int, size: int) -> bytes:
+        try:
+            file = self._open(path)  # held while it is read: others may push it out of the cache
+            data = os.pread(file.number, size, offset)
+            status = os.fstat(file.number)
+        except OSError:
+            self._open.cache_clear()  # a network drive that is back wants its files opened anew
+            raise
+        now = status.st_size, status.st_mtime_ns
+        if self._seen.setdefault(path, now) != now:
+            raise DecodeError("the file was changed while the run used it, so records may lie elsewhere")
         return data
 
 

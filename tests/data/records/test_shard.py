@@ -1,0 +1,64 @@
+"""Files that are read in parts: one that changes, or fails for a moment, while a run uses it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppcls import files
+from ppcls.data.numpy_ops import DecodeError
+from ppcls.data.records.shard import OpenFiles
+
+
+def test_a_file_that_was_written_anew_is_refused(tmp_path: Path) -> None:
+    path, reader = tmp_path / "a.tar", OpenFiles()
+    path.write_bytes(b"0123456789")
+    assert reader.read(path, 2, 3) == b"234"
+    path.write_bytes(b"abcdefghijk")
+    with pytest.raises(DecodeError, match="the file was changed while the run used it"):
+        reader.read(path, 2, 3)
+
+
+def test_a_file_that_was_touched_is_refused(tmp_path: Path) -> None:
+    path, reader = tmp_path / "a.tar", OpenFiles()
+    path.write_bytes(b"0123456789")
+    assert reader.read(path, 0, 1) == b"0"
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DecodeError, match="changed"):
+        reader.read(path, 0, 1)
+
+
+def test_a_file_that_was_replaced_is_read_as_it_was_while_it_is_open(tmp_path: Path) -> None:
+    path, reader = tmp_path / "a.tar", OpenFiles()
+    path.write_bytes(b"0123456789")
+    assert reader.read(path, 0, 1) == b"0"
+    (tmp_path / "new").write_bytes(b"another")
+    (tmp_path / "new").replace(path)
+    assert reader.read(path, 1, 1) == b"1"
+
+
+@pytest.mark.parametrize(("times", "works"), [(2, True), (9, False)])
+def test_a_drive_that_fails_for_a_moment_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, works: bool
+) -> None:
+    path, reader = tmp_path / "a.tar", OpenFiles()
+    path.write_bytes(b"0123456789")
+    monkeypatch.setattr(files, "WAITS", (0.0, 0.0))
+    whole, failures = os.pread, [times]
+
+    def failing(*arguments: Any) -> bytes:
+        failures[0] -= 1
+        if failures[0] >= 0:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return whole(*arguments)
+
+    monkeypatch.setattr(os, "pread", failing)
+    if works:
+        assert reader.read(path, 4, 2) == b"45"
+    else:
+        with pytest.raises(DecodeError, match="stale file handle"):
+            reader.read(path, 4, 2)
