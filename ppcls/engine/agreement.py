@@ -21,7 +21,7 @@ import paddle
 
 from ppcls import __version__
 from ppcls.config.schema import Config
-from ppcls.data.index import Index
+from ppcls.data.index import Index, describe_index
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.paddleclas import is_paddleclas
 from ppcls.errors import UserError
@@ -29,7 +29,6 @@ from ppcls.runtime import Runtime
 
 Facts = dict[str, Any]
 _SHOWN = 10
-_NAMES = 1000
 
 
 def exchange(runtime: Runtime, told: Any) -> list[Any]:
@@ -120,14 +119,6 @@ def compare(hosts: tuple[str, ...], facts: tuple[Facts, ...]) -> list[str]:
 
 def _show(facts: Facts, name: str) -> str:
     return json.dumps(facts[name], ensure_ascii=False) if name in facts else "not there"
-
-
-def describe_index(index: Index) -> str:
-    """Returns a text that tells data sets apart: by all labels, and a thousand names spread evenly."""
-    digest = hashlib.blake2b(np.ascontiguousarray(index.labels).tobytes(), digest_size=6)
-    for position in np.linspace(0, len(index) - 1, min(len(index), _NAMES)).astype(int).tolist():
-        digest.update(index.name(position).encode("utf-8", "surrogateescape") + b"\0")
-    return f"{len(index)} samples ({digest.hexdigest()})"
 
 
 def _software(config: Config) -> dict[str, str]:

@@ -11,6 +11,7 @@ import yaml
 from ppcls.config.fields import show
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
+from ppcls.data.index import describe_index
 from ppcls.engine.paddleclas import is_paddleclas, restore_paddleclas
 from ppcls.engine.snapshot import CONFIG, Remembered, restore
 from ppcls.engine.state import TrainState
@@ -90,6 +91,9 @@ def _lost(
             f"can't be kept: {twice} samples of epoch {now['epoch'] + 1} come twice, since none of the new "
             "updates begins where the checkpoint was made"
         )
+    if remembered.data != (data := describe_index(state.loader.index)):
+        others = f"; which samples of epoch {now['epoch'] + 1} came can't be kept" if now["step"] else ""
+        yield f"changed: the training data, {remembered.data} -> {data}{others}"
     if remembered.world != state.runtime.world:
         yield "can't be kept: BatchNorm's batches and dropout's random numbers, which go by the process"
     rate = state.schedule(state.update)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
+from ppcls.data.index import describe_index
 from ppcls.engine.state import TrainState
 from ppcls.engine.weights import AVERAGE, WEIGHTS, Arrays, fill, pack_arrays, read_arrays
 from ppcls.errors import UserError
@@ -35,6 +36,7 @@ class Remembered(BaseModel):
         closing: See `ppcls.engine.state.TrainState`.
         learning_rate: That the next update was to have.
         world: Number of processes.
+        data: The training samples, described by `ppcls.data.index.describe_index`.
         loader: Position of the loader, with what gives it its meaning.
         precision: Loss scale and the like.
     """
@@ -45,6 +47,7 @@ class Remembered(BaseModel):
     closing: bool
     learning_rate: float
     world: int = Field(ge=1)
+    data: str
     loader: dict[str, Any]
     precision: dict[str, Any]
 
@@ -152,6 +155,7 @@ def _remember(state: TrainState) -> Remembered:
         closing=state.closing,
         learning_rate=state.schedule(state.update),
         world=state.runtime.world,
+        data=describe_index(state.loader.index),
         loader=state.loader.state_dict(),
         precision=state.precision.state_dict(),
     )

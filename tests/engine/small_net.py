@@ -63,6 +63,12 @@ def build_linear(class_num: int, data_format: str, input_image_channel: int) -> 
 class Names:
     """An index of samples that are nowhere but in memory."""
 
+    def __init__(self, labels: np.ndarray) -> None:
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
     def name(self, position: int) -> str:
         return f"image {position}"
 
@@ -73,7 +79,6 @@ class Names:
 class MemoryLoader:
     """A loader over samples that are a function of their position."""
 
-    index = Names()
     quarantine = None
 
     def release(self) -> None:
@@ -85,6 +90,7 @@ class MemoryLoader:
         rng = np.random.default_rng(1)
         self.images = rng.normal(size=(size, 3, 4, 4)).astype(np.float32)
         self.labels = rng.integers(0, CLASSES, size)
+        self.index = Names(self.labels)
         sampler = Shuffled(size) if shuffle else InOrder(size)
         self.order = Order(sampler, batch_size, accumulate=accumulate)
         self.cursor = Cursor()

@@ -157,6 +157,22 @@ def test_another_order_within_an_epoch_is_refused_with_the_reason(
         train(other, cpu, output(other))
 
 
+def test_other_data_of_the_same_size_is_told(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = make_config(Global__save_steps=1)
+    run_and_kill(config, cpu, 2, monkeypatch)
+    split = config.DataLoader.Train
+    assert split is not None
+    lines = Path(split.dataset.cls_label_path).read_text().splitlines()  # type: ignore[union-attr]
+    (tmp_path / "turned.txt").write_text("\n".join(lines[::-1]))
+    other = make_config(DataLoader__Train__dataset__cls_label_path=str(tmp_path / "turned.txt"))
+    state = build_state(other, cpu, lambda model: None)
+    plan = "\n".join(resume(state, output(other) / "latest", other))
+    assert "changed: the training data, 26 samples (" in plan
+    assert "which samples of epoch 1 came can't be kept" in plan
+
+
 def test_the_plan_is_told_before_training_goes_on(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:

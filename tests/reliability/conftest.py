@@ -1,8 +1,0 @@
-"""Helpers of the engine's tests are at hand here too."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
