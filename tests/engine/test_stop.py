@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import paddle
+import pytest
 
 from ppcls.engine.manifest import verify
 from ppcls.engine.weights import read_arrays
@@ -67,27 +70,43 @@ COMMON = {
 }
 
 
-def test_a_stopped_run_ends_as_the_undisturbed_one(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
-    straight = Running(make_yaml("straight", **COMMON), tmp_path / "1", 1)
+def test_a_run_that_is_killed_and_stopped_ends_as_the_undisturbed_one(
+    make_yaml: Callable[..., Path], tmp_path: Path
+) -> None:
+    straight = Running(make_yaml("straight", **COMMON), tmp_path / "0", 1)
     said = straight.end()
     assert straight.process.returncode == 0, said
-    broken = Running(make_yaml("broken", **COMMON), tmp_path / "2", 1)
-    broken.until(lambda: len(broken.lines("saved")) == 3)
-    broken.signal(signal.SIGTERM, 0)
-    said = broken.end()
-    assert broken.process.returncode == 143, said
+    config = make_yaml("broken", **COMMON, Global__save_steps=2, Global__checkpoints="auto")
+    chance = random.Random(3)
+    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
+        run = Running(config, tmp_path / f"{number}{chance.random()}", 1)
+        saves = chance.randint(2, 9)
+        run.until(lambda run=run, saves=saves: len(run.lines("saved")) >= saves)  # type: ignore[misc]
+        time.sleep(chance.uniform(0.0, 0.05))
+        run.signal(number, 0)
+        said = run.end()
+        assert run.process.returncode == (143 if number == signal.SIGTERM else -number), said
+        for folder in (tmp_path / "broken" / "checkpoints").glob("step_*"):
+            verify(folder)
     assert "ended by SIGTERM; go on with -o Global.checkpoints=auto" in said
-    updates = [int(line.split()[0]) for line in broken.lines("saved")]
+    updates = [int(line.split()[0]) for line in run.lines("saved")]
     assert len(set(updates)) == len(updates), "one checkpoint for the signal"
     assert verify(tmp_path / "broken" / "latest").update == updates[-1]
-    again = Running(make_yaml("broken", **COMMON), tmp_path / "3", 1, "Global.checkpoints=auto")
-    said = again.end()
-    assert again.process.returncode == 0, said
+    last = Running(config, tmp_path / "9", 1)
+    said = last.end()
+    assert last.process.returncode == 0, said
     same_weights(tmp_path / "straight", tmp_path / "broken")
 
 
-def test_a_signal_to_one_rank_stops_all_at_one_update(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
-    run = Running(make_yaml("run", **{**COMMON, "Global__epochs": 100_000}), tmp_path / "notes", 2)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_a_signal_to_one_rank_stops_all_at_one_update(
+    make_yaml: Callable[..., Path], tmp_path: Path, device: str
+) -> None:
+    """On GPUs, gradients go by NCCL, and what ranks heard by gloo."""
+    if device == "gpu" and paddle.device.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    changes = {**COMMON, "Global__epochs": 100_000, "Global__device": device}
+    run = Running(make_yaml("run", **changes), tmp_path / "notes", 2)
     run.until(lambda: run.lines("saved", 1))
     run.signal(signal.SIGUSR1, 0)  # saves and goes on
     run.until(lambda: any(int(line.split()[0]) % 13 for line in run.lines("saved")))
