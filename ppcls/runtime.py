@@ -6,10 +6,13 @@ Everything that must be settled before Paddle is imported is settled in `start`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import math
 import os
 import re
+import socket
+import struct
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -23,6 +26,7 @@ from ppcls.failures import Launch
 from ppcls.memory import Asked, Budget, Usage, plan, read_asked
 from ppcls.progress import Progress
 
+_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 _SPEED = {
     "FLAGS_cudnn_exhaustive_search": True,  # times cuDNN's algorithms once for each convolution
     "FLAGS_conv_workspace_size_limit": 4000,  # MB that one of them may take
@@ -157,10 +161,35 @@ def start(settings: Global, progress: Progress | None = None) -> Runtime:
     if world > 1:
         if device == "cpu":
             os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"  # a GPU build would take NCCL, which needs GPUs
+        _name_interface()
         progress.tell("waiting for all processes to start")
         paddle.distributed.init_parallel_env()
         progress.tell("starting")
     return Runtime(rank, world, device, device_id, cores, threads, card, budget, progress)
+
+
+def _name_interface() -> None:
+    """Has gloo use the network interface that the launcher knows this process by.
+
+    By itself gloo takes the one that the machine's name resolves to, which may be the loopback. Training on
+    GPUs needs gloo too: hosts tell each other what signals they heard.
+    """
+    address = os.environ.get("PADDLE_CURRENT_ENDPOINT", "").rpartition(":")[0]
+    if "GLOO_SOCKET_IFNAME" not in os.environ and (name := interface_of(address)) is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def interface_of(address: str) -> str | None:
+    """Returns the network interface that has an IPv4 address, such as ``eth0``; None where none has it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # it has no address
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return None
 
 
 def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:

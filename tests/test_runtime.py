@@ -259,3 +259,21 @@ def test_a_deterministic_run_does_not_search_by_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FLAGS_cudnn_exhaustive_search", "1")
     with pytest.raises(UserError, match="FLAGS_cudnn_exhaustive_search chooses convolutions by their time"):
         runtime.start(Global(device="cpu", deterministic=True))
+
+
+def test_an_interface_is_found_by_its_address() -> None:
+    assert runtime.interface_of("127.0.0.1") == "lo"
+    assert runtime.interface_of("203.0.113.7") is None, "of no machine: RFC 5737"
+    assert runtime.interface_of("") is None
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "lo"), ("eth7", "eth7")])
+def test_gloo_gets_the_interface_of_the_launchers_address(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+) -> None:
+    monkeypatch.setenv("PADDLE_CURRENT_ENDPOINT", "127.0.0.1:6170")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", given or "")
+    if given is None:
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    runtime._name_interface()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == expected
