@@ -136,7 +136,7 @@ class AMP(Section):
         1.0, description="a loss scale that would fall below this ends the run"
     )
     use_promote: bool = Field(
-        True, description="under O2, an operator with a float32 operand computes in float32"
+        True, description="read for PaddleClas; under O2 nothing is promoted, as all is in half precision"
     )
     use_fp16_test: bool = Field(False, description="evaluate in mixed precision too (O2 always does)")
 

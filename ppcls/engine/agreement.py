@@ -10,6 +10,7 @@ import hashlib
 import json
 import secrets
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,7 +92,7 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
     if runtime.world == 1:
         return
     facts = {
-        **_software(config),
+        **_software(),
         **{f"{name}.dataset": describe_index(index) for name, index in indexes.items()},
         **_leaves(config.model_dump(mode="json")),
     }
@@ -121,7 +122,7 @@ def _show(facts: Facts, name: str) -> str:
     return json.dumps(facts[name], ensure_ascii=False) if name in facts else "not there"
 
 
-def _software(config: Config) -> dict[str, str]:
+def _software() -> dict[str, str]:
     digest = hashlib.blake2b(digest_size=6)
     package = Path(__file__).parents[1]
     for file in sorted(package.rglob("*.py")):
@@ -131,15 +132,9 @@ def _software(config: Config) -> dict[str, str]:
         "Paddle": paddle.__version__,
         "OpenCV": cv2.__version__,
     }
-    if config.Global.use_dali:
-        found["DALI"] = _version_of_dali()
+    if (dali := sys.modules.get("nvidia.dali")) is not None:  # only where it feeds: it may not be there
+        found["DALI"] = str(dali.__version__)
     return found
-
-
-def _version_of_dali() -> str:
-    import nvidia.dali  # only where it feeds: it may not be there
-
-    return str(nvidia.dali.__version__)
 
 
 def _leaves(tree: Any, path: str = "") -> Facts:

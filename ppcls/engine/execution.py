@@ -40,10 +40,10 @@ def _hindrance(config: Config, state: TrainState) -> str | None:
     split = config.DataLoader.Train
     if state.runtime.device != "gpu":
         return "the run is on a CPU"
+    if state.runtime.world > 1:
+        return "several processes: replaying crashed there, with Paddle 2.6.2"
     if split is not None and split.input_size is not None:
         return "the images' size changes (DataLoader.Train.input_size)"
-    if config.Global.sync_bn and state.runtime.world > 1:
-        return "SyncBatchNorm exchanges within the step (Global.sync_bn)"
     if draws(state.model):
         return f"{config.Arch.name} draws random numbers as it trains"
     return None

@@ -53,7 +53,7 @@ def any_not_finite(buffers: Sequence[Tensor]) -> Tensor:
     """Returns whether any number in a few large buffers is not finite, [1] bool, by plain operators."""
     trace = paddle.zeros([1])
     for buffer in buffers:
-        trace = trace + (buffer.astype("float32") * 0.0).sum()  # infinity times 0 is no number
+        trace = trace + (buffer * 0.0).sum().astype("float32")  # infinity times 0 is no number
     return trace != trace
 
 

@@ -33,35 +33,39 @@ def test_is_relu_of_the_norm_and_the_shortcut(shortcut: bool) -> None:
     np.testing.assert_array_equal(block(x).numpy(), expected.numpy())
 
 
+def one_pass(compiled: bool, half: bool) -> tuple[paddle.nn.Layer, dict[str, np.ndarray]]:
+    """Returns the network, and logits, gradients and running means of one batch, float32."""
+    paddle.seed(1)
+    model = ResNet18(10, data_format="NHWC")
+    if half:
+        model = paddle.amp.decorate(model, level="O2", dtype="float16")
+    network = paddle.jit.to_static(model, full_graph=True) if compiled else model
+    network.train()
+    image = np.random.default_rng(0).normal(size=(16, 64, 64, 3)).astype(np.float16 if half else np.float32)
+    logits = network(paddle.to_tensor(image)).astype("float32")
+    logits.square().mean().backward()
+    found = {"logits": logits.numpy()}
+    for name, each in model.named_parameters():
+        if not each.stop_gradient:
+            found[f"gradient of {name}"] = each.grad.astype("float32").numpy()
+        elif name.endswith("_mean"):
+            found[name] = each.numpy()
+    return network, found
+
+
 @pytest.mark.gpu
-def test_a_compiled_model_trains_like_the_model_itself() -> None:
+def test_a_compiled_model_is_as_exact_as_the_model_itself() -> None:
+    """Both are held against float32: float16 alone already gives other sums."""
     if not paddle.__version__.startswith("2.6"):
         pytest.skip("the operators are Paddle 2.6's")
-    results = []
-    for compiled in (False, True):
-        paddle.seed(1)
-        model = paddle.amp.decorate(ResNet18(10, data_format="NHWC"), level="O2", dtype="float16")
-        network = paddle.jit.to_static(model, full_graph=True) if compiled else model
-        network.train()
-        image = paddle.to_tensor(np.random.default_rng(0).normal(size=(16, 64, 64, 3)).astype(np.float16))
-        logits = network(image)
-        logits.astype("float32").square().mean().backward()
-        gradients = {
-            name: each.grad.astype("float32").numpy()
-            for name, each in model.named_parameters()
-            if not each.stop_gradient
-        }
-        statistics = {name: each.numpy() for name, each in model.state_dict().items() if "_mean" in name}
-        results.append((logits.astype("float32").numpy(), gradients, statistics))
-        if compiled:
-            program = network.forward.concrete_program.main_program
-            kinds = [op.type for op in program.global_block().ops]
-            assert kinds.count("fused_bn_add_activation") == 8
-            assert kinds.count("fused_batch_norm_act") == 9
-    (logits, gradients, statistics), (others, their_gradients, their_statistics) = results
-    np.testing.assert_allclose(others, logits, atol=0.05)
-    for name, gradient in gradients.items():
-        distance = np.linalg.norm(their_gradients[name] - gradient)
-        assert distance < 0.05 * np.linalg.norm(gradient) + 1e-4, name
-    for name, each in statistics.items():
-        np.testing.assert_allclose(their_statistics[name], each, atol=2e-3, err_msg=name)
+    _, exact = one_pass(compiled=False, half=False)
+    _, plain = one_pass(compiled=False, half=True)
+    network, fused = one_pass(compiled=True, half=True)
+    program = network.forward.concrete_program.main_program
+    kinds = [op.type for op in program.global_block().ops]
+    assert kinds.count("fused_bn_add_activation") == 8
+    assert kinds.count("fused_batch_norm_act") == 9
+    for name, reference in exact.items():
+        error = np.linalg.norm(fused[name] - reference)
+        allowed = 2 * np.linalg.norm(plain[name] - reference) + 1e-3 * np.linalg.norm(reference) + 1e-6
+        assert error <= allowed, name

@@ -16,7 +16,7 @@ import numpy as np
 import paddle
 import pytest
 import yaml
-from conftest import small_tree
+from small_tree import small_tree
 
 from ppcls.config.schema import Config
 from ppcls.data.file_index import FileIndex

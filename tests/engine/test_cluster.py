@@ -24,7 +24,7 @@ import numpy as np
 import paddle
 import pytest
 import yaml
-from conftest import small_tree
+from small_tree import small_tree
 
 from ppcls.engine.weights import read_arrays
 from ppcls.report.jsonlines import read_records
