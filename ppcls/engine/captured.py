@@ -67,6 +67,12 @@ class _Recording:
     def __init__(self, state: TrainState, batch: Batch, record: Record) -> None:
         self._state = state
         world = state.runtime.world
+        # Alone: what DataParallel does to exchange gradients can't be recorded.
+        self._alone = state
+        if world > 1:
+            self._alone = replace(
+                state, network=state.network._layers, runtime=replace(state.runtime, world=1)
+            )
         # The exchange below adds gradients up; an average is wanted.
         self._batch = replace(
             batch,
@@ -119,7 +125,7 @@ class _Recording:
             self._average.replay()
 
     def _forward_backward(self) -> None:
-        sums = train_step(self._state, self._batch)
+        sums = train_step(self._alone, self._batch)
         gradients = []
         for weight in self._weights:
             if weight.grad is None:

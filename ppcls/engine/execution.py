@@ -26,8 +26,8 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
     if wanted is False:
         return train_step, f"steps: {how}; no CUDA graph (Global.cuda_graph)"
     hindrance = _hindrance(config, state)
-    if hindrance is None and wanted == "auto" and not measured():
-        hindrance = f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries"
+    if hindrance is None and wanted == "auto":
+        hindrance = _unmeasured(state)
     if hindrance is None:
         return CapturedStep(state), "steps: a CUDA graph, recorded after the first ones"
     if wanted is True:
@@ -35,13 +35,22 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
     return train_step, f"steps: {how}; no CUDA graph: {hindrance}"
 
 
+def _unmeasured(state: TrainState) -> str | None:
+    """Returns what was not seen to work; None if it was."""
+    if not measured():
+        return f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries"
+    if state.runtime.world > 1:
+        return "not measured with several processes; Global.cuda_graph=True tries"
+    return None
+
+
 def _hindrance(config: Config, state: TrainState) -> str | None:
     """Returns why a run's steps can't be recorded; None if they can."""
     split = config.DataLoader.Train
     if state.runtime.device != "gpu":
         return "the run is on a CPU"
-    if state.runtime.world > 1:
-        return "several processes: replaying crashed there, with Paddle 2.6.2"
+    if config.Global.sync_bn and state.runtime.world > 1:
+        return "SyncBatchNorm exchanges within the step (Global.sync_bn)"
     if split is not None and split.input_size is not None:
         return "the images' size changes (DataLoader.Train.input_size)"
     if draws(state.model):

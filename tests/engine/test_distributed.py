@@ -17,6 +17,7 @@ from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord
 
 LINEAR = Path(__file__).parent / "linear_run.py"
+CAPTURED = Path(__file__).parent / "captured_run.py"
 TRAIN = Path(__file__).parents[2] / "tools" / "train.py"
 
 
@@ -72,6 +73,25 @@ def test_two_ranks_train_and_evaluate_as_one(
         assert b.loss == pytest.approx(a.loss, rel=1e-5)
         if isinstance(a, EvalRecord):
             assert a.images == b.images == 11
+
+
+def test_two_ranks_with_recorded_steps_train_as_one(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    common = {
+        "Arch__name": "Linear",
+        "Global__update_freq": 2,
+        "Global__epochs": 5,
+        "EMA__decay": 0.5,
+        "Global__eval_during_train": False,
+    }
+    one = make_yaml("one", **common, DataLoader__Train__sampler={"batch_size": 4, "shuffle": True})
+    two = make_yaml("two", **common, DataLoader__Train__sampler={"batch_size": 2, "shuffle": True})
+    run(LINEAR, "-c", str(one), logs=tmp_path / "log1")
+    run(CAPTURED, "-c", str(two), ranks=2, logs=tmp_path / "log2")
+    assert "steps: recorded" in (tmp_path / "log2" / "workerlog.0").read_text()
+    for file in ("model.safetensors", "ema.safetensors"):
+        alone, together = (read_arrays(tmp_path / name / "latest" / file) for name in ("one", "two"))
+        for key, value in alone.items():
+            np.testing.assert_allclose(together[key], value, rtol=0, atol=2e-6, err_msg=key)
 
 
 def test_resume_with_another_number_of_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
