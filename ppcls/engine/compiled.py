@@ -6,6 +6,7 @@ import paddle
 from paddle import nn
 
 from ppcls.config.schema import Config
+from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
 
@@ -25,9 +26,18 @@ class Compiled(nn.Layer):  # type: ignore[misc]
 
 
 def compiled(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
-    """Returns the model as training calls it: compiled where ``Global.to_static`` says so."""
+    """Returns the model as training calls it: compiled where ``Global.to_static`` says so.
+
+    Raises:
+        UserError: That is wanted of bfloat16 on a CPU.
+    """
     if not compiles(config, runtime):
         return model
+    if runtime.device == "cpu" and config.AMP is not None and config.AMP.use_amp:
+        raise UserError(
+            "Global.to_static: bfloat16 on a CPU rounds around each layer, which can't be compiled; "
+            "set Global.to_static to auto or False"
+        )
     return paddle.jit.to_static(Compiled(model), full_graph=True)
 
 

@@ -1,0 +1,149 @@
+"""A compiled model trains the same weights; who is asked for a CUDA graph, and who gets one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from small_net import make_state
+
+from ppcls.config.schema import Config
+from ppcls.engine import compiled as compiling
+from ppcls.engine import execution
+from ppcls.engine.captured import CapturedStep
+from ppcls.engine.compiled import compiles
+from ppcls.engine.execution import choose_step
+from ppcls.engine.step import train_step
+from ppcls.engine.train import train
+from ppcls.engine.weights import read_arrays
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime
+
+GPU = Runtime(device="gpu", device_id=0)
+O2 = {"AMP": {"level": "O2"}, "Arch__data_format": "NHWC"}
+
+
+@pytest.fixture
+def old_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the choice made as on a Paddle that was measured."""
+    for module in (compiling, execution):
+        monkeypatch.setattr(module, "measured", lambda: True)
+
+
+def test_a_compiled_model_trains_the_same_bits(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    found = []
+    for name, compile_it in (("plain", False), ("compiled", True)):
+        config = make_config(name, Global__to_static=compile_it, EMA__decay=0.5)
+        (tmp_path / name).mkdir()
+        train(config, Runtime(), tmp_path / name)
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        found.append((read_arrays(tmp_path / name / "latest" / "model.safetensors"), lines))
+    (plain, records), (other, others) = found
+    assert plain.keys() == other.keys()
+    for key, value in plain.items():
+        np.testing.assert_array_equal(other[key], value, err_msg=key)
+    assert [line.get("loss") for line in others] == [line.get("loss") for line in records]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "overrides", "expected"),
+    [
+        ("auto", GPU, O2, True),
+        ("auto", Runtime(), O2, False),
+        ("auto", GPU, O2 | {"AMP": {"level": "O1"}}, False),
+        ("auto", GPU, {"AMP": {"level": "O2"}}, False),
+        ("auto", GPU, {}, False),
+        (True, Runtime(), {}, True),
+        (False, GPU, O2, False),
+    ],
+)
+@pytest.mark.usefixtures("old_paddle")
+def test_who_is_compiled(
+    make_config: Callable[..., Config],
+    wanted: Any,
+    device: Runtime,
+    overrides: dict[str, Any],
+    expected: bool,
+) -> None:
+    assert (
+        compiles(make_config("x", Global__device="auto", Global__to_static=wanted, **overrides), device)
+        is expected
+    )
+
+
+def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) -> None:
+    config = make_config("x", Global__to_static=True, AMP={"dtype": "bfloat16"})
+    with pytest.raises(
+        UserError, match="bfloat16 on a CPU rounds around each layer, which can't be compiled"
+    ):
+        compiling.compiled(nn.Linear(1, 1), config, Runtime())
+
+
+@pytest.mark.usefixtures("old_paddle")
+def test_a_gpu_records_its_steps(make_config: Callable[..., Config]) -> None:
+    step, how = choose_step(make_config("x"), replace(make_state(), runtime=GPU))
+    assert isinstance(step, CapturedStep)
+    assert how == "steps: a CUDA graph, recorded after the first ones"
+
+
+def test_an_unmeasured_paddle_records_only_when_asked(
+    make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "measured", lambda: False)
+    state = replace(make_state(), runtime=GPU)
+    step, how = choose_step(make_config("x"), state)
+    assert step is train_step
+    assert how == (
+        f"steps: operator by operator; no CUDA graph: not measured on Paddle {paddle.__version__}; "
+        "Global.cuda_graph=True tries"
+    )
+    assert isinstance(choose_step(make_config("y", Global__cuda_graph=True), state)[0], CapturedStep)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "state", "hindrance"),
+    [
+        ({}, {"runtime": Runtime()}, "the run is on a CPU"),
+        (
+            {"DataLoader__Train__input_size": {"name": "MultiScale", "sizes": [12, 16]}},
+            {"runtime": GPU},
+            "the images' size changes (DataLoader.Train.input_size)",
+        ),
+        ({}, {"runtime": GPU, "model": nn.Dropout(0.5)}, "ResNet18 draws random numbers as it trains"),
+        (
+            {"Global__sync_bn": True},
+            {"runtime": replace(GPU, world=2)},
+            "SyncBatchNorm exchanges within the step (Global.sync_bn)",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("old_paddle")
+def test_what_can_not_be_recorded(
+    make_config: Callable[..., Config], overrides: dict[str, Any], state: dict[str, Any], hindrance: str
+) -> None:
+    if "model" in state:
+        state = state | {"model": nn.Sequential(state["model"])}
+    run = replace(make_state(), **state)
+    step, how = choose_step(make_config("x", **overrides), run)
+    assert step is train_step
+    assert how == f"steps: operator by operator; no CUDA graph: {hindrance}"
+    with pytest.raises(UserError) as caught:
+        choose_step(make_config("y", Global__cuda_graph=True, **overrides), run)
+    assert str(caught.value) == f"Global.cuda_graph: {hindrance}; set it to auto or False"
+
+
+@pytest.mark.usefixtures("old_paddle")
+def test_several_processes_are_not_recorded_unasked(make_config: Callable[..., Config]) -> None:
+    state = replace(make_state(), runtime=replace(GPU, world=2))
+    assert choose_step(make_config("x"), state)[0] is train_step
+    assert isinstance(choose_step(make_config("y", Global__cuda_graph=True), state)[0], CapturedStep)
+    step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
+    assert step is train_step
+    assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"
