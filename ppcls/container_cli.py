@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ppcls.errors import UserError
+from ppcls.source_cli import add_source, positive, read_source
 
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.data.file_index import FileIndex
@@ -27,17 +28,11 @@ def add_commands(commands: Commands) -> None:
         "convert", help="image files into a container; goes on where it was stopped"
     )
     convert.add_argument("format", choices=_FORMATS)
-    convert.add_argument(
-        "source", type=Path, help="folder with a sub-folder a class, or list of 'path label'"
-    )
+    add_source(convert)
     convert.add_argument("--out", type=Path, required=True, help="folder of the shards")
-    convert.add_argument("--image-root", type=Path, help="of a list (the list's folder)")
-    convert.add_argument("--follow-links", action="store_true", help="take images that are links elsewhere")
-    convert.add_argument("--delimiter", default=" ", help="of a list (a blank)")
-    convert.add_argument("--names", type=Path, help="of a list's classes, lines of 'id name'")
     split = convert.add_mutually_exclusive_group()
-    split.add_argument("--shards", type=_positive, help="how many")
-    split.add_argument("--shard-size", type=_positive, default=1000, help="MB of images (%(default)s)")
+    split.add_argument("--shards", type=positive, help="how many")
+    split.add_argument("--shard-size", type=positive, default=1000, help="MB of images (%(default)s)")
     convert.set_defaults(make=_convert, interrupted="the same command goes on from the last whole shard")
 
 
@@ -67,7 +62,7 @@ def _convert(args: argparse.Namespace) -> None:
     from ppcls.data.class_names import LABEL_LIST, write_class_names
     from ppcls.data.convert import convert, file_sizes, plan, split_by_size, split_evenly
 
-    index, names = _source(args)
+    index, names = read_source(args)
 
     def ends() -> tuple[int, ...]:
         if args.shards:
@@ -86,21 +81,6 @@ def _convert(args: argparse.Namespace) -> None:
     _say(f"{args.out}: {len(index)} images in {len(conversion.ends)} shards{already}; all read back")
 
 
-def _source(args: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
-    """Returns the images to convert and the names of their classes, where something tells them."""
-    from ppcls.config.dataset import IMAGE_EXTENSIONS
-    from ppcls.data.class_names import folder_classes, read_class_names
-    from ppcls.data.file_index import read_folder, read_list
-
-    if args.source.is_dir():
-        index = read_folder(args.source, IMAGE_EXTENSIONS, follow_links=args.follow_links)
-        return index, folder_classes(args.source)
-    root = args.image_root or args.source.parent
-    index = read_list(root, args.source, args.delimiter, follow_links=args.follow_links)
-    names = read_class_names(args.names, int(index.labels.max()) + 1) if args.names else ()
-    return index, names
-
-
 def _container(name: str, index: FileIndex) -> Format:
     """Returns the format to write; a WebDataset knows images by their endings, so it is told them."""
     from ppcls.data.records.formats import FORMATS
@@ -112,12 +92,6 @@ def _container(name: str, index: FileIndex) -> Format:
     if "" in endings:
         raise UserError(f"{index.source}: has files without an ending, such as .jpg; WebDataset needs one")
     return WebDatasetFormat(tuple(sorted(endings)))
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"expected an integer > 0, got {text!r}")
-    return int(text)
 
 
 def _say(text: str) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.container_cli import add_commands
+from ppcls import container_cli, image_cli
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # else every command would import what one needs
@@ -92,10 +92,11 @@ def _to_check(args: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="tools/dataset.py", description="Makes a data set without download, checks one, or converts it."
+        prog="tools/dataset.py",
+        description="Makes a data set without download; checks, describes, splits, shrinks or converts one.",
     )
     parser.set_defaults(interrupted="nothing was written")
-    commands = parser.add_subparsers(required=True, metavar="digits|photos|cells|check|index|convert")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     digits = commands.add_parser("digits", help="1,797 handwritten digits, for the quick start")
     digits.add_argument("--out", type=Path, default=Path("dataset/digits"), help="folder (%(default)s)")
     digits.set_defaults(make=_digits)
@@ -119,7 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--split", choices=["Train", "Eval"], help="only this one")
     check.add_argument("--out", type=Path, default=Path("bad_images.txt"), help="the list (%(default)s)")
     check.set_defaults(make=_check)
-    add_commands(commands)
+    image_cli.add_commands(commands)
+    container_cli.add_commands(commands)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""``tools/dataset.py index`` and ``convert`` as their users call them."""
+"""``tools/dataset.py`` as its users call it: containers, and what becomes of image files."""
 
 from __future__ import annotations
 
@@ -162,3 +162,41 @@ def test_a_format_that_the_ending_does_not_tell(tmp_path: Path, capsys: pytest.C
     assert "byte 0: expected the magic number" in said(capsys)
     assert call("index", tmp_path / "gone.tar") == 1
     assert "gone.tar" in said(capsys)
+
+
+def test_a_split_of_a_folder(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "lists"
+    assert call("split", images, "--val", 2, "--seed", 3, "--out", out) == 0
+    assert capsys.readouterr().out == f"{out}: 4 images to train, 2 to validate\n"
+    lines = {name: (out / f"{name}_list.txt").read_text().splitlines() for name in ("train", "val")}
+    assert [each.partition("/")[0] for each in lines["val"]] == ["cat", "dog"]
+    assert len(set(lines["train"] + lines["val"])) == 6
+    assert (out / "label_list.txt").read_text() == "0 cat\n1 dog\n"
+    assert call("split", images, "--out", out) == 1
+    assert said(capsys) == f"{out} exists already; nothing was written, choose another folder with --out"
+
+
+def test_a_split_of_a_list(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "lists"
+    (images / "bird.jpeg").touch()
+    with (images / "list.txt").open("a") as file:
+        file.write("bird.jpeg\t2\n")
+    options = ("--delimiter", "\t", "--val", "1/3", "--out", out)
+    assert call("split", images / "list.txt", *options) == 0
+    assert capsys.readouterr().out == (
+        f"{out}: 5 images to train, 2 to validate\ntoo small for an image to validate: class 2\n"
+    )
+    assert "bird.jpeg\t2\n" in (out / "train_list.txt").read_text()
+    assert not (out / "label_list.txt").exists()
+
+
+@pytest.mark.parametrize("value", ["0", "1.0", "-0.1", "1/0", "x", "nan"])
+def test_shares_to_validate(
+    images: Path, tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        call("split", images, "--out", tmp_path / "out", f"--val={value}")
+    assert f"expected a share such as 0.2, or an integer > 0, got '{value}'" in capsys.readouterr().err
+    assert call("split", images, "--out", tmp_path / "out", "--val", "0.9") == 1
+    assert said(capsys).startswith("--val: 5 of 6 images would validate; expected 1 to 4")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,47 @@
+"""How commands of ``tools/dataset.py`` are told labelled image files: class folders, or a list."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # else every command would import what one needs
+    from ppcls.data.file_index import FileIndex
+
+
+def add_source(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """Adds the source and what is to be known of it; `read_source` reads it."""
+    parser.add_argument(
+        "source", type=Path, nargs=nargs, help="folder with a sub-folder a class, or list of 'path label'"
+    )
+    parser.add_argument("--image-root", type=Path, help="of a list (the list's folder)")
+    parser.add_argument("--follow-links", action="store_true", help="take images that are links elsewhere")
+    parser.add_argument("--delimiter", default=" ", help="of a list (a blank)")
+    parser.add_argument("--names", type=Path, help="of a list's classes, lines of 'id name'")
+
+
+def read_source(args: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
+    """Returns the images and the names of their classes, where something tells them.
+
+    Raises:
+        ppcls.errors.UserError: No such folder or list, nothing in it, or wrong lines.
+    """
+    from ppcls.config.dataset import IMAGE_EXTENSIONS
+    from ppcls.data.class_names import folder_classes, read_class_names
+    from ppcls.data.file_index import read_folder, read_list
+
+    if args.source.is_dir():
+        index = read_folder(args.source, IMAGE_EXTENSIONS, follow_links=args.follow_links)
+        return index, folder_classes(args.source)
+    root = args.image_root or args.source.parent
+    index = read_list(root, args.source, args.delimiter, follow_links=args.follow_links)
+    names = read_class_names(args.names, int(index.labels.max()) + 1) if args.names else ()
+    return index, names
+
+
+def positive(text: str) -> int:
+    """Returns a whole number from 1, for argparse."""
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"expected an integer > 0, got {text!r}")
+    return int(text)
