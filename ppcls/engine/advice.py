@@ -10,6 +10,7 @@ from ppcls.config.dali import Dali
 _LOADER = "DataLoader.Train.loader"
 _NO_MATTER = 0.05  # share of a step spent waiting that nobody would notice
 _LARGE = 8  # times the pixels that training keeps: most of reading and decoding is for nothing
+_CORES = 8  # from which a process may well decode for a GPU
 _HW_DECODER_LOAD = 0.65  # DALI's own; below it the hardware decoder idles
 
 
@@ -68,6 +69,9 @@ def _for_paddle(feeding: Feeding) -> Iterator[str]:
 
 def _for_dali(feeding: Feeding) -> Iterator[str]:
     dali = feeding.dali
+    competes = feeding.on_gpu and feeding.loader > feeding.step and dali.decode_on != "cpu"
+    if competes and feeding.cores >= _CORES and not dali.cache_size:
+        yield f"set {_LOADER}.dali.decode_on=cpu: a GPU that trains is slow to decode, and alone it kept up"
     if feeding.threads < feeding.cores:
         yield (
             f"set {_LOADER}.dali.num_threads=auto: it is {feeding.threads}, "

@@ -27,6 +27,7 @@ from ppcls.data.index import Index
 from ppcls.data.transforms import DecodeImage
 from ppcls.engine.advice import Feeding, advise
 from ppcls.engine.captured import RECORDED_AFTER
+from ppcls.engine.data_wait import data_wait
 from ppcls.engine.estimate import Measured, describe
 from ppcls.engine.evaluate import Evaluator, evaluate
 from ppcls.engine.peak import memory_explained, peak_memory
@@ -153,15 +154,14 @@ def _feed(run: Prepared, batches: Iterator[Batch], steps: int) -> Batch:
 
 def _time_fed(run: Prepared, batches: Iterator[Batch]) -> tuple[float, float, float]:
     """Returns images, seconds, and seconds of waiting for data, of this rank's fed steps."""
-    images, waited, began = 0, 0.0, time.perf_counter()
+    images, wait, began = 0, data_wait(run.state.runtime), time.perf_counter()
     for update in _updates(run.state, STEPS):
-        asked = time.perf_counter()
-        batch = next(batches)
-        waited += time.perf_counter() - asked
+        with wait.waiting():
+            batch = next(batches)
         _take(run, batch, update=update)
         images += batch.valid
     run.state.runtime.synchronize()
-    return images, time.perf_counter() - began, waited
+    return images, time.perf_counter() - began, wait.seconds
 
 
 def _repeat(run: Prepared, batch: Batch, steps: int) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import numpy as np
 import paddle
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.batch import Batch
 from ppcls.engine.bad_steps import BadSteps, Stretch
+from ppcls.engine.data_wait import data_wait
 from ppcls.engine.state import TrainState
 from ppcls.report.record import StepRecord
 
@@ -32,6 +32,7 @@ class Meter:
     def __init__(self, state: TrainState, epochs: int, updates_per_epoch: int, bad_steps: BadSteps) -> None:
         self._state, self._epochs, self._updates_per_epoch = state, epochs, updates_per_epoch
         self._bad_steps = bad_steps
+        self._wait = data_wait(state.runtime)
         state.precision.gradients()  # of updates before these
         self._begin_look()
         self.reset()
@@ -39,7 +40,7 @@ class Meter:
     def reset(self) -> None:
         """Begins a new stretch."""
         self._totals = np.zeros(2 + self._metrics)  # loss, counts of the metrics, images whose loss is finite
-        self._images, self._waited = 0, 0.0
+        self._images, self._wait.seconds = 0, 0.0
         self._began, self._first_update = time.perf_counter(), self._state.update
 
     @property
@@ -53,12 +54,9 @@ class Meter:
         self._ends: list[bool] = []
         self._step, self._update = self._state.step, self._state.update
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> AbstractContextManager[None]:
         """Counts the block as waiting for data."""
-        began = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - began
+        return self._wait.waiting()
 
     def add(self, sums: paddle.Tensor, batch: Batch) -> None:
         """Takes what `train_step` returned for ``batch``."""
@@ -125,7 +123,7 @@ class Meter:
             metrics=dict(zip(names, shares, strict=True)),
             learning_rate=self._state.schedule(update - 1),
             images_per_second=self._images / seconds,
-            data_wait=self._waited / seconds,
+            data_wait=self._wait.seconds / seconds,
             eta_seconds=remaining * seconds / max(1, update - self._first_update),
         )
         self.reset()

@@ -8,6 +8,7 @@ import pytest
 from small_net import MemoryLoader, make_state
 
 from ppcls.data.batch import Batch
+from ppcls.engine import data_wait
 from ppcls.engine import meter as module
 from ppcls.engine.bad_steps import BadSteps
 from ppcls.engine.meter import Meter
@@ -28,7 +29,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(module, "time", made)
+    for each in (module, data_wait):
+        monkeypatch.setattr(each, "time", made)
     return made
 
 
