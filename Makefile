@@ -66,7 +66,7 @@ quickstart: setup ## train on 1,797 real digits, evaluate, predict: a few minute
 	@awk 'NR % 75 == 1' dataset/digits/val_list.txt | while read -r path label; do \
 		cp "dataset/digits/$$path" "$(QUICKSTART)/samples/digit-$$label-$$(basename "$$path")"; done
 	$(RUN) tools/infer.py $(BEST) -o Infer.infer_imgs=$(QUICKSTART)/samples
-	@printf '\n%-12s %s\n' 'Log' '$(QUICKSTART)/train.log' 'Curves' '$(QUICKSTART)/curves.png' \
+	@printf '\n%-12s %s\n' 'Report' '$(QUICKSTART)/report.html' 'Log' '$(QUICKSTART)/train.log' 'Curves' '$(QUICKSTART)/curves.png' \
 		'Records' '$(QUICKSTART)/metrics.jsonl' \
 		'VisualDL' '.venv/bin/visualdl --logdir $(QUICKSTART)/visualdl' \
 		'Checkpoints' '$(QUICKSTART)/' | sed '/^$$/d'

@@ -15,6 +15,7 @@ from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, write_class_names
 from ppcls.data.index import Index
+from ppcls.data.quarantine import BAD_IMAGES
 from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, together
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.evaluate import Evaluator, build_evaluator
@@ -32,7 +33,9 @@ from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import Stopped, UserError
 from ppcls.files import write_text
 from ppcls.memory import Needs, check_room, describe_use
+from ppcls.report.about import hardware, versions
 from ppcls.report.build import Reporters, build_reporters
+from ppcls.report.html import About
 from ppcls.report.memory import MemoryUse
 from ppcls.runtime import Runtime
 
@@ -142,6 +145,7 @@ def _train(
             config.Global.use_visualdl,
             None if run.resumed is None else state.update,
             forgiving=config.Global.checkpoint_fallback_dir is not None,
+            about=_about(config, runtime, output_dir),
         )
         if run.measure is not None:
             reporter = Reporters([reporter, MemoryUse(run.measure, run.evaluator is not None, reporter)])
@@ -162,6 +166,16 @@ def _train(
             distributed.barrier()  # for the launcher kills the others soon after the first has ended
         raise stopped
     return state
+
+
+def _about(config: Config, runtime: Runtime, output_dir: Path) -> About:
+    return About(
+        name=f"{config.Arch.name}, {output_dir}",
+        config=dump_config(config),
+        versions=versions(),
+        hardware=hardware(runtime),
+        bad_images=output_dir / BAD_IMAGES,
+    )
 
 
 def _describe(config: Config, state: TrainState) -> list[str]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ppcls.report.console import build_console
 from ppcls.report.curves import Curves
+from ppcls.report.events import Events
+from ppcls.report.html import About, HtmlReport
 from ppcls.report.jsonlines import JsonLines, read_records, truncate_after
 from ppcls.report.logfile import LogFile
 from ppcls.report.record import EvalRecord, Reporter, StepRecord
@@ -71,34 +73,45 @@ class Reporters:
 
 
 def build_reporters(
-    output_dir: Path, use_visualdl: bool, resumed_from: int | None, forgiving: bool = False
+    output_dir: Path,
+    use_visualdl: bool,
+    resumed_from: int | None,
+    forgiving: bool = False,
+    about: About | None = None,
 ) -> Reporters:
-    """Returns the reporters of rank 0: console, log file, records, curves and perhaps VisualDL.
+    """Returns the reporters of rank 0: console, log file, records, curves, report and perhaps VisualDL.
 
-    They write ``train.log``, ``metrics.jsonl``, ``curves.png`` and ``visualdl/`` into ``output_dir``.
+    They write ``train.log``, ``metrics.jsonl``, ``events.jsonl``, ``curves.png``, ``report.html`` and
+    ``visualdl/`` into ``output_dir``.
 
     Args:
         output_dir: Folder of the run; made where it is missing.
         use_visualdl: Whether to write scalars for VisualDL as well.
         resumed_from: Optimizer updates that the run goes on from; the records of later ones are
             dropped. ``None`` for a run from the start: it begins its records anew.
-        forgiving: See `Reporters`.
+        forgiving: See `Reporters`; of the report always.
+        about: What the report says of the run.
 
     Raises:
         UserError: The run to go on with has records that cannot be read.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
-    records = output_dir / "metrics.jsonl"
+    records, events = output_dir / "metrics.jsonl", output_dir / "events.jsonl"
     if resumed_from is None:
         records.unlink(missing_ok=True)
+        events.unlink(missing_ok=True)
     else:
         truncate_after(records, resumed_from)
     reporters: list[Reporter] = [
         build_console(),
         LogFile(output_dir / "train.log"),
         JsonLines(records),
+        Events(events, resumed_from or 0),
         Curves(records, output_dir / "curves.png"),  # after the records that it draws
     ]
+    earlier = read_records(records)
+    report = HtmlReport(output_dir / "report.html", events, about or About(output_dir.name), earlier)
+    reporters.append(Reporters([report], forgiving=True))
     if use_visualdl:
-        reporters.append(VisualDL(output_dir / "visualdl", earlier=read_records(records)))
+        reporters.append(VisualDL(output_dir / "visualdl", earlier))
     return Reporters(reporters, forgiving)

@@ -29,7 +29,9 @@ def test_a_run_leaves_its_files(tmp_path: Path, run: Run, capsys: pytest.Capture
     reporters.close()
     assert sorted(each.name for each in out.iterdir()) == [
         "curves.png",
+        "events.jsonl",
         "metrics.jsonl",
+        "report.html",
         "train.log",
         "visualdl",
     ]

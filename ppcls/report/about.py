@@ -1,0 +1,72 @@
+"""What a run is made of, for its report: versions and hardware."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+from ppcls import __version__
+from ppcls.runtime import Runtime
+
+_PACKAGES = (
+    "paddlepaddle-gpu",
+    "paddlepaddle",
+    "nvidia-dali-cuda120",
+    "numpy",
+    "opencv-python-headless",
+    "pillow",
+    "visualdl",
+)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of ppcls, Python and the packages that training rests on, where installed."""
+    found = {"ppcls": __version__, "Python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found | _cuda()
+
+
+def _cuda() -> dict[str, str]:
+    import paddle
+
+    if not paddle.is_compiled_with_cuda():
+        return {}
+    return {"CUDA of Paddle": str(paddle.version.cuda()), "cuDNN of Paddle": str(paddle.version.cudnn())}
+
+
+def hardware(runtime: Runtime) -> dict[str, str]:
+    """Returns what the run trains on, of this process's machine."""
+    facts = {
+        "Processes": str(runtime.world),
+        "Device": f"GPU, {_gpu(runtime)}" if runtime.device == "gpu" else "CPU",
+        "Processor": _processor(),
+        "Cores a process": str(runtime.cores),
+        "Paddle's threads": str(runtime.threads),
+        "Memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
+        "System": f"{platform.system()} {platform.release()}",
+    }
+    if runtime.budget is not None:
+        facts["GPU's memory"] = runtime.budget.describe()
+    return facts
+
+
+def _gpu(runtime: Runtime) -> str:
+    import paddle
+
+    found = paddle.device.cuda.get_device_properties(runtime.device_id)
+    return f"{found.name}, {found.total_memory / 2**30:.0f} GiB, compute {found.major}.{found.minor}"
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.machine()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())

@@ -1,0 +1,161 @@
+"""A run's report: one HTML file that needs nothing else, written while the run trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from ppcls.files import write_text
+from ppcls.report.events import read_events
+from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.series import charts
+from ppcls.report.text import clock
+
+_EVENTS = 1000
+_BAD_IMAGES = 200
+_EVERY = 60.0  # seconds, within an epoch
+_SHARE, _FREE = 0.01, 2.0  # of the run's time, and seconds: the most that goes into the report
+
+
+@dataclass(frozen=True)
+class About:
+    """What a run's report says of the run as a whole.
+
+    Attributes:
+        name: Its title.
+        config: YAML.
+        versions: Package to version.
+        hardware: What to what.
+        bad_images: File that lists them, where the run goes on without; it need not exist.
+    """
+
+    name: str = "run"
+    config: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, str] = field(default_factory=dict)
+    bad_images: Path | None = None
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("ppcls.report", "page"), autoescape=True, undefined=StrictUndefined
+    )
+    return environment.get_template("report.html.j2")
+
+
+@cache
+def _asset(name: str) -> str:
+    return Path(__file__).with_name("page").joinpath(name).read_text(encoding="utf-8")
+
+
+class HtmlReport:
+    """Writes ``report.html`` at each epoch's end, each minute within one, and at the end of the run.
+
+    All writing together takes at most two seconds and a hundredth of the run's time; what would take more
+    is left out until there is time for it, but the end is always written. A curve has a bounded number of
+    points, so a long run's page is no larger.
+
+    Args:
+        path: The file.
+        events: File of the run's events; see `ppcls.report.events`.
+        about: The run.
+        earlier: Records of the run before it was resumed.
+    """
+
+    def __init__(
+        self, path: Path, events: Path, about: About, earlier: Iterable[StepRecord | EvalRecord] = ()
+    ) -> None:
+        self._path, self._events, self._about = path, events, about
+        self._records = list(earlier)
+        self._began, self._written, self._spent = time.monotonic(), float("-inf"), 0.0
+        self._closed = False
+
+    def message(self, text: str) -> None:
+        """Does nothing: the file of events has it."""
+
+    def train(self, record: StepRecord) -> None:
+        """Writes at the end of an epoch, and where the file is a minute old."""
+        self._records.append(record)
+        if record.step == record.steps_per_epoch or time.monotonic() >= self._written + _EVERY:
+            self._write_in_time()
+
+    def evaluation(self, record: EvalRecord) -> None:
+        """Writes."""
+        self._records.append(record)
+        self._write_in_time()
+
+    def close(self) -> None:
+        """Writes how it ended."""
+        if not self._closed:
+            self._closed = True
+            self._write()
+
+    def _write_in_time(self) -> None:
+        began = time.monotonic()
+        if self._spent <= _FREE + _SHARE * (began - self._began):
+            try:
+                self._write()
+            finally:
+                self._written = time.monotonic()
+                self._spent += self._written - began
+
+    def _write(self) -> None:
+        write_text(self._path, self.render())
+
+    def render(self) -> str:
+        """Returns the page."""
+        about = self._about
+        return _template().render(
+            name=about.name,
+            written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            ended=self._closed,
+            summary=summary(self._records),
+            data={"charts": [asdict(each) for each in charts(self._records)]},
+            events=read_events(self._events, _EVENTS),
+            bad_images=_last_lines(about.bad_images),
+            versions=about.versions,
+            hardware=about.hardware,
+            config=about.config,
+            style=_asset("uPlot.min.css") + _asset("report.css"),
+            library=_asset("uPlot.iife.min.js"),
+            script=_asset("report.js"),
+        )
+
+
+def summary(records: Iterable[StepRecord | EvalRecord]) -> dict[str, Any]:
+    """Returns label to text: how far the run is, and its latest and best results."""
+    step = evaluation = best = None
+    for each in records:
+        if isinstance(each, StepRecord):
+            step = each
+        else:
+            evaluation, best = each, each if each.best else best
+    shown = {}
+    if step is not None:
+        done = step.epoch - (step.step < step.steps_per_epoch)
+        shown["Epochs"] = f"{done} of {step.epochs}"
+        shown["Updates"] = f"{step.update:,}"
+        shown["Time left"] = clock(step.eta_seconds)
+        shown["Train loss"] = f"{step.loss:.4g}"
+    if evaluation is not None:
+        shown["Eval loss"] = f"{evaluation.loss:.4g}"
+        shown |= {f"Eval {name}": f"{value:.4f}" for name, value in evaluation.metrics.items()}
+    if best is not None and best.metrics:
+        name, value = next(iter(best.metrics.items()))
+        shown[f"Best {name}"] = f"{value:.4f} (epoch {best.epoch})"
+    return shown
+
+
+def _last_lines(path: Path | None) -> list[str]:
+    if path is None or not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-_BAD_IMAGES:]

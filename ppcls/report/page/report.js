@@ -1,0 +1,64 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const colours = ["#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214"];
+const height = 240;
+
+const format = value => value == null ? "–" : Number(value.toPrecision(5)).toString();
+
+// The nearest point of a curve to where the mouse is: evaluations are rarer than log lines.
+function nearest(plot, series, index) {
+  const values = plot.data[series];
+  if (series === 0 || values[index] != null) return index;
+  let left = index, right = index;
+  while (left >= 0 && values[left] == null) left--;
+  while (right < values.length && values[right] == null) right++;
+  if (left < 0) return right < values.length ? right : index;
+  if (right >= values.length) return left;
+  const x = plot.data[0], at = plot.posToVal(plot.cursor.left, "x");
+  return at - x[left] <= x[right] - at ? left : right;
+}
+
+function draw(place, chart, log) {
+  const kept = curve => curve.y.map(value => log && value <= 0 ? null : value);
+  const useLog = log && chart.curves.some(curve => curve.y.some(value => value > 0));
+  const tables = chart.curves.map(curve => [curve.x, useLog ? kept(curve) : curve.y]);
+  return new uPlot({
+    width: Math.max(200, place.clientWidth),
+    height,
+    cursor: {sync: {key: "run", setSeries: false}, dataIdx: nearest},
+    scales: {x: {time: false}, y: useLog ? {distr: 3} : {}},
+    axes: [{}, {size: 64, values: (plot, ticks) => ticks.map(tick => tick == null ? "" : format(tick))}],
+    series: [
+      {label: "epoch", value: (plot, value) => format(value)},
+      ...chart.curves.map((curve, place) => ({
+        label: curve.label,
+        stroke: colours[place % colours.length],
+        width: 1.5,
+        spanGaps: true,
+        points: {show: curve.dots || curve.x.length === 1},
+        value: (plot, value) => format(value),
+      })),
+    ],
+  }, uPlot.join(tables), place);
+}
+
+for (const chart of data.charts) {
+  const box = document.createElement("div"), head = document.createElement("header");
+  const label = document.createElement("label"), log = document.createElement("input");
+  const place = document.createElement("div");
+  box.className = "chart";
+  box.dataset.title = chart.title;
+  head.append(chart.title, label);
+  log.type = "checkbox";
+  label.append(log, " log scale");
+  box.append(head, place);
+  document.getElementById("charts").append(box);
+  let plot = draw(place, chart, false);
+  log.addEventListener("change", () => {
+    const {min, max} = plot.scales.x;
+    plot.destroy();
+    plot = draw(place, chart, log.checked);
+    plot.setScale("x", {min, max});
+  });
+  new ResizeObserver(() => plot.setSize({width: Math.max(200, place.clientWidth), height})).observe(place);
+}

@@ -1,0 +1,110 @@
+"""A run's records as the charts of its report, each of at most `MOST` points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ppcls.report.record import EvalRecord, StepRecord
+
+MOST = 2000  # points a curve: more than a screen has columns
+_LARGEST = 1e300
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a chart.
+
+    Attributes:
+        label: Its name.
+        x: Epochs done, ascending.
+        y: Values, all finite.
+        dots: Whether each point is marked, as evaluations are.
+    """
+
+    label: str
+    x: list[float]
+    y: list[float]
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over epochs that share a scale.
+
+    Attributes:
+        title: Its name.
+        curves: One or more.
+    """
+
+    title: str
+    curves: list[Curve]
+
+
+def charts(records: Iterable[StepRecord | EvalRecord]) -> list[Chart]:
+    """Returns loss, metrics, learning rate, throughput and data wait; those without a point are left out."""
+    records = list(records)
+    steps = [each for each in records if isinstance(each, StepRecord)]
+    evals = [each for each in records if isinstance(each, EvalRecord)]
+    kept: list[StepRecord | EvalRecord] = [*evals, *steps]
+    names = dict.fromkeys(name for each in kept for name in each.metrics)
+    made = [
+        Chart("Loss", [_curve("train", steps, _loss), _curve("eval", evals, _loss, dots=True)]),
+        *(_metric_chart(name, steps, evals) for name in names),
+        Chart("Learning rate", [_curve("learning rate", steps, lambda each: each.learning_rate)]),
+        Chart("Throughput", [_curve("images/s", steps, lambda each: each.images_per_second)]),
+        Chart("Waiting for data", [_curve("share of the time", steps, lambda each: each.data_wait)]),
+    ]
+    shown = [Chart(each.title, [curve for curve in each.curves if curve.x]) for each in made]
+    return [each for each in shown if each.curves]
+
+
+def _loss(record: StepRecord | EvalRecord) -> float:
+    return record.loss
+
+
+def _metric_chart(name: str, steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> Chart:
+    def value(record: StepRecord | EvalRecord) -> float:
+        return record.metrics.get(name, math.nan)
+
+    return Chart(name, [_curve("train", steps, value), _curve("eval", evals, value, dots=True)])
+
+
+def _epochs(record: StepRecord | EvalRecord) -> float:
+    """Returns how many epochs were done at a record, with the running one's fraction."""
+    if isinstance(record, EvalRecord):
+        return float(record.epoch)
+    return record.epoch - 1 + record.step / record.steps_per_epoch
+
+
+def _curve(
+    label: str,
+    records: Sequence[StepRecord] | Sequence[EvalRecord],
+    value: Callable[..., float],
+    dots: bool = False,
+) -> Curve:
+    points = [(_epochs(each), float(value(each))) for each in records]
+    x, y = thin([point for point in points if abs(point[1]) < _LARGEST])
+    return Curve(label, x, y, dots)
+
+
+def thin(points: Sequence[tuple[float, float]], most: int = MOST) -> tuple[list[float], list[float]]:
+    """Returns x and y of at most ``most`` points: the lowest and highest of each of ``most / 2`` stretches.
+
+    So a spike of a single point stays, which an average or every n-th point would lose.
+
+    Args:
+        points: In order of x.
+        most: At least 2.
+    """
+    if not points:
+        return [], []
+    x, y = np.array(points).T
+    if len(x) > most:
+        stretches = np.array_split(np.arange(len(x)), most // 2)
+        kept = np.unique([[part[y[part].argmin()], part[y[part].argmax()]] for part in stretches])
+        x, y = x[kept], y[kept]
+    return x.round(6).tolist(), y.tolist()

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import errno
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ppcls.report.html
+from ppcls.report.build import build_reporters
+from ppcls.report.html import About, HtmlReport, summary
+from ppcls.report.record import EvalRecord, StepRecord
+
+from .browser import needs_chromium, opened
+from .test_reporters import tell
+
+Run = Callable[[int], list[StepRecord | EvalRecord]]
+ABOUT = About(
+    "ResNet <u>18</u>", "Global:\n  epochs: 3 # </pre></script>\n", {"ppcls": "1"}, {"Device": "CPU"}
+)
+
+
+def report(folder: Path) -> HtmlReport:
+    return HtmlReport(folder / "report.html", folder / "events.jsonl", ABOUT)
+
+
+def text(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_it_is_there_from_the_first_record_on(tmp_path: Path, run: Run) -> None:
+    page = report(tmp_path)
+    page.message("nothing to show yet")
+    assert not (tmp_path / "report.html").exists()
+    tell(page, run(1)[:1])
+    assert "the run goes on" in text(tmp_path)
+    tell(page, run(1)[1:])
+    assert "0.9861 (epoch 1)" in text(tmp_path), "the evaluation is in it"
+    page.close()
+    assert "the run has ended" in text(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_everything_written_is_escaped(tmp_path: Path, run: Run) -> None:
+    bad = tmp_path / "bad_images.txt"
+    bad.write_text("<i>a.jpg</i>\tno image\n")
+    reporters = build_reporters(tmp_path, False, None, about=replace(ABOUT, bad_images=bad))
+    reporters.message("resumed from </table><script>alert(1)</script>")
+    tell(reporters, [replace(each, metrics={"</script><u>": 0.5}) for each in run(1)])
+    reporters.close()
+    page = text(tmp_path)
+    for part in ("<u>", "<i>", "<script>alert", "</pre></script>"):
+        assert part not in page
+    assert "resumed from &lt;/table&gt;" in page
+    assert "&lt;i&gt;a.jpg&lt;/i&gt;\tno image" in page
+
+
+def test_a_page_names_nothing_outside_of_itself(tmp_path: Path) -> None:
+    page = report(tmp_path)
+    page.close()
+    assert not re.search(r"""(src|href)\s*=\s*["']?(?!["']?data:)""", text(tmp_path))
+    assert not re.search(r"@import|url\(", text(tmp_path))
+
+
+def test_a_resumed_run_keeps_its_curves_and_its_events(tmp_path: Path, run: Run) -> None:
+    for resumed, records in ((None, run(1)), (90, run(2)[3:])):
+        reporters = build_reporters(tmp_path, False, resumed)
+        reporters.message(f"from update {resumed}")
+        tell(reporters, records)
+        reporters.close()
+    page = text(tmp_path)
+    assert "from update None" in page
+    assert "from update 90" in page
+    assert '"x": [0.5, 1.0, 1.5, 2.0]' in page
+    build_reporters(tmp_path, False, None).close()
+    assert "from update" not in text(tmp_path), "a run from the start has no earlier events"
+
+
+def test_writing_has_a_budget(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, cost, writes = [0.0], 0.5, []
+
+    def write_text(path: Path, page: str) -> None:
+        writes.append(now[0])
+        now[0] += cost
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ppcls.report.html, "write_text", write_text)
+    page = report(tmp_path)
+    for record in run(100):
+        now[0] += 5
+        tell(page, [record])
+    assert len(writes) * cost <= 2 + cost + 0.01 * now[0]
+    assert writes[-1] > 0.9 * now[0], "it goes on all the time"
+    page.close()
+    assert writes[-1] == now[0] - cost, "the end is always written"
+
+
+def test_a_full_disk_costs_the_report_alone(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, page: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ppcls.report.html, "write_text", full)
+    reporters = build_reporters(tmp_path, False, None)
+    tell(reporters, run(2))
+    reporters.close()
+    assert capsys.readouterr().err == "HtmlReport: No space left on device; the run goes on without\n"
+
+
+def test_the_summary_is_of_the_latest_and_the_best(run: Run, step: StepRecord) -> None:
+    shown = summary([*run(2), replace(run(2)[-1], epoch=3, best=False, metrics={"top1": 0.5})])
+    assert shown["Epochs"] == "2 of 20"
+    assert (shown["Eval top1"], shown["Best top1"]) == ("0.5000", "0.9861 (epoch 2)")
+    assert summary([]) == {}
+    assert summary([replace(step, loss=math.nan)])["Train loss"] == "nan"
+
+
+@needs_chromium
+def test_in_a_browser(tmp_path: Path, run: Run) -> None:
+    reporters = build_reporters(tmp_path, False, None, about=ABOUT)
+    reporters.message("resumed from epoch 3")
+    tell(reporters, run(3))
+    reporters.close()
+    with opened(tmp_path / "report.html") as shown:
+        loss = shown.page.locator("[data-title=Loss]")
+        loss.locator(".u-over").hover()
+        values = loss.locator(".u-legend .u-value").all_inner_texts()
+        assert values == ["1.5", "0.0074074", "0.12"], "epoch, train, and the nearest evaluation"
+        elsewhere = shown.page.locator("[data-title='Learning rate'] .u-legend .u-value").all_inner_texts()
+        assert elsewhere == ["1.5", "0.00123"], "the other charts' cursors follow"
+
+        ticks = "document.querySelector('[data-title=Loss] .u-wrap canvas').toDataURL()"
+        linear = shown.page.evaluate(ticks)
+        loss.locator("input").check()
+        assert shown.page.evaluate(ticks) != linear, "a log scale"
+        log = shown.page.evaluate(ticks)
+        box = loss.locator(".u-over").bounding_box()
+        assert box is not None
+        shown.page.mouse.move(box["x"] + 20, box["y"] + 50)
+        shown.page.mouse.down()
+        shown.page.mouse.move(box["x"] + 150, box["y"] + 60)
+        shown.page.mouse.up()
+        shown.page.wait_for_function(f"before => {ticks} !== before", arg=log)  # zoomed
+        assert shown.page.locator("#events").inner_text().endswith("resumed from epoch 3")
+        assert shown.page.locator("#config").inner_text() == ABOUT.config
+        assert shown.page.title() == ABOUT.name
+
+
+@needs_chromium
+def test_without_records_in_a_browser(tmp_path: Path) -> None:
+    page = report(tmp_path)
+    page.close()
+    with opened(tmp_path / "report.html") as shown:
+        assert shown.page.locator("#charts").inner_text() == "no records yet"
