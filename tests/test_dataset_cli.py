@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
+from skimage import data
 
 from ppcls import dataset_cli
 from ppcls.config.dataset import LMDBDataset, RecordIODataset, TFRecordDataset, WebDataset
@@ -200,3 +203,75 @@ def test_shares_to_validate(
     assert call("split", images, "--out", tmp_path / "out", "--val", "0.9") == 1
     assert said(capsys).startswith("--val: 5 of 6 images would validate; expected 1 to 4")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    folder = tmp_path / "photographs"
+    for number in range(4):
+        image = Image.fromarray(data.coffee()).crop((100, 50, 340, 230))
+        path = folder / ("cat", "dog")[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path, quality=95)
+    (folder / "list.txt").write_text("cat/0.jpg 0\n")
+    return folder
+
+
+def test_resizing(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "small"
+    arguments = ("resize", photographs, "--max-size", 60, "--quality", 80, "--out", out)
+    assert call(*arguments) == 0
+    files, sizes, decoding, gain = capsys.readouterr().out.splitlines()
+    assert (
+        files == f"{out}: 4 images made smaller, 0 copied as they are, 0 there already; 1 other files copied"
+    )
+    before, after = (
+        sum(path.stat().st_size for path in folder.rglob("*.jpg")) for folder in (photographs, out)
+    )
+    ratio = f"{before / after:.2f}"
+    assert sizes == f"images: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, {ratio} times fewer"
+    assert before > 3 * after
+    shape = (
+        r"decoding: [\d.]+ ms an image before, [\d.]+ ms after, ([\d.]+) times as fast \(mean of 4 images .*"
+    )
+    faster = re.fullmatch(shape, decoding)
+    assert faster
+    assert float(faster[1]) > 1
+    assert f"{faster[1]} at most where it waits for decoding, {ratio} at most where it waits for the" in gain
+    assert call(*arguments) == 0
+    assert "0 images made smaller, 0 copied as they are, 4 there already" in capsys.readouterr().out
+
+
+def test_resizing_with_a_bad_image(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
+    out = tmp_path / "small"
+    assert call("resize", photographs, "--max-size", 60, "--out", out) == 1
+    shown = capsys.readouterr()
+    assert "4 images made smaller" in shown.out
+    assert shown.err[shown.err.index("error: ") :].splitlines() == [
+        f"error: 1 images are bad, and are not in {out}",
+        f"{photographs}/cat/bad.jpg ({photographs}): not an image that can be decoded",
+    ]
+
+
+@pytest.mark.parametrize("option", ["--quality=0", "--quality=101", "--quality=x", "--max-size=0"])
+def test_numbers_of_resizing(
+    photographs: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        call("resize", photographs, "--max-size=9", "--out", tmp_path / "out", option)
+    assert f"argument {option.partition('=')[0]}: expected an integer" in capsys.readouterr().err
+
+
+def test_an_interrupted_resizing_says_how_to_go_on(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ppcls.data.resize_tree.shrink", interrupt)
+    assert call("resize", photographs, "--max-size", 60, "--out", tmp_path / "out") == 130
+    assert said(capsys).splitlines()[-1] == "interrupted; the same command goes on with what is missing"
+    assert not list((tmp_path / "out").rglob("*.jpg"))

@@ -43,7 +43,7 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
     header = read_header(encoded)
     check_header(spec, header)
     if not header.coloured:
-        pixels = _turn_upright(_by_tifffile(encoded), header.orientation)
+        pixels = turn_upright(_by_tifffile(encoded), header.orientation)
     elif spec.channels == 3:
         deep = cv2.IMREAD_ANYDEPTH if spec.dtype == "uint16" else 0
         pixels = cv2.cvtColor(_by_opencv(encoded, cv2.IMREAD_COLOR | deep), cv2.COLOR_BGR2RGB)
@@ -88,7 +88,8 @@ def _by_tifffile(encoded: bytes | memoryview) -> Array:
         raise DecodeError(f"tifffile can't decode it: {error}") from None
 
 
-def _turn_upright(pixels: Array, orientation: int) -> Array:
+def turn_upright(pixels: Array, orientation: int) -> Array:
+    """Returns a view of the pixels [H, W, ...] as EXIF's ``orientation`` says they are to be seen."""
     swap, rows, columns = _TURNS.get(orientation, (False, 1, 1))
     return (pixels.swapaxes(0, 1) if swap else pixels)[::rows, ::columns]
 
