@@ -106,7 +106,10 @@ class BadSteps:
                     f"the loss scale would fall to {scale:g}, below AMP.min_loss_scaling "
                     f"({stretch.gradients.floor:g})"
                 )
-                cure = ", use -o AMP.dtype=bfloat16 where the GPU has it"
+                cure = (
+                    ", use -o AMP.dtype=bfloat16 where the GPU has it, or rule out cuDNN's fast BatchNorm by "
+                    "FLAGS_cudnn_batchnorm_spatial_persistent=0 in the environment"
+                )
                 raise self._end(number, self._first, text, scale, cure)
             if self._row > self._limit:
                 text = (

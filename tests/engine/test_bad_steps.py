@@ -103,7 +103,7 @@ def test_a_scale_below_its_floor_ends_the_run_at_once(tmp_path: Path) -> None:
         "it began with update 1 (epoch 1, batch 1)"
     )
     assert second == "  learning rate 0.1, loss scale 4; last good checkpoint: none was written yet"
-    assert last.endswith("use -o AMP.dtype=bfloat16 where the GPU has it")
+    assert last.endswith("FLAGS_cudnn_batchnorm_spatial_persistent=0 in the environment")
 
 
 def test_a_scale_that_was_low_before_and_grows_is_no_reason_to_stop() -> None:
