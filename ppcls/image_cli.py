@@ -1,4 +1,4 @@
-"""The commands of ``tools/dataset.py`` on image files: ``resize`` and ``split``."""
+"""The commands of ``tools/dataset.py`` on image files: ``resize``, ``split`` and ``stats``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from ppcls.errors import UserError
 from ppcls.source_cli import add_source, positive, read_source
 
 if TYPE_CHECKING:  # else every command would import what one needs
+    from ppcls.data.index import Index
     from ppcls.data.resize_tree import Outcome, Resizing
+    from ppcls.data.transforms import DecodeImage
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -35,6 +37,17 @@ def add_commands(commands: Commands) -> None:
     split.add_argument("--seed", type=_natural, default=0, help="another one gives another choice")
     split.add_argument("--out", type=Path, required=True, help="new folder of the lists")
     split.set_defaults(make=_split)
+    stats = commands.add_parser("stats", help="classes, sizes, mean and standard deviation; as JSON and PNG")
+    add_source(stats, nargs="?")
+    stats.add_argument("-c", "--config", help="whose data set to describe instead, as it decodes it")
+    stats.add_argument(
+        "-o", "--override", nargs="+", default=[], metavar="KEY=VALUE", help="set values of it"
+    )
+    stats.add_argument("--split", choices=["Train", "Eval"], default="Train", help="of it (%(default)s)")
+    stats.add_argument("--channels", type=positive, default=3, help="of a source's images (%(default)s)")
+    stats.add_argument("--dtype", choices=["uint8", "uint16"], default="uint8", help="likewise (%(default)s)")
+    stats.add_argument("--out", type=Path, default=Path("stats"), help="folder of the results (%(default)s)")
+    stats.set_defaults(make=_stats)
 
 
 def _resize(args: argparse.Namespace) -> None:
@@ -115,6 +128,52 @@ def _share_or_count(text: str) -> Fraction | int:
     if not 0 < share < 1:
         raise argparse.ArgumentTypeError(f"expected a share such as 0.2, or an integer > 0, got {text!r}")
     return share
+
+
+def _stats(args: argparse.Namespace) -> None:
+    import json
+
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    from ppcls.data.moments import measure
+    from ppcls.data.stats import gather
+    from ppcls.data.stats_picture import draw_stats
+    from ppcls.files import write_text
+    from ppcls.runtime import usable_cores
+
+    name, index, names, decoder = _to_describe(args)
+    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=len(index))
+        moments = measure(index, decoder, usable_cores(), lambda images: bar.advance(task, images))
+    stats = gather(name, index.labels, names, moments, decoder)
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_text(args.out / "stats.json", json.dumps(stats.as_dict(), indent=1, ensure_ascii=False) + "\n")
+    draw_stats(stats, args.out / "stats.png")
+    _say(f"{stats.describe()}\n{args.out}/stats.json and stats.png have the rest")
+
+
+def _to_describe(args: argparse.Namespace) -> tuple[str, Index, tuple[str, ...], DecodeImage]:
+    """Returns a data set's name, samples, classes where they have names, and decoder."""
+    from ppcls.config.load import load_config
+    from ppcls.data.index import read_index
+    from ppcls.data.transforms import DecodeImage
+
+    if bool(args.source) == bool(args.config):
+        raise UserError("expected either a folder or list, or -c CONFIG")
+    if args.source:
+        index, names = read_source(args)
+        return str(args.source), index, names, DecodeImage(channels=args.channels, dtype=args.dtype)
+    config = load_config(args.config, args.override)
+    split = getattr(config.DataLoader, args.split)
+    if split is None:
+        raise UserError(f"{args.config}: DataLoader.{args.split} is not set; there is nothing to describe")
+    decoder = split.dataset.transform_ops[0]
+    if not isinstance(decoder, DecodeImage):
+        raise UserError(
+            f"{args.config}: expected DecodeImage first, found {decoder.kind}; stats are of images"
+        )
+    return split.dataset.place, read_index(split.dataset, config.Arch.class_num), (), decoder
 
 
 def _quality(text: str) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 from skimage import data
 
@@ -275,3 +278,48 @@ def test_an_interrupted_resizing_says_how_to_go_on(
     assert call("resize", photographs, "--max-size", 60, "--out", tmp_path / "out") == 130
     assert said(capsys).splitlines()[-1] == "interrupted; the same command goes on with what is missing"
     assert not list((tmp_path / "out").rglob("*.jpg"))
+
+
+def test_stats_of_a_folder(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "stats"
+    assert call("stats", photographs, "--out", out) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{photographs}: 4 images of 2 classes, ")
+    assert text.endswith(f"{out}/stats.json and stats.png have the rest\n")
+    found = json.loads((out / "stats.json").read_text())
+    assert [each["name"] for each in found["classes"]] == ["cat", "dog"]
+    assert (found["width"]["50"], found["height"]["50"]) == (240, 180)
+    pixels = np.stack([np.asarray(Image.open(path)) for path in photographs.rglob("*.jpg")]) / 255
+    assert found["mean"] == pytest.approx(pixels.mean((0, 1, 2)), abs=2e-3), "decoders differ by a bit"
+    assert found["std"] == pytest.approx(pixels.std((0, 1, 2)), abs=2e-3)
+    assert Image.open(out / "stats.png").format == "PNG"
+
+
+def test_stats_of_five_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("cells", 20, "--out", tmp_path / "cells") == 0
+    listing, out = tmp_path / "cells" / "train_list.txt", tmp_path / "stats"
+    assert call("stats", listing, "--out", out) == 1
+    assert "expected 3 channels, found 5 channels" in said(capsys)
+    assert not out.exists()
+    assert call("stats", listing, "--out", out, "--channels", 5, "--dtype", "uint16") == 0
+    first = json.loads((out / "stats.json").read_text())
+    paths = [tmp_path / "cells" / line.split()[0] for line in listing.read_text().splitlines()]
+    pixels = np.stack([tifffile.imread(path) for path in paths]) / 65535
+    assert first["mean"] == pytest.approx(pixels.mean((0, 1, 2)), rel=1e-9)
+    assert first["std"] == pytest.approx(pixels.std((0, 1, 2)), rel=1e-9)
+    root = f"DataLoader.Train.dataset.image_root={tmp_path}/cells"
+    lists = f"DataLoader.Train.dataset.cls_label_path={listing}"
+    config = Path(__file__).parents[1] / "configs" / "cells.yaml"
+    assert call("stats", "-c", config, "-o", root, lists, "--out", out) == 0
+    second = json.loads((out / "stats.json").read_text())
+    assert second == {**first, "source": f"{tmp_path}/cells"}
+
+
+def test_what_to_describe(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "stats"
+    for arguments in ((), (images, "-c", "configs/cells.yaml")):
+        assert call("stats", *arguments, "--out", out) == 1
+        assert said(capsys) == "expected either a folder or list, or -c CONFIG"
+    assert call("stats", images, "--out", out) == 1
+    assert "dog/5.jpeg" in said(capsys)
+    assert not out.exists()
