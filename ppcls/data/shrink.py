@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 
 import cv2
@@ -82,9 +83,11 @@ def _by_pillow(encoded: bytes, name: str, most: int, quality: int) -> bytes:
         small = ImageOps.exif_transpose(small)
         profile = image.info.get("icc_profile")
     small.info.clear()  # such as a colour that stood for transparency
-    file = io.BytesIO()
-    small.save(file, "JPEG" if name == "MPO" else name, quality=quality, icc_profile=profile)
-    return file.getvalue()
+    # A file of the system's, in memory: into one of Python's, Pillow would encode under Python's lock.
+    with os.fdopen(os.memfd_create("image"), "w+b") as file:
+        small.save(file, "JPEG" if name == "MPO" else name, quality=quality, icc_profile=profile)
+        file.seek(0)
+        return file.read()
 
 
 def _averageable(image: Image.Image) -> Image.Image:
