@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import paddle
+from numpy.typing import NDArray
 
 from ppcls.data.index import Index
 from ppcls.data.order import Order
@@ -25,6 +27,7 @@ class Batch:
         weight: Factor of this batch's mean loss in its optimizer update: the update's gradient,
             averaged over ranks, is then the mean over all real samples of the update.
         update: Whether the optimizer update comes after this batch (gradient accumulation).
+        positions: [B] int64, on the host: which samples of the index the rows are; None where nobody knows.
     """
 
     image: paddle.Tensor
@@ -32,6 +35,7 @@ class Batch:
     valid: int
     weight: float
     update: bool
+    positions: NDArray[np.int64] | None = None
 
 
 class Loader(Protocol):

@@ -151,7 +151,7 @@ class DaliLoader:
             image, label = self._take(cursor)
             step = self._plan.at(cursor)
             self._cursor = cursor.next(len(self.order))
-            yield Batch(image, label, step.valid, step.weight, step.update)
+            yield Batch(image, label, step.valid, step.weight, step.update, step.indices)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position behind the last batch that was yielded."""

@@ -152,7 +152,7 @@ class PaddleLoader:
                 image, label = self._mended(image, label)
                 step = self._plan.at(self._cursor)
                 self._cursor = self._cursor.next(len(self.order))
-                yield Batch(image, label, step.valid, step.weight, step.update)
+                yield Batch(image, label, step.valid, step.weight, step.update, step.indices)
         finally:
             batches._try_shutdown_all()  # else the workers of an iteration that is broken off live on
 

@@ -13,11 +13,13 @@ from paddle import nn
 from ppcls.config.schema import Config
 from ppcls.data.batch import Batch, Loader
 from ppcls.data.build import build_loader
+from ppcls.engine.outcomes import Collector
 from ppcls.engine.precision import FP32
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, build_metrics
 from ppcls.progress import Progress
+from ppcls.report.record import Outcomes
 from ppcls.runtime import Runtime
 
 
@@ -30,12 +32,14 @@ class Result:
         metrics: Name to share, 0..1.
         images: Evaluated over all ranks, each once.
         seconds: Time taken.
+        outcomes: Sample by sample, where that was asked for.
     """
 
     loss: float
     metrics: dict[str, float]
     images: int
     seconds: float
+    outcomes: Outcomes | None = None
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
@@ -47,10 +51,12 @@ def evaluate(
     precision: FP32,
     world: int,
     progress: Progress | None = None,
+    collector: Collector | None = None,
 ) -> Result:
     """Evaluates ``model`` on all that ``loader`` gives, once.
 
-    Sums stay on the device; the host reads them once, after one reduction over the ranks.
+    Sums stay on the device; the host reads them once, after one reduction over the ranks. So do what
+    ``collector`` collects.
 
     Args:
         model: The bare model; left in training mode if it was.
@@ -60,6 +66,7 @@ def evaluate(
         precision: Of the forward pass.
         world: Number of ranks.
         progress: Is told of each batch.
+        collector: Collects what became of each sample, where that is wanted; on all ranks or none.
     """
     progress = progress or Progress()
     progress.tell("evaluation: waiting for batch 1", patient=not progress.evaluated)
@@ -77,6 +84,8 @@ def evaluate(
         images = paddle.full([1], batch.valid, dtype="float64")
         counts = metrics.counts(logits, label).astype("float64")
         sums = sums + paddle.concat([loss.reshape([1]), images, counts])
+        if collector is not None:
+            collector.add(logits, batch)
         progress.evaluated = True
         progress.tell(f"evaluation: waiting for batch {number + 1}")
     progress.tell("evaluation: waiting for all processes", patient=True)
@@ -90,12 +99,17 @@ def evaluate(
         metrics={name: count / images for name, count in zip(metrics.names, counts, strict=True)},
         images=round(images),
         seconds=time.perf_counter() - began,
+        outcomes=collector.outcomes(world) if collector is not None else None,
     )
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models on one split, as often as wanted; the arguments are those of `evaluate`."""
+    """Evaluates models on one split, as often as wanted; the arguments are those of `evaluate`.
+
+    Attributes:
+        classes: Of what is collected sample by sample; None to collect nothing.
+    """
 
     loader: Loader
     criterion: Criterion
@@ -103,6 +117,7 @@ class Evaluator:
     precision: FP32
     world: int
     progress: Progress
+    classes: int | None = None
 
     def __call__(self, model: nn.Layer, between: Callable[[], None] | None = None) -> Result:
         """Evaluates a bare model.
@@ -112,8 +127,16 @@ class Evaluator:
             between: Called after each batch, as often on every rank; may raise to end the evaluation.
         """
         loader = self.loader if between is None else _pausing(self.loader, between)
+        collector = Collector(self.classes) if self.classes is not None else None
         result: Result = evaluate(
-            model, loader, self.criterion, self.metrics, self.precision, self.world, self.progress
+            model,
+            loader,
+            self.criterion,
+            self.metrics,
+            self.precision,
+            self.world,
+            self.progress,
+            collector,
         )
         return result
 
@@ -128,8 +151,16 @@ def _pausing(loader: Loader, between: Callable[[], None]) -> Iterator[Batch]:
         between()
 
 
-def build_evaluator(config: Config, runtime: Runtime, precision: FP32) -> Evaluator:
+def build_evaluator(
+    config: Config, runtime: Runtime, precision: FP32, sample_by_sample: bool = False
+) -> Evaluator:
     """Returns what evaluates a bare model on ``DataLoader.Eval``, as often as wanted.
+
+    Args:
+        config: The whole config.
+        runtime: Rank and device.
+        precision: Of the forward pass.
+        sample_by_sample: Whether to collect what became of each sample.
 
     Raises:
         UserError: The config has no ``DataLoader.Eval``, or its data can't be used.
@@ -146,4 +177,5 @@ def build_evaluator(config: Config, runtime: Runtime, precision: FP32) -> Evalua
         precision=precision,
         world=runtime.world,
         progress=runtime.progress,
+        classes=config.Arch.class_num if sample_by_sample else None,
     )

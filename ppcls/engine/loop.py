@@ -164,6 +164,7 @@ def _evaluate(
             images=result.images,
             seconds=result.seconds,
             best=best,
+            outcomes=result.outcomes,
         )
     )
     return score if finite else None, best

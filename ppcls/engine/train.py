@@ -13,7 +13,7 @@ from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
-from ppcls.data.class_names import LABEL_LIST, folder_classes, write_class_names
+from ppcls.data.class_names import LABEL_LIST, folder_classes, read_class_names, write_class_names
 from ppcls.data.index import Index
 from ppcls.data.quarantine import BAD_IMAGES
 from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, together
@@ -24,6 +24,7 @@ from ppcls.engine.lock import OutputLock
 from ppcls.engine.loop import fit
 from ppcls.engine.peak import memory_explained
 from ppcls.engine.phases import UNTIMED, Phases, Window
+from ppcls.engine.pictures import RunPictures
 from ppcls.engine.profile import build_profile
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state, rate_scale
@@ -79,7 +80,9 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
         state = build_state(config, runtime, lambda model: notes.extend(_start(config, model, folder)))
         notes += _describe(config, state)
         evaluator = (
-            build_evaluator(config, runtime, state.precision) if config.Global.eval_during_train else None
+            build_evaluator(config, runtime, state.precision, sample_by_sample=True)
+            if config.Global.eval_during_train
+            else None
         )
         if folder is not None:
             notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
@@ -136,7 +139,11 @@ def _train(
         phases = build_profile(
             profiled, state, config.Global.epochs, output_dir, lambda line: reporter.message(line)
         )
+    step = run.step
     if runtime.is_main:
+        names = _class_names(config, run.classes)
+        pictures = RunPictures(config, _indexes(state, run.evaluator).get("DataLoader.Eval"), names)
+        step = pictures.watch(run.step)
         write_text(output_dir / "config.yaml", dump_config(config))
         if run.classes:
             write_class_names(output_dir / LABEL_LIST, run.classes)
@@ -145,7 +152,7 @@ def _train(
             config.Global.use_visualdl,
             None if run.resumed is None else state.update,
             forgiving=config.Global.checkpoint_fallback_dir is not None,
-            about=_about(config, runtime, output_dir),
+            about=_about(config, run, output_dir, pictures, names),
         )
         if run.measure is not None:
             reporter = Reporters([reporter, MemoryUse(run.measure, run.evaluator is not None, reporter)])
@@ -153,7 +160,7 @@ def _train(
         for line in [*run.notes, *tell_unshared(runtime, output_dir), *([note] if note else [])]:
             reporter.message(line)
         told = Told(phases, runtime.progress, runtime.world)
-        fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, run.step)
+        fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, step)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
     except Stopped as caught:
         stopped = caught
@@ -168,14 +175,29 @@ def _train(
     return state
 
 
-def _about(config: Config, runtime: Runtime, output_dir: Path) -> About:
+def _about(
+    config: Config, run: Prepared, output_dir: Path, pictures: RunPictures, names: tuple[str, ...]
+) -> About:
     return About(
         name=f"{config.Arch.name}, {output_dir}",
         config=dump_config(config),
         versions=versions(),
-        hardware=hardware(runtime),
+        hardware=hardware(run.state.runtime),
         bad_images=output_dir / BAD_IMAGES,
+        classes=names,
+        pictures=pictures,
     )
+
+
+def _class_names(config: Config, folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the classes' names, of folders or of inference's list where there is one; else none."""
+    named = config.Infer.PostProcess.class_id_map_file if config.Infer is not None else None
+    if folders or named is None or not Path(named).is_file():
+        return folders
+    try:
+        return read_class_names(Path(named), config.Arch.class_num)
+    except UserError:  # inference says so; training does without
+        return ()
 
 
 def _describe(config: Config, state: TrainState) -> list[str]:

@@ -96,10 +96,11 @@ def build_reporters(
         UserError: The run to go on with has records that cannot be read.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
-    records, events = output_dir / "metrics.jsonl", output_dir / "events.jsonl"
+    records, events, page = (output_dir / name for name in ("metrics.jsonl", "events.jsonl", "report.html"))
     if resumed_from is None:
         records.unlink(missing_ok=True)
         events.unlink(missing_ok=True)
+        page.unlink(missing_ok=True)
     else:
         truncate_after(records, resumed_from)
     reporters: list[Reporter] = [
@@ -110,7 +111,7 @@ def build_reporters(
         Curves(records, output_dir / "curves.png"),  # after the records that it draws
     ]
     earlier = read_records(records)
-    report = HtmlReport(output_dir / "report.html", events, about or About(output_dir.name), earlier)
+    report = HtmlReport(page, events, about or About(output_dir.name), earlier)
     reporters.append(Reporters([report], forgiving=True))
     if use_visualdl:
         reporters.append(VisualDL(output_dir / "visualdl", earlier))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from numpy.typing import NDArray
 
 from ppcls.files import write_text
+from ppcls.report.confusion import cells, class_name, confused_pairs, describe_mistake
 from ppcls.report.events import read_events
-from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.record import EvalRecord, Outcomes, StepRecord
 from ppcls.report.series import charts
 from ppcls.report.text import clock
+from ppcls.report.thumbnail import NoPictures, Picture, Pictures, data_uri
 
 _EVENTS = 1000
 _BAD_IMAGES = 200
@@ -34,6 +38,8 @@ class About:
         versions: Package to version.
         hardware: What to what.
         bad_images: File that lists them, where the run goes on without; it need not exist.
+        classes: Names by label; may be empty.
+        pictures: Training images and the evaluation's samples.
     """
 
     name: str = "run"
@@ -41,6 +47,17 @@ class About:
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, str] = field(default_factory=dict)
     bad_images: Path | None = None
+    classes: Sequence[str] = ()
+    pictures: Pictures = field(default_factory=NoPictures)
+
+
+@dataclass
+class _Evaluated:
+    """The latest evaluation, sample by sample; ``worst`` are its mistakes as pictures, once they are read."""
+
+    epoch: int
+    outcomes: Outcomes
+    worst: list[dict[str, str]] | None = None
 
 
 @cache
@@ -75,27 +92,34 @@ class HtmlReport:
     ) -> None:
         self._path, self._events, self._about = path, events, about
         self._records = list(earlier)
+        self._evaluated: _Evaluated | None = None
         self._began, self._written, self._spent = time.monotonic(), float("-inf"), 0.0
-        self._closed = False
+        self._closed = self._news = False
 
     def message(self, text: str) -> None:
         """Does nothing: the file of events has it."""
 
     def train(self, record: StepRecord) -> None:
         """Writes at the end of an epoch, and where the file is a minute old."""
+        self._news = True
         self._records.append(record)
         if record.step == record.steps_per_epoch or time.monotonic() >= self._written + _EVERY:
             self._write_in_time()
 
     def evaluation(self, record: EvalRecord) -> None:
         """Writes."""
-        self._records.append(record)
+        self._news = True
+        if record.outcomes is not None:
+            self._evaluated = _Evaluated(record.epoch, record.outcomes)
+        self._records.append(replace(record, outcomes=None))
         self._write_in_time()
 
     def close(self) -> None:
-        """Writes how it ended."""
+        """Writes how it ended; a page to which nothing came stays as it was."""
         if not self._closed:
             self._closed = True
+            if not self._news and self._path.exists():
+                return
             self._write()
 
     def _write_in_time(self) -> None:
@@ -107,18 +131,40 @@ class HtmlReport:
                 self._written = time.monotonic()
                 self._spent += self._written - began
 
+    def _worst(self) -> list[dict[str, str]]:
+        """Returns the worst errors that can be read, each evaluation's read once: that may take seconds."""
+        evaluated, about = self._evaluated, self._about
+        if evaluated is None:
+            return []
+        if evaluated.worst is None:
+            evaluated.worst = []
+            for each in evaluated.outcomes.worst:
+                picture = about.pictures.evaluated(each.position)
+                if picture is not None:
+                    caption = describe_mistake(each, about.classes)
+                    evaluated.worst.append(_shown(replace(picture, caption=caption)))
+        return evaluated.worst
+
     def _write(self) -> None:
         write_text(self._path, self.render())
 
     def render(self) -> str:
         """Returns the page."""
-        about = self._about
+        about, evaluated = self._about, self._evaluated
+        confusion = evaluated.outcomes.confusion if evaluated is not None else None
         return _template().render(
             name=about.name,
             written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             ended=self._closed,
             summary=summary(self._records),
-            data={"charts": [asdict(each) for each in charts(self._records)]},
+            data={
+                "charts": [asdict(each) for each in charts(self._records)],
+                "confusion": None if confusion is None else _matrix(confusion, about.classes),
+            },
+            evaluated=evaluated,
+            worst=self._worst(),
+            pairs=[] if confusion is None else confused_pairs(confusion, about.classes),
+            augmented=[_shown(each) for each in about.pictures.augmented()],
             events=read_events(self._events, _EVENTS),
             bad_images=_last_lines(about.bad_images),
             versions=about.versions,
@@ -128,6 +174,15 @@ class HtmlReport:
             library=_asset("uPlot.iife.min.js"),
             script=_asset("report.js"),
         )
+
+
+def _matrix(confusion: NDArray[np.int64], classes: Sequence[str]) -> dict[str, Any]:
+    size = len(confusion)
+    return {"names": [class_name(classes, each) for each in range(size)], "cells": cells(confusion)}
+
+
+def _shown(picture: Picture) -> dict[str, str]:
+    return {"address": data_uri(picture.pixels), "caption": picture.caption, "title": picture.title}
 
 
 def summary(records: Iterable[StepRecord | EvalRecord]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,15 @@ def _unknown_as_nan(value: Any) -> Any:
     return math.nan if value is None else value
 
 
+def _recorded(kind: type[StepRecord] | type[EvalRecord]) -> list[str]:
+    return [each.name for each in fields(kind) if each.compare]
+
+
 def to_line(record: StepRecord | EvalRecord) -> str:
     """Returns the record as a line of JSON, ``"kind"`` first; what is not finite becomes ``null``."""
     kind = "train" if isinstance(record, StepRecord) else "eval"
-    return json.dumps({"kind": kind, **_finite(asdict(record))}, allow_nan=False) + "\n"
+    values = _finite({name: getattr(record, name) for name in _recorded(type(record))})
+    return json.dumps({"kind": kind, **values}, allow_nan=False) + "\n"
 
 
 def from_line(line: str) -> StepRecord | EvalRecord:
@@ -44,7 +49,7 @@ def from_line(line: str) -> StepRecord | EvalRecord:
     if not isinstance(tree, dict) or tree.get("kind") not in _KINDS:
         raise ValueError("expected an object whose 'kind' is 'train' or 'eval'")
     cls = _KINDS[tree.pop("kind")]
-    if set(tree) != {field.name for field in fields(cls)}:
+    if set(tree) != set(_recorded(cls)):
         raise ValueError(f"expected the fields of {cls.__name__}")
     return cls(**_unknown_as_nan(tree))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,42 @@ class StepRecord:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """A sample that an evaluation got wrong.
+
+    Attributes:
+        position: In the evaluated dataset.
+        label: Its class.
+        predicted: The class that it was taken for.
+        loss: Cross-entropy, in nats; may be infinite or NaN.
+        confidence: Probability of ``predicted``, 0..1.
+    """
+
+    position: int
+    label: int
+    predicted: int
+    loss: float
+    confidence: float
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What one evaluation did sample by sample, over all ranks.
+
+    Attributes:
+        confusion: [classes, classes] int64, how often each label (row) was taken for each class (column);
+            None where there are too many classes.
+        confidences: [2, bins] int64, how many predictions were wrong (0) and right (1) by the probability of
+            the predicted class, in bins of equal width from 0 to 1.
+        worst: The mistakes of the highest loss, the worst first.
+    """
+
+    confusion: NDArray[np.int64] | None
+    confidences: NDArray[np.int64]
+    worst: tuple[Mistake, ...]
+
+
+@dataclass(frozen=True)
 class EvalRecord:
     """One evaluation.
 
@@ -49,6 +88,7 @@ class EvalRecord:
         images: Images evaluated, over all ranks.
         seconds: Time taken.
         best: Whether it is the best evaluation of the run so far.
+        outcomes: Sample by sample, where that was asked for; not kept in files.
     """
 
     epoch: int
@@ -58,6 +98,7 @@ class EvalRecord:
     images: int
     seconds: float
     best: bool
+    outcomes: Outcomes | None = field(default=None, compare=False, repr=False)
 
 
 class Reporter(Protocol):

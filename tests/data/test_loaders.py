@@ -779,3 +779,13 @@ def test_a_mended_image_is_read_by_the_same_loader(kind: str, many: Path) -> Non
     assert_equal(
         found, take(MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=2), TRAIN))
     )
+
+
+@pytest.mark.parametrize("kind", ON_CPU)
+def test_batches_name_their_samples(make: Callable[..., Loader]) -> None:
+    loader = make()
+    for step, batch in enumerate(loader):
+        assert batch.positions is not None
+        np.testing.assert_array_equal(batch.positions, loader.order.at(Cursor(0, step)).indices)
+        labels = np.asarray(batch.label.numpy())
+        np.testing.assert_array_equal(labels, loader.index.labels[batch.positions])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -73,6 +74,11 @@ def test_two_ranks_train_and_evaluate_as_one(
         assert b.loss == pytest.approx(a.loss, rel=1e-5)
         if isinstance(a, EvalRecord):
             assert a.images == b.images == 11
+    found = [(tmp_path / name / "report.html").read_text() for name in ("one", "two")]
+    for part in (r'"confusion": \{.*?\}', r'<figure title="[^"]+"'):
+        first, second = (re.findall(part, page) for page in found)
+        assert first == second, "the confusion and the worst errors are those of all ranks"
+        assert first
 
 
 def test_two_ranks_with_recorded_steps_train_as_one(make_yaml: Callable[..., Path], tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ppcls.report.html
 from ppcls.report.build import build_reporters
 from ppcls.report.html import About, HtmlReport, summary
-from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.record import EvalRecord, Mistake, Outcomes, StepRecord
+from ppcls.report.thumbnail import Picture
 
 from .browser import needs_chromium, opened
 from .test_reporters import tell
@@ -118,6 +120,78 @@ def test_the_summary_is_of_the_latest_and_the_best(run: Run, step: StepRecord) -
     assert (shown["Eval top1"], shown["Best top1"]) == ("0.5000", "0.9861 (epoch 2)")
     assert summary([]) == {}
     assert summary([replace(step, loss=math.nan)])["Train loss"] == "nan"
+
+
+class TwoPictures:
+    """A grey training image; samples of the evaluation but for the third."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def augmented(self) -> list[Picture]:
+        return [Picture(np.full((4, 4, 1), 99, np.uint8), "0.7 cat + 0.3 <u>")]
+
+    def evaluated(self, position: int) -> Picture | None:
+        self.read.append(position)
+        return Picture(np.full((4, 4, 3), 9, np.uint8), "", f"{position}.jpg") if position != 3 else None
+
+
+def outcomes(confusion: list[list[int]] | None) -> Outcomes:
+    return Outcomes(
+        None if confusion is None else np.array(confusion),
+        np.zeros((2, 100), np.int64),
+        (Mistake(5, 0, 1, 4.5, 0.9), Mistake(3, 1, 0, 2.0, 0.8)),
+    )
+
+
+def test_mistakes_are_read_once_an_evaluation_and_only_to_be_written(tmp_path: Path, run: Run) -> None:
+    pictures = TwoPictures()
+    about = replace(ABOUT, classes=("cat", "<u>"), pictures=pictures)
+    page = HtmlReport(tmp_path / "report.html", tmp_path / "none", about)
+    step, _, evaluation = run(1)
+    assert isinstance(evaluation, EvalRecord)
+    tell(page, [step, replace(evaluation, outcomes=outcomes([[3, 2], [1, 0]]))])
+    page.render()
+    assert pictures.read == [5, 3]
+    shown = text(tmp_path)
+    assert "Confusion, epoch 1" in shown
+    assert "cat, taken for &lt;u&gt; (90%), loss 4.5" in shown
+    assert shown.count("<figure") == 2, "one can't be read, one is augmented"
+    assert "<u>" not in shown
+    tell(page, [replace(evaluation, outcomes=outcomes(None))])
+    assert "too many classes" in text(tmp_path)
+    assert pictures.read == [5, 3, 5, 3]
+
+
+def test_a_finished_run_that_is_started_again_keeps_its_page(tmp_path: Path, run: Run) -> None:
+    page = report(tmp_path)
+    tell(page, run(1))
+    page.close()
+    before = text(tmp_path)
+    again = report(tmp_path)
+    again.message("nothing left to do")
+    again.close()
+    assert text(tmp_path) == before
+
+
+@needs_chromium
+def test_confusion_and_pictures_in_a_browser(tmp_path: Path, run: Run) -> None:
+    about = replace(ABOUT, classes=("cat", "<u>"), pictures=TwoPictures())
+    page = HtmlReport(tmp_path / "report.html", tmp_path / "none", about)
+    evaluation = run(1)[-1]
+    assert isinstance(evaluation, EvalRecord)
+    tell(page, [*run(1)[:-1], replace(evaluation, outcomes=outcomes([[3, 2], [1, 0]]))])
+    page.close()
+    with opened(tmp_path / "report.html") as shown:
+        matrix = shown.page.locator("#matrix")
+        matrix.hover(position={"x": 48, "y": 16})
+        assert shown.page.locator("#cell").inner_text() == "cat, taken for <u>: 2 of 5"
+        matrix.hover(position={"x": 48, "y": 48})
+        assert shown.page.locator("#cell").inner_text() == "<u>, taken for <u>: 0 of 1"
+        assert shown.page.locator("#pairs tr").nth(1).inner_text() == "cat\t<u>\t2\t40.0%"
+        for gallery in ("#worst", "#augmented"):
+            picture = shown.page.locator(f"{gallery} img")
+            assert picture.evaluate("each => each.complete && each.naturalWidth") == 4
 
 
 @needs_chromium

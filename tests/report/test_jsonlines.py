@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.errors import UserError
 from ppcls.report.jsonlines import JsonLines, from_line, read_records, to_line, truncate_after
-from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.record import EvalRecord, Outcomes, StepRecord
 
 from .conftest import EVALUATION, STEP
 
@@ -46,6 +47,12 @@ def test_a_line_is_strict_json_and_gives_the_record_back(loss: float, value: flo
 
 def finite(value: float) -> float:
     return value if math.isfinite(value) else math.nan
+
+
+def test_what_became_of_each_sample_is_not_kept() -> None:
+    outcomes = Outcomes(np.eye(3, dtype=np.int64), np.zeros((2, 100), np.int64), ())
+    assert to_line(replace(EVALUATION, outcomes=outcomes)) == to_line(EVALUATION)
+    assert from_line(to_line(EVALUATION)) == EVALUATION
 
 
 def test_records_come_back_in_order_and_are_there_at_once(tmp_path: Path, run: Run) -> None:

@@ -62,3 +62,29 @@ for (const chart of data.charts) {
   });
   new ResizeObserver(() => plot.setSize({width: Math.max(200, place.clientWidth), height})).observe(place);
 }
+
+// A class's row is shaded by shares of the class, so rare classes are as visible as frequent ones.
+function drawMatrix(canvas, {names, cells}) {
+  const size = names.length, side = Math.max(1, Math.min(32, Math.floor(480 / size)));
+  const totals = new Array(size).fill(0), counts = new Map();
+  for (const [label, predicted, count] of cells) {
+    totals[label] += count;
+    counts.set(label * size + predicted, count);
+  }
+  canvas.width = canvas.height = size * side;
+  const context = canvas.getContext("2d");
+  for (const [label, predicted, count] of cells) {
+    const share = 0.1 + 0.9 * Math.sqrt(count / totals[label]);
+    context.fillStyle = label === predicted ? `rgba(33, 102, 172, ${share})` : `rgba(214, 96, 77, ${share})`;
+    context.fillRect(predicted * side, label * side, side, side);
+  }
+  canvas.addEventListener("mousemove", event => {
+    const place = offset => Math.min(size - 1, Math.max(0, Math.floor(offset * size / canvas.clientWidth)));
+    const label = place(event.offsetY), predicted = place(event.offsetX);
+    const count = counts.get(label * size + predicted) ?? 0;
+    document.getElementById("cell").textContent =
+      `${names[label]}, taken for ${names[predicted]}: ${count} of ${totals[label]}`;
+  });
+}
+
+if (data.confusion) drawMatrix(document.getElementById("matrix"), data.confusion);
