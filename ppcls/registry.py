@@ -79,7 +79,20 @@ def _in(module: str, *names: str) -> dict[str, str]:
 
 ARCHITECTURES = Registry(
     "architecture",
-    _in("ppcls.arch.resnet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"),
+    {
+        **_in("ppcls.arch.resnet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"),
+        **_in("ppcls.arch.resnet", "ResNet18_vd", "ResNet34_vd", "ResNet50_vd", "ResNet101_vd"),
+        **_in("ppcls.arch.resnet", "ResNet152_vd", "ResNet200_vd"),
+        **_in("ppcls.arch.resnet_vc", "ResNet50_vc"),
+        **_in("ppcls.arch.resnext", "ResNeXt50_32x4d", "ResNeXt50_64x4d", "ResNeXt101_32x4d"),
+        **_in("ppcls.arch.resnext", "ResNeXt101_64x4d", "ResNeXt152_32x4d", "ResNeXt152_64x4d"),
+        **_in("ppcls.arch.resnext", "ResNeXt50_vd_32x4d", "ResNeXt50_vd_64x4d", "ResNeXt101_vd_32x4d"),
+        **_in("ppcls.arch.resnext", "ResNeXt101_vd_64x4d", "ResNeXt152_vd_32x4d", "ResNeXt152_vd_64x4d"),
+        **_in("ppcls.arch.se_resnet", "SE_ResNet18", "SE_ResNet34", "SE_ResNet50"),
+        **_in("ppcls.arch.se_resnet", "SE_ResNet18_vd", "SE_ResNet34_vd", "SE_ResNet50_vd"),
+        **_in("ppcls.arch.se_resnext", "SE_ResNeXt50_32x4d", "SE_ResNeXt101_32x4d"),
+        **_in("ppcls.arch.se_resnext", "SE_ResNeXt50_vd_32x4d", "SENet154_vd"),
+    },
 )
 DATASETS = Registry(
     "dataset",

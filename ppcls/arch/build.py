@@ -8,6 +8,8 @@ from paddle import nn
 
 from ppcls.registry import ARCHITECTURES
 
+_SIDES: dict[str, int] = {}  # of images, where the published model takes others than 224 x 224
+
 
 def build_model(
     name: str,
@@ -32,3 +34,9 @@ def build_model(
     return ARCHITECTURES[name](
         class_num=class_num, data_format=data_format, input_image_channel=input_image_channel
     )
+
+
+def input_shape(name: str) -> tuple[int, int, int]:
+    """Returns [C, H, W] of the images that the architecture ``name`` was published with."""
+    side = _SIDES.get(name, 224)
+    return 3, side, side

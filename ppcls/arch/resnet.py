@@ -2,116 +2,38 @@
 
 Two things differ from the paper: the stride of a bottleneck sits on its 3x3 convolution ("v1.5", or
 "vb"), and the first block of every stage projects its shortcut, also where the shapes already agree.
+The "vd" networks (He et al. 2018, https://arxiv.org/abs/1812.01187) begin with three 3x3 convolutions, and
+their shortcuts average before they project.
+
+Parameters, in millions: ResNet18 11.7, ResNet34 21.8, ResNet50 25.6, ResNet101 44.5, ResNet152 60.2;
+ResNet18_vd 11.7, ResNet34_vd 21.8, ResNet50_vd 25.6, ResNet101_vd 44.6, ResNet152_vd 60.2, ResNet200_vd 74.7.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
-import paddle
 from paddle import Tensor, nn
 
-from ppcls.arch.norm_act import norm_relu
-
-DataFormat = Literal["NCHW", "NHWC"]
-
-_STAGE_WIDTHS = (64, 128, 256, 512)
-
-
-class ConvBN(nn.Layer):  # type: ignore[misc]
-    """A convolution without bias that keeps the size but for ``stride``, then batch norm."""
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel: int, data_format: DataFormat, stride: int = 1
-    ) -> None:
-        super().__init__()
-        self.conv = nn.Conv2D(
-            in_channels,
-            out_channels,
-            kernel,
-            stride,
-            padding=kernel // 2,
-            bias_attr=False,
-            data_format=data_format,
-        )
-        self.bn = nn.BatchNorm2D(out_channels, data_format=data_format)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        return self.bn(self.conv(x))
-
-    def relu(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        """Returns what `forward` does, plus ``shortcut`` where there is one, rectified."""
-        return norm_relu(self.bn, self.conv(x), shortcut)
-
-
-class Block(nn.Layer):  # type: ignore[misc]
-    """A residual block: ``relu(residual(x) + shortcut(x))``.
-
-    Args:
-        in_channels: Channels of the input.
-        width: Channels of the inner convolutions; the output has ``width * expansion``.
-        stride: Of the block.
-        project: Whether the shortcut is a 1x1 convolution rather than the identity.
-        data_format: Layout of input and output.
-    """
-
-    expansion: int
-
-    def __init__(
-        self, in_channels: int, width: int, stride: int, project: bool, data_format: DataFormat
-    ) -> None:
-        super().__init__()
-        out_channels = width * self.expansion
-        self.short = ConvBN(in_channels, out_channels, 1, data_format, stride) if project else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        raise NotImplementedError
-
-
-class BasicBlock(Block):
-    """Two 3x3 convolutions (figure 5, left)."""
-
-    expansion = 1
-
-    def __init__(
-        self, in_channels: int, width: int, stride: int, project: bool, data_format: DataFormat
-    ) -> None:
-        super().__init__(in_channels, width, stride, project, data_format)
-        self.conv0 = ConvBN(in_channels, width, 3, data_format, stride)
-        self.conv1 = ConvBN(width, width, 3, data_format)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `Block.forward`."""
-        return self.conv1.relu(self.conv0.relu(x), self.short(x))
-
-
-class BottleneckBlock(Block):
-    """1x1, 3x3 and 1x1 convolutions (figure 5, right)."""
-
-    expansion = 4
-
-    def __init__(
-        self, in_channels: int, width: int, stride: int, project: bool, data_format: DataFormat
-    ) -> None:
-        super().__init__(in_channels, width, stride, project, data_format)
-        self.conv0 = ConvBN(in_channels, width, 1, data_format)
-        self.conv1 = ConvBN(width, width, 3, data_format, stride)
-        self.conv2 = ConvBN(width, width * self.expansion, 1, data_format)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `Block.forward`."""
-        return self.conv2.relu(self.conv1.relu(self.conv0.relu(x)), self.short(x))
+from ppcls.arch.conv_norm import DataFormat, uniform_linear
+from ppcls.arch.residual import (
+    RESNET_WIDTHS,
+    BasicBlock,
+    Block,
+    BottleneckBlock,
+    Style,
+    make_blocks,
+    make_stem,
+)
 
 
 class ResNet(nn.Layer):  # type: ignore[misc]
     """A residual network.
 
     Args:
-        block: The kind of block.
+        kind: The kind of block.
         depths: Blocks in each of the four stages.
+        vd: Whether it is one of the "vd" networks.
         class_num: Number of classes.
         data_format: Layout of the input; parameters have the same shapes in both.
         input_image_channel: Channels of the input.
@@ -119,33 +41,28 @@ class ResNet(nn.Layer):  # type: ignore[misc]
 
     def __init__(
         self,
-        block: type[Block],
+        kind: type[Block],
         depths: tuple[int, int, int, int],
+        vd: bool = False,
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        channels = _STAGE_WIDTHS[0]
-        self.stem = nn.Sequential(ConvBN(input_image_channel, channels, 7, data_format, stride=2))
+        style = Style(pooled_shortcut=vd)
+        stem = (32, 32, 64) if vd else (64,)
+        self.stem = nn.Sequential(*make_stem(style.conv, input_image_channel, stem, data_format))
         self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
-        blocks = []
-        for stage, (width, depth) in enumerate(zip(_STAGE_WIDTHS, depths, strict=True)):
-            for i in range(depth):
-                stride = 2 if stage > 0 and i == 0 else 1
-                blocks.append(block(channels, width, stride, project=i == 0, data_format=data_format))
-                channels = width * block.expansion
-        self.blocks = nn.Sequential(*blocks)
+        made = make_blocks(kind, depths, RESNET_WIDTHS, stem[-1], style, data_format)
+        self.blocks = nn.Sequential(*(block for _, _, block in made))
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self.flatten = nn.Flatten()
-        bound = channels**-0.5
-        uniform = nn.initializer.Uniform(-bound, bound)
-        self.fc = nn.Linear(channels, class_num, weight_attr=paddle.ParamAttr(initializer=uniform))
+        self.fc = uniform_linear(kind.out_channels(RESNET_WIDTHS[-1], style), class_num)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
-        x = self.max_pool(self.stem[0].relu(x))
-        return self.fc(self.flatten(self.avg_pool(self.blocks(x))))
+        x = self.blocks(self.max_pool(self.stem(x)))
+        return self.fc(self.flatten(self.avg_pool(x)))
 
 
 ResNet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
@@ -153,3 +70,10 @@ ResNet34 = partial(ResNet, BasicBlock, (3, 4, 6, 3))
 ResNet50 = partial(ResNet, BottleneckBlock, (3, 4, 6, 3))
 ResNet101 = partial(ResNet, BottleneckBlock, (3, 4, 23, 3))
 ResNet152 = partial(ResNet, BottleneckBlock, (3, 8, 36, 3))
+
+ResNet18_vd = partial(ResNet, BasicBlock, (2, 2, 2, 2), True)
+ResNet34_vd = partial(ResNet, BasicBlock, (3, 4, 6, 3), True)
+ResNet50_vd = partial(ResNet, BottleneckBlock, (3, 4, 6, 3), True)
+ResNet101_vd = partial(ResNet, BottleneckBlock, (3, 4, 23, 3), True)
+ResNet152_vd = partial(ResNet, BottleneckBlock, (3, 8, 36, 3), True)
+ResNet200_vd = partial(ResNet, BottleneckBlock, (3, 12, 48, 3), True)

@@ -1,11 +1,16 @@
-"""Builds PaddleClas's ResNets and writes down what ours are compared with; runs in a process of its own.
+"""Builds PaddleClas's models and writes down what ours are compared with; runs in a process of its own.
+
+    python paddleclas_reference.py FILE.npz NAME ...     what these models compute
+    python paddleclas_reference.py FILE.json             what all of ours that PaddleClas has consist of
 
 PaddleClas's package runs its whole command line when it is imported. So its parent packages are put in place
-empty, and only the file with the models, and what that needs, is run.
+empty, and only the files with the models, and what these need, are run.
 """
 
+import hashlib
 import importlib
 import importlib.util
+import json
 import logging
 import sys
 import types
@@ -14,42 +19,72 @@ from pathlib import Path
 
 import numpy as np
 import paddle
+from paddle import nn
+from paddle.utils import unique_name
 
-MODELS = ("ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152")
-COMPARED = ("ResNet18", "ResNet50")
 CLASSES = 10
+BATCH = 4
+SIDES = (64, 64)
+ODD_SIDES = (67, 45)
+ONLY_SIDES = {}  # of networks that take images of one size
 
 
-def image():
-    return paddle.to_tensor(np.random.default_rng(0).standard_normal((4, 3, 64, 64), dtype=np.float32))
+def images(sides, channels=3):
+    shape = (BATCH, channels, *sides)
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 def fill(model):
     """Gives each parameter and buffer values that depend on nothing but its name and shape."""
     for name, tensor in model.state_dict().items():
+        if "float" not in str(tensor.dtype):
+            continue
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         if len(tensor.shape) > 1:
             fan_in = np.prod(tensor.shape[1:]) if len(tensor.shape) == 4 else tensor.shape[0]
-            value = rng.standard_normal(tensor.shape) / np.sqrt(fan_in)
+            value = rng.standard_normal(tensor.shape, dtype=np.float32) / np.sqrt(fan_in)
         else:
             value = rng.uniform(0.5, 1.0, tensor.shape)
         tensor.set_value(value.astype(np.float32))
 
 
-def run(model):
-    """Returns the logits [4, CLASSES] in evaluation and in training."""
+def still(model):
+    """Has nothing dropped at random: two implementations draw differently."""
+    for layer in model.sublayers():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+        for rate in ("drop_connect_rate", "drop_prob", "rate"):
+            if isinstance(getattr(layer, rate, None), float):
+                setattr(layer, rate, 0.0)
+
+
+def run(model, name):
+    """Returns the logits [BATCH, CLASSES] in evaluation, of images with odd sides, and in training."""
     fill(model)
+    still(model)
+    sides = ONLY_SIDES.get(name, SIDES)
+    found = {}
     with paddle.no_grad():
         model.eval()
-        evaluated = model(image()).numpy()
+        found["eval"] = model(paddle.to_tensor(images(sides))).numpy()
+        if name not in ONLY_SIDES:
+            found["odd"] = model(paddle.to_tensor(images(ODD_SIDES))).numpy()
         model.train()
-        return evaluated, model(image()).numpy()
+        found["train"] = model(paddle.to_tensor(images(sides))).numpy()
+    return found
 
 
-def import_resnet():
+def digest(model):
+    """Returns a number that stands for all names and shapes."""
+    lines = sorted(f"{name} {tuple(value.shape)}" for name, value in model.state_dict().items())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def lay_out():
+    """Puts the packages in place, and what their models import but do not need."""
     root = Path(importlib.util.find_spec("paddleclas").submodule_search_locations[0])
     parents = ("", ".ppcls", ".ppcls.utils", ".ppcls.arch", ".ppcls.arch.backbone")
-    for parent in (*parents, ".ppcls.arch.backbone.legendary_models"):
+    for parent in (*parents, ".ppcls.arch.backbone.legendary_models", ".ppcls.arch.backbone.model_zoo"):
         package = types.ModuleType(f"paddleclas{parent}")
         package.__path__ = [str(root.joinpath(*parent.split(".")))]
         sys.modules[package.__name__] = package
@@ -57,22 +92,53 @@ def import_resnet():
     download = types.ModuleType("paddleclas.ppcls.utils.save_load")
     download.load_dygraph_pretrain = None
     sys.modules[download.__name__] = download
-    return importlib.import_module("paddleclas.ppcls.arch.backbone.legendary_models.resnet")
 
 
-def main(path):
-    resnet = import_resnet()
+def builder(name):
+    """Returns PaddleClas's function that builds ``name``; None where it has none."""
+    backbone = "paddleclas.ppcls.arch.backbone"
+    for folder in ("legendary_models", "model_zoo"):
+        for path in sorted(Path(sys.modules[f"{backbone}.{folder}"].__path__[0]).glob("*.py")):
+            if f"def {name}(" in path.read_text(encoding="utf-8"):
+                return getattr(importlib.import_module(f"{backbone}.{folder}.{path.stem}"), name)
+    return None
+
+
+def write_values(path, names):
     written = {}
-    for name in MODELS:
-        model = getattr(resnet, name)(class_num=CLASSES)
+    for name in names:
+        with unique_name.guard():  # several give their parameters the same names
+            model = builder(name)(class_num=CLASSES)
         for key, tensor in model.state_dict().items():
             value = tensor.numpy()
-            written[f"{name}/shape/{key}"] = np.array(value.shape)
+            written[f"{name}/shape/{key}"] = np.array(value.shape, int)
             written[f"{name}/init/{key}"] = np.array([value.mean(), value.std(), np.abs(value).max()])
-        if name in COMPARED:
-            written[f"{name}/eval"], written[f"{name}/train"] = run(model)
+        for key, logits in run(model, name).items():
+            written[f"{name}/{key}"] = logits
     np.savez(path, **written)
 
 
+def write_table(path):
+    """Writes parameters, names and multiplications of all models; counted in PaddleClas's own."""
+    from ppcls.arch.build import input_shape
+    from ppcls.arch.cost import measure
+    from ppcls.registry import ARCHITECTURES
+
+    table = {}
+    for name in ARCHITECTURES:
+        build = builder(name)
+        if build is None:
+            continue
+        with paddle.LazyGuard(), unique_name.guard():
+            names = digest(build())
+        cost = measure(build, input_shape(name))
+        table[name] = {"parameters": cost.parameters, "flops": cost.flops, "names": names}
+    Path(path).write_text(json.dumps(table, indent=1) + "\n")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    lay_out()
+    if sys.argv[1].endswith(".json"):
+        write_table(sys.argv[1])
+    else:
+        write_values(sys.argv[1], sys.argv[2:])

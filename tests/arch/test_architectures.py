@@ -1,0 +1,150 @@
+"""Every architecture is PaddleClas's: the same names and shapes, and on the same weights the same logits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from paddleclas_reference import (
+    BATCH,
+    CLASSES,
+    ODD_SIDES,
+    ONLY_SIDES,
+    SIDES,
+    digest,
+    fill,
+    images,
+    run,
+    still,
+)
+
+from ppcls.arch.build import build_model, input_shape
+from ppcls.arch.cost import count_parameters, measure
+from ppcls.registry import ARCHITECTURES
+
+SCRIPT = sys.modules["paddleclas_reference"].__file__
+# Written by this script from PaddleClas's own models, counted by `ppcls.arch.cost`.
+TABLE = Path(__file__).with_name("paddleclas_models.json")
+PUBLISHED = json.loads(TABLE.read_text())
+OURS = [name for name in ARCHITECTURES if name not in PUBLISHED]
+# One or two a family: what they do not have, the others do not have either.
+COMPARED = [
+    "ResNet18",
+    "ResNet50",
+    "ResNet18_vd",
+    "ResNet50_vc",
+    "ResNeXt50_32x4d",
+    "SE_ResNet18_vd",
+    "SE_ResNeXt50_vd_32x4d",
+]
+NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    path = tmp_path_factory.mktemp("paddleclas") / "reference.npz"
+    subprocess.run([sys.executable, SCRIPT, str(path), *COMPARED], check=True)
+    with np.load(path) as file:
+        return dict(file)
+
+
+def of(reference, prefix):
+    return {key[len(prefix) :]: value for key, value in reference.items() if key.startswith(prefix)}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_names_shapes_and_initial_values_are_those_of_paddleclas(reference, name):
+    paddle.seed(1)
+    state = build_model(name, class_num=CLASSES).state_dict()
+    shapes = of(reference, f"{name}/shape/")
+    assert {key: tuple(tensor.shape) for key, tensor in state.items()} == {
+        key: tuple(shape) for key, shape in shapes.items()
+    }
+    for key, (mean, std, peak) in of(reference, f"{name}/init/").items():
+        value = state[key].numpy()
+        if std < 1e-6 * abs(mean) or std == 0:
+            assert np.allclose(value, mean), key
+        else:  # six standard errors of the mean; of the spread, with room for the small tensors
+            error = std / np.sqrt(value.size)
+            assert abs(value.mean() - mean) < 6 * np.sqrt(2) * error, key
+            assert abs(value.std() - std) < 6 * error, key
+            assert abs(np.abs(value).max() / peak - 1) < 0.6, key
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_logits_are_those_of_paddleclas(reference, name):
+    found = run(build_model(name, class_num=CLASSES), name)
+    assert set(found) == {"eval", "train"} | ({"odd"} if name not in ONLY_SIDES else set())
+    for key, ours in found.items():
+        theirs = reference[f"{name}/{key}"]
+        assert theirs.shape == (BATCH, CLASSES)
+        assert theirs.std() > 0
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max(), err_msg=key)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_names_and_counts_are_those_of_paddleclas(name):
+    with paddle.LazyGuard():  # draws no weights
+        model = build_model(name)
+    assert count_parameters(model) == PUBLISHED[name]["parameters"]
+    assert digest(model) == PUBLISHED[name]["names"]
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_multiplications_are_those_of_paddleclas(name):
+    cost = measure(partial(build_model, name), input_shape(name))
+    assert cost == (PUBLISHED[name]["parameters"], PUBLISHED[name]["flops"])
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("ResNet50", 4.1), ("ResNeXt50_32x4d", 4.2), ("SE_ResNeXt50_32x4d", 4.3)]
+)
+def test_multiplications_are_those_of_the_papers(name, billions):
+    assert abs(PUBLISHED[name]["flops"] / 1e9 - billions) < 0.1
+
+
+@pytest.mark.slow
+def test_the_table_is_what_paddleclas_has(tmp_path):
+    path = tmp_path / "table.json"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, SCRIPT, str(path)], check=True, env=environment)
+    assert json.loads(path.read_text()) == PUBLISHED
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_layouts_agree_and_every_parameter_learns(name):
+    results = {}
+    for data_format, axes in (("NCHW", NCHW), ("NHWC", NHWC)):
+        model = build_model(name, class_num=7, data_format=data_format, input_image_channel=4)
+        fill(model)
+        still(model)
+        model.train()
+        sides = ONLY_SIDES.get(name, SIDES)
+        logits = model(paddle.to_tensor(images(sides, 4).transpose(axes)))
+        (logits - logits.mean(0)).square().mean().backward()
+        found = {"logits": logits.numpy()}
+        for key, parameter in model.named_parameters():
+            if parameter.stop_gradient:
+                found[key] = parameter.numpy()
+                continue
+            found[f"gradient of {key}"] = gradient = parameter.grad.numpy()
+            assert np.isfinite(gradient).all(), key
+            assert gradient.any(), key
+        if name not in ONLY_SIDES:
+            model.eval()
+            odd = model(paddle.to_tensor(images(ODD_SIDES, 4).transpose(axes)))
+            found["odd logits"] = odd.numpy()
+        results[data_format] = found
+    assert results["NCHW"]["logits"].shape == (BATCH, 7)
+    for key, value in results["NCHW"].items():
+        # One pixel that ReLU lets through in one layout and not in the other shows in many gradients.
+        allowed = 5e-2 if key.startswith("gradient") else 1e-3
+        error = np.linalg.norm(results["NHWC"][key] - value)
+        assert error <= allowed * max(np.linalg.norm(value), 1e-3), key
