@@ -8,7 +8,15 @@ from paddle import nn
 
 from ppcls.registry import ARCHITECTURES
 
-_SIDES: dict[str, int] = {}  # of images, where the published model takes others than 224 x 224
+_SIDES = {  # of images, where the published model takes others than 224 x 224
+    "EfficientNetB1": 240,
+    "EfficientNetB2": 260,
+    "EfficientNetB3": 300,
+    "EfficientNetB4": 380,
+    "EfficientNetB5": 456,
+    "EfficientNetB6": 528,
+    "EfficientNetB7": 600,
+}
 
 
 def build_model(

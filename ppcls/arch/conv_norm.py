@@ -90,6 +90,15 @@ class UnderscoredConvNorm(ConvNorm):
     names = ("_conv", "_batch_norm")
 
 
+def round_channels(channels: float, divisor: int = 8) -> int:
+    """Returns the multiple of ``divisor`` nearest to ``channels`` that is no more than 10 % below it.
+
+    The rule of MobileNet's authors, by which its descendants are scaled too.
+    """
+    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * channels else rounded
+
+
 def batch_norm(
     channels: int,
     data_format: DataFormat,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
@@ -19,6 +21,8 @@ class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
         data_format: Layout of input and output.
     """
 
+    names: ClassVar[tuple[str, str]] = ("conv1", "conv2")  # of the parameters, in checkpoints
+
     def __init__(
         self,
         channels: int,
@@ -28,14 +32,22 @@ class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat = "NCHW",
     ) -> None:
         super().__init__()
+        reduce, expand = self.names
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        self.conv1 = nn.Conv2D(channels, squeezed, 1, data_format=data_format)
-        self.conv2 = nn.Conv2D(squeezed, channels, 1, data_format=data_format)
+        self.add_sublayer(reduce, self.convolution(channels, squeezed, data_format))
+        self.add_sublayer(expand, self.convolution(squeezed, channels, data_format))
         self._act, self._gate = act, gate
+
+    @staticmethod
+    def convolution(in_channels: int, out_channels: int, data_format: DataFormat) -> nn.Layer:
+        """Returns a 1x1 convolution with bias."""
+        return nn.Conv2D(in_channels, out_channels, 1, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to the same shape, or [B, H, W, C]."""
-        return x * self._gate(self.conv2(self._act(self.conv1(self.avg_pool(x)))))
+        reduce, expand = self.names
+        squeezed = self._act(getattr(self, reduce)(self.avg_pool(x)))
+        return x * self._gate(getattr(self, expand)(squeezed))
 
 
 class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]

@@ -26,7 +26,7 @@ CLASSES = 10
 BATCH = 4
 SIDES = (64, 64)
 ODD_SIDES = (67, 45)
-ONLY_SIDES = {}  # of networks that take images of one size
+ONLY_SIDES = {"VGG11": (224, 224)}  # of networks that take images of one size
 
 
 def images(sides, channels=3):

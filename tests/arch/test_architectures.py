@@ -43,6 +43,14 @@ COMPARED = [
     "ResNeXt50_32x4d",
     "SE_ResNet18_vd",
     "SE_ResNeXt50_vd_32x4d",
+    "MobileNetV1_x0_25",
+    "MobileNetV2_x0_5",
+    "MobileNetV3_small_x0_5",
+    "MobileNetV3_large_x0_35",
+    "EfficientNetB1",
+    "PPLCNet_x0_5",
+    "VGG11",
+    "DenseNet121",
 ]
 NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
 
@@ -108,6 +116,21 @@ def test_multiplications_are_those_of_paddleclas(name):
 )
 def test_multiplications_are_those_of_the_papers(name, billions):
     assert abs(PUBLISHED[name]["flops"] / 1e9 - billions) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"), [("SE_ResNet18", 11_689_512), ("SE_ResNet34", 21_797_672), ("SE_ResNet50", 25_557_032)]
+)
+def test_what_paddleclas_does_not_have_is_as_large_as_published(name, plain):
+    """Section 4 of the paper: two layers of C x C/16 a block beside the plain network of torchvision."""
+    model = build_model(name)
+    weighed = [
+        value for key, value in model.named_parameters() if ".squeeze." in key or ".excitation." in key
+    ]
+    projection = 64 * 64 + 128 if name != "SE_ResNet50" else 0  # the first block's, which the paper has not
+    extra = sum(int(np.prod(each.shape)) for each in weighed)
+    assert count_parameters(model) == plain + projection + extra
+    assert set(OURS) == {"SE_ResNet18", "SE_ResNet34", "SE_ResNet50"}
 
 
 @pytest.mark.slow

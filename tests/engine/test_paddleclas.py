@@ -108,16 +108,16 @@ import importlib, sys, types
 sys.path.insert(0, sys.argv[1])
 import numpy as np, paddle
 import paddleclas_reference as reference
-resnet = reference.import_resnet()
+reference.lay_out()
 download = types.ModuleType("paddleclas.ppcls.utils.download")
 download.get_weights_path_from_url = None
 sys.modules[download.__name__] = download
 del sys.modules["paddleclas.ppcls.utils.save_load"]
 save_load = importlib.import_module("paddleclas.ppcls.utils.save_load")
-model = resnet.ResNet18(class_num=reference.CLASSES)
+model = reference.builder("ResNet18")(class_num=reference.CLASSES)
 save_load.load_dygraph_pretrain(model, sys.argv[2])
 model.eval()
-np.save(sys.argv[3], model(reference.image()).numpy())
+np.save(sys.argv[3], model(paddle.to_tensor(reference.images(reference.SIDES))).numpy())
 """
 
 

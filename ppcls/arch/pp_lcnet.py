@@ -1,0 +1,105 @@
+"""PP-LCNet (Cui et al. 2021, https://arxiv.org/abs/2109.15099), parameter for parameter as in PaddleClas.
+
+Parameters, in millions: PPLCNet at x0_25 1.5, x0_35 1.6, x0_5 1.9, x0_75 2.4, x1_0 3.0, x1_5 4.5,
+x2_0 6.5, x2_5 9.0.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.squeeze_excitation import SqueezeExcitation
+
+# Table 1, of each stage's blocks: kernel, channels, stride, squeeze-and-excitation.
+_STAGES = {
+    "blocks2": ((3, 32, 1, False),),
+    "blocks3": ((3, 64, 2, False), (3, 64, 1, False)),
+    "blocks4": ((3, 128, 2, False), (3, 128, 1, False)),
+    "blocks5": ((3, 256, 2, False), *[(5, 256, 1, False)] * 5),
+    "blocks6": ((5, 512, 2, True), (5, 512, 1, True)),
+}
+_FEATURES = 1280
+
+
+class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
+    """A convolution of each channel, their weighing where it is wanted, a 1x1 convolution across them."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int, stride: int, weighed: bool, layout: DataFormat
+    ) -> None:
+        super().__init__()
+        conv = _conv(layout)
+        self.dw_conv = conv(in_channels, in_channels, kernel, stride, in_channels)
+        self.se = (
+            SqueezeExcitation(in_channels, in_channels // 4, data_format=layout) if weighed else nn.Identity()
+        )
+        self.pw_conv = conv(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        return self.pw_conv(self.se(self.dw_conv(x)))
+
+
+class PPLCNet(nn.Layer):  # type: ignore[misc]
+    """A PP-LCNet.
+
+    Args:
+        scale: Of all channels but the last ones.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        channels = round_channels(16 * scale)
+        self.conv1 = _conv(data_format)(input_image_channel, channels, 3, 2)
+        for name, rows in _STAGES.items():
+            blocks = []
+            for kernel, width, stride, weighed in rows:
+                out = round_channels(width * scale)
+                blocks.append(DepthwiseSeparable(channels, out, kernel, stride, weighed, data_format))
+                channels = out
+            self.add_sublayer(name, nn.Sequential(*blocks))
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=False, data_format=data_format)
+        self.dropout = nn.Dropout(0.2, mode="downscale_in_infer")
+        self.fc = nn.Linear(_FEATURES, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.conv1(x)
+        for name in _STAGES:
+            x = getattr(self, name)(x)
+        x = F.hardswish(self.last_conv(self.avg_pool(x)))
+        return self.fc(self.dropout(x).flatten(1))
+
+
+def _conv(data_format: DataFormat) -> partial[ConvNorm]:
+    return partial(
+        ConvNorm,
+        act=F.hardswish,
+        data_format=data_format,
+        initializer=nn.initializer.KaimingNormal(),
+        decay=False,
+    )
+
+
+PPLCNet_x0_25 = partial(PPLCNet, 0.25)
+PPLCNet_x0_35 = partial(PPLCNet, 0.35)
+PPLCNet_x0_5 = partial(PPLCNet, 0.5)
+PPLCNet_x0_75 = partial(PPLCNet, 0.75)
+PPLCNet_x1_0 = partial(PPLCNet, 1.0)
+PPLCNet_x1_5 = partial(PPLCNet, 1.5)
+PPLCNet_x2_0 = partial(PPLCNet, 2.0)
+PPLCNet_x2_5 = partial(PPLCNet, 2.5)
