@@ -77,9 +77,23 @@ def _in(module: str, *names: str) -> dict[str, str]:
     return {name: f"{module}:{name}" for name in names}
 
 
+# The functions of paddle.vision.models, and the one class there that has none.
+VISION_MODELS = (
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2"),
+    *("resnext50_32x4d", "resnext50_64x4d", "resnext101_32x4d", "resnext101_64x4d"),
+    *("resnext152_32x4d", "resnext152_64x4d", "vgg11", "vgg13", "vgg16", "vgg19"),
+    *("mobilenet_v1", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large"),
+    *("densenet121", "densenet161", "densenet169", "densenet201", "densenet264", "alexnet"),
+    *("inception_v3", "squeezenet1_0", "squeezenet1_1", "googlenet", "LeNet"),
+    *("shufflenet_v2_x0_25", "shufflenet_v2_x0_33", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0"),
+    *("shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "shufflenet_v2_swish"),
+)
 ARCHITECTURES = Registry(
     "architecture",
     {
+        # First, so that of two names that differ in case only a misspelt one is answered with ours.
+        **_in("paddle.vision.models", *VISION_MODELS),
+        "googlenet": "ppcls.arch.vision:MainGoogLeNet",
         **_in("ppcls.arch.resnet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"),
         **_in("ppcls.arch.resnet", "ResNet18_vd", "ResNet34_vd", "ResNet50_vd", "ResNet101_vd"),
         **_in("ppcls.arch.resnet", "ResNet152_vd", "ResNet200_vd"),

@@ -6,7 +6,7 @@ from typing import Literal
 
 from paddle import nn
 
-from ppcls.registry import ARCHITECTURES
+from ppcls.registry import ARCHITECTURES, VISION_MODELS
 
 _SIDES = {  # of images, where the published model takes others than 224 x 224
     "EfficientNetB1": 240,
@@ -16,6 +16,8 @@ _SIDES = {  # of images, where the published model takes others than 224 x 224
     "EfficientNetB5": 456,
     "EfficientNetB6": 528,
     "EfficientNetB7": 600,
+    "inception_v3": 299,
+    "LeNet": 28,
 }
 
 
@@ -28,7 +30,7 @@ def build_model(
     """Builds the architecture ``name`` with fresh parameters, drawn from Paddle's global generator.
 
     Args:
-        name: As registered in `ppcls.registry.ARCHITECTURES`.
+        name: As registered in `ppcls.registry.ARCHITECTURES`: ours, or one of `paddle.vision.models`.
         class_num: Number of classes.
         data_format: Layout of the images the model takes.
         input_image_channel: Channels of the images.
@@ -38,7 +40,13 @@ def build_model(
 
     Raises:
         UnknownNameError: No architecture has this name.
+        ValueError: A model of `paddle.vision.models` takes no other layout or channels than its own.
     """
+    if name in VISION_MODELS:
+        own = {"data_format": "NCHW", "input_image_channel": input_shape(name)[0]}
+        if own != {"data_format": data_format, "input_image_channel": input_image_channel}:
+            raise ValueError(f"paddle.vision.models' {name} takes {own} only")
+        return ARCHITECTURES[name](num_classes=class_num)
     return ARCHITECTURES[name](
         class_num=class_num, data_format=data_format, input_image_channel=input_image_channel
     )
@@ -47,4 +55,4 @@ def build_model(
 def input_shape(name: str) -> tuple[int, int, int]:
     """Returns [C, H, W] of the images that the architecture ``name`` was published with."""
     side = _SIDES.get(name, 224)
-    return 3, side, side
+    return 1 if name == "LeNet" else 3, side, side

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.dali import Dali
@@ -14,7 +14,16 @@ from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Part, Positiv
 from ppcls.config.input_size import InputSize, check_sizes
 from ppcls.config.objective import CELoss, TopkAcc
 from ppcls.config.sampler import Sampler
-from ppcls.registry import ARCHITECTURES, DATASETS, INPUT_SIZES, LOSSES, METRICS, SAMPLERS, nearest
+from ppcls.registry import (
+    ARCHITECTURES,
+    DATASETS,
+    INPUT_SIZES,
+    LOSSES,
+    METRICS,
+    SAMPLERS,
+    VISION_MODELS,
+    nearest,
+)
 
 
 class Global(Section):
@@ -159,10 +168,22 @@ class Arch(Section):
     name: Annotated[str, AfterValidator(_known_architecture)]
     class_num: Count = 1000
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
-    input_image_channel: Count = 3
+    input_image_channel: Count = Field(3, validate_default=True)
     pretrained: Literal[False] = Field(
         False, description="only False; give a file as Global.pretrained_model"
     )
+
+    @field_validator("data_format", "input_image_channel")
+    @classmethod
+    def _fits(cls, value: str | int, info: ValidationInfo) -> str | int:
+        name = info.data.get("name")
+        if name in VISION_MODELS:
+            own = "NCHW" if info.field_name == "data_format" else 1 if name == "LeNet" else 3
+            if value != own:
+                ours = next((each for each in ARCHITECTURES if each.lower() == name and each != name), None)
+                hint = f"; Arch.name={ours} takes others" if ours else ""
+                raise ValueError(f"paddle.vision.models' {name} takes {own} only, got {value}{hint}")
+        return value
 
 
 Losses = tuple[Annotated[CELoss, Keyed(LOSSES)], ...]

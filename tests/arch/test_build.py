@@ -1,11 +1,37 @@
 from __future__ import annotations
 
+import paddle
 import pytest
+from paddle.vision import models
 
-from ppcls.arch.build import build_model
-from ppcls.registry import UnknownNameError
+from ppcls.arch.build import build_model, input_shape
+from ppcls.registry import VISION_MODELS, UnknownNameError
 
 
 def test_unknown_architecture_is_answered_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'ResNet50'"):
         build_model("Resnet_50")
+
+
+def test_all_functions_of_paddle_vision_models_are_known():
+    assert {*models.__all__} - {*VISION_MODELS} == {name for name in models.__all__ if name[0].isupper()} - {
+        "LeNet"
+    }
+
+
+@pytest.mark.parametrize("name", ["shufflenet_v2_x0_25", "squeezenet1_1", "LeNet", "googlenet"])
+def test_a_model_of_paddle_vision_learns(name):
+    shape = input_shape(name)
+    model = build_model(name, class_num=7, input_image_channel=shape[0])
+    logits = model(paddle.randn([2, *shape]))
+    assert logits.shape == [2, 7]
+    logits.square().mean().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.stop_gradient or parameter.grad is not None, key
+
+
+def test_a_model_of_paddle_vision_takes_its_own_images_only():
+    with pytest.raises(ValueError, match="resnet18 takes .*NCHW.* only"):
+        build_model("resnet18", data_format="NHWC")
+    with pytest.raises(ValueError, match="LeNet takes .*1.* only"):
+        build_model("LeNet")

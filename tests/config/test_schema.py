@@ -132,3 +132,13 @@ def test_every_section_is_frozen_and_strict() -> None:
     for each in found:
         assert each.model_config.get("frozen"), each
         assert each.model_config.get("extra") == "forbid", each
+
+
+def test_a_model_of_paddle_takes_its_own_images_only():
+    assert outcome("Arch.name=resnet50", "Arch.data_format=NHWC")[0] == (
+        "Arch.data_format: paddle.vision.models' resnet50 takes NCHW only, got NHWC; "
+        "Arch.name=ResNet50 takes others"
+    )
+    assert outcome("Arch.name=LeNet")[0] == (
+        "Arch.input_image_channel: paddle.vision.models' LeNet takes 1 only, got 3"
+    )

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ppcls.models_cli import main
+
+
+def test_lists_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "ResNet18", "Mobile*V1"]) == 0
+    out = capsys.readouterr().out
+    for each in ("ResNet18", "11.69 M", "1.83 G", "224×224", "MobileNetV1", "4.23 M", "0.57 G"):
+        assert each in out
+    assert "ResNet34" not in out
+
+
+def test_lists_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "LeNet", "--json"]) == 0
+    # 6 filters of 3 x 3 on 28 x 28 pixels, 16 of 6 x 5 x 5 on 10 x 10, then 400, 120, 84 and 1,000 numbers.
+    flops = 28 * 28 * 6 * 9 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 1000
+    parameters = 60 + 16 * 151 + 401 * 120 + 121 * 84 + 85 * 1000
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "LeNet", "parameters": parameters, "flops": flops, "input_shape": [1, 28, 28]}
+    ]
+
+
+def test_unknown_names_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "Resnet_50"]) == 1
+    assert capsys.readouterr().err == "error: no architecture matches 'Resnet_50'; did you mean 'ResNet50'?\n"
