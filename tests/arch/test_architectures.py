@@ -134,7 +134,7 @@ def test_what_paddleclas_does_not_have_is_as_large_as_published(name, plain):
     projection = 64 * 64 + 128 if name != "SE_ResNet50" else 0  # the first block's, which the paper has not
     extra = sum(int(np.prod(each.shape)) for each in weighed)
     assert count_parameters(model) == plain + projection + extra
-    assert OURS == {"SE_ResNet18", "SE_ResNet34", "SE_ResNet50"}
+    assert {"SE_ResNet18", "SE_ResNet34", "SE_ResNet50"} == OURS
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def test_a_model_of_paddle_vision_learns(name):
 
 
 def test_a_model_of_paddle_vision_takes_its_own_images_only():
-    with pytest.raises(ValueError, match="resnet18 takes .*NCHW.* only"):
+    with pytest.raises(ValueError, match=r"resnet18 takes .*NCHW.* only"):
         build_model("resnet18", data_format="NHWC")
-    with pytest.raises(ValueError, match="LeNet takes .*1.* only"):
+    with pytest.raises(ValueError, match=r"LeNet takes .*1.* only"):
         build_model("LeNet")
