@@ -49,7 +49,7 @@ class Resizing:
     files: tuple[Path, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a file.
 
