@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # the watchdog's process imports this without site-packages
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
