@@ -37,7 +37,7 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart test lint test-gpu test-paddle26 docs clean
+.PHONY: help setup quickstart visualdl test lint test-gpu test-paddle26 docs clean
 
 help: ## list the goals
 	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -68,8 +68,12 @@ quickstart: setup ## train on 1,797 real digits, evaluate, predict: a few minute
 	$(RUN) tools/infer.py $(BEST) -o Infer.infer_imgs=$(QUICKSTART)/samples
 	@printf '\n%-12s %s\n' 'Report' '$(QUICKSTART)/report.html' 'Log' '$(QUICKSTART)/train.log' 'Curves' '$(QUICKSTART)/curves.png' \
 		'Records' '$(QUICKSTART)/metrics.jsonl' \
-		'VisualDL' '.venv/bin/visualdl --logdir $(QUICKSTART)/visualdl' \
+		'VisualDL' 'make visualdl' \
 		'Checkpoints' '$(QUICKSTART)/' | sed '/^$$/d'
+
+visualdl: setup ## show the quickstart's run in VisualDL, on http://localhost:8040
+	@[ -d $(QUICKSTART)/visualdl ] || { echo "make: no run in $(QUICKSTART) yet; first: make quickstart" >&2; exit 1; }
+	.venv/bin/visualdl --logdir $(QUICKSTART) --port 8040
 
 test: setup ## run the tests that need no GPU
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL)

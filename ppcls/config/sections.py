@@ -68,7 +68,10 @@ class Global(Section):
     max_bad_steps: Index = Field(
         20, description="the most updates in a row whose loss or gradient is not finite; more end the run"
     )
-    use_visualdl: bool = Field(False, description="write scalars for VisualDL below output_dir/visualdl")
+    use_visualdl: bool = Field(
+        False,
+        description="write scalars, images, weights and PR curves for VisualDL below output_dir/visualdl",
+    )
     update_freq: Count = Field(1, description="batches an optimizer update (gradient accumulation)")
     auto_scale_lr: bool = Field(
         False,

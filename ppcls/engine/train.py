@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from paddle import distributed, nn
@@ -30,6 +31,7 @@ from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state, rate_scale
 from ppcls.engine.step import Step
 from ppcls.engine.watchdog import Told
+from ppcls.engine.weight_histograms import weight_histograms
 from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import Stopped, UserError
 from ppcls.files import write_text
@@ -186,6 +188,7 @@ def _about(
         bad_images=output_dir / BAD_IMAGES,
         classes=names,
         pictures=pictures,
+        weights=partial(weight_histograms, run.state.model),
     )
 
 

@@ -95,6 +95,7 @@ def build_reporters(
     Raises:
         UserError: The run to go on with has records that cannot be read.
     """
+    about = about or About(output_dir.name)
     output_dir.mkdir(parents=True, exist_ok=True)
     records, events, page = (output_dir / name for name in ("metrics.jsonl", "events.jsonl", "report.html"))
     if resumed_from is None:
@@ -111,8 +112,8 @@ def build_reporters(
         Curves(records, output_dir / "curves.png"),  # after the records that it draws
     ]
     earlier = read_records(records)
-    report = HtmlReport(page, events, about or About(output_dir.name), earlier)
+    report = HtmlReport(page, events, about, earlier)
     reporters.append(Reporters([report], forgiving=True))
     if use_visualdl:
-        reporters.append(VisualDL(output_dir / "visualdl", earlier))
+        reporters.append(VisualDL(output_dir / "visualdl", earlier, about.pictures, about.weights))
     return Reporters(reporters, forgiving)

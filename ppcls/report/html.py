@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -15,9 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from numpy.typing import NDArray
 
 from ppcls.files import write_text
+from ppcls.report.budget import Budget
 from ppcls.report.confusion import cells, class_name, confused_pairs, describe_mistake
 from ppcls.report.events import read_events
-from ppcls.report.record import EvalRecord, Outcomes, StepRecord
+from ppcls.report.record import EvalRecord, Histogram, Outcomes, StepRecord
 from ppcls.report.series import charts
 from ppcls.report.text import clock
 from ppcls.report.thumbnail import NoPictures, Picture, Pictures, data_uri
@@ -25,7 +26,6 @@ from ppcls.report.thumbnail import NoPictures, Picture, Pictures, data_uri
 _EVENTS = 1000
 _BAD_IMAGES = 200
 _EVERY = 60.0  # seconds, within an epoch
-_SHARE, _FREE = 0.01, 2.0  # of the run's time, and seconds: the most that goes into the report
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class About:
         bad_images: File that lists them, where the run goes on without; it need not exist.
         classes: Names by label; may be empty.
         pictures: Training images and the evaluation's samples.
+        weights: Gives histograms of the weights, by name.
     """
 
     name: str = "run"
@@ -49,6 +50,7 @@ class About:
     bad_images: Path | None = None
     classes: Sequence[str] = ()
     pictures: Pictures = field(default_factory=NoPictures)
+    weights: Callable[[], Mapping[str, Histogram]] = dict
 
 
 @dataclass
@@ -76,9 +78,8 @@ def _asset(name: str) -> str:
 class HtmlReport:
     """Writes ``report.html`` at each epoch's end, each minute within one, and at the end of the run.
 
-    All writing together takes at most two seconds and a hundredth of the run's time; what would take more
-    is left out until there is time for it, but the end is always written. A curve has a bounded number of
-    points, so a long run's page is no larger.
+    Writing waits where its `Budget` is spent, but the end is always written. A curve has a bounded number
+    of points, so a long run's page is no larger.
 
     Args:
         path: The file.
@@ -93,7 +94,7 @@ class HtmlReport:
         self._path, self._events, self._about = path, events, about
         self._records = list(earlier)
         self._evaluated: _Evaluated | None = None
-        self._began, self._written, self._spent = time.monotonic(), float("-inf"), 0.0
+        self._budget, self._written = Budget(), float("-inf")
         self._closed = self._news = False
 
     def message(self, text: str) -> None:
@@ -123,13 +124,10 @@ class HtmlReport:
             self._write()
 
     def _write_in_time(self) -> None:
-        began = time.monotonic()
-        if self._spent <= _FREE + _SHARE * (began - self._began):
-            try:
+        if self._budget.left:
+            self._written = time.monotonic()
+            with self._budget.spending():
                 self._write()
-            finally:
-                self._written = time.monotonic()
-                self._spent += self._written - began
 
     def _worst(self) -> list[dict[str, str]]:
         """Returns the worst errors that can be read, each evaluation's read once: that may take seconds."""

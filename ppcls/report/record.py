@@ -77,6 +77,19 @@ class Outcomes:
     worst: tuple[Mistake, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """How numbers are distributed.
+
+    Attributes:
+        counts: [bins] int64.
+        edges: [bins + 1] float64, ascending.
+    """
+
+    counts: NDArray[np.int64]
+    edges: NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class EvalRecord:
     """One evaluation.

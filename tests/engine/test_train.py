@@ -77,6 +77,10 @@ def test_a_run_leaves_all_that_it_promises(
     assert (state.epoch, state.update) == (2, 8)
     assert load_config(output / "config.yaml") == config
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
+    page = (output / "report.html").read_text()
+    for part in ("Confusion, epoch 2", "Training images as the model sees them", "done: 2 epochs, 8 updates"):
+        assert part in page
+    assert "the run has ended" in page
     log = (output / "train.log").read_text()
     assert "Small, float32, 4 batches an epoch" in log
     assert f"done: 2 epochs, 8 updates; all is in {output}" in log
