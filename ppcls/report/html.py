@@ -144,7 +144,8 @@ class HtmlReport:
         return evaluated.worst
 
     def _write(self) -> None:
-        write_text(self._path, self.render())
+        # A file's name may be no text; that must not cost the page.
+        write_text(self._path, self.render().encode("utf-8", "replace").decode("utf-8"))
 
     def render(self) -> str:
         """Returns the page."""

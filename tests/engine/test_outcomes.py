@@ -111,3 +111,17 @@ def test_an_evaluation_collects_where_it_is_asked_to() -> None:
     assert result.outcomes.confusion.sum() == 13
     assert result.outcomes.confusion.trace() == round(result.metrics["top1"] * 13)
     assert result.outcomes.worst == (), "a loader that does not name its samples has none to show"
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_the_same() -> None:
+    rng = np.random.default_rng(2)
+    logits, labels = rng.normal(0, 3, (50, CLASSES)).astype(np.float32), rng.integers(0, CLASSES, 50)
+    on_gpu = collect(logits, labels, 8)
+    paddle.set_device("cpu")
+    on_cpu = collect(logits, labels, 8)
+    np.testing.assert_array_equal(on_gpu.confusion, on_cpu.confusion)
+    assert [each.position for each in on_gpu.worst] == [each.position for each in on_cpu.worst]
+    assert [each.loss for each in on_gpu.worst] == pytest.approx(
+        [each.loss for each in on_cpu.worst], rel=1e-4
+    )

@@ -61,6 +61,18 @@ def test_everything_written_is_escaped(tmp_path: Path, run: Run) -> None:
     assert "&lt;i&gt;a.jpg&lt;/i&gt;\tno image" in page
 
 
+def test_names_that_are_no_text_cost_nothing(tmp_path: Path, run: Run) -> None:
+    class Odd(TwoPictures):
+        def evaluated(self, position: int) -> Picture | None:
+            return Picture(np.zeros((2, 2, 3), np.uint8), "", "caf\udce9.jpg")
+
+    page = HtmlReport(tmp_path / "report.html", tmp_path / "none", replace(ABOUT, pictures=Odd()))
+    evaluation = run(1)[-1]
+    assert isinstance(evaluation, EvalRecord)
+    tell(page, [replace(evaluation, outcomes=outcomes(None))])
+    assert 'title="caf?.jpg"' in text(tmp_path)
+
+
 def test_a_page_names_nothing_outside_of_itself(tmp_path: Path) -> None:
     page = report(tmp_path)
     page.close()
