@@ -120,6 +120,7 @@ ARCHITECTURES = Registry(
         **_in("ppcls.arch.efficientnet", "EfficientNetB5", "EfficientNetB6", "EfficientNetB7"),
         **_in("ppcls.arch.pp_lcnet", "PPLCNet_x0_25", "PPLCNet_x0_35", "PPLCNet_x0_5", "PPLCNet_x0_75"),
         **_in("ppcls.arch.pp_lcnet", "PPLCNet_x1_0", "PPLCNet_x1_5", "PPLCNet_x2_0", "PPLCNet_x2_5"),
+        **_in("ppcls.arch.pp_lcnet_v2", "PPLCNetV2_small", "PPLCNetV2_base", "PPLCNetV2_large"),
         **_in("ppcls.arch.vgg", "VGG11", "VGG13", "VGG16", "VGG19"),
         **_in("ppcls.arch.densenet", "DenseNet121", "DenseNet161", "DenseNet169", "DenseNet201"),
         **_in("ppcls.arch.densenet", "DenseNet264"),

@@ -15,6 +15,7 @@ import logging
 import sys
 import types
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,16 @@ def write_values(path, names):
     np.savez(path, **written)
 
 
+def trained(build):
+    """Returns the model; without those of PP-LCNetV2's convolutions that only serve inference."""
+    model = build()
+    for layer in model.sublayers():
+        if getattr(layer, "use_rep", False):
+            for parameter in layer.dw_conv.parameters():
+                parameter.stop_gradient = True
+    return model
+
+
 def write_table(path):
     """Writes parameters, names and multiplications of all models; counted in PaddleClas's own."""
     from ppcls.arch.build import input_shape
@@ -132,7 +143,7 @@ def write_table(path):
             continue
         with paddle.LazyGuard(), unique_name.guard():
             names = digest(build())
-        cost = measure(build, input_shape(name))
+        cost = measure(partial(trained, build), input_shape(name))
         table[name] = {"parameters": cost.parameters, "flops": cost.flops, "names": names}
     Path(path).write_text(json.dumps(table, indent=1) + "\n")
 

@@ -49,6 +49,7 @@ COMPARED = [
     "MobileNetV3_large_x0_35",
     "EfficientNetB1",
     "PPLCNet_x0_5",
+    "PPLCNetV2_small",
     "VGG11",
     "DenseNet121",
 ]

@@ -1,0 +1,158 @@
+"""PP-LCNetV2 (PaddleClas, docs/en/models/PP-LCNetV2_en.md), parameter for parameter as there.
+
+Late stages filter each channel with kernels of several sizes at once, which are added up; their sum is one
+convolution, as in RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697). PaddleClas keeps that
+convolution, ``dw_conv``, beside the others and fills it in for inference. Here it only has its name in
+checkpoints; it takes no part.
+
+Parameters that are trained, in millions: PPLCNetV2_small 4.1, PPLCNetV2_base 6.7, PPLCNetV2_large 10.5.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.squeeze_excitation import SqueezeExcitation
+
+_FEATURES = 1280
+
+
+class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
+    """A convolution of each channel, then one or two 1x1 convolutions across them.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        kernel: Of the convolution of each channel.
+        stride: Of the convolution of each channel.
+        several: Whether smaller kernels are added to it.
+        weighed: Whether squeeze-and-excitation follows it.
+        narrow: Whether the 1x1 convolutions are two, with half the channels between them.
+        added: Whether the input is added to the output where it fits.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        stride: int,
+        data_format: DataFormat,
+        *,
+        several: bool = False,
+        weighed: bool = False,
+        narrow: bool = False,
+        added: bool = False,
+    ) -> None:
+        super().__init__()
+        conv = _conv(data_format)
+        self._several = several
+        if several:
+            sizes = [size for size in range(kernel, 0, -2) if size > 1 or stride == 1]
+            self.dw_conv_list = nn.LayerList(
+                [conv(in_channels, in_channels, size, stride, in_channels, act=None) for size in sizes]
+            )
+            self.dw_conv = nn.Conv2D(in_channels, in_channels, kernel, groups=in_channels)
+            for parameter in self.dw_conv.parameters():
+                parameter.stop_gradient = True
+        else:
+            self.dw_conv = conv(in_channels, in_channels, kernel, stride, in_channels)
+        self.se = (
+            SqueezeExcitation(in_channels, in_channels // 4, F.relu, F.sigmoid, data_format)
+            if weighed
+            else nn.Identity()
+        )
+        self._narrow = narrow
+        if narrow:
+            self.pw_conv_1 = conv(in_channels, out_channels // 2, 1)
+            self.pw_conv_2 = conv(out_channels // 2, out_channels, 1)
+        else:
+            self.pw_conv = conv(in_channels, out_channels, 1)
+        self._added = added and stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        y = self.se(self._filter(x))
+        y = self.pw_conv_2(self.pw_conv_1(y)) if self._narrow else self.pw_conv(y)
+        return x + y if self._added else y
+
+    def _filter(self, x: Tensor) -> Tensor:
+        if not self._several:
+            return self.dw_conv(x)
+        y = self.dw_conv_list[0](x)
+        for conv in self.dw_conv_list[1:]:
+            y = y + conv(x)
+        return F.relu(y)
+
+
+class PPLCNetV2(nn.Layer):  # type: ignore[misc]
+    """A PP-LCNetV2.
+
+    Args:
+        scale: Of all channels but the last ones.
+        depths: Blocks in each of the four stages.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        depths: tuple[int, int, int, int],
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        first, channels = round_channels(32 * scale), round_channels(64 * scale)
+        self.stem = nn.Sequential(
+            _conv(data_format)(input_image_channel, first, 3, 2),
+            DepthwiseSeparable(first, channels, 3, 1, data_format),
+        )
+        early, late = partial(DepthwiseSeparable), partial(DepthwiseSeparable, several=True)
+        kinds = (
+            (early, 3, 128),
+            (early, 3, 256),
+            (partial(late, narrow=True, weighed=True), 5, 512),
+            (partial(late, added=True), 5, 1024),
+        )
+        self.stages = nn.LayerList()
+        for (kind, kernel, width), depth in zip(kinds, depths, strict=True):
+            out = round_channels(width * scale)
+            inputs = [channels] + [out] * (depth - 1)
+            blocks = [kind(each, out, kernel, 1 if i else 2, data_format) for i, each in enumerate(inputs)]
+            self.stages.append(nn.Sequential(*blocks))
+            channels = out
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=False, data_format=data_format)
+        self.dropout = nn.Dropout(0.2, mode="downscale_in_infer")
+        self.fc = nn.Linear(_FEATURES, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        x = F.relu(self.last_conv(self.avg_pool(x)))
+        return self.fc(self.dropout(x).flatten(1))
+
+
+def _conv(data_format: DataFormat) -> partial[ConvNorm]:
+    return partial(
+        ConvNorm,
+        act=F.relu,
+        data_format=data_format,
+        initializer=nn.initializer.KaimingNormal(),
+        decay=False,
+    )
+
+
+PPLCNetV2_small = partial(PPLCNetV2, 0.75, (2, 2, 4, 2))
+PPLCNetV2_base = partial(PPLCNetV2, 1.0, (2, 2, 6, 2))
+PPLCNetV2_large = partial(PPLCNetV2, 1.25, (2, 2, 8, 2))
