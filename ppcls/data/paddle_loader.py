@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any, cast
 
 import numpy as np
 import paddle
 from numpy.typing import NDArray
+from paddle.base import core
 
 from ppcls.config.input_size import InputSize
 from ppcls.data.bad_images import named, refusal
@@ -97,6 +101,22 @@ def _read_bad(image: Any) -> dict[int, str]:
     return {int(position): reason for position, reason in bad.items()}
 
 
+def _end_with_parent(_worker: int) -> None:
+    """Has a worker end when the run does, which may be killed: Paddle's own would wait for ever to be asked.
+
+    Batches in shared memory that nobody will fetch are freed.
+    """
+
+    def end() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        core._cleanup_mmap_fds()  # type: ignore[attr-defined]
+        os._exit(1)
+
+    Thread(target=end, daemon=True).start()
+
+
 class PaddleLoader:
     """A `ppcls.data.batch.Loader` over ``paddle.io.DataLoader``.
 
@@ -132,6 +152,7 @@ class PaddleLoader:
             num_workers=workers,
             use_shared_memory=use_shared_memory and workers > 0,
             return_list=True,
+            worker_init_fn=_end_with_parent,
         )
 
     def __len__(self) -> int:
