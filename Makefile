@@ -37,12 +37,12 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart visualdl test lint test-gpu test-paddle26 docs clean
+.PHONY: help setup quickstart visualdl test test-reliability lint test-gpu test-paddle26 docs clean
 
 help: ## list the goals
 	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r goal text; do \
-		printf '  %-15s %s\n' "$$goal" "$$text"; done
+		printf '  %-17s %s\n' "$$goal" "$$text"; done
 
 setup: $(READY) ## make .venv with Paddle, DALI, ppcls and the tools of development
 
@@ -76,7 +76,12 @@ visualdl: setup ## show the quickstart's run in VisualDL, on http://localhost:80
 	.venv/bin/visualdl --logdir $(QUICKSTART) --port 8040
 
 test: setup ## run the tests that need no GPU
-	$(RUN) -m pytest -m "not gpu" $(PARALLEL)
+	$(RUN) -m pytest -m "not gpu and not reliability" $(PARALLEL)
+
+RELIABILITY := tests/reliability tests/engine/test_stop.py tests/engine/test_watchdog.py
+
+test-reliability: setup ## try hard to break a run; figures in output/reliability.txt (about 20 minutes)
+	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)
 
 lint: setup ## check style, types and the direction of imports
 	$(RUN) -m ruff check .
@@ -88,7 +93,7 @@ test-gpu: setup ## run the tests that need an NVIDIA GPU
 	$(RUN) -m pytest -m gpu
 
 test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.2, in .venv-paddle26
-	$(RUN26) -m pytest -m "not gpu" $(PARALLEL)
+	$(RUN26) -m pytest -m "not gpu and not reliability" $(PARALLEL)
 
 docs: setup ## write docs/config.md from the schema
 	$(RUN) -m ppcls.config.reference docs/config.md

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from calls import CALLS
 from small_net import assert_equal, content, make_state, train_epochs
 from test_damage import TREE, error_of
 
@@ -25,12 +26,6 @@ from ppcls.engine.manifest import verify
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState
 from ppcls.errors import UserError
-
-CALLS: list[tuple[Any, str]] = [
-    *((os, name) for name in ("open", "fsync")),
-    *((Path, name) for name in ("open", "mkdir", "rename", "replace", "symlink_to", "unlink")),
-    (shutil, "rmtree"),
-]
 
 
 class Faults:

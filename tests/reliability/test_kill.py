@@ -49,7 +49,7 @@ def newest_whole(root: Path) -> int:
 
 
 def test_kill_9_at_random_instants(tmp_path: Path) -> None:
-    chance, last, within = random.Random(7), -1, 0
+    chance, last, sure, within = random.Random(7), -1, -1, 0
     for _ in range(ROUNDS):
         ears, mouth = os.pipe()
         child = os.fork()
@@ -65,12 +65,11 @@ def test_kill_9_at_random_instants(tmp_path: Path) -> None:
         told = os.read(ears, 1 << 20)
         os.close(ears)
         if told:
-            last = int.from_bytes(told[-4:], "little")
+            last = sure = int.from_bytes(told[-4:], "little")
         found = newest_whole(tmp_path)
         assert found in (last, last + 1), "what was told is there; at most the next one besides"
-        latest = tmp_path / LATEST
-        if last >= 0:
-            assert verify(latest).update in (found, found - 1)
+        if sure >= 0:  # those after it may have been killed before they were linked
+            assert sure <= verify(tmp_path / LATEST).update <= found
         within += bool(list((tmp_path / "checkpoints").glob(".*")))
         last = found
     assert last > ROUNDS / 10
