@@ -27,7 +27,6 @@ from ppcls.data.dali_ops import Device, Node, Place, lower_each
 from ppcls.data.dali_reader import shut_down
 from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.dali_source import Source
-from ppcls.data.fuse import fuse
 from ppcls.data.image_header import DecodeError
 from ppcls.data.index import Index
 from ppcls.data.input_size import at_size
@@ -128,7 +127,7 @@ class DaliLoader:
         self.quarantine = quarantine
         self._plan: Plan = order if quarantine is None else Cleaned(order, quarantine)
         self._decoder, self._asked = ops[0].spec, tuple(ops)
-        self._ops = fuse(ops, decode_window=settings.decode_window)
+        self._ops = settings.fuse(ops)
         if sizes is not None:
             self._ops = at_size(self._ops, sizes.sizes[0])
         self._cursor = Cursor()

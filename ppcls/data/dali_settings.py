@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ppcls.config.dali import Dali
+from ppcls.data.fuse import fuse
+from ppcls.data.transforms import Op
 from ppcls.runtime import Runtime
 
 _DECODER_SETTINGS = (
@@ -55,6 +57,10 @@ class DaliSettings:
     def caches(self) -> bool:
         """Whether the decoder keeps decoded images, which it knows by their files' names."""
         return bool(self.decoder.get("cache_size"))
+
+    def fuse(self, ops: Sequence[Op]) -> tuple[Op, ...]:
+        """Returns a chain as DALI will do it."""
+        return fuse(ops, decode_window=self.decode_window, by_opencv=self.device_id is None)
 
     @contextmanager
     def on_cores(self) -> Iterator[None]:

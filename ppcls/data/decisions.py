@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import singledispatch
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -110,16 +111,19 @@ def _(spec: CropImage, sides: Sides, decided: Decided) -> Sides:
 
 @decide.register
 def _(spec: Fused, draws: Draws, sides: Sides) -> Decided:
-    """The decisions of its one random part."""
+    """The decisions of its parts, one after the other."""
+    decided: Decided = ()
+    slot = 0
     for part in spec.parts:
-        if part.draws:
-            return decide(part, draws, sides)
-        sides = sides_after(part, sides, ())
-    return ()
+        own = decide(part, draws[:, slot : slot + part.draws], sides)
+        sides = sides_after(part, sides, own)
+        decided, slot = decided + own, slot + part.draws
+    return decided
 
 
 @sides_after.register
 def _(spec: Fused, sides: Sides, decided: Decided) -> Sides:
+    waiting = iter(decided)
     for part in spec.parts:
-        sides = sides_after(part, sides, decided if part.draws else ())
+        sides = sides_after(part, sides, tuple(islice(waiting, count_decisions(part))))
     return sides

@@ -17,7 +17,7 @@ from ppcls.data.transforms import (
 
 
 class Fused(Transform):
-    """Several transforms in one; at most one of them is random, and the op's slot is that one's."""
+    """Several neighbours in one; from the op's slot on, their random numbers lie side by side."""
 
     @property
     def parts(self) -> tuple[Transform, ...]:
@@ -52,6 +52,19 @@ class DecodeRandCrop(Fused):
         return self.model_copy(update={"crop": self.crop.resized(size)})
 
 
+class DecodeCropFlipNormalize(DecodeRandCrop):
+    """Decodes the window of a random crop and gives it mirrored and normalized, plane by plane."""
+
+    flip: RandFlipImage
+    normalize: NormalizeImage
+    to_chw: ToCHWImage
+
+    @property
+    def parts(self) -> tuple[Transform, ...]:
+        """All five."""
+        return self.decode, self.crop, self.flip, self.normalize, self.to_chw
+
+
 class CropFlipNormalize(Fused):
     """Cuts the centre, mirrors, normalizes and lays out in one pass over the pixels."""
 
@@ -66,14 +79,16 @@ class CropFlipNormalize(Fused):
         return tuple(part for part in (self.crop, self.flip, self.normalize, self.to_chw) if part is not None)
 
 
-def fuse(ops: Sequence[Op], *, decode_window: bool = True) -> tuple[Op, ...]:
+def fuse(ops: Sequence[Op], *, decode_window: bool = True, by_opencv: bool = False) -> tuple[Op, ...]:
     """Replaces runs of transforms by fused ones; the result draws the same numbers from the same slots.
 
     Args:
         ops: The chain.
         decode_window: Whether a random crop that comes first is cut while decoding.
+        by_opencv: Whether OpenCV does what it can between decoding and normalizing, as on a CPU.
     """
-    return _fuse_normalize(_fuse_decode(tuple(ops)) if decode_window else tuple(ops))
+    fused = _fuse_normalize(_fuse_decode(tuple(ops)) if decode_window else tuple(ops))
+    return _fuse_planes(fused) if by_opencv else fused
 
 
 def _fuse_decode(ops: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -100,6 +115,24 @@ def _fuse_normalize(ops: tuple[Op, ...]) -> tuple[Op, ...]:
         parts["to_chw"], end = to_chw, end + 1
     fused = CropFlipNormalize.model_validate(parts)
     return (*ops[:begin], Op(fused, slot, _positions(ops[begin:end])), *ops[end:])
+
+
+def _fuse_planes(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    match [op.spec for op in ops]:
+        case [
+            DecodeRandCrop(decode=DecodeImage(channels=3, dtype="uint8") as decode, crop=crop),
+            CropFlipNormalize(
+                crop=None,
+                flip=RandFlipImage() as flip,
+                normalize=NormalizeImage(output_fp16=False, channel_num=None) as normalize,
+                to_chw=ToCHWImage() as to_chw,
+            ),
+        ] if crop.backend == "cv2":
+            fused = DecodeCropFlipNormalize(
+                decode=decode, crop=crop, flip=flip, normalize=normalize, to_chw=to_chw
+            )
+            return (Op(fused, ops[0].slot, _positions(ops)),)
+    return ops
 
 
 def _positions(ops: Sequence[Op]) -> tuple[int, ...]:

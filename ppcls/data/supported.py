@@ -9,7 +9,7 @@ from ppcls.config.transform import Transform
 from ppcls.data import numpy_ops
 from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.decisions import count_decisions
-from ppcls.data.fuse import Fused, fuse
+from ppcls.data.fuse import Fused
 from ppcls.data.input_size import Sized
 from ppcls.data.transforms import Op
 from ppcls.errors import UserError
@@ -62,7 +62,7 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
     """
     from ppcls.data.dali_ops import UnsupportedError, draft
 
-    fused = fuse(ops, decode_window=settings.decode_window)
+    fused = settings.fuse(ops)
     try:
         draft(fused, settings.device_id, settings.exec_dynamic)
     except UnsupportedError as error:

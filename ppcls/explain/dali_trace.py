@@ -41,13 +41,14 @@ def trace_dali(loader: DaliLoader) -> list[Stage]:
 
 
 def _added(graph: Graph) -> list[list[Node]]:
-    """Returns the nodes that each op added to the graph."""
+    """Returns the nodes that each op added to the graph, but for constants."""
     waiting = iter(graph.decided)
     befores = (graph.encoded, *graph.images)
-    return [
+    added = (
         nodes_between(after, [before, *islice(waiting, count_decisions(op.spec))])
         for op, before, after in zip(graph.ops, befores, graph.images, strict=False)
-    ]
+    )
+    return [[each for each in nodes if operator_name(each) != "constant"] for nodes in added]
 
 
 def _operator(node: Node, outputs: Mapping[str, Any], vary: bool) -> Operator:

@@ -74,8 +74,9 @@ def test_a_sample_is_decided_alike_alone_in_any_batch_and_fused(
         alone = decide_chain(ops, draws[row : row + 1], known[row : row + 1])
         for together, single in zip(whole, alone, strict=True):
             assert [each[row].tolist() for each in together] == [each[0].tolist() for each in single]
-    fused = [each.tolist() for decided in decide_chain(fuse(ops), draws, known) for each in decided]
-    assert fused == [each.tolist() for decided in whole for each in decided]
+    for fused in (fuse(ops), fuse(ops, by_opencv=True)):
+        found = [each.tolist() for decided in decide_chain(fused, draws, known) for each in decided]
+        assert found == [each.tolist() for decided in whole for each in decided]
 
 
 @given(CHAINS, SIDES)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ppcls.config.transform import Transform, check_chain
-from ppcls.data.fuse import CropFlipNormalize, DecodeRandCrop, Fused, fuse
+from ppcls.config.transform import Layout, Transform, check_chain
+from ppcls.data.fuse import CropFlipNormalize, DecodeCropFlipNormalize, DecodeRandCrop, Fused, fuse
 from ppcls.data.transforms import (
     CropImage,
     DecodeImage,
@@ -87,6 +87,44 @@ def test_what_is_fused(chain: list[Transform], expected: list[Op]) -> None:
     assert fuse(list(ops)) == tuple(expected)
 
 
+WHOLE = DecodeCropFlipNormalize(decode=DECODE, crop=RAND_CROP, flip=FLIP, normalize=NORMALIZE, to_chw=TO_CHW)
+FEW = NormalizeImage(scale=1, mean=(3,), std=(2,))
+DEEP, GREY = DecodeImage(dtype="uint16"), DecodeImage(channels=1)
+
+
+def test_opencv_does_a_whole_chain() -> None:
+    ops = plan_chain([DECODE, RAND_CROP, FLIP, NORMALIZE], "CHW")
+    (fused,) = fuse(ops, by_opencv=True)
+    assert fused == Op(WHOLE, 0)
+    assert fused.positions == tuple(position for op in ops for position in op.positions)
+
+
+@pytest.mark.parametrize(
+    ("chain", "layout"),
+    [
+        ([DECODE, RAND_CROP, FLIP, NORMALIZE], "HWC"),
+        ([DECODE, RAND_CROP, NORMALIZE], "CHW"),
+        ([DECODE, RAND_CROP, UPSIDE_DOWN, NORMALIZE], "CHW"),
+        ([DECODE, RAND_CROP, FLIP, FLIP, NORMALIZE], "CHW"),
+        ([DECODE, RAND_CROP, CROP, FLIP, NORMALIZE], "CHW"),
+        ([DECODE, SQUARE, FLIP, NORMALIZE], "CHW"),
+        ([DECODE, RandCropImage(size=(64, 64), backend="pil"), FLIP, NORMALIZE], "CHW"),
+        ([DECODE, RAND_CROP, FLIP, NormalizeImage(output_fp16=True)], "CHW"),
+        ([DECODE, RAND_CROP, FLIP, NormalizeImage(channel_num=4)], "CHW"),
+        ([DEEP, RAND_CROP, FLIP, NormalizeImage(scale=1 / 65535)], "CHW"),
+        ([GREY, RAND_CROP, FLIP, FEW], "CHW"),
+    ],
+)
+def test_what_opencv_does_not_do_whole(chain: list[Transform], layout: Layout) -> None:
+    ops = plan_chain(chain, layout)
+    assert fuse(ops, by_opencv=True) == fuse(ops)
+
+
+def test_without_windows_opencv_does_no_whole_chain() -> None:
+    ops = plan_chain([DECODE, RAND_CROP, FLIP, NORMALIZE], "CHW")
+    assert fuse(ops, by_opencv=True, decode_window=False) == fuse(ops, decode_window=False)
+
+
 def unfuse(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     """Takes fused operators apart again, with the slots that their parts draw from."""
     found: list[Op] = []
@@ -115,18 +153,22 @@ def chains(draw: st.DrawFn) -> list[Transform]:
     ]
 
 
-@given(chains(), st.sampled_from(["HWC", "CHW"]))
-def test_fusing_keeps_transforms_order_slots_and_result(chain: list[Transform], layout: str) -> None:
+@given(chains(), st.sampled_from(["HWC", "CHW"]), st.booleans())
+@example(chain=[DECODE, RAND_CROP, FLIP, NORMALIZE], layout="CHW", by_opencv=True)
+def test_fusing_keeps_transforms_order_slots_and_result(
+    chain: list[Transform], layout: Layout, by_opencv: bool
+) -> None:
     ops = plan_chain(chain, layout)
-    fused = fuse(ops)
+    fused = fuse(ops, by_opencv=by_opencv)
     assert [op.spec for op in unfuse(fused)] == [op.spec for op in ops]
     random = [op for op in ops if op.spec.draws]
     assert [op for op in unfuse(fused) if op.spec.draws] == random, "each draws from the slot it had"
     assert check_chain([op.spec for op in fused]) == check_chain([op.spec for op in ops])
-    assert fuse(fused) == fused
-    assert len([op for op in fused if isinstance(op.spec, CropFlipNormalize)]) == 1
+    assert fuse(fused, by_opencv=by_opencv) == fused
+    assert len([op for op in fused if isinstance(op.spec, CropFlipNormalize | DecodeCropFlipNormalize)]) == 1
 
 
 def test_a_fused_transform_says_what_it_draws() -> None:
     ops = plan_chain([DECODE, RAND_CROP, FLIP, NORMALIZE], "CHW")
     assert count_draws(fuse(ops)) == count_draws(ops) == 5
+    assert count_draws(fuse(ops, by_opencv=True)) == WHOLE.draws == 5

@@ -21,7 +21,7 @@ from ppcls.data.dali_ops import Device, Place, lower_chain
 from ppcls.data.dali_ops.operators import nodes_between, operator_device, operator_name
 from ppcls.data.decisions import count_decisions, decide
 from ppcls.data.draws import uniforms
-from ppcls.data.fuse import Fused, fuse
+from ppcls.data.fuse import DecodeRandCrop, Fused, fuse
 from ppcls.data.numpy_ops import run
 from ppcls.data.transforms import (
     CropImage,
@@ -267,9 +267,15 @@ def alone_and_fused(chains: Iterable[tuple[Transform, ...]]) -> Iterator[tuple[O
         yield fuse(each)
 
 
+def by_opencv(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
+    """Returns the chain as a CPU does it."""
+    return fuse(plan(chain), by_opencv=True)
+
+
 @pytest.fixture(scope="module")
 def on_cpu(photos: dict[str, Path]) -> Together:
-    return together(alone_and_fused(case.chain for case in CASES), photos, "cpu")
+    fused = (by_opencv(case.chain) for case in WHOLE)
+    return together([*alone_and_fused(case.chain for case in CASES), *fused], photos, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -341,6 +347,14 @@ def test_dali_on_the_cpu_fused(case: Case, on_cpu: Together, photos: dict[str, P
     compare(case, on_cpu.images(fuse(plan(case.chain))), photos)
 
 
+WHOLE = [case for case in CASES if by_opencv(case.chain) != fuse(plan(case.chain))]
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=name_of)
+def test_dali_on_the_cpu_as_a_whole(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+    compare(case, on_cpu.images(by_opencv(case.chain)), photos)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_dali_on_a_gpu(case: Case, on_gpu: Together, photos: dict[str, Path]) -> None:
@@ -388,8 +402,9 @@ def test_slots_are_as_many_as_used(name: str) -> None:
 
 
 def test_every_fused_transform_is_compared() -> None:
-    seen = {op.spec.kind for case in FUSED for op in fuse(plan(case.chain)) if isinstance(op.spec, Fused)}
-    assert seen == {cls.__name__ for cls in Fused.__subclasses__()}
+    ops = {op for case in FUSED for op in fuse(plan(case.chain)) + by_opencv(case.chain)}
+    seen = {type(op.spec) for op in ops if isinstance(op.spec, Fused)}
+    assert seen == {*Fused.__subclasses__(), *DecodeRandCrop.__subclasses__()}
 
 
 def test_the_photographs_differ_enough_to_tell(photos: dict[str, Path]) -> None:

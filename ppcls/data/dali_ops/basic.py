@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import cv2
+import numpy as np
+from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
 from ppcls.data.dali_ops.graph import Node, Place, by_numpy, lower
-from ppcls.data.fuse import CropFlipNormalize, DecodeRandCrop
+from ppcls.data.fuse import CropFlipNormalize, DecodeCropFlipNormalize, DecodeRandCrop
 from ppcls.data.input_size import Sized
+from ppcls.data.numpy_ops import apply
 from ppcls.data.numpy_ops.basic import resize
 from ppcls.data.transforms import (
     CropImage,
@@ -88,7 +93,7 @@ def _(spec: CropImage, node: Any, place: Place) -> Node:
 
 
 def _window(place: Place) -> dict[str, Node]:
-    start, size = place.decided
+    start, size, *_ = place.decided
     return {"start": start, "shape": size, "axis_names": "HW"}
 
 
@@ -99,8 +104,11 @@ def _(spec: RandCropImage, node: Any, place: Place) -> Node:
 
 @lower.register
 def _(spec: DecodeRandCrop, node: Any, place: Place) -> Node:
-    cut = place.moved(fn.decoders.image_slice(node, **_window(place), **_decode_options(spec.decode, place)))
-    return _resize(spec.crop, cut, place)
+    return _resize(spec.crop, _decode_window(spec, node, place), place)
+
+
+def _decode_window(spec: DecodeRandCrop, node: Node, place: Place) -> Node:
+    return place.moved(fn.decoders.image_slice(node, **_window(place), **_decode_options(spec.decode, place)))
 
 
 @lower.register
@@ -138,6 +146,32 @@ def _(spec: CropFlipNormalize, node: Any, place: Place) -> Node:
     if spec.flip is not None:
         (options["mirror"],) = place.decided
     return _normalize(spec.normalize, node, **options)
+
+
+@lower.register
+def _(spec: DecodeCropFlipNormalize, node: Any, place: Place) -> Node:
+    """On a CPU only: with planes from OpenCV, fn.normalize takes half the time of crop_mirror_normalize."""
+    mirrored, sizes = place.decided[-1], () if place.size is None else (place.size,)
+
+    def planes(image: NDArray[Any], mirrored: NDArray[Any], *size: NDArray[Any]) -> NDArray[Any]:
+        image = apply(spec.flip, resize(spec.crop, image, *size), (mirrored,))
+        done = np.empty([image.shape[2], *image.shape[:2]], image.dtype)
+        cv2.split(image, list(done))  # into the planes of `done`
+        return done
+
+    normalize, cut = spec.normalize, _decode_window(spec, node, place)
+    return fn.normalize(
+        by_numpy(planes, cut, place, mirrored, *sizes, layout="CHW"),
+        axes=[1, 2],
+        mean=_per_plane([value / normalize.scale for value in normalize.mean]),
+        stddev=_per_plane(normalize.std),
+        scale=normalize.scale,
+    )
+
+
+def _per_plane(values: Sequence[float]) -> NDArray[np.float32]:
+    """Returns one value a plane, [3, 1, 1], of three or of one for all."""
+    return np.resize(np.asarray(values, np.float32), (3, 1, 1))
 
 
 @lower.register

@@ -133,17 +133,20 @@ def lower(spec: Transform, node: Node, place: Place) -> Node:
     raise NotImplementedError(f"dali_ops knows no {spec.kind}")
 
 
-def by_numpy(function: Callable[..., Array], images: Node, place: Place, *decided: Node) -> Node:
+def by_numpy(
+    function: Callable[..., Array], images: Node, place: Place, *decided: Node, layout: str = "HWC"
+) -> Node:
     """Calls ``function(image, *decisions)`` for each image of a batch, on the CPU.
 
     So pixels are exactly those of numpy_ops. OpenCV and numpy work without Python's lock, so threads share
     a batch.
 
     Args:
-        function: From an image [H, W, C] and its rows of ``decided`` to an image [H, W, C].
+        function: From an image [H, W, C] and its rows of ``decided`` to an image of ``layout``.
         images: Node of the images.
         place: Whose threads do it.
         *decided: Nodes of decisions, one row an image.
+        layout: ``HWC`` or ``CHW``.
     """
     threads = place.threads
     pool = place.pool or ThreadPoolExecutor(max_workers=threads)
@@ -159,7 +162,7 @@ def by_numpy(function: Callable[..., Array], images: Node, place: Place, *decide
             done[begin::threads] = images
         return done
 
-    return fn.python_function(images, *decided, function=whole, batch_processing=True, output_layouts="HWC")
+    return fn.python_function(images, *decided, function=whole, batch_processing=True, output_layouts=layout)
 
 
 def numpy_on_cpu(lowering: Lowering) -> Lowering:
