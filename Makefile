@@ -80,7 +80,7 @@ test: setup ## run the tests that need no GPU
 
 RELIABILITY := tests/reliability tests/engine/test_stop.py tests/engine/test_watchdog.py
 
-test-reliability: setup ## try hard to break a run; figures in output/reliability.txt (about 20 minutes)
+test-reliability: setup ## try hard to break a run; figures in output/reliability.txt (half an hour)
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)
 
 lint: setup ## check style, types and the direction of imports

@@ -24,6 +24,8 @@ def figure(record_property: Callable[[str, object], None]) -> Figure:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return  # xdist's controller has all reports
     text = table(terminalreporter)
     if text:
         terminalreporter.section("reliability")
