@@ -180,7 +180,8 @@ def config(make_yaml: Callable[..., Path]) -> Path:
         ("train:read with Python's lock", "backward and all-reduce", "[a-z ]+"),
         (
             "eval:sleep",
-            "evaluation: waiting for all processes",
+            # Processes exchange wishes between batches, too, so either wait may be the one.
+            r"evaluation: (waiting for )?(all processes|batch \d)",
             r"evaluation: (waiting for )?batch \d",
         ),
     ],
