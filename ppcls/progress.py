@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _LAYOUT = struct.Struct("<Qqqq?80s")
@@ -52,6 +54,7 @@ class Progress:
         self._board = mmap.mmap(-1 if memory is None else memory, SIZE)
         self._count, self._place, self._stepped = 0, (0, 0, 0), False
         self.evaluated = False
+        self._told = ("", False)
         self.tell("starting")
 
     def tell(self, doing: str, *, patient: bool = False) -> None:
@@ -62,8 +65,23 @@ class Progress:
             patient: Whether it may well take longer than a step does.
         """
         self._count += 1
+        self._told = (doing, patient)
         patient = patient or not self._stepped
         _LAYOUT.pack_into(self._board, 0, self._count, *self._place, patient, doing.encode())
+
+    @contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        """Tells ``doing`` while the context lasts, and afterwards again what went on before.
+
+        Args:
+            doing: What; it may take as long as what it interrupts.
+        """
+        before, patient = self._told
+        self.tell(doing, patient=patient)
+        try:
+            yield
+        finally:
+            self.tell(before, patient=patient)
 
     def place(self, epoch: int, batch: int, update: int) -> None:
         """Notes the place in the run, for what is told from now on; see `Seen`."""

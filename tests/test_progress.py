@@ -57,3 +57,15 @@ def test_any_words_will_do_and_each_counts(words: list[str]) -> None:
 
 def test_nobody_need_watch() -> None:
     Progress().tell("anything")
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_what_was_interrupted_is_told_again(memory: int, patient: bool) -> None:
+    progress = Progress(memory)
+    progress.stepped()
+    progress.tell("evaluation: waiting for batch 2", patient=patient)
+    with progress.during("waiting for all processes"):
+        assert read(memory).doing == "waiting for all processes"
+        assert read(memory).patient == patient
+    seen = read(memory)
+    assert (seen.doing, seen.patient) == ("evaluation: waiting for batch 2", patient)

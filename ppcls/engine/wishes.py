@@ -48,7 +48,8 @@ class Wishes:
         if self._left:
             return [0] * len(self._wanted)
         tensor = paddle.to_tensor([*self._wanted, self._next_gap()], dtype="int64", place=paddle.CPUPlace())
-        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self._group)
+        with self._runtime.progress.during("waiting for all processes between two batches"):
+            distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self._group)
         agreed: list[int] = np.asarray(tensor.numpy()).tolist()
         self._left = self._gap = agreed.pop()
         self._wanted = [0] * len(agreed)
