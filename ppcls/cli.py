@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -61,6 +60,12 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
 def parser(description: str) -> argparse.ArgumentParser:
     """Returns a parser with the options that all tools share."""
     made = argparse.ArgumentParser(description=description)
+    add_config(made)
+    return made
+
+
+def add_config(made: argparse.ArgumentParser) -> None:
+    """Adds ``-c`` and ``-o``, which `read_config` reads."""
     made.add_argument("-c", "--config", required=True, help="YAML file")
     made.add_argument(
         "-o",
@@ -72,7 +77,6 @@ def parser(description: str) -> argparse.ArgumentParser:
         help="set one value of the config, such as Global.epochs=10",
     )
     made.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
-    return made
 
 
 def read_config(arguments: argparse.Namespace) -> Config | None:
@@ -133,7 +137,7 @@ def _dry_run(config: Config) -> None:
 
     text = dry_run(config, run)
     if run.is_main:
-        _say(text)
+        say(text)
 
 
 def _explain_data(config: Config, run: Runtime, picture: Path) -> None:
@@ -202,9 +206,9 @@ def infer(argv: Arguments = None) -> None:
             continue
         predicted.append(result)
         if not arguments.json:
-            _say(f"{result}\n")
+            say(f"{result}\n")
     if arguments.json:
-        _say(as_json(predicted))
+        say(as_json(predicted))
     if output is not None:
         _write(output, as_json(predicted))
     refuse_failed(failed, len(files))
@@ -275,7 +279,7 @@ def _need_one_process(run: Runtime) -> None:
         raise UserError("this tool runs as one process; start it without paddle.distributed.launch")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Writes to stdout; see `_to_reader`."""
     with _to_reader():
         sys.stdout.write(text)
@@ -352,43 +356,3 @@ def _check_output(folder: Path) -> None:
         raise UserError(
             f"{folder}: can't write to this output folder: {nearest} {reason}; set Global.output_dir"
         )
-
-
-@command
-def benchmark(argv: Arguments = None) -> None:
-    """Measures speed: ``loader`` compares data loaders, ``containers`` image files, ``step`` training."""
-    options = parser("Measure speed on this machine.")
-    options.add_argument("what", choices=["loader", "containers", "step"], help="what to measure")
-    options.add_argument("--rounds", type=int, default=5, help="counted epochs of each (%(default)s)")
-    options.add_argument("--workers", type=int, nargs="+", default=[2], help="of paddle.io (%(default)s)")
-    options.add_argument("--mixup", action="store_true", help="our DALI loader with Mixup, too")
-    options.add_argument("--no-plain", action="store_true", help="step without the bare Paddle loop")
-    arguments = options.parse_args(argv)
-    config = read_config(arguments)
-    if config is None:
-        return
-    from ppcls import runtime
-
-    run, rounds = runtime.start(config.Global), max(1, arguments.rounds)
-    sys.stdout.write(run.describe() + "\n")
-    if arguments.what == "containers":
-        from ppcls.bench.containers import benchmark_containers
-
-        for each in benchmark_containers(config, run, rounds):
-            _say(each.describe() + "\n")
-        return
-    if arguments.what == "step":
-        from ppcls.bench.step import benchmark_steps
-
-        speeds, how = benchmark_steps(config, run, rounds, plain=not arguments.no_plain)
-        _say("".join(f"{line}\n" for line in [how, *(speed.describe() for speed in speeds)]))
-        return
-    from ppcls.bench.loader import benchmark_loaders
-
-    speeds = benchmark_loaders(config, run, arguments.workers, rounds, mixup=arguments.mixup)
-    for speed in speeds:
-        sys.stdout.write(speed.describe() + "\n")
-    dali = speeds[1]
-    for other in speeds[2:]:
-        gain = statistics.median(a / b for a, b in zip(dali.rates, other.rates, strict=True))
-        sys.stdout.write(f"{dali.name} is {gain:.2f} times {other.name}\n")

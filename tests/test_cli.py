@@ -152,7 +152,7 @@ def test_print_config_is_read_again_as_the_same(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate, cli.infer, cli.export, cli.benchmark])
+@pytest.mark.parametrize("tool", [cli.train, cli.evaluate, cli.infer, cli.export])
 def test_help(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         tool(["--help"])

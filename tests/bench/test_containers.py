@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls import cli
+from ppcls import benchmark_cli
 from ppcls.bench.containers import benchmark_containers
 from ppcls.config.load import load_config
 from ppcls.errors import UserError
@@ -40,7 +40,7 @@ def test_images_that_are_in_a_container_already_are_refused(
     ops = "[DecodeImage, {RandCropImage: {size: 32}}, RandFlipImage, NormalizeImage]"
     dataset = f"{{name: TFRecordDataset, paths: ['{shard}'], transform_ops: {ops}}}"
     overrides = [f"DataLoader.Train.dataset={dataset}", small[2], "Global.device=cpu"]
-    assert cli.benchmark(["containers", "-c", str(PHOTOS), "-o", *overrides]) == 1
+    assert benchmark_cli.main(["containers", "-c", str(PHOTOS), "-o", *overrides]) == 1
     assert "the bare pipeline is written for image files" in capsys.readouterr().err
 
 
