@@ -1,0 +1,97 @@
+"""Which of a benchmark's rows a chart shows, and where: the same for a picture and for the page. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ppcls.bench.results import Chart, Label, Metric, Results, Row
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row in a chart.
+
+    Attributes:
+        x: A number on the axis, or the place of a category, from 0.
+        label: What stands there.
+        metric: What is drawn.
+    """
+
+    x: float
+    label: str
+    metric: Metric
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together, by x.
+
+    Attributes:
+        name: From the labels' values; empty where there is one series only.
+        points: At least one.
+    """
+
+    name: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart with its data.
+
+    Attributes:
+        title: Above it.
+        x: Name of the axis.
+        y: Name and unit of the axis.
+        categories: Of the axis, in order; none where it is of numbers.
+        series: At least one.
+    """
+
+    title: str
+    x: str
+    y: str
+    categories: tuple[str, ...]
+    series: tuple[Series, ...]
+
+
+def drawings(results: Results) -> list[Drawing]:
+    """Returns the charts for which there are rows."""
+    found = (_drawing(chart, results) for chart in results.charts)
+    return [each for each in found if each is not None]
+
+
+def shown(label: Label) -> str:
+    """Returns a label's value as text; a number that was computed is rounded."""
+    return f"{label:.4g}" if isinstance(label, float) else str(label)
+
+
+def _drawing(chart: Chart, results: Results) -> Drawing | None:
+    rows = [
+        row
+        for row in results.rows
+        if chart.metric in row.metrics
+        and chart.x in row.labels
+        and all(row.labels.get(name) == value for name, value in chart.where.items())
+    ]
+    if not rows:
+        return None
+    values = [row.labels[chart.x] for row in rows]
+    numeric = all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    categories = () if numeric else tuple(dict.fromkeys(map(shown, values)))
+    series: dict[str, list[Point]] = {}
+    for row in rows:
+        name = ", ".join(shown(row.labels[label]) for label in chart.series if label in row.labels)
+        series.setdefault(name, []).append(_point(chart, row, categories))
+    unit = rows[0].metrics[chart.metric].unit
+    y = f"{chart.metric}, {unit}" if unit else chart.metric
+    return Drawing(chart.title, chart.x, y, categories, tuple(map(_by_x, series, series.values())))
+
+
+def _by_x(name: str, points: list[Point]) -> Series:
+    return Series(name, tuple(sorted(points, key=lambda each: each.x)))
+
+
+def _point(chart: Chart, row: Row, categories: tuple[str, ...]) -> Point:
+    value = row.labels[chart.x]
+    place = categories.index(shown(value)) if categories else float(value)
+    return Point(place, shown(value), row.metrics[chart.metric])

@@ -1,0 +1,113 @@
+"""A benchmark's results as one HTML file that needs nothing else, and the folder of all its files."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from ppcls.bench.charts import Drawing, drawings, shown
+from ppcls.bench.plots import file_name, to_png
+from ppcls.bench.results import Results, Row, write_results
+from ppcls.bench.table import LEGEND, cell, headings, kinds_of_rows, number
+from ppcls.files import atomic_write, write_text
+
+PAGE = "index.html"
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("ppcls.bench", "page"), autoescape=True, undefined=StrictUndefined
+    )
+    return environment.get_template("results.html.j2")
+
+
+def publish(folder: Path, results: Results) -> list[Path]:
+    """Writes results as JSON, CSV, a PNG a chart, and the page, into a folder, which is made.
+
+    Returns:
+        The charts' files.
+    """
+    write_results(folder, results)
+    charts = []
+    for number_, drawing in enumerate(drawings(results), start=1):
+        charts.append(folder / file_name(number_, drawing))
+        with atomic_write(charts[-1]) as file:
+            file.write(to_png(drawing))
+    write_text(folder / PAGE, render(results))
+    return charts
+
+
+def render(results: Results) -> str:
+    """Returns the page."""
+    page = _template().render(
+        results=results,
+        command=shlex.join(results.command),
+        tables=[_table(rows) for rows in kinds_of_rows(results.rows)],
+        legend=LEGEND,
+        data={"charts": [_chart(each) for each in drawings(results)]},
+        style=_asset("ppcls.report", "report.css") + _asset("ppcls.bench", "results.css"),
+        script=_asset("ppcls.bench", "results.js"),
+    )
+    # A file's name may be no text; that must not cost the page.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _asset(package: str, name: str) -> str:
+    return files(package).joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _table(rows: list[Row]) -> dict[str, Any]:
+    labels, metrics, noted = headings(rows)
+    units = {name: metric.unit for row in rows for name, metric in row.metrics.items()}
+    return {
+        "labels": labels,
+        "metrics": [(name, units[name]) for name in metrics],
+        "noted": noted,
+        "rows": [
+            {
+                "labels": [shown(row.labels[name]) for name in labels],
+                "metrics": [_cell(row, name) for name in metrics],
+                "note": row.note,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _cell(row: Row, name: str) -> dict[str, Any]:
+    metric = row.metrics.get(name)
+    if metric is None:
+        return {"text": "", "all": "not measured", "sort": ""}
+    return {"text": cell(metric), "all": ", ".join(map(number, metric.values)), "sort": metric.median}
+
+
+def _chart(drawing: Drawing) -> dict[str, Any]:
+    return {
+        "title": drawing.title,
+        "x": drawing.x,
+        "y": drawing.y,
+        "categories": drawing.categories,
+        "series": [
+            {
+                "name": series.name,
+                "points": [
+                    {
+                        "x": point.x,
+                        "label": point.label,
+                        "median": point.metric.median,
+                        "low": point.metric.low,
+                        "high": point.metric.high,
+                        "text": f"{cell(point.metric)} {point.metric.unit}".strip(),
+                    }
+                    for point in series.points
+                ],
+            }
+            for series in drawing.series
+        ],
+    }

@@ -1,0 +1,76 @@
+"""A benchmark's charts as PNG files."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ppcls.bench.charts import Drawing, Series
+
+_COLOURS = ("#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214", "#35978f", "#c51b7d", "#666666")
+
+
+def file_name(number: int, drawing: Drawing) -> str:
+    """Returns the name of a chart's file; ``number`` is its place, from 1."""
+    words = re.sub(r"[^a-z0-9]+", "-", drawing.title.lower()).strip("-")[:60]
+    return f"{number:02}-{words}.png"
+
+
+def to_png(drawing: Drawing) -> bytes:
+    """Draws medians, with the range over the rounds as whiskers; lines over numbers, else bars."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for place, series in enumerate(drawing.series):
+        colour = _COLOURS[place % len(_COLOURS)]
+        if drawing.categories:
+            _bars(axes, drawing, series, place, colour)
+        else:
+            _line(axes, series, colour)
+    if drawing.categories:
+        axes.set_xticks(range(len(drawing.categories)), drawing.categories, parse_math=False)
+    axes.set_title(drawing.title, parse_math=False)
+    axes.set_xlabel(drawing.x, parse_math=False)
+    axes.set_ylabel(drawing.y, parse_math=False)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", alpha=0.3)
+    if len(drawing.series) > 1:
+        for text in axes.legend(fontsize="small").get_texts():
+            text.set_parse_math(False)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=120)
+    return file.getvalue()
+
+
+def _whiskers(series: Series) -> list[list[float]]:
+    metrics = [point.metric for point in series.points]
+    return [[each.median - each.low for each in metrics], [each.high - each.median for each in metrics]]
+
+
+def _line(axes: Axes, series: Series, colour: str) -> None:
+    axes.errorbar(
+        [point.x for point in series.points],
+        [point.metric.median for point in series.points],
+        yerr=_whiskers(series),
+        label=series.name,
+        color=colour,
+        marker="o",
+        markersize=4,
+        capsize=3,
+    )
+
+
+def _bars(axes: Axes, drawing: Drawing, series: Series, place: int, colour: str) -> None:
+    width = 0.8 / len(drawing.series)
+    shift = (place - (len(drawing.series) - 1) / 2) * width
+    axes.bar(
+        [point.x + shift for point in series.points],
+        [point.metric.median for point in series.points],
+        width,
+        yerr=_whiskers(series),
+        label=series.name,
+        color=colour,
+        capsize=3,
+    )

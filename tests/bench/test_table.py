@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from made_results import RESULTS
+
+from ppcls.bench.results import Metric
+from ppcls.bench.table import LEGEND, cell, number, render
+
+
+def test_a_table_for_each_kind_of_rows() -> None:
+    lines = [line.split() for line in render(RESULTS).splitlines() if line.strip()]
+    assert ["backend", "threads", "images/s"] in lines
+    assert ["DALI", "2", "1,000", "±10%"] in lines
+    assert ["paddle.io", "$x", "2", "400"] in lines
+    assert ["DALI", "64", "out", "of", "<memory>", "[b]"] in lines
+    assert ["stage", "images/s"] in lines
+    assert ["decode", "1,234"] in lines
+    assert render(RESULTS).endswith(f"{LEGEND}\nUse 2 threads & no <more>.\n")
+
+
+def test_nothing_is_cut_off_where_there_is_no_terminal() -> None:
+    long = "a sentence that goes on " * 20
+    assert long.strip() in render(replace(RESULTS, findings=(long.strip(),)))
+
+
+def test_without_rounds_there_is_no_spread() -> None:
+    single = replace(RESULTS, rows=RESULTS.rows[2:3])
+    assert LEGEND not in render(single)
+    assert render(replace(RESULTS, rows=(), findings=())) == "\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (1234567.0, "1,235,000"), (999.96, "1,000"), (12.345, "12.35"), (0.00001234, "1.23e-05")],
+)
+def test_four_digits_count(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_cells() -> None:
+    assert cell(None) == ""
+    assert cell(Metric((90.0, 100.0, 110.0), "s")) == "100 ±10%"
+    assert cell(Metric((100.0,), "s")) == "100"
