@@ -14,6 +14,7 @@ import paddle
 import yaml
 from paddle import nn
 
+from ppcls.arch.reparameterize import reparameterize
 from ppcls.config.schema import Config
 from ppcls.config.sections import Infer
 from ppcls.data.transforms import NormalizeImage, plan_chain
@@ -30,6 +31,8 @@ def export(
     config: Config, settings: Infer, names: Sequence[str] | None, source: Path, folder: Path
 ) -> dict[str, int]:
     """Writes the inference model of a config, in float32, with a softmax at its end.
+
+    Branches that have one convolution's effect, as RepVGG's, are written as one.
 
     Args:
         config: The whole config.
@@ -49,6 +52,7 @@ def export(
     _refuse_taken(folder)
     model = build_network(config)
     fill_model(model, read_weights(source), source)
+    reparameterize(model)
     try:
         if folder.is_dir():
             folder.rmdir()  # it is empty

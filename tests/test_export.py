@@ -14,6 +14,8 @@ from pydantic import TypeAdapter
 from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
 
 from ppcls import cli
+from ppcls.arch.cost import count_parameters
+from ppcls.arch.reparameterize import reparameterize
 from ppcls.config.dataset import FixedChain
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
@@ -238,3 +240,18 @@ def test_the_shape_must_be_the_chains(weights: Path) -> None:
     tree["Global"]["image_shape"] = [3, 64, 64]
     with pytest.raises(UserError, match=r"Infer.transforms: makes images of \[3, 32, 32\], but"):
         validate(tree, "test")
+
+
+def test_branches_are_exported_as_one_convolution(tmp_path: Path) -> None:
+    tree = config_tree(write_weights(tmp_path / "model.safetensors", "RepVGG_A0"), None)
+    tree["Arch"]["name"] = "RepVGG_A0"
+    assert export(tmp_path, tree) == 0
+    config = validate(tree, "test")
+    images = np.stack([prepare(config, write_image(tmp_path / f"{i}.png", i)) for i in range(2)])
+    scores = predict(tmp_path / "inference", images)
+    np.testing.assert_allclose(scores, dynamic_scores(config, images), rtol=0, atol=TOLERANCE)
+    written = (tmp_path / "inference" / "inference.pdiparams").stat().st_size
+    model = build_network(config)
+    assert written < 4 * count_parameters(model)
+    reparameterize(model)
+    assert written == pytest.approx(4 * sum(each.size for each in model.state_dict().values()), rel=1e-3)

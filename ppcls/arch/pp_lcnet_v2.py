@@ -2,8 +2,8 @@
 
 Late stages filter each channel with kernels of several sizes at once, which are added up; their sum is one
 convolution, as in RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697). PaddleClas keeps that
-convolution, ``dw_conv``, beside the others and fills it in for inference. Here it only has its name in
-checkpoints; it takes no part.
+convolution, ``dw_conv``, beside the others. It takes no part until `ppcls.arch.reparameterize` puts the sum
+in its place, for inference.
 
 Parameters that are trained, in millions: PPLCNetV2_small 4.1, PPLCNetV2_base 6.7, PPLCNetV2_large 10.5.
 """
@@ -16,12 +16,13 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.reparameterize import Branched
 from ppcls.arch.squeeze_excitation import SqueezeExcitation
 
 _FEATURES = 1280
 
 
-class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
+class DepthwiseSeparable(Branched):
     """A convolution of each channel, then one or two 1x1 convolutions across them.
 
     Args:
@@ -51,12 +52,12 @@ class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         conv = _conv(data_format)
-        self._several = several
         if several:
             sizes = [size for size in range(kernel, 0, -2) if size > 1 or stride == 1]
             self.dw_conv_list = nn.LayerList(
                 [conv(in_channels, in_channels, size, stride, in_channels, act=None) for size in sizes]
             )
+            self.branches = [*self.dw_conv_list]
             self.dw_conv = nn.Conv2D(in_channels, in_channels, kernel, groups=in_channels)
             for parameter in self.dw_conv.parameters():
                 parameter.stop_gradient = True
@@ -81,13 +82,13 @@ class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
         y = self.pw_conv_2(self.pw_conv_1(y)) if self._narrow else self.pw_conv(y)
         return x + y if self._added else y
 
+    def replace_branches(self, convolution: nn.Conv2D) -> None:
+        """See `Branched.replace_branches`."""
+        self.dw_conv = convolution
+        del self.dw_conv_list
+
     def _filter(self, x: Tensor) -> Tensor:
-        if not self._several:
-            return self.dw_conv(x)
-        y = self.dw_conv_list[0](x)
-        for conv in self.dw_conv_list[1:]:
-            y = y + conv(x)
-        return F.relu(y)
+        return F.relu(self.add_up(x)) if self.branches else self.dw_conv(x)
 
 
 class PPLCNetV2(nn.Layer):  # type: ignore[misc]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -162,6 +163,8 @@ class NumberedResNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: Channels of the input.
     """
 
+    stem_name: ClassVar[str] = "conv"  # of a first convolution that is alone, in checkpoints
+
     def __init__(
         self,
         kind: type[Block],
@@ -175,7 +178,7 @@ class NumberedResNet(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         style = style or Style(UnderscoredConvNorm)
-        names = ["conv"] if len(stem) == 1 else [f"conv1_{i + 1}" for i in range(len(stem))]
+        names = [self.stem_name] if len(stem) == 1 else [f"conv1_{i + 1}" for i in range(len(stem))]
         convs = make_stem(style.conv, input_image_channel, stem, data_format)
         self._stem = [self.add_sublayer(name, conv) for name, conv in zip(names, convs, strict=True)]
         self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)

@@ -56,11 +56,19 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
     Args:
         channels: Of input and output.
         reduction: How many times fewer there are between the two layers.
+        gate: Makes a weight of each channel's number.
         data_format: Layout of input and output.
     """
 
-    def __init__(self, channels: int, reduction: int = 16, data_format: DataFormat = "NCHW") -> None:
+    def __init__(
+        self,
+        channels: int,
+        reduction: int = 16,
+        gate: Activation = F.sigmoid,
+        data_format: DataFormat = "NCHW",
+    ) -> None:
         super().__init__()
+        self._gate = gate
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self.squeeze = uniform_linear(channels, channels // reduction)
         self.excitation = uniform_linear(channels // reduction, channels)
@@ -69,4 +77,4 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to the same shape, or [B, H, W, C]."""
         weight = self.squeeze(self.avg_pool(x).squeeze(self._spatial))
-        return x * F.sigmoid(self.excitation(F.relu(weight))).unsqueeze(self._spatial)
+        return x * self._gate(self.excitation(F.relu(weight))).unsqueeze(self._spatial)

@@ -1,0 +1,104 @@
+"""Branches that become one convolution for inference (Ding et al. 2021, https://arxiv.org/abs/2101.03697).
+
+Networks such as RepVGG train with several branches side by side, whose outputs are added up: convolutions
+with batch norm, and batch norm alone. In evaluation batch norm multiplies and adds fixed numbers, so the sum
+is a single convolution with a bias (section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from paddle import Tensor, nn
+
+from ppcls.arch.conv_norm import ConvNorm
+
+Array = NDArray[np.float64]
+
+
+class Branched(nn.Layer):  # type: ignore[misc]
+    """A layer with branches whose outputs are added up.
+
+    Attributes:
+        branches: Convolutions without activation, of odd kernels that keep the size but for one stride, with
+            the same channels and groups; and batch norms. The first is the convolution of the largest kernel.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches: list[nn.Layer] = []
+
+    def add_up(self, x: Tensor) -> Tensor:
+        """Returns the sum of what the branches, one at least, make of ``x``."""
+        y = self.branches[0](x)
+        for branch in self.branches[1:]:
+            y = y + branch(x)
+        return y
+
+    def merge(self) -> None:
+        """Makes one convolution of several branches; the layer is for evaluation from then on."""
+        if len(self.branches) > 1:
+            convolution = _merged(self.branches)
+            self.replace_branches(convolution)
+            self.branches = [convolution]
+
+    def replace_branches(self, convolution: nn.Conv2D) -> None:
+        """Registers ``convolution`` under its name in checkpoints, and removes the branches."""
+        raise NotImplementedError
+
+
+def reparameterize(model: nn.Layer) -> None:
+    """Merges all branches of ``model``, which computes the same in evaluation, up to rounding.
+
+    It has fewer parameters then, under other names: fill it before.
+    """
+    for layer in model.sublayers(include_self=True):
+        if isinstance(layer, Branched):
+            layer.merge()
+
+
+def _merged(branches: Sequence[ConvNorm | nn.BatchNorm2D]) -> nn.Conv2D:
+    largest = _convolution(branches[0])
+    side, groups = largest.weight.shape[-1], largest._groups
+    out_channels, in_channels = largest.weight.shape[0], largest.weight.shape[1] * groups
+    kernel, bias = np.zeros(largest.weight.shape), np.zeros(out_channels)
+    for branch in branches:
+        if isinstance(branch, ConvNorm):
+            weight = _numbers(_convolution(branch).weight)
+            norm = getattr(branch, branch.names[1])
+        else:
+            weight, norm = _identity(in_channels, groups), branch
+        scale = _numbers(norm.weight) / np.sqrt(_numbers(norm._variance) + norm._epsilon)
+        edge = (side - weight.shape[-1]) // 2
+        padded = np.pad(weight, ((0, 0), (0, 0), (edge, edge), (edge, edge)))
+        kernel += padded * scale[:, None, None, None]
+        bias += _numbers(norm.bias) - _numbers(norm._mean) * scale
+    convolution = nn.Conv2D(
+        in_channels,
+        out_channels,
+        side,
+        largest._stride,
+        padding=side // 2,
+        groups=groups,
+        data_format=largest._data_format,
+    )
+    convolution.weight.set_value(kernel.astype(np.float32))
+    convolution.bias.set_value(bias.astype(np.float32))
+    return convolution
+
+
+def _convolution(branch: ConvNorm) -> nn.Conv2D:
+    return getattr(branch, branch.names[0])
+
+
+def _identity(channels: int, groups: int) -> Array:
+    """Returns the kernel [channels, channels / groups, 1, 1] of a convolution that changes nothing."""
+    share = channels // groups
+    return np.eye(share)[np.arange(channels) % share][:, :, None, None]
+
+
+def _numbers(tensor: Any) -> Array:
+    return np.asarray(tensor.numpy(), np.float64)
