@@ -2,7 +2,7 @@
 
 DALI's readers go through a container in its order. Ours take the images of a shuffled epoch, each from its
 place. Both are timed twice: when they hand over bytes and do nothing else, and with the config's whole chain
-behind them, in turns as `ppcls.bench.loader` has them.
+behind them, in turns as `ppcls.bench.timing` has them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,9 @@ from typing import Any
 import numpy as np
 from nvidia.dali import Pipeline, fn, tfrecord
 
-from ppcls.bench.loader import (
-    Epoch,
-    Read,
-    Speed,
-    bare,
-    bare_pipeline,
-    compare,
-    finisher,
-    layout_of,
-    read_files,
-    through,
-    train_split,
-)
+from ppcls.bench.bare import Read, bare, bare_pipeline, read_files
+from ppcls.bench.loader import layout_of, train_split
+from ppcls.bench.timing import Epoch, Speed, compare, finisher, through
 from ppcls.config.dataset import (
     LMDBDataset,
     RecordDataset,

@@ -1,7 +1,7 @@
 """How fast training steps are on this machine: ours on one batch and fed by the loader, against a bare loop.
 
 The bare loop is Paddle's own API as its documentation shows it, on one batch that stays on the device: no
-loader, no metrics, no log. All take turns, as in `ppcls.bench.loader`.
+loader, no metrics, no log. All take turns, as in `ppcls.bench.timing`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import paddle
 from paddle.nn import functional as F
 
-from ppcls.bench.loader import Epoch, Speed, compare
+from ppcls.bench.timing import Epoch, Speed, compare
 from ppcls.config.schema import Config
 from ppcls.data.batch import Batch
 from ppcls.engine.bad_steps import BadSteps
