@@ -152,17 +152,28 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> list[str]
         Names that keep their fresh values because their shape depends on the classes.
 
     Raises:
-        UserError: Something else differs than the last layer's shape.
+        UserError: Something else differs than the shape of linear layers that end in the classes.
     """
     own = model.state_dict()
-    fresh = [
-        name
-        for name in own.keys() & arrays.keys()
-        if name.startswith("fc.") and _only_classes_differ(list(own[name].shape), list(arrays[name].shape))
+    differing = [
+        name for name in own.keys() & arrays.keys() if list(own[name].shape) != list(arrays[name].shape)
     ]
+    fresh = differing if _ends_in_classes(model, differing, own, arrays) else []
     kept = {**arrays, **{name: own[name].numpy() for name in fresh}}
     fill_model(model, kept, source)
     return sorted(fresh)
+
+
+def _ends_in_classes(
+    model: nn.Layer, names: list[str], own: Mapping[str, paddle.Tensor], arrays: Arrays
+) -> bool:
+    """Whether all of ``names`` are linear layers', and their last sides m in the model and n in the file."""
+    linear = {name for name, layer in model.named_sublayers() if isinstance(layer, nn.Linear)}
+    return (
+        all(name.rpartition(".")[0] in linear for name in names)
+        and all(_only_classes_differ(list(own[name].shape), list(arrays[name].shape)) for name in names)
+        and len({(own[name].shape[-1], arrays[name].shape[-1]) for name in names}) == 1
+    )
 
 
 def _only_classes_differ(own: list[int], other: list[int]) -> bool:

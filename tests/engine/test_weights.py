@@ -16,6 +16,7 @@ import paddle
 import pytest
 from paddle import nn
 
+from ppcls.arch.build import build_model
 from ppcls.engine.weights import (
     AVERAGE,
     WEIGHTS,
@@ -351,6 +352,17 @@ def test_start_from_keeps_a_classifier_for_other_classes_fresh(arrays: dict[str,
     for name in fresh:
         expected = fresh if name.startswith("fc.") else arrays
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "classifier"),
+    [("ShuffleNetV2_x0_25", "_fc"), ("RegNetX_200MF", "out"), ("GhostNet_x0_5", "fc_1"), ("LeNet", "fc.2")],
+)
+def test_start_from_knows_the_classifier_by_whatever_name(name: str, classifier: str) -> None:
+    channels = 1 if name == "LeNet" else 3
+    arrays = content(build_model(name, 5, input_image_channel=channels))
+    fresh = start_from(build_model(name, 7, input_image_channel=channels), arrays, "here")
+    assert fresh == [f"{classifier}.bias", f"{classifier}.weight"]
 
 
 @pytest.mark.parametrize(
