@@ -12,14 +12,11 @@ from pathlib import Path
 
 from ppcls.config.load import dump_config, load_config
 from ppcls.config.schema import Config
-from ppcls.config.sections import Infer
-from ppcls.data.class_names import LABEL_LIST, read_class_names
-from ppcls.data.image_files import find_images
+from ppcls.deploy.source import find_weights
 from ppcls.engine.phases import read_window
 from ppcls.engine.watchdog import guarded
 from ppcls.errors import Stopped, UserError
 from ppcls.failures import Failures
-from ppcls.files import write_text
 from ppcls.runtime import Runtime
 
 Arguments = Sequence[str] | None
@@ -28,7 +25,7 @@ _NO_READER = 141
 
 
 def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]:
-    """Makes a tool's exit code: 0, 128 + a signal's number, 1 with one message for what the user can mend.
+    """Makes a tool's exit code: 0, 128 + a signal's number, or a message and 1 for what the user can mend.
 
     That is a `UserError`, or what the system refuses, such as a write to a full disk.
     """
@@ -39,7 +36,7 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
             function(argv)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
-            return 1
+            return error.code
         except OSError as error:
             if error.errno is None:  # Paddle's own errors
                 raise
@@ -57,16 +54,24 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
     return main
 
 
-def parser(description: str) -> argparse.ArgumentParser:
-    """Returns a parser with the options that all tools share."""
+def parser(description: str, model: str | None = None) -> argparse.ArgumentParser:
+    """Returns a parser with the options that all tools share.
+
+    Args:
+        description: Of the tool.
+        model: What its ``--model``, in place of a config, may be; None where it has none.
+    """
     made = argparse.ArgumentParser(description=description)
-    add_config(made)
+    add_config(made, model)
     return made
 
 
-def add_config(made: argparse.ArgumentParser) -> None:
-    """Adds ``-c`` and ``-o``, which `read_config` reads."""
-    made.add_argument("-c", "--config", required=True, help="YAML file")
+def add_config(made: argparse.ArgumentParser, model: str | None = None) -> None:
+    """Adds ``-c`` and ``-o``, which `read_config` reads; and ``--model`` where it may stand for ``-c``."""
+    named = made.add_mutually_exclusive_group(required=True) if model is not None else made
+    named.add_argument("-c", "--config", required=model is None, help="YAML file")
+    if model is not None:
+        named.add_argument("--model", metavar="PATH", help=model)
     made.add_argument(
         "-o",
         "--override",
@@ -150,7 +155,7 @@ def _explain_data(config: Config, run: Runtime, picture: Path) -> None:
 
     described = describe(config, run)
     draw_descriptions(described, picture)
-    with _to_reader():
+    with to_reader():
         print_descriptions(described, sys.stdout)
         sys.stdout.write(f"drawn as {picture}\n")
 
@@ -180,113 +185,24 @@ def evaluate(argv: Arguments = None) -> None:
         sys.stdout.write(f"[Eval] {source}: loss {result.loss:.4f} {shares}, {counted}\n")
 
 
-@command
-def infer(argv: Arguments = None) -> None:
-    """Predicts image files; fails at the end where some could not be predicted."""
-    arguments = _infer_parser().parse_args(argv)
-    config = read_config(arguments)
-    if config is None:
-        return
-    settings, names = _infer_section(config)
-    given = arguments.images or [settings.infer_imgs]
-    if given == [None]:
-        raise UserError("nothing to predict: name images or folders (before any -o), or set Infer.infer_imgs")
-    output = _claim_file(arguments.output) if arguments.output else None
-    files, source = find_images([Path(each) for each in given]), find_weights(config)
-    from ppcls import runtime
+def need_one_process(run: Runtime) -> None:
+    """Refuses to be one of several processes.
 
-    run = runtime.start(config.Global)
-    _need_one_process(run)
-    from ppcls.infer import Failed, Predicted, Predictor, as_json, refuse_failed
-
-    predicted, failed = list[Predicted](), list[Failed]()
-    for result in Predictor(config, settings, names, source, run).predict(files):
-        if isinstance(result, Failed):
-            failed.append(result)
-            continue
-        predicted.append(result)
-        if not arguments.json:
-            say(f"{result}\n")
-    if arguments.json:
-        say(as_json(predicted))
-    if output is not None:
-        _write(output, as_json(predicted))
-    refuse_failed(failed, len(files))
-
-
-@command
-def export(argv: Arguments = None) -> None:
-    """Writes a model for Paddle Inference into ``Global.save_inference_dir``."""
-    options = parser("Export an image classifier for Paddle Inference, or its weights for PaddleClas.")
-    options.add_argument(
-        "--pdparams", metavar="FILE", help="write only the weights, as PaddleClas's .pdparams, to FILE"
-    )
-    arguments = options.parse_args(argv)
-    config = read_config(arguments)
-    if config is None:
-        return
-    if arguments.pdparams:
-        _export_weights(config, Path(arguments.pdparams))
-        return
-    settings, names = _infer_section(config)
-    source, folder = find_weights(config), Path(config.Global.save_inference_dir)
-    from ppcls import runtime
-
-    _need_one_process(runtime.start(config.Global))
-    from ppcls.export import export as export_config
-    from ppcls.export import input_shape
-
-    files = export_config(config, settings, names, source, folder)
-    sys.stdout.write(
-        f"[Export] {source} -> {folder}: {', '.join(files)}, {sum(files.values()) / 1e6:.1f} MB; "
-        f"input {input_shape(config)} float32 {config.Arch.data_format}, any batch size\n"
-    )
-
-
-def _export_weights(config: Config, path: Path) -> None:
-    if path.suffix != ".pdparams" or path.exists():
-        raise UserError(f"--pdparams {path}: expected a new file whose name ends in .pdparams")
-    source = find_weights(config)
-    from ppcls import runtime
-
-    _need_one_process(runtime.start(config.Global))
-    from ppcls.engine.paddleclas import write_pdparams
-    from ppcls.engine.weights import read_weights
-
-    write_pdparams(_claim_file(str(path), "--pdparams"), read_weights(source))
-    sys.stdout.write(f"[Export] {source} -> {path}: {path.stat().st_size / 1e6:.1f} MB\n")
-
-
-def _infer_parser() -> argparse.ArgumentParser:
-    made = parser("Predict images.")
-    made.add_argument("images", nargs="*", help="files and folders, before any -o; else Infer.infer_imgs")
-    made.add_argument("--json", action="store_true", help="print one JSON list instead of lines")
-    made.add_argument("--output", metavar="FILE", help="write the JSON list to FILE")
-    return made
-
-
-def _infer_section(config: Config) -> tuple[Infer, tuple[str, ...] | None]:
-    """Returns ``Infer`` with the names of its classes: of its own file, or of the folders trained on."""
-    if config.Infer is None:
-        raise UserError("the config has no section Infer, which says how images are prepared (transforms)")
-    trained = Path(config.Global.output_dir) / LABEL_LIST
-    listing = config.Infer.PostProcess.class_id_map_file or (trained if trained.is_file() else None)
-    return config.Infer, read_class_names(Path(listing), config.Arch.class_num) if listing else None
-
-
-def _need_one_process(run: Runtime) -> None:
+    Raises:
+        UserError: It is one.
+    """
     if run.world > 1:
         raise UserError("this tool runs as one process; start it without paddle.distributed.launch")
 
 
 def say(text: str) -> None:
-    """Writes to stdout; see `_to_reader`."""
-    with _to_reader():
+    """Writes to stdout; see `to_reader`."""
+    with to_reader():
         sys.stdout.write(text)
 
 
 @contextmanager
-def _to_reader() -> Iterator[None]:
+def to_reader() -> Iterator[None]:
     """Ends the tool quietly where the reader of stdout, such as ``head``, has seen enough."""
     try:
         yield
@@ -294,36 +210,6 @@ def _to_reader() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush at exit
         raise SystemExit(_NO_READER) from None
-
-
-def _claim_file(name: str, option: str = "--output") -> Path:
-    """Shows, before the work is done, that a file can be written in its folder."""
-    path = Path(name)
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder, expected a file" if path.is_dir() else f"there is no folder {path.parent}"
-        raise UserError(f"{option} {name}: {what}")
-    return path
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise UserError(f"{path}: can't be written: {error.strerror}") from None
-
-
-def find_weights(config: Config) -> Path:
-    """Returns ``Global.pretrained_model``, or the run's best model where none is given.
-
-    Raises:
-        UserError: Neither is there.
-    """
-    if config.Global.pretrained_model:
-        return Path(config.Global.pretrained_model)
-    best = Path(config.Global.output_dir) / "best_model"
-    if not best.is_dir():
-        raise UserError(f"no weights: Global.pretrained_model is not set, and there is no {best}")
-    return best
 
 
 def claim_output(folder: Path) -> Path:

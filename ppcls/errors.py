@@ -6,7 +6,13 @@ import signal
 
 
 class UserError(Exception):
-    """An error whose text is all that the user needs: entry points print it without a traceback."""
+    """An error whose text is all that the user needs: entry points print it without a traceback.
+
+    Attributes:
+        code: Which a tool that ends with it returns.
+    """
+
+    code = 1
 
 
 class Stopped(Exception):  # noqa: N818 - no error: what was asked for

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from paddle import nn
 
-from ppcls import cli
+from ppcls import cli, deploy_cli
 from ppcls.config.load import load_config
 from ppcls.engine import store
 from ppcls.registry import ARCHITECTURES
@@ -152,7 +152,7 @@ def test_print_config_is_read_again_as_the_same(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate, cli.infer, cli.export])
+@pytest.mark.parametrize("tool", [cli.train, cli.evaluate, deploy_cli.infer, deploy_cli.export])
 def test_help(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         tool(["--help"])

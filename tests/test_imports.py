@@ -23,11 +23,11 @@ def attributes(file: Path) -> set[str]:
     return {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
 
 
-def test_two_places_read_use_dali() -> None:
-    """Who reads the data, and what memory is left for it."""
+def test_three_places_read_use_dali() -> None:
+    """Who reads the data, in training and in prediction, and what memory is left for it."""
     files = [*(ROOT / "ppcls").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
     readers = {file.relative_to(ROOT).as_posix() for file in files if "use_dali" in attributes(file)}
-    assert readers == {"ppcls/data/build.py", "ppcls/runtime.py"}
+    assert readers == {"ppcls/data/build.py", "ppcls/deploy/source.py", "ppcls/runtime.py"}
 
 
 def test_one_place_reads_the_environment() -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ppcls.config.dataset import Dataset
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.config.transform import Layout, check_chain
 from ppcls.data.batch import Loader
-from ppcls.data.dali_settings import resolve
+from ppcls.data.dali_settings import DaliSettings, resolve
 from ppcls.data.index import Index, read_index
 from ppcls.data.order import Order
-from ppcls.data.quarantine import BAD_IMAGES, Quarantine
+from ppcls.data.quarantine import BAD_IMAGES, Quarantine, Rejected
 from ppcls.data.sampler import InOrder
 from ppcls.data.sampler_build import build_sampler
 from ppcls.data.supported import check_dali, check_numpy
@@ -22,6 +23,9 @@ from ppcls.data.transforms import Op, plan_chain
 from ppcls.errors import UserError
 from ppcls.memory import pipeline_need
 from ppcls.runtime import Runtime
+
+if TYPE_CHECKING:  # DALI need not be there to train without it
+    from ppcls.data.dali_loader import DaliLoader
 
 _READ_AHEAD = 3  # batches that DALI's reader, and what feeds it, hold beside the finished ones
 
@@ -99,6 +103,27 @@ def _reader(
     from ppcls.data.dali_loader import DaliLoader
 
     return DaliLoader(index, order, ops, settings, split.input_size, quarantine)
+
+
+def build_file_loader(
+    rejected: Rejected, ops: tuple[Op, ...], batch_size: int, settings: DaliSettings
+) -> DaliLoader:
+    """Builds a loader of DALI's that takes each image of an index once, in order, to predict it.
+
+    Args:
+        rejected: Takes the images that are bad, of its index.
+        ops: The chain.
+        batch_size: Rows of a batch.
+        settings: Of DALI.
+
+    Raises:
+        UserError: DALI can't do a transform on this device.
+    """
+    check_dali(ops, "Infer.transforms", settings)
+    from ppcls.data.dali_loader import DaliLoader
+
+    order = Order(InOrder(len(rejected.index)), batch_size=batch_size)
+    return DaliLoader(rejected.index, order, ops, settings, quarantine=rejected)
 
 
 def _quarantine(config: Config, dataset: Dataset, index: Index) -> Quarantine | None:

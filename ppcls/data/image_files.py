@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ppcls.config.dataset import IMAGE_EXTENSIONS
@@ -14,8 +15,8 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     """Lists images; opens none.
 
     Args:
-        paths: Files, taken whatever their ending, and folders, searched with all below them for
-            ``IMAGE_EXTENSIONS``.
+        paths: Files, taken whatever their ending; folders, searched with all below them for
+            ``IMAGE_EXTENSIONS``; and patterns of both, such as ``photos/**/*.jpg``.
 
     Returns:
         Each file once: those of a folder sorted, files and folders in the order given.
@@ -25,7 +26,7 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     problems: list[str] = []
-    for path in paths:
+    for path in [each for named in paths for each in _matching(named)]:
         try:
             images = _walk(path) if path.is_dir() else [path]
         except OSError as error:
@@ -39,6 +40,18 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     if problems:
         raise UserError("\n".join(problems))
     return list(found)
+
+
+def read_paths(lines: Iterable[bytes]) -> list[Path]:
+    """Returns the paths that lines name; empty lines are skipped."""
+    return [Path(os.fsdecode(line)) for each in lines if (line := each.rstrip(b"\r\n"))]
+
+
+def _matching(path: Path) -> list[Path]:
+    """Returns what a pattern means, sorted; the path itself where it is there, or is no pattern that fits."""
+    if path.exists() or not glob.has_magic(str(path)):
+        return [path]
+    return sorted(map(Path, glob.glob(str(path), recursive=True))) or [path]  # noqa: PTH207 - ** as in a shell
 
 
 def _endings() -> str:

@@ -117,6 +117,37 @@ class Quarantine:
         return replace(step, indices=indices, repeats=repeats, valid=len(real), weight=step.weight * share)
 
 
+class AllRejectedError(BadImageError):
+    """No image is left."""
+
+
+class Rejected(Quarantine):
+    """Bad images that are remembered, and listed nowhere.
+
+    Args:
+        index: The samples.
+
+    Attributes:
+        index: The samples.
+        reasons: What is wrong with each, by position.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.index, self.reasons = index, dict[int, str]()
+        self._positions = set()
+
+    def add(self, bad: Mapping[int, str]) -> None:
+        """Takes samples, with what is wrong with each.
+
+        Raises:
+            AllRejectedError: There is no other left.
+        """
+        self.reasons |= bad
+        self._positions |= set(bad)
+        if len(self.reasons) == len(self.index):
+            raise AllRejectedError(f"{self.index.source}: no image is left")
+
+
 @dataclass(frozen=True)
 class Cleaned:
     """An order without bad samples: a `ppcls.data.order.Plan`."""

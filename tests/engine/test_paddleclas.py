@@ -13,8 +13,8 @@ import pytest
 from small_net import Net, assert_equal, content, make_state, train_epochs
 
 from ppcls.arch.build import build_model
-from ppcls.cli import export
 from ppcls.config.schema import Config
+from ppcls.deploy_cli import export
 from ppcls.engine.checkpoint import LATEST, Checkpoints
 from ppcls.engine.paddleclas import is_paddleclas, write_pdparams
 from ppcls.engine.resume import resume

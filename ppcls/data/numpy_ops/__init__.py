@@ -12,3 +12,4 @@ from ppcls.data.numpy_ops.chain import apply as apply
 from ppcls.data.numpy_ops.chain import apply_drawn as apply_drawn
 from ppcls.data.numpy_ops.chain import run as run
 from ppcls.data.numpy_ops.chain import run_each as run_each
+from ppcls.data.numpy_ops.chain import run_on_pixels as run_on_pixels

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ppcls.config.transform import Transform
 from ppcls.data.decisions import Decided, decide
 from ppcls.data.image_header import DecodeError as DecodeError
-from ppcls.data.transforms import Op
+from ppcls.data.transforms import DecodeImage, Op
 
 Array = NDArray[Any]
 
@@ -42,6 +42,31 @@ def run_each(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.f
     for op in ops:
         image = apply_drawn(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
         yield image
+
+
+def run_on_pixels(ops: Sequence[Op], pixels: Array) -> Array:
+    """Takes RGB pixels, in place of a file's bytes, through a chain that draws nothing.
+
+    Args:
+        ops: The chain; its first transform would decode.
+        pixels: [H, W, 3] uint8.
+
+    Returns:
+        As `run`.
+
+    Raises:
+        ValueError: The pixels are of another shape or type, or the chain does not begin with 8-bit RGB or
+            BGR.
+    """
+    decoder = ops[0].spec
+    if not isinstance(decoder, DecodeImage) or (decoder.channels, decoder.dtype) != (3, "uint8"):
+        raise ValueError("the model's images are not 8-bit RGB; give the bytes of files")
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
+        raise ValueError(f"expected [height, width, 3] of uint8, got {list(pixels.shape)} of {pixels.dtype}")
+    image = np.ascontiguousarray(pixels if decoder.to_rgb else pixels[:, :, ::-1])
+    for op in ops[1:]:
+        image = apply(op.spec, image, ())
+    return np.ascontiguousarray(image)
 
 
 def apply_drawn(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:

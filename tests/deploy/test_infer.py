@@ -21,14 +21,14 @@ from small_classifier import (
     write_weights,
 )
 
-from ppcls import cli
+from ppcls import deploy_cli
 from ppcls.config.load import validate
 from ppcls.data.numpy_ops import run
 from ppcls.data.transforms import plan_chain
 from ppcls.engine.state import build_network
 from ppcls.engine.weights import fill_model, read_weights
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "infer.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "infer.py"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,12 @@ def images(tmp_path: Path) -> Path:
 
 def infer(tmp_path: Path, tree: dict[str, Any], *arguments: str | Path) -> int:
     config = write_config(tmp_path / "config.yaml", tree)
-    return cli.infer([*map(str, arguments), "-c", str(config)])
+    return deploy_cli.infer([*map(str, arguments), "-c", str(config)])
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def expected_scores(tree: dict[str, Any], file: Path) -> np.ndarray:
@@ -77,16 +82,16 @@ def test_json_holds_the_models_own_scores(
 ) -> None:
     tree["Arch"]["data_format"] = layout
     assert infer(tmp_path, tree, images, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_lines(capsys.readouterr().out)
     names = ["a.PNG", "b.jpg", "deep/d.jpeg", "deep/er/c.bmp", "z.webp"]
-    assert [each["file"] for each in found] == [str(images / name) for name in names]
+    assert [each["path"] for each in found] == [str(images / name) for name in names]
     for each in found:
-        scores = expected_scores(tree, Path(each["file"]))
+        scores = expected_scores(tree, Path(each["path"]))
         best = np.argsort(-scores)[:2]
-        assert [one["class_id"] for one in each["predictions"]] == best.tolist()
-        assert [one["name"] for one in each["predictions"]] == [CLASSES[i] for i in best]
+        assert each["class_ids"] == best.tolist()
+        assert each["names"] == [CLASSES[i] for i in best]
         # Convolutions may sum in another order for another batch size.
-        np.testing.assert_allclose([one["score"] for one in each["predictions"]], scores[best], atol=1e-5)
+        np.testing.assert_allclose(each["scores"], scores[best], atol=1e-5)
 
 
 def test_one_readable_line_an_image(
@@ -103,10 +108,10 @@ def test_without_names_there_are_ids(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del tree["Infer"]["PostProcess"]["class_id_map_file"]
-    assert infer(tmp_path, tree, images / "b.jpg", "--json", "--output", tmp_path / "out.json") == 0
+    assert infer(tmp_path, tree, images / "b.jpg", "--json", "--out", tmp_path / "out.jsonl") == 0
     text = capsys.readouterr().out
-    assert (tmp_path / "out.json").read_text() == text
-    assert [one["name"] for one in json.loads(text)[0]["predictions"]] == [None, None]
+    assert (tmp_path / "out.jsonl").read_text() == text
+    assert json.loads(text)["names"] is None
     assert infer(tmp_path, tree, images / "b.jpg") == 0
     assert "None" not in capsys.readouterr().out
 
@@ -122,20 +127,31 @@ def test_the_command_line_wins_over_infer_imgs_and_a_file_counts_once(
     assert files == [str(images / name) for name in ("deep/d.jpeg", "deep/er/c.bmp", "z.webp")]
 
 
-def test_bad_images_are_named_and_the_others_predicted(
-    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("wanted", "code", "lines"), [("fail", 3, 7), ("ignore", 0, 7), ("stop", 3, 2)])
+def test_a_bad_image_has_its_line_and_the_exit_code_says_so(
+    tmp_path: Path,
+    tree: dict[str, Any],
+    images: Path,
+    wanted: str,
+    code: int,
+    lines: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (images / "aa.jpg").write_bytes(b"")
     (images / "bb.jpg").write_text("not a picture")
     tree["Infer"]["batch_size"] = 1  # so that a batch has no image at all
-    output = tmp_path / "out.json"
-    assert infer(tmp_path, tree, images, "--output", output) == 1
+    output = tmp_path / "out.jsonl"
+    assert infer(tmp_path, tree, images, "--out", output, "--on-error", wanted) == code
     said = capsys.readouterr()
-    assert len(said.out.splitlines()) == len(json.loads(output.read_text())) == 5
+    written = json_lines(output.read_text())
+    assert len(said.out.splitlines()) == len(written) == lines
+    assert said.out.splitlines()[1] == f"{images / 'aa.jpg'}: error: the file is empty"
+    assert written[1] == {"path": str(images / "aa.jpg"), "error": "the file is empty"}
+    failed = 1 if wanted == "stop" else 2
     assert said.err == (
-        "error: 2 of 7 images could not be predicted\n"
-        f"  {images / 'aa.jpg'}: the file is empty\n"
-        f"  {images / 'bb.jpg'}: not an image that can be decoded\n"
+        f"error: {failed} of 7 images could not be predicted; their lines say why (--on-error)\n"
+        if code
+        else ""
     )
 
 
@@ -143,10 +159,11 @@ def test_an_image_of_more_pixels_than_allowed_is_a_bad_image(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_huge_png(images / "huge.png")
-    assert infer(tmp_path, tree, images / "huge.png", images / "b.jpg") == 1
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 1
-    assert f"{images / 'huge.png'}: 200000x200000 pixels are more than DecodeImage's max_pixels" in said.err
+    assert infer(tmp_path, tree, images / "huge.png", images / "b.jpg") == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    text = "error: 200000x200000 pixels are more than DecodeImage's max_pixels"
+    assert lines[0].startswith(f"{images / 'huge.png'}: {text}")
 
 
 @pytest.mark.parametrize(
@@ -159,8 +176,13 @@ def test_an_image_of_more_pixels_than_allowed_is_a_bad_image(
             "empty: no images in this folder; "
             "expected files ending in .jpg, .jpeg, .png, .bmp, .webp, .tif, .tiff, .jp2",
         ),
-        (["b.jpg", "--output", "gone/out.json"], "--output gone/out.json: there is no folder gone"),
-        (["b.jpg", "--output", "empty"], "--output empty: is a folder, expected a file"),
+        (["*.gif"], "*.gif: no such file or folder"),
+        (["b.jpg", "--out", "gone/out"], "--out gone/out: can't be made: No such file or directory"),
+        (["b.jpg", "--out", "empty"], "--out empty: is a folder; name a new file"),
+        (
+            ["b.jpg", "--out", "notes.txt"],
+            "--out notes.txt: exists already, and nothing is overwritten; name a new file",
+        ),
     ],
 )
 def test_what_is_not_there_is_one_sentence(
@@ -256,7 +278,7 @@ def test_scores_that_are_not_numbers_are_an_error(
     assert infer(tmp_path, tree, images) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "a.PNG: the model's scores are not finite" in said.err
+    assert f"{tmp_path / 'nan.safetensors'}: the model's scores are not finite" in said.err
 
 
 def test_precision_is_that_of_evaluation(
@@ -264,9 +286,9 @@ def test_precision_is_that_of_evaluation(
 ) -> None:
     tree["AMP"] = {"dtype": "bfloat16"}
     assert infer(tmp_path, tree, images / "b.jpg", "--json") == 0
-    rounded = json.loads(capsys.readouterr().out)[0]["predictions"][0]
-    exact = expected_scores(tree, images / "b.jpg")[rounded["class_id"]]
-    assert 0 < abs(rounded["score"] - exact) < 0.05
+    rounded = json.loads(capsys.readouterr().out)
+    exact = expected_scores(tree, images / "b.jpg")[rounded["class_ids"][0]]
+    assert 0 < abs(rounded["scores"][0] - exact) < 0.05
     tree["AMP"] = {"dtype": "float16"}
     tree["Global"]["device"] = "auto"
     if not paddle.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
@@ -282,7 +304,7 @@ def test_a_name_that_is_not_utf8_is_predicted(
     assert infer(tmp_path, tree, odd) == 0
     assert "udcff.jpg: " in capsys.readouterr().out
     assert infer(tmp_path, tree, odd, "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0]["file"] == odd
+    assert json.loads(capsys.readouterr().out)["path"] == odd
 
 
 def test_the_tool_itself_says_nothing_but_the_json(
@@ -291,7 +313,7 @@ def test_the_tool_itself_says_nothing_but_the_json(
     config = write_config(tmp_path / "config.yaml", tree)
     command = [sys.executable, str(TOOL), str(images), "-c", str(config), "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert len(json.loads(done.stdout)) == 5
+    assert len(json_lines(done.stdout)) == 5
     assert "Traceback" not in done.stderr
 
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import TypeAdapter
 from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
 
-from ppcls import cli
+from ppcls import deploy_cli
 from ppcls.arch.cost import count_parameters
 from ppcls.arch.reparameterize import reparameterize
 from ppcls.config.dataset import FixedChain
@@ -26,7 +26,7 @@ from ppcls.engine.state import build_network
 from ppcls.engine.weights import fill_model, read_weights
 from ppcls.errors import UserError
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "export.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "export.py"
 NO_DRAWS = np.zeros(0, np.float32)
 LAYOUTS = ("NCHW", "NHWC")
 # Probabilities. Inference folds batch norm into the convolutions, so sums round differently.
@@ -41,7 +41,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def export(folder: Path, tree: dict[str, Any]) -> int:
     """Exports into ``folder/inference``."""
     tree["Global"]["save_inference_dir"] = str(folder / "inference")
-    return cli.export(["-c", str(write_config(folder / "config.yaml", tree))])
+    return deploy_cli.export(["-c", str(write_config(folder / "config.yaml", tree))])
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -140,14 +140,14 @@ def test_the_yml_tells_how_to_read_the_output(exported: tuple[Path, Config]) -> 
 def test_a_chain_that_transposes_early_is_described_as_it_is_done(
     tmp_path: Path, weights: Path, layout: str
 ) -> None:
-    from ppcls.export import describe
+    from ppcls.deploy.description import describe
 
     tree = config_tree(weights, None, layout)
     tree["Infer"]["transforms"].insert(3, {"ToCHWImage": None})
     tree["Infer"]["transforms"][4]["NormalizeImage"]["order"] = "chw"
     config = validate(tree, "test")
     assert config.Infer is not None
-    content = describe(config, config.Infer, None)
+    content = yaml.safe_load(describe(config, config.Infer, None).as_yaml())
     chain = TypeAdapter(FixedChain).validate_python(content["PreProcess"]["transform_ops"])
     assert check_chain(chain).layout == ("CHW" if layout == "NCHW" else "HWC")
     assert [position for position, spec in enumerate(chain) if isinstance(spec, ToCHWImage)] == (

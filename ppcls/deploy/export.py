@@ -8,37 +8,28 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import paddle
-import yaml
 from paddle import nn
 
 from ppcls.arch.reparameterize import reparameterize
-from ppcls.config.schema import Config
-from ppcls.config.sections import Infer
-from ppcls.data.transforms import NormalizeImage, plan_chain
+from ppcls.deploy.description import DESCRIPTION, INPUT
+from ppcls.deploy.source import Source
 from ppcls.engine.state import build_network
 from ppcls.engine.weights import fill_model, read_weights
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
 
-INPUT = "x"
 _STEM = "inference"
 
 
-def export(
-    config: Config, settings: Infer, names: Sequence[str] | None, source: Path, folder: Path
-) -> dict[str, int]:
-    """Writes the inference model of a config, in float32, with a softmax at its end.
+def export(source: Source, folder: Path) -> dict[str, int]:
+    """Writes a trained model for inference, in float32, with a softmax at its end.
 
     Branches that have one convolution's effect, as RepVGG's, are written as one.
 
     Args:
-        config: The whole config.
-        settings: Its section ``Infer``.
-        names: [class_num] of the classes; None where nothing tells them.
-        source: The weights, as `ppcls.engine.weights.read_weights` takes them.
+        source: The model.
         folder: Appears whole, with ``inference.pdiparams``, the program (``inference.json``, or
             ``inference.pdmodel`` on Paddle 2.6) and ``inference.yml``.
 
@@ -50,51 +41,23 @@ def export(
             read or are another model's.
     """
     _refuse_taken(folder)
-    model = build_network(config)
-    fill_model(model, read_weights(source), source)
+    if source.config is None:
+        raise UserError(f"{source.file}: exported already; expected a checkpoint folder or a config")
+    model = build_network(source.config)
+    fill_model(model, read_weights(source.file), source.file)
     reparameterize(model)
     try:
         if folder.is_dir():
             folder.rmdir()  # it is empty
         with new_folder(folder) as temporary:
-            _save(nn.Sequential(model, nn.Softmax()), input_shape(config), temporary / _STEM)
-            tree = describe(config, settings, names)
-            write_text(temporary / f"{_STEM}.yml", yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+            _save(nn.Sequential(model, nn.Softmax()), source.description.Input.shape, temporary / _STEM)
+            write_text(temporary / DESCRIPTION, source.description.as_yaml())
     except OSError as error:
         raise UserError(
             f"{folder}: can't write the inference model: {error.strerror or error}; "
             "set Global.save_inference_dir"
         ) from None
     return {each.name: each.stat().st_size for each in sorted(folder.iterdir())}
-
-
-def input_shape(config: Config) -> list[int]:
-    """Returns the exported model's input shape, [-1, C, H, W] or [-1, H, W, C]; -1 is any batch size."""
-    channels, height, width = config.Global.image_shape
-    if config.Arch.data_format == "NHWC":
-        return [-1, height, width, channels]
-    return [-1, channels, height, width]
-
-
-def describe(config: Config, settings: Infer, names: Sequence[str] | None) -> dict[str, Any]:
-    """Returns what ``inference.yml`` says: how to make the input, and how to read the output.
-
-    ``PreProcess`` and ``PostProcess`` have PaddleClas's form. The chain ends in the layout of the
-    input, so each transform sees HWC but the last, and NormalizeImage says so.
-    """
-    layout = config.Arch.data_format
-    chain = [op.spec for op in plan_chain(settings.transforms, "CHW" if layout == "NCHW" else "HWC")]
-    ops = [
-        spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
-    ]
-    labels = {"label_list": list(names)} if names is not None else {}
-    return {
-        "Global": {"model_name": config.Arch.name},
-        "Input": {"name": INPUT, "shape": input_shape(config), "dtype": "float32", "layout": layout},
-        "PreProcess": {"transform_ops": [{spec.kind: spec.model_dump(mode="json")} for spec in ops]},
-        "Output": {"shape": [-1, config.Arch.class_num], "dtype": "float32", "activation": "softmax"},
-        "PostProcess": {"Topk": {"topk": settings.PostProcess.topk, **labels}},
-    }
 
 
 def _refuse_taken(folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""The way out: models for other programs, and predictions by any of them."""

@@ -1,0 +1,154 @@
+"""What an exported folder says of itself: ``inference.yml``, in PaddleClas's form where that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+from typing_extensions import Self
+
+from ppcls.config.dataset import FixedChain
+from ppcls.config.errors import ConfigError
+from ppcls.config.errors import describe as describe_errors
+from ppcls.config.fields import Count, Section
+from ppcls.config.load import read_tree
+from ppcls.config.schema import Config
+from ppcls.config.sections import Infer
+from ppcls.config.transform import Layout
+from ppcls.data.transforms import NormalizeImage, Op, plan_chain
+from ppcls.errors import UserError
+
+DESCRIPTION = "inference.yml"
+INPUT = "x"
+
+
+class _About(Section):
+    model_name: str
+
+
+class _Input(Section):
+    """The tensor that the model takes; -1 is any length."""
+
+    name: str
+    shape: tuple[int, int, int, int]
+    dtype: Literal["float32"]
+    layout: Literal["NCHW", "NHWC"]
+
+
+class _PreProcess(Section):
+    """What happens to each image, in order."""
+
+    transform_ops: FixedChain
+
+
+class _Output(Section):
+    shape: tuple[int, Count]
+    dtype: Literal["float32"]
+    activation: Literal["softmax"]
+
+
+class _Topk(Section):
+    topk: Count
+    label_list: tuple[str, ...] | None = None
+
+
+class _PostProcess(Section):
+    Topk: _Topk
+
+
+class Description(Section):
+    """How an exported model's input is made, and what its output means.
+
+    ``PreProcess`` ends in the layout of the input, so each transform sees HWC but the last.
+    """
+
+    Global: _About
+    Input: _Input
+    PreProcess: _PreProcess
+    Output: _Output
+    PostProcess: _PostProcess = Field(description="what is told of the scores")
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = self.names
+        if names is not None and len(names) != self.class_num:
+            raise ValueError(f"label_list names {len(names)} of {self.class_num} classes")
+        if self.PostProcess.Topk.topk > self.class_num:
+            raise ValueError(f"topk is {self.PostProcess.Topk.topk}, of {self.class_num} classes")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """[class_num] names of the classes; None where nobody named them."""
+        return self.PostProcess.Topk.label_list
+
+    @property
+    def class_num(self) -> int:
+        """Number of classes."""
+        return self.Output.shape[1]
+
+    def chain(self) -> tuple[Op, ...]:
+        """Returns the transforms that make the input."""
+        layout: Layout = "CHW" if self.Input.layout == "NCHW" else "HWC"
+        return plan_chain(self.PreProcess.transform_ops, layout)
+
+    def as_yaml(self) -> str:
+        """Returns the file's text."""
+        tree = self.model_dump(mode="json")
+        if self.names is None:
+            del tree["PostProcess"]["Topk"]["label_list"]
+        return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def input_shape(config: Config) -> list[int]:
+    """Returns the exported model's input shape, [-1, C, H, W] or [-1, H, W, C]; -1 is any batch size."""
+    channels, height, width = config.Global.image_shape
+    if config.Arch.data_format == "NHWC":
+        return [-1, height, width, channels]
+    return [-1, channels, height, width]
+
+
+def describe(config: Config, settings: Infer, names: Sequence[str] | None) -> Description:
+    """Describes the model of a config.
+
+    Args:
+        config: The whole config.
+        settings: Its section ``Infer``.
+        names: [class_num] of the classes; None where nothing tells them.
+    """
+    layout = config.Arch.data_format
+    chain = [op.spec for op in plan_chain(settings.transforms, "CHW" if layout == "NCHW" else "HWC")]
+    ops = [
+        spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
+    ]
+    tree: dict[str, Any] = {
+        "Global": {"model_name": config.Arch.name},
+        "Input": {"name": INPUT, "shape": input_shape(config), "dtype": "float32", "layout": layout},
+        "PreProcess": {"transform_ops": ops},
+        "Output": {"shape": [-1, config.Arch.class_num], "dtype": "float32", "activation": "softmax"},
+        "PostProcess": {"Topk": {"topk": settings.PostProcess.topk, "label_list": names}},
+    }
+    return Description.model_validate(tree)
+
+
+def read_description(folder: Path) -> Description:
+    """Reads what an exported folder says of itself.
+
+    Raises:
+        UserError: It has no ``inference.yml``, or one that can't be read.
+        ConfigError: All that is wrong in it.
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: not an exported model: it has no {DESCRIPTION}, which says how images are prepared; "
+            "tools/export.py writes it"
+        )
+    tree = read_tree(path)
+    try:
+        return Description.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(path, describe_errors(tree, error)) from None

@@ -1,0 +1,212 @@
+"""Images to their most probable classes, by any model: trained, exported for Paddle Inference, or ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.config.load import apply_override, validate
+from ppcls.config.schema import Config
+from ppcls.data.numpy_ops import run, run_on_pixels
+from ppcls.deploy.source import Source, configured, find_source
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime, start, usable_cores
+
+Array = NDArray[Any]
+Image = bytes | memoryview | Array
+_NO_DRAWS = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the model says of one image: its best classes, the best first.
+
+    Attributes:
+        class_ids: From 0.
+        names: Of these classes; None where nobody named them.
+        scores: Probabilities, 0..1.
+    """
+
+    class_ids: tuple[int, ...]
+    names: tuple[str, ...] | None
+    scores: tuple[float, ...]
+
+    def __str__(self) -> str:
+        names = [f" {each}" for each in self.names] if self.names else [""] * len(self.class_ids)
+        rows = zip(self.class_ids, names, self.scores, strict=True)
+        return ", ".join(f"{class_id}{name} {score * 100:.2f} %" for class_id, name, score in rows)
+
+
+class Model(Protocol):
+    """What predicts."""
+
+    def scores(self, images: Any) -> Array:
+        """Maps images to probabilities.
+
+        Args:
+            images: [B, C, H, W] or [B, H, W, C], float32 or float16: a numpy array, or a tensor of Paddle's
+                on the model's device.
+
+        Returns:
+            [B, class_num] float32.
+        """
+
+
+class Predictor:
+    """A model with all that turns images into classes; for one caller at a time, but for `prepare`.
+
+    Args:
+        model: A checkpoint folder, a run's output folder (its best model), a folder that ``tools/export.py``
+            wrote or an ``.onnx`` file in it, the YAML file of a config; or a config.
+        topk: Classes of each image; by default as the model says.
+        batch_size: Images that are predicted at once; by default as the config says.
+        device: By default as the config says; of an exported model, a GPU where there is one.
+        overrides: ``path=value`` each, of the config; for an exported model of ``Global`` and ``Infer``.
+        runtime: Device and cores, where they are settled already.
+
+    Attributes:
+        source: Where the model is from.
+        description: How its input is made, and what its output means.
+        batch_size: Images that are predicted at once.
+        model: What predicts.
+        cores: CPU cores to prepare images with.
+        chain: The transforms that make the input.
+
+    Raises:
+        UserError: There is no such model, it can't be loaded, or an argument does not suit it.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | Config | Source,
+        *,
+        topk: int | None = None,
+        batch_size: int | None = None,
+        device: Literal["auto", "gpu", "cpu"] | None = None,
+        overrides: Sequence[str] = (),
+        runtime: Runtime | None = None,
+    ) -> None:
+        asked = [
+            ("Infer.PostProcess.topk", topk),
+            ("Infer.batch_size", batch_size),
+            ("Global.device", device),
+        ]
+        overrides = [*overrides, *(f"{key}={value}" for key, value in asked if value is not None)]
+        self.source = _find(model, overrides)
+        self.description, self.batch_size = self.source.description, self.source.infer.batch_size
+        self.model, self.cores = _load(self.source, runtime)
+        self.chain = self.description.chain()
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """[class_num] names of all classes; None where nobody named them."""
+        return self.description.names
+
+    def predict(self, images: Sequence[Image]) -> list[Result]:
+        """Returns one result an image, in their order.
+
+        Args:
+            images: The bytes of an image file each, or RGB pixels [H, W, 3] uint8.
+
+        Raises:
+            ValueError: One can't be decoded or is no such array; it is named by its place, from 0.
+            UserError: A score is not finite.
+        """
+        results: list[Result] = []
+        waiting = iter(self._prepared(images))
+        while batch := list(islice(waiting, self.batch_size)):
+            results += self.classify(batch)
+        return results
+
+    def prepare(self, image: Image) -> Array:
+        """Returns the model's input for one image: [C, H, W] or [H, W, C] float32. Any thread may call it.
+
+        Raises:
+            ValueError: It can't be decoded, or is no array [H, W, 3] of uint8.
+        """
+        if isinstance(image, np.ndarray):
+            return run_on_pixels(self.chain, image)
+        return run(self.chain, image, _NO_DRAWS)
+
+    def classify(self, prepared: Sequence[Array]) -> list[Result]:
+        """Returns one result for each image that `prepare` made, of one batch.
+
+        Raises:
+            UserError: A score is not finite.
+        """
+        return self.best(self.model.scores(np.stack(prepared))) if prepared else []
+
+    def best(self, scores: Array) -> list[Result]:
+        """Maps probabilities [B, class_num] float32 to results.
+
+        Raises:
+            UserError: One is not finite.
+        """
+        if not np.isfinite(scores).all():
+            raise UserError(
+                f"{self.source.file}: the model's scores are not finite; "
+                "its weights overflow or are not numbers"
+            )
+        chosen = np.argsort(-scores, kind="stable")[:, : self.description.PostProcess.Topk.topk]
+        names = self.names
+        return [
+            Result(
+                tuple(row.tolist()),
+                tuple(names[each] for each in row) if names is not None else None,
+                tuple(of[row].tolist()),
+            )
+            for row, of in zip(chosen, scores, strict=True)
+        ]
+
+    def _prepared(self, images: Sequence[Image]) -> Iterator[Array]:
+        """Yields the model's inputs, made by as many threads as there are cores."""
+
+        def prepare(position: int) -> Array:
+            try:
+                return self.prepare(images[position])
+            except ValueError as error:
+                raise ValueError(f"images[{position}]: {error}") from None
+
+        if len(images) == 1:
+            yield prepare(0)
+            return
+        with ThreadPoolExecutor(self.cores) as pool:
+            yield from pool.map(prepare, range(len(images)))
+
+
+def _find(model: str | Path | Config | Source, overrides: Sequence[str]) -> Source:
+    if isinstance(model, Source):
+        return model
+    if not isinstance(model, Config):
+        return find_source(Path(model), overrides)
+    if not overrides:
+        return configured(model)
+    tree = model.model_dump(mode="json")
+    for override in overrides:
+        apply_override(tree, override)
+    return configured(validate(tree, "config"))
+
+
+def _load(source: Source, runtime: Runtime | None) -> tuple[Model, int]:
+    """Loads a model; returns it with the number of cores."""
+    if not source.needs_paddle:
+        from ppcls.deploy.onnx_model import OnnxModel
+
+        cores = usable_cores() if runtime is None else runtime.cores
+        threads = source.run.cpu_threads or cores
+        return OnnxModel(source.file, source.description, source.run.device, threads), cores
+    runtime = runtime or start(source.run)
+    if source.config is not None:
+        from ppcls.deploy.trained import TrainedModel
+
+        return TrainedModel(source.config, source.file, runtime), runtime.cores
+    from ppcls.deploy.paddle_inference import PaddleInferenceModel
+
+    return PaddleInferenceModel(source.file, source.description, runtime), runtime.cores

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
+
+from ppcls import deploy_cli
+from ppcls.config.errors import ConfigError
+from ppcls.config.load import validate
+from ppcls.deploy.predictor import Predictor, Result
+from ppcls.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("model")
+    return config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
+
+
+@pytest.fixture(scope="module")
+def exported(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "inference"
+    options = ["-o", f"Global.save_inference_dir={folder}"]
+    assert deploy_cli.export(["-c", str(write_config(folder.parent / "config.yaml", tree)), *options]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("images")
+    return [write_image(folder / f"{seed}.png", seed, 40 + seed, 50).read_bytes() for seed in range(5)]
+
+
+def pixels(encoded: bytes) -> np.ndarray:
+    return cv2.cvtColor(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+
+
+def same(found: list[Result], expected: list[Result]) -> None:
+    assert [each.class_ids for each in found] == [each.class_ids for each in expected]
+    assert [each.names for each in found] == [each.names for each in expected]
+    np.testing.assert_allclose([each.scores for each in found], [each.scores for each in expected], atol=1e-5)
+
+
+def test_all_kinds_of_models_say_the_same(tree: dict[str, Any], exported: Path, images: list[bytes]) -> None:
+    trained = Predictor(validate(tree, "test"), topk=3)
+    expected = trained.predict(images)
+    assert len(expected) == 5
+    assert [each.names for each in expected] == [
+        tuple(CLASSES[k] for k in each.class_ids) for each in expected
+    ]
+    assert all(sorted(each.scores, reverse=True) == list(each.scores) for each in expected)
+    np.testing.assert_allclose([sum(each.scores) for each in expected], 1, atol=1e-5)
+    predictor = Predictor(exported, device="cpu", topk=3, batch_size=2)
+    assert predictor.names == CLASSES
+    same(predictor.predict(images), expected)
+    same(predictor.predict([pixels(each) for each in images]), expected)
+    same(predictor.classify([predictor.prepare(each) for each in images]), expected)
+    assert predictor.predict([]) == predictor.classify([]) == []
+
+
+def test_a_bad_image_is_named_by_its_place(exported: Path, images: list[bytes]) -> None:
+    predictor = Predictor(exported, device="cpu")
+    with pytest.raises(ValueError, match=r"images\[1\]: not an image that can be decoded"):
+        predictor.predict([images[0], b"nonsense"])
+    for wrong in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((0, 4, 3), np.uint8)):
+        with pytest.raises(ValueError, match=r"images\[0\]: expected \[height, width, 3\] of uint8, got"):
+            predictor.predict([wrong])
+
+
+def test_settings_of_an_exported_model(exported: Path, images: list[bytes], tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("0 x\n1 y\n2 z\n")
+    settings = ["Global.device=cpu", f"Infer.PostProcess.class_id_map_file={tmp_path / 'names.txt'}"]
+    predictor = Predictor(exported, overrides=settings)
+    assert predictor.names == ("x", "y", "z")
+    for wrong, message in [
+        ("Infer.PostProcess.topk=4", "topk is 4, of 3 classes"),
+        ("Infer.transforms=[DecodeImage]", r"Infer\.transforms: "),
+        ("Infer.transforms.1.ResizeImage.resize_short=40", "part of an exported model; export it anew"),
+        ("Arch.name=ResNet50", "Arch: unknown key"),
+        ("Global.devise=cpu", "Global.devise: unknown key; did you mean 'device'"),
+    ]:
+        with pytest.raises((ConfigError, UserError), match=message):
+            Predictor(exported, overrides=[wrong])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone", "gone: no such file or folder; expected a checkpoint folder such as output/best_model"),
+        ("empty", "empty: not a model; expected a checkpoint folder"),
+        ("gone.onnx", "gone.onnx: no such file"),
+        ("gone.yaml", "gone.yaml: no such config file"),
+    ],
+)
+def test_what_is_no_model_is_said_to_be_none(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=message):
+        Predictor(tmp_path / name)
+
+
+def test_a_damaged_export(exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
+    with pytest.raises(UserError, match=r"no model in it; expected inference\.json"):
+        Predictor(tmp_path)
+    (program,) = [each for each in exported.iterdir() if each.suffix in (".json", ".pdmodel")]
+    (tmp_path / program.name).write_bytes(program.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"inference.pdiparams: no such file"):
+        Predictor(tmp_path, device="cpu")
+    (tmp_path / "inference.pdiparams").write_bytes((exported / "inference.pdiparams").read_bytes())
+    with pytest.raises(UserError, match="can't load this model"):
+        Predictor(tmp_path, device="cpu")
+    (tmp_path / "inference.yml").write_text("Input: {name: x}\n")
+    with pytest.raises(ConfigError, match=r"Input\.shape: missing"):
+        Predictor(tmp_path)
