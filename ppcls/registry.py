@@ -187,7 +187,11 @@ BATCH_TRANSFORMS = Registry(
 LOSSES = Registry("loss", _in("ppcls.config.objective", "CELoss"))
 METRICS = Registry("metric", _in("ppcls.config.objective", "TopkAcc"))
 OPTIMIZERS = Registry(
-    "optimizer", _in("ppcls.config.optimizer", "SGD", "Momentum", "Adam", "AdamW", "RMSProp")
+    "optimizer",
+    _in(
+        "ppcls.config.optimizer",
+        *("SGD", "Momentum", "Adam", "AdamW", "AdamWDL", "RMSProp", "Lamb", "LARS", "Lion"),
+    ),
 )
 SCHEDULES = Registry(
     "learning-rate schedule",

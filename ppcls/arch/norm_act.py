@@ -34,6 +34,7 @@ def fuses(norm: nn.BatchNorm2D, x: Tensor) -> bool:
         and not paddle.framework.in_pir_mode()
         and type(norm) is nn.BatchNorm2D
         and norm.training
+        and not norm._use_global_stats  # as in a frozen layer
         and norm._data_format == "NHWC"
         and x.dtype == paddle.float16
         and paddle.is_compiled_with_cuda()

@@ -25,6 +25,7 @@ from ppcls.engine.phases import UNTIMED
 from ppcls.engine.state import TrainState, build_network, build_state
 from ppcls.engine.step import Step
 from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.runtime import Runtime
 
 
@@ -73,7 +74,9 @@ def bare_loop(config: Config, batch: Batch, steps: int) -> Epoch:
     model, amp = build_network(config), config.AMP
     half = amp is not None and amp.use_amp
     level, dtype = (amp.level, amp.dtype) if amp is not None else ("O1", "float16")
-    optimizer = build_optimizer(config.Optimizer, model, half and level == "O2")
+    freeze(config.Optimizer, model)
+    own = factors(config.Optimizer, model)
+    optimizer = build_optimizer(config.Optimizer, model, half and level == "O2", own)
     if half and level == "O2":
         model, optimizer = paddle.amp.decorate(model, optimizer, level="O2", dtype=dtype)
     scaler = paddle.amp.GradScaler(enable=half and dtype == "float16", init_loss_scaling=2.0**15)

@@ -157,6 +157,11 @@ class EMA(Section):
     """Exponential moving average of the weights, evaluated and saved beside the raw ones."""
 
     decay: Decay = 0.9999
+    warmup: bool = Field(
+        False,
+        description="let the decay rise to `decay`, as min(decay, (1 + updates) / (10 + updates)), so that "
+        "the average soon forgets the first weights",
+    )
 
 
 def _known_architecture(name: str) -> str:

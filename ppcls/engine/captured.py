@@ -121,7 +121,8 @@ class _Recording:
             self._update.replay()
         state.precision.adapt(self._found.clone())
         state.update += 1
-        if self._average is not None:
+        if self._average is not None and state.ema is not None:
+            state.ema.begin(state.update)
             self._average.replay()
 
     def _forward_backward(self) -> None:

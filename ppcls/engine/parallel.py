@@ -26,9 +26,10 @@ def exchange_gradients(model: nn.Layer, settings: Global, runtime: Runtime) -> n
 
 
 def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
-    """Returns the model with SyncBatchNorm in the place of every BatchNorm: same parameters, names, layout.
+    """Returns the model with SyncBatchNorm in the place of BatchNorm: same parameters, names, layout.
 
-    One process has nothing to synchronize: its model stays as it is.
+    A frozen BatchNorm, which normalizes by its running statistics, has nothing to synchronize and stays. One
+    process has nothing to synchronize either: its model stays as it is.
 
     Raises:
         UserError: Several processes train on CPUs, for which Paddle has no such kernel.
@@ -40,7 +41,14 @@ def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
             f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, and these "
             f"{runtime.world} processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
         )
-    return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    frozen = [
+        (name, layer) for name, layer in model.named_sublayers() if getattr(layer, "_use_global_stats", None)
+    ]
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for name, layer in frozen:
+        parent, _, own = name.rpartition(".")
+        (dict(converted.named_sublayers())[parent] if parent else converted).add_sublayer(own, layer)
+    return converted
 
 
 def seed_batch(seed: int, rank: int, epoch: int, step: int) -> None:

@@ -132,7 +132,7 @@ def fill_optimizer(state: TrainState, arrays: Arrays, weights: Arrays, source: P
             state.optimizer, state.model, {key: paddle.to_tensor(value) for key, value in kept.items()}
         )
     except ValueError as error:
-        raise UserError(f"{source}: {error}; is Optimizer the same?") from None
+        raise UserError(f"{source}: {error}; is Optimizer the same, also what it freezes?") from None
 
 
 def fill_average(state: TrainState, arrays: Arrays, source: Path) -> None:

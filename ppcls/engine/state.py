@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from paddle import nn
 
 from ppcls.arch.build import build_model
 from ppcls.config.schema import Config
-from ppcls.config.sections import Global
+from ppcls.config.sections import EMA, Global
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.engine.compiled import compiled
@@ -22,6 +22,7 @@ from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, build_metrics
 from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.scale import RateScale
 from ppcls.optimizer.schedule import build_schedule
 from ppcls.optimizer.state import master_weights
@@ -46,6 +47,7 @@ class TrainState:
         update: Optimizer updates done.
         best: Metric of the best evaluation so far.
         closing: The last epoch is trained, but not evaluated and saved as yet.
+        frozen: Names of parameters, and of BatchNorm's statistics, that training leaves as they are.
     """
 
     model: nn.Layer
@@ -61,6 +63,7 @@ class TrainState:
     update: int = 0
     best: float | None = None
     closing: bool = False
+    frozen: frozenset[str] = frozenset()
 
     @property
     def epoch(self) -> int:
@@ -100,7 +103,11 @@ class TrainState:
         own = self.model.state_dict()
         average = self.ema.state_dict() if self.ema is not None else {}
         # Paddle keeps running statistics among the parameters, without a gradient.
-        names = [name for name, each in own.items() if each.stop_gradient and each.is_floating_point()]
+        names = [
+            name
+            for name, each in own.items()
+            if each.stop_gradient and each.is_floating_point() and name not in self.frozen
+        ]
         buffers = [own[name] for name in names] + [average[name] for name in names if name in average]
         if not buffers:
             return
@@ -138,9 +145,11 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
     paddle.seed(config.Global.seed)
     model = build_network(config)
     pretrained(model)
+    frozen = freeze(config.Optimizer, model)
     if config.Global.sync_bn:
         model = synchronize_batch_norm(model, runtime)
-    optimizer = build_optimizer(config.Optimizer, model, precision.master_weights)
+    own = factors(config.Optimizer, model)
+    optimizer = build_optimizer(config.Optimizer, model, precision.master_weights, own)
     precision.prepare(model, optimizer)
     return TrainState(
         model=model,
@@ -151,9 +160,18 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
         criterion=build_criterion(config.Loss.Train),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
-        ema=None if config.EMA is None else Ema(model, config.EMA.decay, master_weights(optimizer, model)),
+        ema=_average(config.EMA, model, master_weights(optimizer, model), frozen),
         runtime=runtime,
+        frozen=frozen,
     )
+
+
+def _average(
+    settings: EMA | None, model: nn.Layer, masters: Mapping[str, paddle.Tensor], frozen: frozenset[str]
+) -> Ema | None:
+    if settings is None:
+        return None
+    return Ema(model, settings.decay, masters, warmup=settings.warmup, frozen=frozen)
 
 
 def rate_scale(config: Config, loader: Loader) -> RateScale | None:

@@ -50,6 +50,7 @@ def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> pad
             state.optimizer.clear_grad(set_to_zero=False)
             state.update += 1
             if state.ema is not None:
+                state.ema.begin(state.update)
                 state.ema.update()
     return _sums(state, logits.detach(), loss.detach(), batch)
 

@@ -36,6 +36,7 @@ from ppcls.engine.weights import read_weights, start_from
 from ppcls.errors import Stopped, UserError
 from ppcls.files import write_text
 from ppcls.memory import Needs, check_room, describe_use
+from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.report.about import hardware, versions
 from ppcls.report.build import Reporters, build_reporters
 from ppcls.report.html import About
@@ -208,6 +209,8 @@ def _describe(config: Config, state: TrainState) -> list[str]:
     notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch"]
     if (scale := rate_scale(config, state.loader)) is not None:
         notes.append(scale.describe())
+    if state.frozen:
+        notes.append(describe_frozen(state.frozen, state.model))
     if config.Global.sync_bn:
         alone = "one process: Global.sync_bn has nothing to do"
         notes.append(f"BatchNorm over the batches of {f'all {world} processes' if world > 1 else alone}")

@@ -2,63 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any
 
 from paddle import nn, optimizer
 from paddle.regularizer import L2Decay
 
-from ppcls.config.optimizer import SGD, Adam, AdamW, CoupledSpec, Momentum, OptimizerSpec, RMSProp
+from ppcls.config.optimizer import (
+    LARS,
+    SGD,
+    Adam,
+    AdamW,
+    AdamWDL,
+    CoupledSpec,
+    DecoupledSpec,
+    Lamb,
+    Lion,
+    Momentum,
+    OptimizerSpec,
+    RMSProp,
+)
+from ppcls.optimizer import decoupled, lars, lion
+from ppcls.optimizer.name_rules import Factors
 
 
-class _Exempt(L2Decay):  # type: ignore[misc]
-    """The mark of a parameter that does not decay: a regularizer of its own goes before the optimizer's."""
-
-    def __init__(self) -> None:
-        super().__init__(0.0)
+class _Own(L2Decay):  # type: ignore[misc]
+    """The mark of a parameter with a decay of its own: its regularizer goes before the optimizer's."""
 
 
 def build_optimizer(
-    spec: OptimizerSpec, model: nn.Layer, multi_precision: bool = False
+    spec: OptimizerSpec,
+    model: nn.Layer,
+    multi_precision: bool = False,
+    factors: Mapping[str, Factors] | None = None,
 ) -> optimizer.Optimizer:
     """Builds the optimizer of all parameters of ``model``, in one group, so that ``clip_norm`` is global.
 
     Its learning rate is a plain number, at first the schedule's peak: call ``set_lr`` before each step.
-    Parameters that the rules exclude from coupled decay get a mark (their ``regularizer``); the marks of an
-    optimizer that was built earlier for the same model are taken off.
+    Parameters with a rate or a coupled decay of their own get marks (``optimize_attr`` and ``regularizer``);
+    those of an optimizer that was built earlier for the same model are taken off.
 
     Args:
         spec: The optimizer's config.
         model: The bare model, not wrapped for data parallelism.
         multi_precision: Whether parameters in half precision get float32 master weights.
+        factors: Of rate and decay, by names in the model; see `ppcls.optimizer.name_rules.factors`.
 
     Returns:
         The optimizer, without state as yet.
     """
-    exempt = [parameter for name, parameter in model.named_parameters() if not decays(spec, name, parameter)]
-    built = _build(
-        spec,
-        {
-            "learning_rate": spec.lr.peak,
-            "parameters": model.parameters(),
-            "grad_clip": _clip(spec),
-            **_decay(spec, frozenset(parameter.name for parameter in exempt)),
-        },
-    )
+    own = {name: (factors or {}).get(name, Factors()) for name, _ in model.named_parameters()}
+    decay = {
+        parameter.name: spec.decay * own[name].decay if decays(spec, name, parameter) else 0.0
+        for name, parameter in model.named_parameters()
+    }
+    common = {"learning_rate": spec.lr.peak, "parameters": model.parameters(), "grad_clip": _clip(spec)}
+    built = _build(spec, {**common, **_decay(spec, decay)})
     # RMSProp takes no such argument, but heeds the attribute, which paddle.amp.decorate sets as well.
     built._multi_precision = multi_precision
-    for parameter in model.parameters():
-        if isinstance(parameter.regularizer, _Exempt):
+    for name, parameter in model.named_parameters():
+        parameter.optimize_attr["learning_rate"] = own[name].rate
+        if isinstance(parameter.regularizer, _Own):
             parameter.regularizer = None
-    if isinstance(spec, CoupledSpec) and spec.regularizer is not None:
-        for parameter in exempt:
-            parameter.regularizer = _Exempt()
+        if isinstance(spec, CoupledSpec) and decay[parameter.name] != spec.decay:
+            parameter.regularizer = _Own(decay[parameter.name])
     return built
 
 
 def decays(spec: OptimizerSpec, name: str, parameter: Any) -> bool:
     """Whether the rules of ``spec`` let ``parameter``, called ``name`` in the model, decay."""
-    if spec.one_dim_param_no_weight_decay and len(parameter.shape) == 1:
+    flat = len(parameter.shape) == 1
+    if flat and spec.one_dim_param_no_weight_decay:
+        return False
+    if isinstance(spec, AdamWDL) and spec.filter_bias_and_bn and (flat or name.endswith(".bias")):
         return False
     return not any(part in name for part in (spec.no_weight_decay_name or "").split())
 
@@ -72,18 +89,18 @@ def _clip(spec: OptimizerSpec) -> nn.ClipGradBase | None:
 
 
 @singledispatch
-def _decay(spec: OptimizerSpec, _exempt: frozenset[str]) -> dict[str, Any]:
+def _decay(spec: OptimizerSpec, _decay: Mapping[str, float]) -> dict[str, Any]:
     raise TypeError(f"no weight decay is defined for the optimizer {spec.kind}")
 
 
 @_decay.register
-def _(spec: CoupledSpec, _exempt: frozenset[str]) -> dict[str, Any]:
-    return {"weight_decay": None if spec.regularizer is None else spec.regularizer.coeff}
+def _(spec: CoupledSpec, _decay: Mapping[str, float]) -> dict[str, Any]:
+    return {"weight_decay": spec.decay or None}
 
 
 @_decay.register
-def _(spec: AdamW, exempt: frozenset[str]) -> dict[str, Any]:
-    return {"weight_decay": spec.weight_decay, "apply_decay_param_fun": lambda name: name not in exempt}
+def _(_spec: DecoupledSpec, decay: Mapping[str, float]) -> dict[str, Any]:
+    return {"decay": decay}
 
 
 @singledispatch
@@ -108,7 +125,22 @@ def _(spec: Adam, common: dict[str, Any]) -> optimizer.Optimizer:
 
 @_build.register
 def _(spec: AdamW, common: dict[str, Any]) -> optimizer.Optimizer:
-    return optimizer.AdamW(beta1=spec.beta1, beta2=spec.beta2, epsilon=spec.epsilon, **common)
+    return decoupled.AdamW(beta1=spec.beta1, beta2=spec.beta2, epsilon=spec.epsilon, **common)
+
+
+@_build.register
+def _(spec: Lamb, common: dict[str, Any]) -> optimizer.Optimizer:
+    return decoupled.Lamb(beta1=spec.beta1, beta2=spec.beta2, epsilon=spec.epsilon, **common)
+
+
+@_build.register
+def _(spec: LARS, common: dict[str, Any]) -> optimizer.Optimizer:
+    return lars.LARS(momentum=spec.momentum, trust=spec.lars_coeff, epsilon=spec.epsilon, **common)
+
+
+@_build.register
+def _(spec: Lion, common: dict[str, Any]) -> optimizer.Optimizer:
+    return lion.Lion(beta1=spec.beta1, beta2=spec.beta2, **common)
 
 
 @_build.register

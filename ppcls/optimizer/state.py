@@ -14,6 +14,7 @@ from paddle.base.layer_helper import LayerHelper
 from paddle.optimizer import Optimizer
 
 MASTER = "master"
+_SHOWN = 6
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
@@ -53,7 +54,7 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[s
         state: Key to tensor, on any device.
 
     Raises:
-        ValueError: Keys, shapes or dtypes are not those of this optimizer; the text names them.
+        ValueError: Keys, shapes or dtypes are not those of this optimizer; the text names the first ones.
     """
     own = optimizer_state(optimizer, model)
     problems = [f"missing {key}" for key in own.keys() - state.keys()]
@@ -62,7 +63,10 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[s
         if _describe(own[key]) != _describe(state[key]):
             problems.append(f"{key}: expected {_describe(own[key])}, got {_describe(state[key])}")
     if problems:
-        raise ValueError("the optimizer's state does not fit: " + "; ".join(sorted(problems)))
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        raise ValueError(
+            "the optimizer's state does not fit: " + "; ".join([*sorted(problems)[:_SHOWN], *more])
+        )
     for key, tensor in own.items():
         tensor.copy_(state[key], True)
 

@@ -4,6 +4,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
+from ppcls.config.optimizer import DecoupledSpec
 from ppcls.registry import OPTIMIZERS, SCHEDULES
 
 CONSTANT = {"name": "Constant", "learning_rate": 0.1}
@@ -66,10 +67,55 @@ def test_bounds(name):
     assert problems(cls, {"lr": CONSTANT, "clip_norm": 0}) == {"clip_norm": "expected a number > 0, got 0"}
     both = problems(cls, {"lr": CONSTANT, "clip_norm": 1, "clip_value": 1})
     assert both == {"": "clip_norm and clip_value exclude each other; give one of them"}
-    if name != "AdamW":
+    if issubclass(cls, DecoupledSpec):
+        told = problems(cls, {"lr": CONSTANT, "regularizer": {"name": "L2", "coeff": 0.1}})
+        assert told == {"regularizer": "unknown key; this optimizer decays by weight_decay"}
+    else:
         bad = problems(cls, {"lr": CONSTANT, "regularizer": {"name": "L1", "coeff": 0.1}})
         assert list(bad) == ["regularizer.name"]
         assert list(problems(cls, {"lr": CONSTANT, "weight_decay": 0.1})) == ["weight_decay"]
+
+
+RULE = {"pattern": "fc.*", "lr_mult": 10}
+
+
+@pytest.mark.parametrize(
+    ("fields", "where", "text"),
+    [
+        ({"freeze": []}, "freeze", "expected a pattern such as 'blocks.*', or a list of them, got []"),
+        ({"freeze": ["a.*", ""]}, "freeze", "expected a pattern such as 'blocks.*', got ''"),
+        ({"train_only": 3}, "train_only", "expected a pattern such as 'blocks.*', or a list of them, got 3"),
+        (
+            {"freeze": "a.*", "train_only": "b.*"},
+            "",
+            "freeze and train_only exclude each other; give one of them",
+        ),
+        (
+            {"by_name": [{"pattern": "fc.*"}]},
+            "by_name.0",
+            "expected lr_mult or decay_mult, for without them the rule changes nothing",
+        ),
+        ({"by_name": [{"lr_mult": 2}]}, "by_name.0.pattern", "missing; it has no default"),
+        ({"by_name": [{**RULE, "lr_mult": 0}]}, "by_name.0.lr_mult", "expected a number > 0, got 0"),
+        ({"by_name": [{**RULE, "lr_mul": 1}]}, "by_name.0.lr_mul", "unknown key; did you mean 'lr_mult'?"),
+        (
+            {"by_name": [RULE, {"pattern": "*.bias", "decay_mult": 0}]},
+            "by_name.1.decay_mult",
+            "there is no weight decay to multiply; remove it, or give the optimizer one",
+        ),
+    ],
+)
+def test_rules_by_name_explain_what_is_wrong(fields, where, text):
+    assert problems(OPTIMIZERS["SGD"], {"lr": CONSTANT, **fields}) == {where: text}
+
+
+def test_rules_by_name_are_read_back_as_written():
+    fields = {"freeze": "blocks.[01].*", "by_name": [RULE, {"pattern": ["*.bias"], "decay_mult": 0}]}
+    spec = OPTIMIZERS["AdamW"].model_validate({"lr": CONSTANT, "layerwise_decay": 0.75, **fields})
+    assert spec.freeze == ("blocks.[01].*",)
+    assert OPTIMIZERS["AdamW"].model_validate(spec.model_dump(mode="json")) == spec
+    bad = problems(OPTIMIZERS["AdamW"], {"lr": CONSTANT, "layerwise_decay": 1.5})
+    assert bad == {"layerwise_decay": "expected a number > 0 and <= 1, got 1.5"}
 
 
 @pytest.mark.parametrize(

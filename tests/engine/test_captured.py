@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import paddle
@@ -12,10 +13,14 @@ from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.sections import AMP
 from ppcls.engine.captured import RECORDED_AFTER, CapturedStep, draws
+from ppcls.engine.ema import Ema
 from ppcls.engine.phases import UNTIMED
 from ppcls.engine.precision import FP32, AmpO1, build_precision
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
+from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.name_rules import factors, freeze
+from ppcls.registry import OPTIMIZERS
 
 
 class Again:
@@ -70,6 +75,44 @@ def test_trains_the_same_weights(
     assert_equal(replayed.ema.state_dict(), eager.ema.state_dict())
     assert replayed.update == eager.update
     assert replayed.precision.state_dict() == eager.precision.state_dict()
+
+
+SPECS = {
+    "Lamb": {"name": "Lamb", "weight_decay": 0.1, "clip_norm": 1.0},
+    "LARS": {"name": "LARS", "lars_coeff": 0.1},
+    "Lion": {"name": "Lion", "weight_decay": 0.1},
+    "frozen": {"name": "Momentum", "freeze": ["conv.*", "bn.*"]},
+    "by name": {
+        "name": "Momentum",
+        "regularizer": {"name": "L2", "coeff": 0.1},
+        "by_name": [{"pattern": "fc.*", "lr_mult": 3, "decay_mult": 0.5}],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("precision", [FP32, scaled])
+def test_optimizers_of_the_config_train_the_same_weights(kind: str, precision: Callable[[], FP32]) -> None:
+    fields = {**SPECS[kind], "lr": {"name": "Constant", "learning_rate": 0.1}}
+    spec = OPTIMIZERS[fields.pop("name")].model_validate(fields)
+    runs = []
+    for captured in (False, True):
+        state = make_state(loader=MemoryLoader(size=52, batch_size=8), precision=precision())
+        frozen = freeze(spec, state.model)
+        made = build_optimizer(spec, state.model, factors=factors(spec, state.model))
+        ema = Ema(state.model, 0.9, warmup=True, frozen=frozen)
+        state = replace(state, optimizer=made, frozen=frozen, ema=ema)
+        before = content(state.model)
+        rows = train(state, 2, captured=captured)
+        runs.append((rows, state))
+        after = content(state.model)
+        assert {name for name in after if (after[name] == before[name]).all()} == frozen
+    (rows, eager), (others, replayed) = runs
+    np.testing.assert_array_equal(rows, others)
+    assert_equal(content(replayed.model), content(eager.model))
+    assert replayed.ema is not None
+    assert eager.ema is not None
+    assert_equal(replayed.ema.state_dict(), eager.ema.state_dict())
 
 
 def test_records_once_and_replays_only_usual_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,17 +34,27 @@ def run(script: Path, *arguments: str, ranks: int = 1, logs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("use_dali", "sampler", "mixing"),
+    ("use_dali", "sampler", "mixing", "optimizer"),
     [
-        (True, {"name": "DistributedBatchSampler"}, []),
-        (True, {"name": "PKSampler", "sample_per_id": 2}, []),
-        (False, {"name": "RepeatedAugSampler", "num_repeats": 2}, []),
-        (True, {"name": "DistributedBatchSampler"}, [{"MixupOperator": {"alpha": 1.0}}]),
+        (True, {"name": "DistributedBatchSampler"}, [], {}),
+        (True, {"name": "PKSampler", "sample_per_id": 2}, [], {"name": "Lamb"}),
+        (False, {"name": "RepeatedAugSampler", "num_repeats": 2}, [], {"name": "LARS", "lars_coeff": 0.1}),
+        (
+            True,
+            {"name": "DistributedBatchSampler"},
+            [{"MixupOperator": {"alpha": 1.0}}],
+            {"by_name": [{"pattern": "*.bias", "lr_mult": 2}]},
+        ),
     ],
     ids=["dali", "dali-identities", "paddle.io-repeated", "dali-mixed"],
 )
 def test_two_ranks_train_and_evaluate_as_one(
-    make_yaml: Callable[..., Path], tmp_path: Path, use_dali: bool, sampler: dict[str, Any], mixing: list[Any]
+    make_yaml: Callable[..., Path],
+    tmp_path: Path,
+    use_dali: bool,
+    sampler: dict[str, Any],
+    mixing: list[Any],
+    optimizer: dict[str, Any],
 ) -> None:
     # 26 images in global batches of 8 and updates of 2 batches: the last batch has 1 image a rank, or 2 and
     # none where two have to stay together
@@ -57,6 +67,7 @@ def test_two_ranks_train_and_evaluate_as_one(
         "EMA__decay": 0.5,
         "Metric__Train": [{"TopkAcc": {"topk": 1}}],
         "DataLoader__Train__dataset__batch_transform_ops": mixing,
+        **{f"Optimizer__{key}": value for key, value in optimizer.items()},
     }
     one = make_yaml("one", **common, DataLoader__Train__sampler={**sampler, "batch_size": 8, "shuffle": True})
     two = make_yaml("two", **common, DataLoader__Train__sampler={**sampler, "batch_size": 4, "shuffle": True})

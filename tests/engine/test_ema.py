@@ -36,6 +36,34 @@ def test_the_average_follows_the_formula(decay: float) -> None:
         np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_the_decay_rises_and_stays_at_its_own() -> None:
+    model = Net()
+    ema = Ema(model, 0.25, warmup=True)
+    decays = [2 / 11, 0.25, 0.25]
+    assert [ema.decay_at(done) for done in (1, 2, 10**6)] == decays
+    assert Ema(model, 0.9999, warmup=True).decay_at(10**4) < 0.9999 == Ema(model, 0.9999).decay_at(1)
+    expected = {name: each.astype(np.float64) for name, each in content(model).items()}
+    for done, decay in enumerate(decays, start=1):
+        move(model, done)
+        ema.begin(done)
+        ema.update()
+        live = content(model)
+        expected = {name: decay * each + (1 - decay) * live[name] for name, each in expected.items()}
+    for name, tensor in ema.state_dict().items():
+        np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_frozen_weights_are_not_averaged() -> None:
+    model = Net()
+    ema, first = Ema(model, 0.9, frozen={"conv.weight"}), content(model)
+    for seed in range(3):
+        move(model, seed)
+        ema.update()
+    assert {name for name, each in ema.state_dict().items() if (each.numpy() == first[name]).all()} == {
+        "conv.weight"
+    }
+
+
 def test_statistics_of_batch_norm_are_averaged_too() -> None:
     model = Net()
     ema = Ema(model, 0.75)

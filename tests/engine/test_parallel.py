@@ -97,6 +97,18 @@ def test_synchronized_batch_norm_keeps_names_weights_and_layout(data_format: str
     assert not any(each.training for each in norms)
 
 
+def test_frozen_batch_norm_is_not_synchronized() -> None:
+    model = build_model("ResNet18", 4, "NCHW")
+    names = [name for name, _ in model.named_parameters()]
+    kept = [model.stem[0].bn, model.blocks[0].conv1.bn]
+    for each in kept:
+        each._use_global_stats = True
+    model = synchronize_batch_norm(model, Runtime(world=2, device="gpu"))
+    assert [model.stem[0].bn, model.blocks[0].conv1.bn] == kept
+    assert sum(isinstance(each, nn.SyncBatchNorm) for each in model.sublayers()) == 19
+    assert [name for name, _ in model.named_parameters()] == names
+
+
 def test_one_process_has_nothing_to_synchronize(make_config: Callable[..., Config], cpu: Runtime) -> None:
     state = build_state(make_config(Global__sync_bn=True), cpu, lambda model: None)
     assert not any(isinstance(each, nn.SyncBatchNorm) for each in state.model.sublayers())

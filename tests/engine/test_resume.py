@@ -27,7 +27,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dali": {"Global__use_dali": True},
     "paddle.io": {"Global__use_dali": False},
     "accumulation": {"Global__update_freq": 2, "DataLoader__Train__sampler__batch_size": 4},
-    "average": {"EMA__decay": 0.9, "Optimizer__clip_norm": 1.0},
+    "average": {
+        "EMA": {"decay": 0.9, "warmup": True},
+        "Optimizer": {
+            "name": "LARS",
+            "lr": {"name": "Cosine", "learning_rate": 1.0},
+            "clip_norm": 1.0,
+            "freeze": ["stem.*", "blocks.[01].*"],
+            "by_name": [{"pattern": "fc.*", "lr_mult": 2}],
+        },
+    },
     "repeated images": {"DataLoader__Train__sampler__name": "RepeatedAugSampler"},
     "bfloat16": {"AMP__dtype": "bfloat16"},
     "adamw": {"Optimizer": {"name": "AdamW", "lr": {"name": "Cosine", "learning_rate": 1e-3}}},

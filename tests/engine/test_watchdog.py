@@ -181,7 +181,11 @@ _EXCHANGE = "waiting for all processes between two batches"
     [
         # The next batches are read ahead, so a step may still be made before the wait for the stuck one.
         ("train:read with Python's lock", f"(backward and all-reduce|{_EXCHANGE})", "[a-z -]+"),
-        ("eval:sleep", f"(evaluation: waiting for all processes|{_EXCHANGE})", "evaluation: waiting for batch \\d"),
+        (
+            "eval:sleep",
+            f"(evaluation: waiting for all processes|{_EXCHANGE})",
+            "evaluation: waiting for batch \\d",
+        ),
     ],
 )
 def test_a_run_with_a_stuck_rank_ends(config: Path, trouble: str, one: str, other: str) -> None:
@@ -207,4 +211,6 @@ def test_the_terminal_shows_what_failed_first(config: Path) -> None:
 def test_the_terminal_names_a_rank_that_was_killed(config: Path) -> None:
     code, terminal = launch(config, "train:die")
     assert code != 0
-    assert re.search(r"^rank 1 \(.*\) was killed or crashed, .*: [a-z -]+\. If memory", terminal, re.MULTILINE)
+    assert re.search(
+        r"^rank 1 \(.*\) was killed or crashed, .*: [a-z -]+\. If memory", terminal, re.MULTILINE
+    )

@@ -7,14 +7,15 @@ from paddle import nn
 
 from ppcls.config import optimizer as specs
 from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.name_rules import Factors
 
 LR = 0.1
 COEFF = 0.3
-NAMES = ("SGD", "Momentum", "Adam", "AdamW", "RMSProp")
+NAMES = ("SGD", "Momentum", "Adam", "AdamW", "RMSProp", "Lamb", "LARS", "Lion")
 
 
 def make_spec(name, decay=COEFF, **fields):
-    if name == "AdamW":
+    if issubclass(getattr(specs, name), specs.DecoupledSpec):
         fields["weight_decay"] = decay
     elif decay:
         fields["regularizer"] = {"name": "L2", "coeff": decay}
@@ -53,43 +54,79 @@ def take_step(optimizer, model, grads):
     optimizer.step()
 
 
-def sgd(spec, p, g, m, t):
-    return p - LR * g
+def sgd(spec, p, g, m, t, lr, decay):
+    return p - lr * g
 
 
-def momentum(spec, p, g, m, t):
+def momentum(spec, p, g, m, t, lr, decay):
     m["v"] = spec.momentum * m.get("v", 0) + g
-    return p - LR * (g + spec.momentum * m["v"] if spec.use_nesterov else m["v"])
+    return p - lr * (g + spec.momentum * m["v"] if spec.use_nesterov else m["v"])
 
 
-def adam(spec, p, g, m, t):
+def adam_step(spec, g, m, t):
     m["m"] = spec.beta1 * m.get("m", 0) + (1 - spec.beta1) * g
     m["v"] = spec.beta2 * m.get("v", 0) + (1 - spec.beta2) * g**2
     first, second = m["m"] / (1 - spec.beta1**t), m["v"] / (1 - spec.beta2**t)
-    return p - LR * first / (np.sqrt(second) + spec.epsilon)
+    return first / (np.sqrt(second) + spec.epsilon)
 
 
-def rmsprop(spec, p, g, m, t):
+def adam(spec, p, g, m, t, lr, decay):
+    return p - lr * adam_step(spec, g, m, t)
+
+
+def adamw(spec, p, g, m, t, lr, decay):
+    return p - lr * decay * p - lr * adam_step(spec, g, m, t)
+
+
+def rmsprop(spec, p, g, m, t, lr, decay):
     m["s"] = spec.rho * m.get("s", 0) + (1 - spec.rho) * g**2
-    m["v"] = spec.momentum * m.get("v", 0) + LR * g / np.sqrt(m["s"] + spec.epsilon)
+    m["v"] = spec.momentum * m.get("v", 0) + lr * g / np.sqrt(m["s"] + spec.epsilon)
     return p - m["v"]
 
 
-UPDATES = {"SGD": sgd, "Momentum": momentum, "Adam": adam, "AdamW": adam, "RMSProp": rmsprop}
+def lamb(spec, p, g, m, t, lr, decay):
+    r = adam_step(spec, g, m, t) + decay * p
+    trust = np.linalg.norm(p) / np.linalg.norm(r) if decay and p.any() and r.any() else 1.0
+    return p - lr * trust * r
 
 
-def expected(spec, model, steps, exempt=()):
-    """The parameters after ``steps`` steps: decay decoupled in AdamW, part of the gradient elsewhere."""
+def lars(spec, p, g, m, t, lr, decay):
+    norm_p, norm_g = np.linalg.norm(p), np.linalg.norm(g)
+    if decay and norm_p and norm_g:
+        lr = lr * spec.lars_coeff * norm_p / (norm_g + decay * norm_p + spec.epsilon)
+    m["v"] = spec.momentum * m.get("v", 0) + lr * (g + decay * p)
+    return p - m["v"]
+
+
+def lion(spec, p, g, m, t, lr, decay):
+    before = m.get("m", np.zeros_like(g))
+    m["m"] = spec.beta2 * before + (1 - spec.beta2) * g
+    return p - lr * (np.sign(spec.beta1 * before + (1 - spec.beta1) * g) + decay * p)
+
+
+UPDATES = {
+    "SGD": sgd,
+    "Momentum": momentum,
+    "Adam": adam,
+    "AdamW": adamw,
+    "RMSProp": rmsprop,
+    "Lamb": lamb,
+    "LARS": lars,
+    "Lion": lion,
+}
+
+
+def expected(spec, model, steps, exempt=(), factors=()):
+    """The parameters after ``steps`` steps: decay part of the gradient where it is coupled."""
     now, memory = values(model), {name: {} for name, _ in model.named_parameters()}
     for step in range(steps):
         for name, g in gradients(model, step).items():
-            p = now[name]
-            decay = 0.0 if name in exempt else COEFF
-            if spec.kind == "AdamW":
-                p = p - LR * decay * p
-            else:
+            p, (rate, own) = now[name], dict(factors).get(name, (1, 1))
+            decay = 0.0 if name in exempt else COEFF * own
+            if isinstance(spec, specs.CoupledSpec):
                 g = g + decay * p
-            now[name] = UPDATES[spec.kind](spec, p, g.astype("float64"), memory[name], step + 1)
+            update = UPDATES[spec.kind]
+            now[name] = update(spec, p, g.astype("float64"), memory[name], step + 1, LR * rate, decay)
     return now
 
 
@@ -98,6 +135,9 @@ CASES = [(name, {}) for name in NAMES] + [
     ("Adam", {"beta1": 0.7, "beta2": 0.9, "epsilon": 1e-3}),
     ("AdamW", {"beta1": 0.7, "beta2": 0.9, "epsilon": 1e-3}),
     ("RMSProp", {"rho": 0.8, "momentum": 0.5, "epsilon": 1e-2}),
+    ("Lamb", {"beta1": 0.7, "beta2": 0.9, "epsilon": 1e-3}),
+    ("LARS", {"momentum": 0.5, "lars_coeff": 0.5, "epsilon": 0.1}),
+    ("Lion", {"beta1": 0.7, "beta2": 0.8}),
 ]
 RULES = [
     ({}, ()),
@@ -117,6 +157,51 @@ def test_updates_are_those_of_the_formulas(name, fields, rules, exempt):
         take_step(optimizer, model, gradients(model, step))
     for key, value in values(model).items():
         np.testing.assert_allclose(value, want[key], rtol=2e-5, atol=2e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rates_and_decays_of_their_own(name):
+    fields = {"momentum": 0.5} if name == "RMSProp" else {}
+    spec, model = make_spec(name, no_weight_decay_name="pos", **fields), Model()
+    factors = {
+        "head.weight": Factors(0.5, 2.0),
+        "head.bias": Factors(3.0, 0.0),
+        "pos_embed": Factors(1.0, 5.0),
+    }
+    want = expected(spec, model, 3, ("pos_embed",), factors)
+    optimizer = build_optimizer(spec, model, factors=factors)
+    for step in range(3):
+        take_step(optimizer, model, gradients(model, step))
+    for key, value in values(model).items():
+        np.testing.assert_allclose(value, want[key], rtol=2e-5, atol=2e-6, err_msg=key)
+    build_optimizer(spec, model)
+    assert [each.optimize_attr["learning_rate"] for each in model.parameters()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["Lamb", "LARS"])
+def test_a_tensor_of_zeros_has_the_plain_rate(name):
+    spec, model = make_spec(name), Model()
+    model.head.bias.set_value(np.zeros(2, "float32"))
+    want = expected(spec, model, 2)
+    optimizer = build_optimizer(spec, model)
+    for step in range(2):
+        take_step(optimizer, model, gradients(model, step))
+    np.testing.assert_allclose(model.head.bias.numpy(), want["head.bias"], rtol=2e-5, atol=2e-6)
+    assert np.isfinite(model.head.bias.numpy()).all()
+
+
+def test_paddleclas_layer_decay_leaves_biases_and_norms_alone():
+    model = Model()
+    spec = make_spec("AdamWDL", layerwise_decay=0.5)
+    before = values(model)
+    take_step(
+        build_optimizer(spec, model),
+        model,
+        {key: np.zeros_like(each, "float32") for key, each in before.items()},
+    )
+    for key, value in values(model).items():
+        want = before[key] * (1 - LR * (0 if key == "head.bias" else COEFF))
+        np.testing.assert_allclose(value, want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,7 +256,7 @@ def test_clip_value_cuts_each_element():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_set_lr_rules_each_step(name):
-    spec, model = make_spec(name), Model()
+    spec, model = make_spec(name, **({"momentum": 0.0} if name == "LARS" else {})), Model()
     optimizer = build_optimizer(spec, model)
     assert optimizer.get_lr() == LR
     for rate in (0.0, 0.2, 0.0):
@@ -179,5 +264,26 @@ def test_set_lr_rules_each_step(name):
         optimizer.set_lr(rate)
         take_step(optimizer, model, gradients(model, 0))
         moved = any((value != before[key]).any() for key, value in values(model).items())
-        # RMSProp's velocity holds past rates: with its momentum at 0, as here, a rate of 0 still stops it
+        # the velocity of RMSProp and LARS holds past rates; at a momentum of 0, as here, a rate of 0 stops it
         assert moved == (rate > 0)
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["LARS", "Lion"])
+def test_half_precision_weights_are_roundings_of_masters(name, half):
+    exact, rounded = Model(), Model()
+    for parameter in (*exact.parameters(), *rounded.parameters()):
+        parameter.set_value(parameter.astype(half).astype("float32"))
+    rounded.to(dtype=half)
+    spec = make_spec(name)
+    optimizers = [build_optimizer(spec, exact), build_optimizer(spec, rounded, multi_precision=True)]
+    for step in range(3):
+        for model, optimizer in zip((exact, rounded), optimizers, strict=True):
+            for key, parameter in model.named_parameters():
+                gradient = paddle.to_tensor(gradients(model, step)[key]).astype(half)
+                parameter.grad = gradient.astype(parameter.dtype)
+            optimizer.step()
+    for (_, a), (key, b) in zip(exact.named_parameters(), rounded.named_parameters(), strict=True):
+        master = optimizers[1]._master_weights[b.name]
+        np.testing.assert_array_equal(master.numpy(), a.numpy(), err_msg=key)
+        np.testing.assert_array_equal(b.astype("float32").numpy(), a.astype(half).astype("float32").numpy())

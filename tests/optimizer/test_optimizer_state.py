@@ -13,6 +13,9 @@ KINDS = {
     "Adam": ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"),
     "AdamW": ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"),
     "RMSProp": ("momentum", "mean_square", "mean_grad"),
+    "Lamb": ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"),
+    "LARS": ("velocity",),
+    "Lion": ("moment",),
 }
 HALVED = ("0.weight", "0.bias", "3.weight", "3.bias")  # as under O2, where batch norm stays float32
 TRAINABLE = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
