@@ -65,9 +65,14 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
             bias_attr=False,
             data_format=data_format,
         )
-        self.add_sublayer(conv, convolution)
+        self.add_sublayer(conv, self.place(convolution))
         self.add_sublayer(norm, batch_norm(out_channels, data_format, epsilon, momentum, decay))
         self._act = act
+
+    @staticmethod
+    def place(convolution: nn.Conv2D) -> nn.Layer:
+        """Returns what has the convolution's name in checkpoints: itself, or a layer around it."""
+        return convolution
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""

@@ -16,7 +16,7 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.conv_norm import Activation, DataFormat, batch_norm, round_channels
+from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
 from ppcls.arch.drop_path import DropPath
 from ppcls.arch.squeeze_excitation import SqueezeExcitation
 
@@ -46,54 +46,26 @@ class Under(nn.Layer):  # type: ignore[misc]
         return self._conv(x)
 
 
-class PaddedConvNorm(nn.Layer):  # type: ignore[misc]
-    """A convolution, batch norm and an activation.
+class DeepConvNorm(ConvNorm):
+    """`ConvNorm` under this network's names."""
 
-    Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        kernel: Side of the kernel.
-        stride: Of the convolution.
-        groups: Of the convolution.
-        act: What follows batch norm.
-        side: Of the published input, whose padding it has; an odd one where it pads evenly.
-        data_format: Layout of input and output.
-    """
+    names = ("_conv", "_bn")
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel: int,
-        stride: int = 1,
-        groups: int = 1,
-        act: Activation | None = None,
-        side: int = 1,
-        data_format: DataFormat = "NCHW",
-    ) -> None:
-        super().__init__()
-        convolution = nn.Conv2D(
-            in_channels,
-            out_channels,
-            kernel,
-            stride,
-            padding=_padding(kernel, stride, side),
-            groups=groups,
-            bias_attr=False,
-            data_format=data_format,
-        )
-        self._conv = Under(convolution)
-        self._bn = batch_norm(out_channels, data_format, epsilon=1e-3, momentum=0.99)
-        self._act = act
+    @staticmethod
+    def place(convolution: nn.Conv2D) -> nn.Layer:
+        """See `ConvNorm.place`."""
+        return Under(convolution)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        x = self._bn(self._conv(x))
-        return x if self._act is None else self._act(x)
+
+def _conv(data_format: DataFormat) -> partial[ConvNorm]:
+    return partial(DeepConvNorm, data_format=data_format, epsilon=1e-3, momentum=0.99)
 
 
 def _padding(kernel: int, stride: int, side: int) -> int | list[int]:
-    """Returns rows and columns to pad: [top, bottom, left, right], or one number for all."""
+    """Returns rows and columns to pad where the published input has this ``side``; an odd one pads evenly.
+
+    They are [top, bottom, left, right], or one number for all.
+    """
     if stride == 1 or side % stride:
         return kernel // 2
     # What follows has room for one more row and column, so that odd sizes are rounded up too.
@@ -141,9 +113,9 @@ class MBConv(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         width = in_channels * expansion
-        conv = partial(PaddedConvNorm, data_format=data_format)
+        conv, padding = _conv(data_format), _padding(kernel, stride, side)
         self._ecn = Under(conv(in_channels, width, 1, act=F.swish)) if expansion > 1 else nn.Identity()
-        self._dcn = Under(conv(width, width, kernel, stride, width, F.swish, side))
+        self._dcn = Under(conv(width, width, kernel, stride, width, F.swish, padding=padding))
         squeezed = max(1, in_channels // 4)
         self._se = Weighing(width, squeezed, F.swish, F.sigmoid, data_format) if weighed else nn.Identity()
         self._pcn = Under(conv(width, out_channels, 1))
@@ -173,7 +145,8 @@ class Features(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         channels = round_channels(_STEM * width)
-        self._conv_stem = Under(PaddedConvNorm(in_channels, channels, 3, 2, 1, F.swish, side, data_format))
+        stem = _conv(data_format)(in_channels, channels, 3, 2, act=F.swish, padding=_padding(3, 2, side))
+        self._conv_stem = Under(stem)
         side = math.ceil(side / 2)
         total = sum(math.ceil(repeats * depth) for repeats, *_ in _STAGES)
         self._blocks: list[MBConv] = []
@@ -234,7 +207,7 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self._ef = Features(width, depth, side, weighed, input_image_channel, data_format)
         features = round_channels(_FEATURES * width)
-        self._conv = PaddedConvNorm(self._ef.out_channels, features, 1, act=F.swish, data_format=data_format)
+        self._conv = _conv(data_format)(self._ef.out_channels, features, 1, act=F.swish)
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self._drop = nn.Dropout(dropout)
         self._fc = nn.Linear(features, class_num)

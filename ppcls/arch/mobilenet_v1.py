@@ -12,25 +12,16 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.depthwise_separable import DepthwiseSeparable
 
 # Of each block: channels of its output at scale 1, stride.
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
 
 
-class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
-    """A 3x3 convolution of each channel, then a 1x1 convolution across them (figure 3, right)."""
+class Block(DepthwiseSeparable):
+    """`DepthwiseSeparable` under this network's names."""
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int, data_format: DataFormat) -> None:
-        super().__init__()
-        conv = partial(
-            ConvNorm, act=F.relu, data_format=data_format, initializer=nn.initializer.KaimingNormal()
-        )
-        self.depthwise_conv = conv(in_channels, in_channels, 3, stride, in_channels)
-        self.pointwise_conv = conv(in_channels, out_channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        return self.pointwise_conv(self.depthwise_conv(x))
+    names = ("depthwise_conv", "weigh", "pointwise_conv")
 
 
 class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
@@ -52,19 +43,12 @@ class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         normal = nn.initializer.KaimingNormal()
+        conv = partial(ConvNorm, act=F.relu, data_format=data_format, initializer=normal)
         channels = int(32 * scale)
-        self.conv = ConvNorm(
-            input_image_channel,
-            channels,
-            3,
-            2,
-            act=F.relu,
-            data_format=data_format,
-            initializer=normal,
-        )
+        self.conv = conv(input_image_channel, channels, 3, 2)
         blocks = []
         for width, stride in _BLOCKS:
-            blocks.append(DepthwiseSeparable(channels, int(width * scale), stride, data_format))
+            blocks.append(Block(channels, int(width * scale), 3, stride, conv))
             channels = int(width * scale)
         self.blocks = nn.Sequential(*blocks)
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)

@@ -12,6 +12,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.depthwise_separable import DepthwiseSeparable
 from ppcls.arch.squeeze_excitation import SqueezeExcitation
 
 # Table 1, of each stage's blocks: kernel, channels, stride, squeeze-and-excitation.
@@ -23,25 +24,6 @@ _STAGES = {
     "blocks6": ((5, 512, 2, True), (5, 512, 1, True)),
 }
 _FEATURES = 1280
-
-
-class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
-    """A convolution of each channel, their weighing where it is wanted, a 1x1 convolution across them."""
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel: int, stride: int, weighed: bool, layout: DataFormat
-    ) -> None:
-        super().__init__()
-        conv = _conv(layout)
-        self.dw_conv = conv(in_channels, in_channels, kernel, stride, in_channels)
-        self.se = (
-            SqueezeExcitation(in_channels, in_channels // 4, data_format=layout) if weighed else nn.Identity()
-        )
-        self.pw_conv = conv(in_channels, out_channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        return self.pw_conv(self.se(self.dw_conv(x)))
 
 
 class PPLCNet(nn.Layer):  # type: ignore[misc]
@@ -62,13 +44,23 @@ class PPLCNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
+        conv = partial(
+            ConvNorm,
+            act=F.hardswish,
+            data_format=data_format,
+            initializer=nn.initializer.KaimingNormal(),
+            decay=False,
+        )
         channels = round_channels(16 * scale)
-        self.conv1 = _conv(data_format)(input_image_channel, channels, 3, 2)
+        self.conv1 = conv(input_image_channel, channels, 3, 2)
         for name, rows in _STAGES.items():
             blocks = []
             for kernel, width, stride, weighed in rows:
                 out = round_channels(width * scale)
-                blocks.append(DepthwiseSeparable(channels, out, kernel, stride, weighed, data_format))
+                weigh = (
+                    SqueezeExcitation(channels, channels // 4, data_format=data_format) if weighed else None
+                )
+                blocks.append(DepthwiseSeparable(channels, out, kernel, stride, conv, weigh))
                 channels = out
             self.add_sublayer(name, nn.Sequential(*blocks))
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
@@ -83,16 +75,6 @@ class PPLCNet(nn.Layer):  # type: ignore[misc]
             x = getattr(self, name)(x)
         x = F.hardswish(self.last_conv(self.avg_pool(x)))
         return self.fc(self.dropout(x).flatten(1))
-
-
-def _conv(data_format: DataFormat) -> partial[ConvNorm]:
-    return partial(
-        ConvNorm,
-        act=F.hardswish,
-        data_format=data_format,
-        initializer=nn.initializer.KaimingNormal(),
-        decay=False,
-    )
 
 
 PPLCNet_x0_25 = partial(PPLCNet, 0.25)

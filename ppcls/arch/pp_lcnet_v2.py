@@ -16,24 +16,24 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.depthwise_separable import DepthwiseSeparable
 from ppcls.arch.reparameterize import Branched
 from ppcls.arch.squeeze_excitation import SqueezeExcitation
 
 _FEATURES = 1280
 
 
-class DepthwiseSeparable(Branched):
-    """A convolution of each channel, then one or two 1x1 convolutions across them.
+class LateBlock(Branched):
+    """Depthwise convolutions that are added up, then one or two 1x1 convolutions across the channels.
 
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the output.
-        kernel: Of the convolution of each channel.
-        stride: Of the convolution of each channel.
-        several: Whether smaller kernels are added to it.
-        weighed: Whether squeeze-and-excitation follows it.
-        narrow: Whether the 1x1 convolutions are two, with half the channels between them.
-        added: Whether the input is added to the output where it fits.
+        kernel: The largest of the depthwise convolutions; the others are those of the smaller odd kernels.
+        stride: Of the depthwise convolutions.
+        narrow: Whether the 1x1 convolutions are two, with half the channels between them, and
+            squeeze-and-excitation goes before; else the input is added to the output where it fits.
+        conv: Makes all convolutions.
         data_format: Layout of input and output.
     """
 
@@ -43,52 +43,40 @@ class DepthwiseSeparable(Branched):
         out_channels: int,
         kernel: int,
         stride: int,
+        narrow: bool,
+        conv: partial[ConvNorm],
         data_format: DataFormat,
-        *,
-        several: bool = False,
-        weighed: bool = False,
-        narrow: bool = False,
-        added: bool = False,
     ) -> None:
         super().__init__()
-        conv = _conv(data_format)
-        if several:
-            sizes = [size for size in range(kernel, 0, -2) if size > 1 or stride == 1]
-            self.dw_conv_list = nn.LayerList(
-                [conv(in_channels, in_channels, size, stride, in_channels, act=None) for size in sizes]
-            )
-            self.branches = [*self.dw_conv_list]
-            self.dw_conv = nn.Conv2D(in_channels, in_channels, kernel, groups=in_channels)
-            for parameter in self.dw_conv.parameters():
-                parameter.stop_gradient = True
-        else:
-            self.dw_conv = conv(in_channels, in_channels, kernel, stride, in_channels)
-        self.se = (
-            SqueezeExcitation(in_channels, in_channels // 4, F.relu, F.sigmoid, data_format)
-            if weighed
-            else nn.Identity()
+        sizes = [size for size in range(kernel, 0, -2) if size > 1 or stride == 1]
+        self.dw_conv_list = nn.LayerList(
+            [conv(in_channels, in_channels, size, stride, in_channels, act=None) for size in sizes]
         )
+        self.branches = [*self.dw_conv_list]
+        self.dw_conv = nn.Conv2D(in_channels, in_channels, kernel, groups=in_channels)
+        for parameter in self.dw_conv.parameters():
+            parameter.stop_gradient = True
         self._narrow = narrow
         if narrow:
+            self.se = SqueezeExcitation(in_channels, in_channels // 4, F.relu, F.sigmoid, data_format)
             self.pw_conv_1 = conv(in_channels, out_channels // 2, 1)
             self.pw_conv_2 = conv(out_channels // 2, out_channels, 1)
         else:
             self.pw_conv = conv(in_channels, out_channels, 1)
-        self._added = added and stride == 1 and in_channels == out_channels
+        self._added = not narrow and stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        y = self.se(self._filter(x))
-        y = self.pw_conv_2(self.pw_conv_1(y)) if self._narrow else self.pw_conv(y)
+        y = F.relu(self.add_up(x))
+        if self._narrow:
+            return self.pw_conv_2(self.pw_conv_1(self.se(y)))
+        y = self.pw_conv(y)
         return x + y if self._added else y
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
         """See `Branched.replace_branches`."""
         self.dw_conv = convolution
         del self.dw_conv_list
-
-    def _filter(self, x: Tensor) -> Tensor:
-        return F.relu(self.add_up(x)) if self.branches else self.dw_conv(x)
 
 
 class PPLCNetV2(nn.Layer):  # type: ignore[misc]
@@ -111,23 +99,32 @@ class PPLCNetV2(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
+        conv = partial(
+            ConvNorm,
+            act=F.relu,
+            data_format=data_format,
+            initializer=nn.initializer.KaimingNormal(),
+            decay=False,
+        )
         first, channels = round_channels(32 * scale), round_channels(64 * scale)
         self.stem = nn.Sequential(
-            _conv(data_format)(input_image_channel, first, 3, 2),
-            DepthwiseSeparable(first, channels, 3, 1, data_format),
+            conv(input_image_channel, first, 3, 2), DepthwiseSeparable(first, channels, 3, 1, conv)
         )
-        early, late = partial(DepthwiseSeparable), partial(DepthwiseSeparable, several=True)
-        kinds = (
+        early, late = (
+            partial(DepthwiseSeparable, conv=conv),
+            partial(LateBlock, conv=conv, data_format=data_format),
+        )
+        kinds: tuple[tuple[partial[nn.Layer], int, int], ...] = (
             (early, 3, 128),
             (early, 3, 256),
-            (partial(late, narrow=True, weighed=True), 5, 512),
-            (partial(late, added=True), 5, 1024),
+            (partial(late, narrow=True), 5, 512),
+            (partial(late, narrow=False), 5, 1024),
         )
         self.stages = nn.LayerList()
         for (kind, kernel, width), depth in zip(kinds, depths, strict=True):
             out = round_channels(width * scale)
             inputs = [channels] + [out] * (depth - 1)
-            blocks = [kind(each, out, kernel, 1 if i else 2, data_format) for i, each in enumerate(inputs)]
+            blocks = [kind(each, out, kernel, 1 if i else 2) for i, each in enumerate(inputs)]
             self.stages.append(nn.Sequential(*blocks))
             channels = out
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
@@ -142,16 +139,6 @@ class PPLCNetV2(nn.Layer):  # type: ignore[misc]
             x = stage(x)
         x = F.relu(self.last_conv(self.avg_pool(x)))
         return self.fc(self.dropout(x).flatten(1))
-
-
-def _conv(data_format: DataFormat) -> partial[ConvNorm]:
-    return partial(
-        ConvNorm,
-        act=F.relu,
-        data_format=data_format,
-        initializer=nn.initializer.KaimingNormal(),
-        decay=False,
-    )
 
 
 PPLCNetV2_small = partial(PPLCNetV2, 0.75, (2, 2, 4, 2))
