@@ -147,6 +147,7 @@ DATASETS = Registry(
         "ppcls.config.dataset",
         "ImageNetDataset",
         "ImageFolderDataset",
+        "MultiLabelDataset",
         "WebDataset",
         "TFRecordDataset",
         "RecordIODataset",
@@ -184,8 +185,21 @@ SOURCES = Registry("Python source", {})  # filled by the user's code
 BATCH_TRANSFORMS = Registry(
     "batch transform", _in("ppcls.config.mixing", "MixupOperator", "CutmixOperator", "OpSampler")
 )
-LOSSES = Registry("loss", _in("ppcls.config.objective", "CELoss"))
-METRICS = Registry("metric", _in("ppcls.config.objective", "TopkAcc"))
+LOSSES = Registry(
+    "loss",
+    {
+        **_in("ppcls.config.objective", "CELoss"),
+        **_in("ppcls.config.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
+    },
+)
+METRICS = Registry(
+    "metric",
+    {
+        **_in("ppcls.config.objective", "TopkAcc"),
+        **_in("ppcls.config.multi_label", "AccuracyScore", "HammingDistance", "MultiLabelMAP"),
+    },
+)
+POSTPROCESSES = Registry("postprocessing", _in("ppcls.config.postprocess", "Topk", "MultiLabelThreshOutput"))
 OPTIMIZERS = Registry(
     "optimizer",
     _in(

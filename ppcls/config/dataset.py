@@ -92,6 +92,16 @@ class ImageNetDataset(FileDataset):
     delimiter: str = Field(" ", min_length=1, description="between path and label; a path may contain it")
 
 
+class MultiLabelDataset(FileDataset):
+    """Images of several classes each, or none, in a list: ``path 0,1,1`` a line, a 0 or 1 for each class."""
+
+    cls_label_path: str = Field(description="the list file")
+    delimiter: str = Field("\t", min_length=1, description="between path and labels; a path may contain it")
+    label_ratio: bool = Field(
+        False, description="count each class's share of positives, for MultiLabelLoss's weight_ratio"
+    )
+
+
 class ImageFolderDataset(FileDataset):
     """One sub-folder a class, as torchvision reads it; labels follow the folders' sorted names."""
 

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
 from ppcls.config.fields import Count, Decay, Number, Spec
 
+Labels = Literal["one", "several", "any"]  # that an image may have
 
-class CELoss(Spec):
-    """Mean cross-entropy of the softmax.
+
+class LossSpec(Spec):
+    """A loss.
 
     Attributes:
         weight: Factor of this loss in the sum of losses.
+    """
+
+    labels: ClassVar[Labels] = "any"
+    weight: Number = 1.0
+
+
+class MetricSpec(Spec):
+    """A metric."""
+
+    labels: ClassVar[Labels] = "one"
+    lower_is_better: ClassVar[bool] = False
+    whole: ClassVar[bool] = False  # whether it is of all samples at once, so nothing to tell while training
+
+
+class CELoss(LossSpec):
+    """Mean cross-entropy of the softmax.
+
+    Attributes:
         epsilon: Label smoothing (Szegedy et al. 2016, section 7): the share of the uniform distribution in
             the target.
     """
 
-    weight: Number = 1.0
+    labels: ClassVar[Labels] = "one"
     epsilon: Decay | None = None
 
 
-class TopkAcc(Spec):
+class TopkAcc(MetricSpec):
     """Share of samples whose label is among the ``k`` highest logits, for each ``k`` of ``topk``."""
 
     topk: tuple[Count, ...] = (1, 5)

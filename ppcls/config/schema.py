@@ -12,6 +12,7 @@ from typing_extensions import Self
 from ppcls.config import sections
 from ppcls.config.fields import Section, Tagged, problem
 from ppcls.config.input_size import Progressive
+from ppcls.config.objective_checks import infer_problems, objective_problems
 from ppcls.config.optimizer import OptimizerSpec
 from ppcls.config.sampler import DistributedBatchSampler, PKSampler, WeightedSampler
 from ppcls.config.transform import Transform, check_chain
@@ -37,7 +38,7 @@ class Config(Section):
         problems = [
             *_schedule_problems(self),
             *_precision_problems(self),
-            *_metric_problems(self),
+            *_objective_problems(self),
             *_image_problems(self),
             *_sampler_problems(self),
             *_input_size_problems(self),
@@ -75,22 +76,10 @@ def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:
         )
 
 
-def _metric_problems(config: Config) -> Iterator[InitErrorDetails]:
-    for split in ("Train", "Eval"):
-        for position, metric in enumerate(getattr(config.Metric, split)):
-            for k in metric.topk:
-                if k > config.Arch.class_num:
-                    yield problem(
-                        f"top-{k} of {config.Arch.class_num} classes; "
-                        "expected at most Arch.class_num, set topk",
-                        *("Metric", split, position, metric.kind, "topk"),
-                    )
-    infer = config.Infer
-    if infer is not None and infer.PostProcess.topk > config.Arch.class_num:
-        yield problem(
-            f"expected at most Arch.class_num ({config.Arch.class_num}), got {infer.PostProcess.topk}",
-            *("Infer", "PostProcess", "topk"),
-        )
+def _objective_problems(config: Config) -> Iterator[InitErrorDetails]:
+    several = config.Global.use_multilabel
+    yield from objective_problems(config.Arch, config.Loss, config.Metric, config.DataLoader, several)
+    yield from infer_problems(config.Infer, config.DataLoader, config.Arch.class_num)
 
 
 def _image_problems(config: Config) -> Iterator[InitErrorDetails]:

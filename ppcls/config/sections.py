@@ -12,7 +12,8 @@ from ppcls.config.dali import Dali
 from ppcls.config.dataset import Dataset, FixedChain
 from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Part, Positive, Section, Tagged
 from ppcls.config.input_size import InputSize, check_sizes
-from ppcls.config.objective import CELoss, TopkAcc
+from ppcls.config.objective import CELoss, LossSpec, MetricSpec, TopkAcc
+from ppcls.config.postprocess import PostProcess, Topk
 from ppcls.config.sampler import Sampler
 from ppcls.registry import (
     ARCHITECTURES,
@@ -20,6 +21,7 @@ from ppcls.registry import (
     INPUT_SIZES,
     LOSSES,
     METRICS,
+    POSTPROCESSES,
     SAMPLERS,
     VISION_MODELS,
     nearest,
@@ -101,6 +103,9 @@ class Global(Section):
         description="seconds in which each process must make a step; else all have ended by then, with the "
         "place and the stacks of each in the log. Three times as long to the end of the first step, and for "
         "what is no plain step, such as a checkpoint (README, 'Several GPUs'). null for no limit",
+    )
+    use_multilabel: bool = Field(
+        False, description="read for PaddleClas; MultiLabelDataset says it of its images"
     )
     image_channel: Count | None = Field(
         None, description="Arch.input_image_channel again, where PaddleClas's files have their anchor"
@@ -194,8 +199,8 @@ class Arch(Section):
         return value
 
 
-Losses = tuple[Annotated[CELoss, Keyed(LOSSES)], ...]
-Metrics = tuple[Annotated[TopkAcc, Keyed(METRICS)], ...]
+Losses = tuple[Annotated[LossSpec, Keyed(LOSSES)], ...]
+Metrics = tuple[Annotated[MetricSpec, Keyed(METRICS)], ...]
 
 
 class Loss(Section):
@@ -246,18 +251,12 @@ class DataLoader(Section):
     Eval: Split | None = None
 
 
-class Topk(Section):
-    """What inference prints: the best classes of each image."""
-
-    name: Literal["Topk"] = "Topk"
-    topk: Count = 5
-    class_id_map_file: str | None = Field(None, description="lines of `id name`")
-
-
 class Infer(Section):
     """Prediction on files."""
 
     infer_imgs: str | None = Field(None, description="a file or a folder, where the command line names none")
     batch_size: Count = 10
     transforms: FixedChain = Field(description="what happens to each image, in order; nothing random")
-    PostProcess: Topk = Topk()
+    PostProcess: Annotated[PostProcess, Tagged(POSTPROCESSES, default="Topk")] = Field(
+        Topk(), description="which classes of an image are told; without a name, Topk"
+    )

@@ -21,8 +21,8 @@ class Batch:
 
     Attributes:
         image: [B, C, H, W] or [B, H, W, C], float32 or float16, on the training device.
-        label: [B] int64; where images are mixed, [B, classes] float32, rows that sum to 1. On the training
-            device.
+        label: [B] int64; or [B, classes] float32: where images are mixed, rows that sum to 1, and where
+            they have several labels, 0 or 1 for each class, or between them if both. On the training device.
         valid: Leading real samples, 0..B; the rows behind them repeat others and count nowhere.
         weight: Factor of this batch's mean loss in its optimizer update: the update's gradient,
             averaged over ranks, is then the mean over all real samples of the update.

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +44,14 @@ class FileIndex:
     Attributes:
         root: Folder of the images.
         paths: [N] bytes, relative to ``root``; fixed-width, so that worker processes share the memory.
-        labels: [N] int64, 0..class_num - 1.
+        labels: [N] int64, 0..class_num - 1; or [N, class_num] float32, 0 or 1 for each class.
         source: Where the samples are listed, for messages.
         lines: [N] int64 line numbers in ``source``, from 1; None for a folder.
     """
 
     root: Path
     paths: NDArray[np.bytes_]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     source: Path
     lines: NDArray[np.int64] | None = None
 
@@ -80,7 +81,13 @@ class FileIndex:
 
 
 def read_list(
-    root: Path, listing: Path, delimiter: str, class_num: int | None = None, *, follow_links: bool = False
+    root: Path,
+    listing: Path,
+    delimiter: str,
+    class_num: int | None = None,
+    *,
+    follow_links: bool = False,
+    several: bool = False,
 ) -> FileIndex:
     """Reads a list file; opens no image.
 
@@ -90,6 +97,7 @@ def read_list(
         delimiter: Between path and label; the last one of a line counts.
         class_num: Number of classes of the model; None for any.
         follow_links: Whether images may be links out of ``root``.
+        several: Whether a label is ``0,1,1``: a 0 or 1 for each of ``class_num`` classes.
 
     Raises:
         UserError: No such folder or list, nothing in it, or lines that are wrong (all of them, by number).
@@ -102,24 +110,32 @@ def read_list(
     except OSError as error:
         raise UserError(f"{listing}: can't read this list file: {error.strerror}") from None
     paths: list[bytes] = []
-    labels: list[int] = []
+    labels: list[Any] = []
     lines: list[int] = []
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         path, found, label = line.rstrip().rpartition(delimiter)
-        wrong = _wrong_with(path.strip(), found, label.strip(), delimiter, class_num)
+        path, label = path.strip(), label.strip()
+        wrong_label = _wrong_labels if several else _wrong_label
+        wrong = _wrong_path(path, found, delimiter) or wrong_label(label, class_num)
         if wrong:
             problems.append(f"{listing}, line {number}: {wrong}")
             continue
-        paths.append(os.fsencode(path.strip()))
-        labels.append(int(label))
+        paths.append(os.fsencode(path))
+        labels.append(_zeros_and_ones(label) if several else int(label))
         lines.append(number)
     refuse_lines(problems)
     if not paths:
         raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
-    index = FileIndex(root, np.array(paths), np.array(labels, np.int64), listing, np.array(lines, np.int64))
+    index = FileIndex(
+        root,
+        np.array(paths),
+        np.array(labels, np.float32 if several else np.int64),
+        listing,
+        np.array(lines, np.int64),
+    )
     if not follow_links:
         _refuse_links(index)
     return index
@@ -148,19 +164,39 @@ def refuse_lines(problems: list[str]) -> None:
         raise UserError("\n".join([*problems[:_SHOWN], *more]))
 
 
-def _wrong_with(path: str, found: str, label: str, delimiter: str, class_num: int | None) -> str | None:
+def _zeros_and_ones(label: str) -> NDArray[np.float32]:
+    return np.array([each.strip() == "1" for each in label.split(",")], np.float32)
+
+
+def _wrong_path(path: str, found: str, delimiter: str) -> str | None:
     if not found or not path:
         return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
     if "\0" in path:
         return "expected text, got a zero byte"
+    if path.startswith("/") or ".." in path.split("/"):
+        return f"path {path!r} leads out of image_root; expected a path below it"
+    return None
+
+
+def _wrong_label(label: str, class_num: int | None) -> str | None:
     if not re.fullmatch("-?[0-9]+", label):
-        return f"expected a whole number as label, got {label!r}"
+        several = "; MultiLabelDataset takes several" if "," in label else ""
+        return f"expected a whole number as label, got {label!r}{several}"
     if class_num is None and (len(label) > _MOST_DIGITS or int(label) < 0):
         return f"expected a label from 0, got {label}"
     if class_num is not None and (len(label) > _MOST_DIGITS or not 0 <= int(label) < class_num):
         return f"label {label} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
-    if path.startswith("/") or ".." in path.split("/"):
-        return f"path {path!r} leads out of image_root; expected a path below it"
+    return None
+
+
+def _wrong_labels(label: str, class_num: int | None) -> str | None:
+    found = [each.strip() for each in label.split(",")]
+    if wrong := next((each for each in found if each not in ("0", "1")), None):
+        return f"expected a 0 or 1 for each class, with commas between them, got {wrong[:80]!r}"
+    if "" in found:
+        return "expected a 0 or 1 for each class, with commas between them, got nothing after a comma"
+    if class_num is not None and len(found) != class_num:
+        return f"labels of {len(found)} classes; Arch.class_num is {class_num}"
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ppcls.config.dataset import (
     ImageNetDataset,
     IndexedDataset,
     LMDBDataset,
+    MultiLabelDataset,
     PythonDataset,
     RecordDataset,
     RecordIODataset,
@@ -41,8 +42,8 @@ class Index(Protocol):
     """
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """[N] int64, 0..class_num - 1."""
+    def labels(self) -> NDArray[Any]:
+        """[N] int64, 0..class_num - 1; or [N, class_num] float32, a 0 or 1 for each class."""
 
     @property
     def source(self) -> Path:
@@ -80,6 +81,10 @@ def read_index(dataset: Dataset, class_num: int) -> Index:
             listing = Path(dataset.cls_label_path)
             root, links = Path(dataset.image_root), dataset.follow_links
             return read_list(root, listing, dataset.delimiter, class_num, follow_links=links)
+        case MultiLabelDataset():
+            listing = Path(dataset.cls_label_path)
+            root, links = Path(dataset.image_root), dataset.follow_links
+            return read_list(root, listing, dataset.delimiter, class_num, follow_links=links, several=True)
         case ImageFolderDataset():
             root, links = Path(dataset.image_root), dataset.follow_links
             return read_folder(root, dataset.extensions, class_num, follow_links=links)
@@ -89,6 +94,11 @@ def read_index(dataset: Dataset, class_num: int) -> Index:
         case PythonDataset():
             return read_source(dataset.source, class_num)
     raise TypeError(f"no index of a {dataset.kind}")
+
+
+def positives(index: Index) -> NDArray[np.float32] | None:
+    """Returns each class's share of images, [class_num]; None where images have one class each."""
+    return index.labels.mean(axis=0, dtype=np.float64).astype(np.float32) if index.labels.ndim == 2 else None
 
 
 def describe_index(index: Index) -> str:

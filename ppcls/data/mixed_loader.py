@@ -23,7 +23,8 @@ from ppcls.data.order import Cursor
 class MixedLoader:
     """A `ppcls.data.batch.Loader` over another one, whose images it mixes by pairs.
 
-    Labels become shares of classes. A row without a partner, the other being padding, stays as it is.
+    Labels become shares of classes; of several labels, each is mixed. A row without a partner, the other
+    being padding, stays as it is.
 
     Args:
         loader: Gives the batches; its order must keep pairs of rows together.
@@ -75,8 +76,8 @@ class MixedLoader:
 
 
 def mix_labels(label: paddle.Tensor, mix: Mix, rows: int, classes: int) -> paddle.Tensor:
-    """Mixes labels, [B] int64, to [B, classes] float32; the first ``rows`` are pairs."""
-    shares = F.one_hot(label, classes)
+    """Mixes labels, [B] int64 or [B, classes] float32, to the latter; the first ``rows`` are pairs."""
+    shares = F.one_hot(label, classes) if label.ndim == 1 else label.clone()
     if _on_cpu(shares):
         pairs = _array(shares)[:rows].reshape(rows // 2, 2, classes)
         pairs[:] = mix.kept * pairs + (1.0 - mix.kept) * pairs[:, ::-1]

@@ -28,7 +28,7 @@ from ppcls.data.quarantine import Cleaned, Quarantine
 from ppcls.data.transforms import Op, count_draws
 
 Key = tuple[int, int, int, int]
-Sample = tuple[NDArray[Any], np.int64]
+Sample = tuple[NDArray[Any], Any]  # image, and label of one class or of all
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
         return [(cursor.epoch, *row, size) for row in rows]
 
 
-def _stack(samples: list[Sample | _Bad]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _stack(samples: list[Sample | _Bad]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Returns images and labels; instead of images what is bad, as [N] uint8 of JSON: position to reason."""
     bad = {sample.position: sample.reason for sample in samples if isinstance(sample, _Bad)}
     if bad:
         return np.frombuffer(json.dumps(bad).encode(), np.uint8), np.zeros(1, np.int64)
     images, labels = zip(*cast(list[Sample], samples), strict=True)
-    return np.stack(images), np.asarray(labels, np.int64)
+    return np.stack(images), np.asarray(labels)
 
 
 def _read_bad(image: Any) -> dict[int, str]:

@@ -13,8 +13,10 @@ from typing_extensions import Self
 from ppcls.config.dataset import FixedChain
 from ppcls.config.errors import ConfigError
 from ppcls.config.errors import describe as describe_errors
-from ppcls.config.fields import Count, Section
+from ppcls.config.fields import Count, Fraction, Section
 from ppcls.config.load import read_tree
+from ppcls.config.postprocess import Activation, MultiLabelThreshOutput, Topk
+from ppcls.config.postprocess import PostProcess as Choice
 from ppcls.config.schema import Config
 from ppcls.config.sections import Infer
 from ppcls.config.transform import Layout
@@ -47,7 +49,7 @@ class _PreProcess(Section):
 class _Output(Section):
     shape: tuple[int, Count]
     dtype: Literal["float32"]
-    activation: Literal["softmax"]
+    activation: Activation
 
 
 class _Topk(Section):
@@ -55,8 +57,22 @@ class _Topk(Section):
     label_list: tuple[str, ...] | None = None
 
 
+class _Thresh(Section):
+    threshold: Fraction
+    label_list: tuple[str, ...] | None = None
+
+
 class _PostProcess(Section):
-    Topk: _Topk
+    """One of the two."""
+
+    Topk: _Topk | None = None
+    MultiLabelThreshOutput: _Thresh | None = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.Topk is None) == (self.MultiLabelThreshOutput is None):
+            raise ValueError("expected either Topk or MultiLabelThreshOutput")
+        return self
 
 
 class Description(Section):
@@ -76,14 +92,27 @@ class Description(Section):
         names = self.names
         if names is not None and len(names) != self.class_num:
             raise ValueError(f"label_list names {len(names)} of {self.class_num} classes")
-        if self.PostProcess.Topk.topk > self.class_num:
-            raise ValueError(f"topk is {self.PostProcess.Topk.topk}, of {self.class_num} classes")
+        told = self.told
+        if isinstance(told, Topk) and told.topk > self.class_num:
+            raise ValueError(f"topk is {told.topk}, of {self.class_num} classes")
+        if told.activation != self.Output.activation:
+            raise ValueError(f"{told.kind} needs a {told.activation}, and the model ends in another")
         return self
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """[class_num] names of the classes; None where nobody named them."""
-        return self.PostProcess.Topk.label_list
+        given = self.PostProcess.Topk or self.PostProcess.MultiLabelThreshOutput
+        assert given is not None  # by _check_one
+        return given.label_list
+
+    @property
+    def told(self) -> Choice:
+        """Which classes of an image are told."""
+        if self.PostProcess.Topk is not None:
+            return Topk(topk=self.PostProcess.Topk.topk)
+        assert self.PostProcess.MultiLabelThreshOutput is not None  # by _check_one
+        return MultiLabelThreshOutput(threshold=self.PostProcess.MultiLabelThreshOutput.threshold)
 
     @property
     def class_num(self) -> int:
@@ -98,8 +127,7 @@ class Description(Section):
     def as_yaml(self) -> str:
         """Returns the file's text."""
         tree = self.model_dump(mode="json")
-        if self.names is None:
-            del tree["PostProcess"]["Topk"]["label_list"]
+        tree["PostProcess"] = self.PostProcess.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
 
@@ -119,7 +147,7 @@ def describe(config: Config, settings: Infer, names: Sequence[str] | None) -> De
         settings: Its section ``Infer``.
         names: [class_num] of the classes; None where nothing tells them.
     """
-    layout = config.Arch.data_format
+    layout, told = config.Arch.data_format, settings.PostProcess
     chain = [op.spec for op in plan_chain(settings.transforms, "CHW" if layout == "NCHW" else "HWC")]
     ops = [
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
@@ -128,10 +156,15 @@ def describe(config: Config, settings: Infer, names: Sequence[str] | None) -> De
         "Global": {"model_name": config.Arch.name},
         "Input": {"name": INPUT, "shape": input_shape(config), "dtype": "float32", "layout": layout},
         "PreProcess": {"transform_ops": ops},
-        "Output": {"shape": [-1, config.Arch.class_num], "dtype": "float32", "activation": "softmax"},
-        "PostProcess": {"Topk": {"topk": settings.PostProcess.topk, "label_list": names}},
+        "Output": {"shape": [-1, config.Arch.class_num], "dtype": "float32", "activation": told.activation},
+        "PostProcess": post_process(told, names),
     }
     return Description.model_validate(tree)
+
+
+def post_process(told: Choice, names: Sequence[str] | None) -> dict[str, Any]:
+    """Returns the file's ``PostProcess``."""
+    return {told.kind: {**told.model_dump(exclude={"class_id_map_file"}), "label_list": names}}
 
 
 def read_description(folder: Path) -> Description:

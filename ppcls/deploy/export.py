@@ -21,10 +21,11 @@ from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
 
 _STEM = "inference"
+_SCORING = {"softmax": nn.Softmax, "sigmoid": nn.Sigmoid}
 
 
 def export(source: Source, folder: Path) -> dict[str, int]:
-    """Writes a trained model for inference, in float32, with a softmax at its end.
+    """Writes a trained model for inference, in float32, with a softmax or sigmoid at its end.
 
     Branches that have one convolution's effect, as RepVGG's, are written as one.
 
@@ -50,7 +51,9 @@ def export(source: Source, folder: Path) -> dict[str, int]:
         if folder.is_dir():
             folder.rmdir()  # it is empty
         with new_folder(folder) as temporary:
-            _save(nn.Sequential(model, nn.Softmax()), source.description.Input.shape, temporary / _STEM)
+            scoring = _SCORING[source.description.Output.activation]()
+            shape = source.description.Input.shape
+            _save(nn.Sequential(model, scoring), shape, temporary / _STEM)
             write_text(temporary / DESCRIPTION, source.description.as_yaml())
     except OSError as error:
         raise UserError(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ppcls.config.load import apply_override, validate
 from ppcls.config.schema import Config
 from ppcls.data.numpy_ops import run, run_on_pixels
+from ppcls.deploy.choose import choose
 from ppcls.deploy.source import Source, configured, find_source
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime, start, usable_cores
@@ -26,7 +27,7 @@ _NO_DRAWS = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class Result:
-    """What the model says of one image: its best classes, the best first.
+    """What the model says of one image: its classes, the best first; of several labels perhaps none.
 
     Attributes:
         class_ids: From 0.
@@ -41,7 +42,8 @@ class Result:
     def __str__(self) -> str:
         names = [f" {each}" for each in self.names] if self.names else [""] * len(self.class_ids)
         rows = zip(self.class_ids, names, self.scores, strict=True)
-        return ", ".join(f"{class_id}{name} {score * 100:.2f} %" for class_id, name, score in rows)
+        told = ", ".join(f"{class_id}{name} {score * 100:.2f} %" for class_id, name, score in rows)
+        return told or "no class"
 
 
 class Model(Protocol):
@@ -154,8 +156,8 @@ class Predictor:
                 f"{self.source.file}: the model's scores are not finite; "
                 "its weights overflow or are not numbers"
             )
-        chosen = np.argsort(-scores, kind="stable")[:, : self.description.PostProcess.Topk.topk]
-        names = self.names
+        told, names = self.description.told, self.names
+        chosen = [choose(told, each) for each in scores]
         return [
             Result(
                 tuple(row.tolist()),

@@ -16,7 +16,7 @@ from ppcls.config.load import apply_override, load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections import Global, Infer
 from ppcls.data.class_names import LABEL_LIST, read_class_names
-from ppcls.deploy.description import DESCRIPTION, Description, describe, read_description
+from ppcls.deploy.description import DESCRIPTION, Description, describe, post_process, read_description
 from ppcls.errors import UserError
 
 ONNX = "inference.onnx"
@@ -160,8 +160,8 @@ def _trained(config: Config, weights: Path, named: str | None, folders: Sequence
 def _exported(file: Path, overrides: Sequence[str]) -> Source:
     description = read_description(file.parent)
     transforms = description.model_dump(mode="json")["PreProcess"]["transform_ops"]
-    topk = description.PostProcess.Topk.topk
-    tree = {"Global": {}, "Infer": {"transforms": transforms, "PostProcess": {"topk": topk}}}
+    told = {"name": description.told.kind, **description.told.model_dump(mode="json")}
+    tree = {"Global": {}, "Infer": {"transforms": transforms, "PostProcess": told}}
     for override in overrides:
         apply_override(tree, override)
     try:
@@ -172,7 +172,7 @@ def _exported(file: Path, overrides: Sequence[str]) -> Source:
         raise UserError(f"{file}: Infer.transforms are part of an exported model; export it anew")
     named = settings.Infer.PostProcess.class_id_map_file
     names = read_class_names(Path(named), description.class_num) if named else description.names
-    post = {"Topk": {"topk": settings.Infer.PostProcess.topk, "label_list": names}}
+    post = post_process(settings.Infer.PostProcess, names)
     try:
         description = Description.model_validate({**dict(description), "PostProcess": post})
     except ValidationError as error:

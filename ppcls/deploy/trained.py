@@ -7,12 +7,16 @@ from typing import Any
 
 import paddle
 from numpy.typing import NDArray
+from paddle.nn import functional as F
 
 from ppcls.config.schema import Config
+from ppcls.deploy.source import need_infer
 from ppcls.engine.precision import build_precision
 from ppcls.engine.state import build_network
 from ppcls.engine.weights import fill_model, read_weights
 from ppcls.runtime import Runtime
+
+_SCORING = {"softmax": F.softmax, "sigmoid": F.sigmoid}
 
 
 class TrainedModel:
@@ -34,6 +38,7 @@ class TrainedModel:
         fill_model(self._model, read_weights(weights), weights)
         self._precision.prepare(self._model, None)
         self._model.eval()
+        self._scoring = _SCORING[need_infer(config).PostProcess.activation]
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def scores(self, images: Any) -> NDArray[Any]:
@@ -41,5 +46,5 @@ class TrainedModel:
         with self._precision.evaluation():
             image = self._precision.images(paddle.to_tensor(images), training=False)
             logits = self._model(image).astype("float32")
-        scores: NDArray[Any] = paddle.nn.functional.softmax(logits).numpy()
+        scores: NDArray[Any] = self._scoring(logits).numpy()
         return scores

@@ -87,8 +87,7 @@ class _Recording:
         accumulate = state.loader.order.accumulate
         self._summed = self._gradients if accumulate == 1 else Flat(self._weights)
         self._begun = False
-        names = () if state.metrics is None else state.metrics.names
-        self._sums = paddle.zeros([1 + len(names)])
+        self._sums = paddle.zeros([1 + (0 if state.metrics is None else state.metrics.width)])
         self._found = paddle.zeros([1], "bool")
         state.precision.begin()  # not to be recorded: it comes once an update
         self._compute = record(self._forward_backward)

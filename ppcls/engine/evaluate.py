@@ -6,18 +6,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import paddle
 from paddle import nn
 
 from ppcls.config.schema import Config
 from ppcls.data.batch import Batch, Loader
 from ppcls.data.build import build_loader
+from ppcls.data.index import positives
 from ppcls.engine.outcomes import Collector
 from ppcls.engine.precision import FP32
+from ppcls.engine.tally import Tally
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, build_metrics
+from ppcls.outputs import first_rows, logits_of
 from ppcls.progress import Progress
 from ppcls.report.record import Outcomes
 from ppcls.runtime import Runtime
@@ -29,10 +31,11 @@ class Result:
 
     Attributes:
         loss: Mean over ``images``.
-        metrics: Name to share, 0..1.
+        metrics: Name to value, such as a share, 0..1; the first decides which model is best.
         images: Evaluated over all ranks, each once.
         seconds: Time taken.
         outcomes: Sample by sample, where that was asked for.
+        lower_is_better: Whether that is so of the first metric.
     """
 
     loss: float
@@ -40,6 +43,13 @@ class Result:
     images: int
     seconds: float
     outcomes: Outcomes | None = None
+    lower_is_better: bool = False
+
+    @property
+    def score(self) -> float:
+        """The first metric, turned such that higher is better."""
+        first = next(iter(self.metrics.values()))
+        return -first if self.lower_is_better else first
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
@@ -55,13 +65,13 @@ def evaluate(
 ) -> Result:
     """Evaluates ``model`` on all that ``loader`` gives, once.
 
-    Sums stay on the device; the host reads them once, after one reduction over the ranks. So do what
+    Sums stay on the device; the host reads them once, after one reduction over the ranks. So does what
     ``collector`` collects.
 
     Args:
         model: The bare model; left in training mode if it was.
         loader: This rank's share.
-        criterion: Logits and labels to mean loss.
+        criterion: What the model gives and labels to mean loss.
         metrics: Counted over real samples.
         precision: Of the forward pass.
         world: Number of ranks.
@@ -72,34 +82,30 @@ def evaluate(
     progress.tell("evaluation: waiting for batch 1", patient=not progress.evaluated)
     began, training = time.perf_counter(), model.training
     model.eval()
-    sums = paddle.zeros([2 + len(metrics.names)], dtype="float64")
+    tally = Tally(metrics)
     for number, batch in enumerate(loader, start=1):
         progress.tell(f"evaluation: batch {number}", patient=not progress.evaluated)
         if batch.valid == 0:
             continue
         with precision.evaluation():
-            logits = model(precision.images(batch.image, training=False))
-        logits, label = logits[: batch.valid], batch.label[: batch.valid]
-        loss = criterion(logits, label).astype("float64") * batch.valid
-        images = paddle.full([1], batch.valid, dtype="float64")
-        counts = metrics.counts(logits, label).astype("float64")
-        sums = sums + paddle.concat([loss.reshape([1]), images, counts])
+            outputs = model(precision.images(batch.image, training=False))
+        outputs = first_rows(outputs, batch.valid)
+        tally.add(criterion(outputs, batch.label[: batch.valid]), outputs, batch)
         if collector is not None:
-            collector.add(logits, batch)
+            collector.add(logits_of(outputs), batch)
         progress.evaluated = True
         progress.tell(f"evaluation: waiting for batch {number + 1}")
     progress.tell("evaluation: waiting for all processes", patient=True)
-    if world > 1:
-        paddle.distributed.all_reduce(sums)
+    loss, images, values = tally.result(world)
     if training:
         model.train()
-    loss, images, *counts = np.asarray(sums.numpy()).tolist()
     return Result(
-        loss=loss / images,
-        metrics={name: count / images for name, count in zip(metrics.names, counts, strict=True)},
-        images=round(images),
+        loss=loss,
+        metrics=values,
+        images=images,
         seconds=time.perf_counter() - began,
         outcomes=collector.outcomes(world) if collector is not None else None,
+        lower_is_better=metrics.lower_is_better,
     )
 
 
@@ -160,7 +166,7 @@ def build_evaluator(
         config: The whole config.
         runtime: Rank and device.
         precision: Of the forward pass.
-        sample_by_sample: Whether to collect what became of each sample.
+        sample_by_sample: Whether to collect what became of each sample, where they have one label.
 
     Raises:
         UserError: The config has no ``DataLoader.Eval``, or its data can't be used.
@@ -170,12 +176,14 @@ def build_evaluator(
             "evaluation needs DataLoader.Eval in the config; "
             "to train without, set Global.eval_during_train=False"
         )
+    loader = build_loader(config, config.DataLoader.Eval, runtime, training=False)
+    several = loader.index.labels.ndim == 2  # then no image is taken for one class
     return Evaluator(
-        loader=build_loader(config, config.DataLoader.Eval, runtime, training=False),
-        criterion=build_criterion(config.Loss.Eval),
+        loader=loader,
+        criterion=build_criterion(config.Loss.Eval, positives(loader.index)),
         metrics=build_metrics(config.Metric.Eval),
         precision=precision,
         world=runtime.world,
         progress=runtime.progress,
-        classes=config.Arch.class_num if sample_by_sample else None,
+        classes=config.Arch.class_num if sample_by_sample and not several else None,
     )

@@ -150,7 +150,7 @@ def _evaluate(
     """
     with state.ema.applied() if state.ema is not None else nullcontext():
         result = evaluator(state.model, control.check)
-    score = next(iter(result.metrics.values()))
+    score = result.score
     finite = math.isfinite(result.loss + score)
     best = finite and (state.best is None or score > state.best)
     if best:

@@ -39,17 +39,17 @@ class Meter:
 
     def reset(self) -> None:
         """Begins a new stretch."""
-        self._totals = np.zeros(2 + self._metrics)  # loss, counts of the metrics, images whose loss is finite
+        self._totals = np.zeros(2 + self._counts)  # loss, metrics' counts, images whose loss is finite
         self._images, self._wait.seconds = 0, 0.0
         self._began, self._first_update = time.perf_counter(), self._state.update
 
     @property
-    def _metrics(self) -> int:
-        return len(self._state.metrics.names) if self._state.metrics is not None else 0
+    def _counts(self) -> int:
+        return self._state.metrics.width if self._state.metrics is not None else 0
 
     def _begin_look(self) -> None:
         """Forgets the batches that the host has looked at."""
-        self._sums: list[paddle.Tensor] = []  # [1 + metrics] each, the first perhaps of many batches
+        self._sums: list[paddle.Tensor] = []  # [1 + counts] each, the first perhaps of many batches
         self._valid: list[int] = []
         self._ends: list[bool] = []
         self._step, self._update = self._state.step, self._state.update
@@ -107,11 +107,9 @@ class Meter:
             UserError: As `BadSteps.take`.
         """
         self.check(epoch)
-        *sums, images = self._totals.tolist()
-        loss, *shares = [each / images if images else math.nan for each in sums]
+        images, metrics = float(self._totals[-1]), self._state.metrics
         seconds = time.perf_counter() - self._began
         update = self._state.update
-        names = self._state.metrics.names if self._state.metrics is not None else ()
         remaining = self._epochs * self._updates_per_epoch - (epoch - 1) * self._updates_per_epoch - step
         record = StepRecord(
             epoch=epoch,
@@ -119,8 +117,8 @@ class Meter:
             step=step,
             steps_per_epoch=self._updates_per_epoch,
             update=update,
-            loss=loss,
-            metrics=dict(zip(names, shares, strict=True)),
+            loss=float(self._totals[0]) / images if images else math.nan,
+            metrics=metrics.values(self._totals[1:-1], images) if metrics is not None else {},
             learning_rate=self._state.schedule(update - 1),
             images_per_second=self._images / seconds,
             data_wait=self._wait.seconds / seconds,
@@ -130,7 +128,7 @@ class Meter:
         return record
 
     def _over_ranks(self) -> NDArray[np.float64]:
-        """Returns each rank's sums of each batch: [ranks, batches, loss + metrics + images]."""
+        """Returns each rank's sums of each batch: [ranks, batches, loss + counts + images]."""
         images = paddle.to_tensor(self._valid, dtype="float32").unsqueeze(1)
         sums = paddle.concat(self._sums).reshape([len(self._valid), -1])
         own = paddle.concat([sums, images], axis=1)

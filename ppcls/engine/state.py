@@ -14,6 +14,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections import EMA, Global
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
+from ppcls.data.index import positives
 from ppcls.engine.compiled import compiled
 from ppcls.engine.ema import Ema
 from ppcls.engine.parallel import exchange_gradients, synchronize_batch_norm
@@ -39,7 +40,7 @@ class TrainState:
         optimizer: Over the model's parameters.
         schedule: Optimizer update, from 0, to learning rate.
         precision: How forward, backward and step compute.
-        criterion: Logits and labels to mean loss.
+        criterion: What the model gives and labels to mean loss.
         metrics: Counted while training; None where none is asked for.
         loader: Feeds training; it knows the position within the run.
         ema: The weights' moving average, where asked for.
@@ -157,7 +158,7 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
         optimizer=optimizer,
         schedule=_schedule(config, loader),
         precision=precision,
-        criterion=build_criterion(config.Loss.Train),
+        criterion=build_criterion(config.Loss.Train, positives(loader.index)),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
         ema=_average(config.EMA, model, master_weights(optimizer, model), frozen),

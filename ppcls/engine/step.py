@@ -11,6 +11,7 @@ from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_
 from ppcls.data.batch import Batch
 from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
+from ppcls.outputs import Outputs, first_rows, nothing, of_each
 
 Step = Callable[[TrainState, Batch, Phases], paddle.Tensor]
 
@@ -27,7 +28,7 @@ def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> pad
         phases: Is told what the step does.
 
     Returns:
-        [1 + metrics] float32 on the device: the loss summed over real samples, then each metric's
+        [1 + counts] float32 on the device: the loss summed over real samples, then what the metrics
         count. Reading it waits for the device.
     """
     network = state.network
@@ -36,8 +37,8 @@ def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> pad
     with network.no_sync() if state.runtime.world > 1 and (after or not exchanges) else nullcontext():
         with phases("forward"):
             with state.precision.forward():
-                logits = network(state.precision.images(batch.image, training=True))
-            loss = _mean_loss(state, logits, batch)
+                outputs = network(state.precision.images(batch.image, training=True))
+            loss = _mean_loss(state, outputs, batch)
         with phases("backward"):
             state.precision.backward(loss * batch.weight)
     if after:
@@ -52,24 +53,22 @@ def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> pad
             if state.ema is not None:
                 state.ema.begin(state.update)
                 state.ema.update()
-    return _sums(state, logits.detach(), loss.detach(), batch)
+    return _sums(state, of_each(outputs, paddle.Tensor.detach), loss.detach(), batch)
 
 
-def _mean_loss(state: TrainState, logits: paddle.Tensor, batch: Batch) -> paddle.Tensor:
+def _mean_loss(state: TrainState, outputs: Outputs, batch: Batch) -> paddle.Tensor:
     """Returns the mean loss of the batch's real samples."""
     if batch.valid == 0:
-        return logits.astype("float32").sum() * 0.0  # this rank still takes part in the exchange
-    if batch.valid < len(batch.label):
-        logits = logits[: batch.valid]
-    return state.criterion(logits, batch.label[: batch.valid])
+        return nothing(outputs)  # this rank still takes part in the exchange
+    return state.criterion(first_rows(outputs, batch.valid), batch.label[: batch.valid])
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
-def _sums(state: TrainState, logits: paddle.Tensor, loss: paddle.Tensor, batch: Batch) -> paddle.Tensor:
+def _sums(state: TrainState, outputs: Outputs, loss: paddle.Tensor, batch: Batch) -> paddle.Tensor:
     sums = (loss * batch.valid).astype("float32").reshape([1])
     if state.metrics is None:
         return sums
     if batch.valid == 0:
-        return paddle.concat([sums, paddle.zeros([len(state.metrics.names)])])
-    counts = state.metrics.counts(logits[: batch.valid], batch.label[: batch.valid])
+        return paddle.concat([sums, paddle.zeros([state.metrics.width])])
+    counts = state.metrics.counts(first_rows(outputs, batch.valid), batch.label[: batch.valid])
     return paddle.concat([sums, counts.astype("float32")])

@@ -1,4 +1,4 @@
-"""From the list of metrics in the config to their counts."""
+"""From the list of metrics in the config to what they count, gather and say."""
 
 from __future__ import annotations
 
@@ -7,62 +7,165 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, singledispatch
 
+import numpy as np
 import paddle
+from numpy.typing import NDArray
 from paddle import Tensor
 
-from ppcls.config.fields import Spec
-from ppcls.config.objective import TopkAcc
+from ppcls.config.multi_label import AccuracyScore, HammingDistance, MultiLabelMAP
+from ppcls.config.objective import MetricSpec, TopkAcc
+from ppcls.metric.multi_label import mean_average_precision, right_images, right_labels
 from ppcls.metric.topk import topk_correct
+from ppcls.outputs import LOGITS, Outputs, logits_of
 
 Count = Callable[[Tensor, Tensor], Tensor]
+Floats = NDArray[np.float64]
+Rows = tuple[NDArray[np.float32], Floats]  # what the model gave [N, D], labels [N, C] or [N, 1]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A metric that is a function of counts, which add up over batches and ranks.
+
+    Attributes:
+        names: Of its numbers.
+        width: How many counts it has.
+        count: Logits [B, C] and labels to [width] int64.
+        values: Counts, [width] float64, and the number of images to its numbers.
+    """
+
+    names: tuple[str, ...]
+    width: int
+    count: Count
+    values: Callable[[Floats, float], list[float]]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A metric that needs what the model gave of all samples at once.
+
+    Attributes:
+        names: Of its numbers.
+        values: What the model gave, [N, D] float32, and labels, [N, C] or [N, 1] float64, to its numbers.
+        output: Which of the model's outputs.
+    """
+
+    names: tuple[str, ...]
+    values: Callable[[NDArray[np.float32], Floats], list[float]]
+    output: str = LOGITS
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics that are shares of the samples, as counts: sums over batches and ranks stay exact.
+    """Metrics side by side, exact over batches and ranks.
 
     Attributes:
-        names: Of the metrics, such as ``("top1", "top5")``.
+        parts: Of each metric.
+        lower_is_better: Whether that is so of the first number, which decides about models.
     """
 
-    names: tuple[str, ...]
-    _counters: tuple[Count, ...]
+    parts: tuple[Counted | Gathered, ...]
+    lower_is_better: bool = False
 
-    def counts(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Counts the rows that are right by each metric, without waiting for the device.
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all numbers, such as ``("top1", "top5")``."""
+        return tuple(name for part in self.parts for name in part.names)
+
+    @property
+    def width(self) -> int:
+        """How many counts there are."""
+        return sum(part.width for part in self.parts if isinstance(part, Counted))
+
+    @property
+    def gathered(self) -> tuple[str, ...]:
+        """Which of the model's outputs are needed of all samples, each once."""
+        return tuple(dict.fromkeys(part.output for part in self.parts if isinstance(part, Gathered)))
+
+    def counts(self, outputs: Outputs, label: Tensor) -> Tensor:
+        """Counts a batch, without waiting for the device.
 
         Args:
-            logits: [B, C], any floating dtype.
+            outputs: What the model gave, such as logits [B, C], of any floating dtype.
             label: [B] int64, or [B, C] float; see `Batch`.
 
         Returns:
-            [len(names)] int64, on the device of ``logits``.
+            [width] int64, on the device of ``outputs``.
         """
-        return paddle.concat([count(logits, label) for count in self._counters])
+        counted = [part for part in self.parts if isinstance(part, Counted)]
+        if not counted:
+            return paddle.zeros([0], "int64")
+        return paddle.concat([part.count(logits_of(outputs), label) for part in counted])
+
+    def values(self, counts: Floats, images: float, rows: dict[str, Rows] | None = None) -> dict[str, float]:
+        """Returns name to value.
+
+        Args:
+            counts: [width] sums of `counts` over batches and ranks.
+            images: Over which.
+            rows: Name of an output to that of all images, and their labels; for metrics that gather.
+        """
+        values: list[float] = []
+        for part in self.parts:
+            if isinstance(part, Gathered):
+                assert rows is not None
+                values += part.values(*rows[part.output])
+                continue
+            own, counts = counts[: part.width], counts[part.width :]
+            values += part.values(own, images) if images else [float("nan")] * len(part.names)
+        return dict(zip(self.names, values, strict=True))
 
 
-def build_metrics(specs: tuple[Spec, ...]) -> Metrics:
+def build_metrics(specs: tuple[MetricSpec, ...]) -> Metrics:
     """Builds the metrics of ``specs``, in their order.
 
     Raises:
         ValueError: No metric, or two of the same name.
         TypeError: A spec is not a metric.
     """
-    parts = [_part(spec) for spec in specs]
-    names = tuple(name for part_names, _ in parts for name in part_names)
-    if not names:
+    parts = tuple(_part(spec) for spec in specs)
+    if not parts:
         raise ValueError("expected at least one metric")
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
+    metrics = Metrics(parts, specs[0].lower_is_better)
+    if twice := [name for name, times in Counter(metrics.names).items() if times > 1]:
         raise ValueError(f"metrics asked for twice: {', '.join(twice)}")
-    return Metrics(names, tuple(count for _, count in parts))
+    return metrics
 
 
 @singledispatch
-def _part(spec: Spec) -> tuple[tuple[str, ...], Count]:
-    """The names of a metric's numbers, and what counts them."""
+def _part(spec: MetricSpec) -> Counted | Gathered:
     raise TypeError(f"{spec.kind} is not a metric")
 
 
+def _shares(counts: Floats, images: float) -> list[float]:
+    return [float(each) / images for each in counts]
+
+
 @_part.register
-def _(spec: TopkAcc) -> tuple[tuple[str, ...], Count]:
-    return tuple(f"top{k}" for k in spec.topk), partial(topk_correct, topk=spec.topk)
+def _(spec: TopkAcc) -> Counted:
+    names = tuple(f"top{k}" for k in spec.topk)
+    return Counted(names, len(names), partial(topk_correct, topk=spec.topk), _shares)
+
+
+@_part.register
+def _(spec: AccuracyScore) -> Counted:
+    if spec.base == "sample":
+        return Counted(("AccuracyScore_sample",), 1, right_images, _shares)
+    return Counted(("AccuracyScore",), 2, _labels, lambda counts, _: [float(counts[0] / counts[1])])
+
+
+@_part.register
+def _(_spec: HammingDistance) -> Counted:
+    return Counted(("HammingDistance",), 2, _labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])])
+
+
+def _labels(logits: Tensor, label: Tensor) -> Tensor:
+    """Counts the labels that are right, and all: [2] int64."""
+    return paddle.concat([right_labels(logits, label), paddle.full([1], label.size, "int64")])
+
+
+@_part.register
+def _(spec: MultiLabelMAP) -> Gathered:
+    return Gathered(
+        ("MultiLabelMAP",), lambda scores, labels: [mean_average_precision(scores, labels, spec.map_type)]
+    )

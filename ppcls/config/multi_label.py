@@ -1,0 +1,68 @@
+"""Losses and metrics of images that are of several classes at once, or of none."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from ppcls.config.fields import Decay, NonNegative, Positive
+from ppcls.config.objective import Labels, LossSpec, MetricSpec
+
+
+class MultiLabelLoss(LossSpec):
+    """Mean binary cross-entropy of each class's sigmoid; one class an image is taken as one-hot."""
+
+    epsilon: Decay | None = Field(
+        None, description="label smoothing: the target is (1 - epsilon) * label + epsilon / classes"
+    )
+    size_sum: bool = Field(False, description="add the classes of an image up, instead of their mean")
+    weight_ratio: bool = Field(
+        False,
+        description="weigh a class's rarer labels more, by its share of positives in the data set; needs "
+        "label_ratio there",
+    )
+
+
+class MultiLabelAsymmetricLoss(LossSpec):
+    """Asymmetric loss (Ridnik et al. 2021): easy negatives count little, very easy ones nothing."""
+
+    gamma_pos: NonNegative = Field(1.0, description="focusing exponent of positives")
+    gamma_neg: NonNegative = Field(4.0, description="focusing exponent of negatives")
+    clip: Decay | None = Field(0.05, description="probability up to which negatives don't count")
+    epsilon: Positive = Field(1e-8, description="least probability whose logarithm is taken")
+    disable_focal_loss_grad: bool = Field(True, description="take the focusing factors as constants")
+    reduction: Literal["sum", "mean"] = Field(
+        "sum",
+        description="over the classes of an image; over images it is always the mean, so that gradients do "
+        "not depend on the batch size (PaddleClas's `sum` adds images up, too)",
+    )
+
+
+class AccuracyScore(MetricSpec):
+    """Share of labels that are right (``base: label``), or of images with all of theirs right (``sample``).
+
+    A class is predicted where its sigmoid is above 0.5.
+    """
+
+    labels: ClassVar[Labels] = "several"
+    base: Literal["sample", "label"] = "label"
+
+
+class HammingDistance(MetricSpec):
+    """Share of labels that are wrong; the lower the better. The threshold is that of ``AccuracyScore``."""
+
+    labels: ClassVar[Labels] = "several"
+    lower_is_better: ClassVar[bool] = True
+
+
+class MultiLabelMAP(MetricSpec):
+    """Mean over classes of the average precision, exact over all samples; classes without any don't count."""
+
+    labels: ClassVar[Labels] = "several"
+    whole: ClassVar[bool] = True
+    map_type: Literal["integral", "11point"] = Field(
+        "integral",
+        description="`integral`: area under the steps of precision over recall; `11point`: mean of the best "
+        "precision at recalls of at least 0, 0.1 … 1 (PASCAL VOC 2007)",
+    )

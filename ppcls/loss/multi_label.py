@@ -1,0 +1,81 @@
+"""Losses of images that are of several classes."""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor
+from paddle.nn import functional as F
+
+
+def binary_cross_entropy(
+    logits: Tensor,
+    label: Tensor,
+    smoothing: float = 0.0,
+    size_sum: bool = False,
+    positives: Tensor | None = None,
+) -> Tensor:
+    """Binary cross-entropy of each class's sigmoid, in float32.
+
+    With ``positives`` ``r`` a class weighs ``exp(1 - r)`` where its label is above 0.5, and ``exp(r)`` where
+    it is not (Li et al. 2015, DeepMAR, section 3.3, for sigma = 1).
+
+    Args:
+        logits: [B, C], any floating dtype.
+        label: [B, C] float, 0..1; or [B] int64, which is taken as one-hot.
+        smoothing: In [0, 1): the target is ``(1 - smoothing) * label + smoothing / C``.
+        size_sum: Whether classes are added up; else it is their mean.
+        positives: [C] float32, the share of images that are of a class.
+
+    Returns:
+        The mean over the batch, a float32 scalar.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z, target = logits.astype("float32"), _many_hot(label, logits.shape[-1])
+        smooth = (1.0 - smoothing) * target + smoothing / z.shape[-1] if smoothing else target
+        cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
+        if positives is not None:
+            cost = cost * paddle.where(target > 0.5, 1.0 - positives, positives).exp()
+        return cost.sum(axis=-1).mean() if size_sum else cost.mean()
+
+
+def asymmetric_loss(
+    logits: Tensor,
+    label: Tensor,
+    gamma_pos: float,
+    gamma_neg: float,
+    clip: float,
+    epsilon: float,
+    constant_focus: bool,
+    mean: bool,
+) -> Tensor:
+    """Asymmetric loss (Ridnik et al. 2021, equations 4 to 7), in float32.
+
+    With ``p = sigmoid(z)``, ``q = min(1 - p + clip, 1)`` and ``y`` the label, ``s = y * p + (1 - y) * q`` is
+    the probability of what is right, and a class costs ``-(1 - s)^g * log(max(s, epsilon))`` with
+    ``g = y * gamma_pos + (1 - y) * gamma_neg``.
+
+    Args:
+        logits: [B, C], any floating dtype.
+        label: [B, C] float, 0..1; or [B] int64, which is taken as one-hot.
+        gamma_pos: Exponent of positives.
+        gamma_neg: Exponent of negatives.
+        clip: Probability up to which negatives cost nothing.
+        epsilon: Least probability whose logarithm is taken.
+        constant_focus: Whether ``(1 - s)^g`` has no gradient.
+        mean: Whether it is the mean over classes; else their sum.
+
+    Returns:
+        The mean over the batch, a float32 scalar.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z, y = logits.astype("float32"), _many_hot(label, logits.shape[-1])
+        right = y * F.sigmoid(z) + (1.0 - y) * (F.sigmoid(-z) + clip).clip(max=1.0)
+        focus = (1.0 - (right.detach() if constant_focus else right)).pow(
+            y * gamma_pos + (1.0 - y) * gamma_neg
+        )
+        cost = -right.clip(min=epsilon).log() * focus
+        return cost.mean() if mean else cost.sum(axis=-1).mean()
+
+
+def _many_hot(label: Tensor, classes: int) -> Tensor:
+    return F.one_hot(label, classes) if label.ndim == 1 else label.astype("float32")
