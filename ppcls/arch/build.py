@@ -6,6 +6,7 @@ from typing import Literal
 
 from paddle import nn
 
+from ppcls.config.architecture import published_side
 from ppcls.registry import ARCHITECTURES, VISION_MODELS
 
 _SIDES = {  # of images, where the published model takes others than 224 x 224
@@ -26,6 +27,7 @@ def build_model(
     class_num: int = 1000,
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
     input_image_channel: int = 3,
+    **options: float,
 ) -> nn.Layer:
     """Builds the architecture ``name`` with fresh parameters, drawn from Paddle's global generator.
 
@@ -34,6 +36,7 @@ def build_model(
         class_num: Number of classes.
         data_format: Layout of the images the model takes.
         input_image_channel: Channels of the images.
+        options: What this architecture takes beside; see `ppcls.config.architecture`.
 
     Returns:
         A layer that maps images [B, C, H, W] or [B, H, W, C] to logits [B, class_num].
@@ -48,11 +51,11 @@ def build_model(
             raise ValueError(f"paddle.vision.models' {name} takes {own} only")
         return ARCHITECTURES[name](num_classes=class_num)
     return ARCHITECTURES[name](
-        class_num=class_num, data_format=data_format, input_image_channel=input_image_channel
+        class_num=class_num, data_format=data_format, input_image_channel=input_image_channel, **options
     )
 
 
 def input_shape(name: str) -> tuple[int, int, int]:
     """Returns [C, H, W] of the images that the architecture ``name`` was published with."""
-    side = _SIDES.get(name, 224)
+    side = _SIDES.get(name) or published_side(name) or 224
     return 1 if name == "LeNet" else 3, side, side

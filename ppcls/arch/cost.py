@@ -36,18 +36,22 @@ def measure(build: Callable[[], nn.Layer], shape: Sequence[int]) -> Cost:
     paddle.enable_static()
     try:
         with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
-            model = build()
-            model.eval()
-            counts = [0]
-            for layer in model.sublayers(include_self=True):
-                count = _counter(layer)
-                if count is not None:
-                    layer.register_forward_post_hook(_adding(counts, count))
-            model(paddle.static.data("image", [1, *shape], "float32"))
-            return Cost(count_parameters(model), counts[0])
+            return measure_on(build(), paddle.static.data("image", [1, *shape], "float32"))
     finally:
         if dynamic:
             paddle.disable_static()
+
+
+def measure_on(model: nn.Layer, image: paddle.Tensor) -> Cost:
+    """Returns what ``model`` costs by giving it ``image``, [1, C, H, W] or [1, H, W, C]."""
+    model.eval()
+    counts = [0]
+    for layer in model.sublayers(include_self=True):
+        count = _counter(layer)
+        if count is not None:
+            layer.register_forward_post_hook(_adding(counts, count))
+    model(image)
+    return Cost(count_parameters(model), counts[0])
 
 
 def count_parameters(model: nn.Layer) -> int:

@@ -10,6 +10,7 @@ from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
 from ppcls.config import sections
+from ppcls.config.architecture import wrong_size
 from ppcls.config.fields import Section, Tagged, problem
 from ppcls.config.input_size import Progressive
 from ppcls.config.objective_checks import infer_problems, objective_problems
@@ -40,6 +41,7 @@ class Config(Section):
             *_precision_problems(self),
             *_objective_problems(self),
             *_image_problems(self),
+            *_architecture_problems(self),
             *_sampler_problems(self),
             *_input_size_problems(self),
             *_mixing_problems(self),
@@ -89,14 +91,7 @@ def _image_problems(config: Config) -> Iterator[InitErrorDetails]:
             f"got {config.Global.image_channel}; remove it",
             *("Global", "image_channel"),
         )
-    chains: list[tuple[tuple[str, ...], tuple[Transform, ...]]] = [
-        (("DataLoader", name, "dataset", "transform_ops"), split.dataset.transform_ops)
-        for name in ("Train", "Eval")
-        if (split := getattr(config.DataLoader, name)) is not None
-    ]
-    if config.Infer is not None:
-        chains.append((("Infer", "transforms"), config.Infer.transforms))
-    for loc, chain in chains:
+    for loc, chain in _chains(config):
         state = check_chain(chain)
         if state.channels != config.Arch.input_image_channel:
             yield problem(
@@ -110,6 +105,26 @@ def _image_problems(config: Config) -> Iterator[InitErrorDetails]:
                 f"{list(config.Global.image_shape)}; make them agree",
                 *loc,
             )
+
+
+def _chains(config: Config) -> Iterator[tuple[tuple[str, ...], tuple[Transform, ...]]]:
+    for name in ("Train", "Eval"):
+        if (split := getattr(config.DataLoader, name)) is not None:
+            yield ("DataLoader", name, "dataset", "transform_ops"), split.dataset.transform_ops
+    if config.Infer is not None:
+        yield ("Infer", "transforms"), config.Infer.transforms
+
+
+def _architecture_problems(config: Config) -> Iterator[InitErrorDetails]:
+    arch, train = config.Arch, config.DataLoader.Train
+    for loc, chain in _chains(config):
+        size = check_chain(chain).size
+        if size is not None and (text := wrong_size(arch.name, arch.img_size, size)):
+            yield problem(f"makes images of {text}", *loc)
+    if train is not None and train.input_size is not None:
+        for side in train.input_size.sizes:
+            if text := wrong_size(arch.name, arch.img_size, (side, side)):
+                yield problem(text, *("DataLoader", "Train", "input_size", "sizes"))
 
 
 def _sampler_problems(config: Config) -> Iterator[InitErrorDetails]:

@@ -8,9 +8,21 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
+from ppcls.config.architecture import ALL_OPTIONS, check_option, check_side, options
 from ppcls.config.dali import Dali
 from ppcls.config.dataset import Dataset, FixedChain
-from ppcls.config.fields import Bound, Count, Decay, Index, Keyed, Part, Positive, Section, Tagged
+from ppcls.config.fields import (
+    Bound,
+    Count,
+    Decay,
+    Index,
+    Keyed,
+    NonNegative,
+    Part,
+    Positive,
+    Section,
+    Tagged,
+)
 from ppcls.config.input_size import InputSize, check_sizes
 from ppcls.config.objective import CELoss, LossSpec, MetricSpec, TopkAcc
 from ppcls.config.postprocess import PostProcess, Topk
@@ -185,6 +197,43 @@ class Arch(Section):
     pretrained: Literal[False] = Field(
         False, description="only False; give a file as Global.pretrained_model"
     )
+    img_size: Count | None = Field(
+        None, description="ViT, DeiT: side of the images; by default the one in the name"
+    )
+    drop_path_rate: Decay | None = Field(
+        None, description="how often the last block is left out, the others less; by default PaddleClas's"
+    )
+    drop_rate: Decay | None = Field(None, description="dropout of tokens and layers; by default 0")
+    attn_drop_rate: Decay | None = Field(None, description="dropout of attention weights; by default 0")
+    layer_scale_init_value: NonNegative | None = Field(
+        None, description="ConvNeXt: first factor on each block's channels, 0 for none; by default 1e-6"
+    )
+    head_init_scale: Positive | None = Field(
+        None, description="ConvNeXt: factor on the classifier's first weights; by default 1"
+    )
+    use_fused_attn: Literal[False] | None = Field(
+        None, description="read for PaddleClas; attention is made of plain operators"
+    )
+    use_fused_linear: Literal[False] | None = Field(
+        None, description="read for PaddleClas; linear layers are Paddle's own"
+    )
+
+    @property
+    def options(self) -> dict[str, float]:
+        """What is set of the options that this architecture takes beside those of all."""
+        values = {key: getattr(self, key) for key in options(self.name) if not key.startswith("use_fused")}
+        return {key: value for key, value in values.items() if value is not None}
+
+    @field_validator(*ALL_OPTIONS)
+    @classmethod
+    def _taken(cls, value: float | None, info: ValidationInfo) -> float | None:
+        name = info.data.get("name")
+        if value is not None and name is not None:
+            assert info.field_name is not None
+            check_option(name, info.field_name)
+            if info.field_name == "img_size":
+                check_side(name, int(value))
+        return value
 
     @field_validator("data_format", "input_image_channel")
     @classmethod

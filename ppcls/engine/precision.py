@@ -13,6 +13,7 @@ from typing import Any, Literal
 import paddle
 from paddle import nn
 
+from ppcls.arch.transformer import Product
 from ppcls.config.sections import AMP
 from ppcls.engine.gradients import Flags, Gradients, any_not_finite, divide
 from ppcls.engine.loss_scale import LossScale
@@ -217,8 +218,9 @@ class AmpO2(AmpO1):
 class RoundedBF16(FP32):
     """bfloat16 on a CPU: Paddle has no such kernels there, so operands are rounded and computed in float32.
 
-    What enters a convolution or a linear layer, and its weight, are rounded to bfloat16; products are
-    summed in float32, as matrix units do. The numbers are those of mixed precision, the speed is not.
+    What enters a convolution, a linear layer or one of attention's products, and weights, are rounded to
+    bfloat16; products are summed in float32, as matrix units do. The numbers are those of mixed precision,
+    the speed is not.
     """
 
     name = "bfloat16 rounding, computed in float32 (Paddle has no bfloat16 kernels for CPUs)"
@@ -227,24 +229,27 @@ class RoundedBF16(FP32):
         super().__init__()
         self._eval_half = settings.use_fp16_test or settings.level == "O2"
         self._layers: list[nn.Layer] = []
+        self._products: list[nn.Layer] = []
 
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
-        """Finds the convolutions and linear layers."""
+        """Finds the convolutions, linear layers and products."""
         layers = model.sublayers(include_self=True)
+        self._products = [layer for layer in layers if isinstance(layer, Product)]
         self._layers = [layer for layer in layers if isinstance(layer, (nn.Conv2D, nn.Linear))]
 
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Rounds operands within the block; gradients reach the exact weights."""
         exact = [layer.weight for layer in self._layers]
-        hooks = [layer.register_forward_pre_hook(_round_inputs) for layer in self._layers]
+        hooks = [layer.register_forward_pre_hook(_round_inputs) for layer in (*self._layers, *self._products)]
         try:
             for layer, weight in zip(self._layers, exact, strict=True):
                 layer._parameters["weight"] = _Rounding.apply(weight)
             yield
         finally:
-            for layer, weight, hook in zip(self._layers, exact, hooks, strict=True):
+            for layer, weight in zip(self._layers, exact, strict=True):
                 layer._parameters["weight"] = weight
+            for hook in hooks:
                 hook.remove()
 
     def evaluation(self) -> AbstractContextManager[Any]:

@@ -122,7 +122,7 @@ class TrainState:
 def build_network(config: Config) -> nn.Layer:
     """Builds the bare model of a config, with fresh weights."""
     arch = config.Arch
-    return build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel)
+    return build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
 
 
 def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer], None]) -> TrainState:

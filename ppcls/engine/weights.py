@@ -115,8 +115,17 @@ def read_weights(path: Path) -> Arrays:
 
 
 def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
-    """Puts weights into a model, all of them; raises as `fill` does."""
-    fill(model.state_dict(), arrays, source)
+    """Puts weights into a model, all of them; raises as `fill` does.
+
+    What the model calls ``derived``, by the last part of the name, may be missing and is not read: its
+    values follow from the architecture, and PaddleClas's versions differ in whether they write it.
+    """
+    derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
+    own, learnt = (
+        {name: value for name, value in each.items() if not name.endswith(derived)}
+        for each in (model.state_dict(), arrays)
+    )
+    fill(own, learnt, source)
 
 
 def fill(own: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | str) -> None:

@@ -1,16 +1,31 @@
 from __future__ import annotations
 
+import inspect
+
 import paddle
 import pytest
 from paddle.vision import models
 
 from ppcls.arch.build import build_model, input_shape
-from ppcls.registry import VISION_MODELS, UnknownNameError
+from ppcls.arch.vision_transformer import VisionTransformer
+from ppcls.config.architecture import ALL_OPTIONS, options
+from ppcls.registry import ARCHITECTURES, VISION_MODELS, UnknownNameError
 
 
 def test_unknown_architecture_is_answered_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'ResNet50'"):
         build_model("Resnet_50")
+
+
+def test_options_are_those_that_the_models_take():
+    common = {"class_num", "data_format", "input_image_channel"}
+    for name in set(ARCHITECTURES) - set(VISION_MODELS):
+        parameters = inspect.signature(ARCHITECTURES[name]).parameters
+        if "others" in parameters:  # handed on to the plain ViT
+            parameters = {**inspect.signature(VisionTransformer).parameters, **parameters}
+        named = {each for each in options(name) if not each.startswith("use_fused")}
+        assert {*parameters} & {*ALL_OPTIONS} == named, name
+        assert common <= {*parameters}, name
 
 
 def test_all_functions_of_paddle_vision_models_are_known():

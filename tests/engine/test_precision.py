@@ -14,6 +14,7 @@ import pytest
 from paddle import nn
 from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state, train_epochs
 
+from ppcls.arch.transformer import Product
 from ppcls.config.schema import Config
 from ppcls.config.sections import AMP
 from ppcls.engine.checkpoint import LATEST, Checkpoints
@@ -98,6 +99,18 @@ def test_a_linear_layer_rounds_its_operands_and_sums_in_float32() -> None:
         np.testing.assert_array_equal(found.numpy(), bfloat16(found.numpy()))
     np.testing.assert_allclose(layer.bias.grad.numpy(), gradient.sum(0), rtol=1e-5)
     np.testing.assert_array_equal(layer.weight.numpy(), weight)
+
+
+def test_products_of_attention_round_their_operands() -> None:
+    precision, layer = rounded(), Product(transposed=True)
+    precision.prepare(nn.Sequential(layer), None)
+    x, y = (RNG.normal(size=(2, 5, 64)).astype(np.float32) for _ in range(2))
+    with precision.forward():
+        out = layer(paddle.to_tensor(x), paddle.to_tensor(y)).numpy()
+    exact = bfloat16(x).astype(np.float64) @ bfloat16(y).transpose(0, 2, 1)
+    np.testing.assert_allclose(out, exact, rtol=1e-5, atol=1e-5)
+    plain = layer(paddle.to_tensor(x), paddle.to_tensor(y)).numpy()
+    np.testing.assert_allclose(plain, x @ y.transpose(0, 2, 1), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

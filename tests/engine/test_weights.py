@@ -17,6 +17,7 @@ import pytest
 from paddle import nn
 
 from ppcls.arch.build import build_model
+from ppcls.arch.deit import DistilledVisionTransformer
 from ppcls.engine.weights import (
     AVERAGE,
     WEIGHTS,
@@ -352,6 +353,12 @@ def test_start_from_keeps_a_classifier_for_other_classes_fresh(arrays: dict[str,
     for name in fresh:
         expected = fresh if name.startswith("fc.") else arrays
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def test_start_from_knows_the_classifiers_of_transformers() -> None:
+    arrays = content(DistilledVisionTransformer(16, 16, 6, 1, 2, class_num=3))
+    fresh = start_from(DistilledVisionTransformer(16, 16, 6, 1, 2, class_num=5), arrays, "here")
+    assert fresh == ["head.bias", "head.weight", "head_dist.bias", "head_dist.weight"]
 
 
 @pytest.mark.parametrize(
