@@ -149,10 +149,16 @@ def _results(name: str | None) -> Iterator[_Results]:
 
 @command
 def export(argv: Arguments = None) -> None:
-    """Writes a model for Paddle Inference into ``Global.save_inference_dir``."""
+    """Writes a model for other programs into ``Global.save_inference_dir``."""
     options = parser(
-        "Export an image classifier for Paddle Inference, or its weights for PaddleClas.",
+        "Export an image classifier for Paddle Inference or as ONNX, or its weights for PaddleClas.",
         model="checkpoint folder to export; needs no config",
+    )
+    options.add_argument(
+        "--format",
+        choices=["paddle", "onnx"],
+        default="paddle",
+        help="paddle for Paddle Inference; onnx, checked with onnxruntime (%(default)s)",
     )
     options.add_argument(
         "--pdparams", metavar="FILE", help="write only the weights, as PaddleClas's .pdparams, to FILE"
@@ -170,12 +176,17 @@ def export(argv: Arguments = None) -> None:
     need_one_process(runtime.start(source.run))
     from ppcls.deploy.export import export as export_model
 
-    files = export_model(source, folder)
-    given = source.description.Input
+    exported = export_model(source, folder, arguments.format)
+    given, files = exported.description.Input, exported.files
     sys.stdout.write(
         f"[Export] {source.file} -> {folder}: {', '.join(files)}, {sum(files.values()) / 1e6:.1f} MB; "
         f"input {list(given.shape)} {given.dtype} {given.layout}, any batch size\n"
     )
+    if exported.difference is not None:
+        sys.stdout.write(
+            "[Export] onnxruntime's scores are Paddle's: their logarithms differ by "
+            f"{exported.difference:.1e} at most, relative, for batches of 1, 2 and 5 random images\n"
+        )
 
 
 def _export_weights(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,12 @@ def folder_classes(root: Path) -> tuple[str, ...]:
 
 def write_class_names(path: Path, names: Sequence[str]) -> None:
     """Writes names as lines of ``id name``, which `read_class_names` reads."""
-    write_text(path, "".join(f"{label} {name}\n" for label, name in enumerate(names)))
+    write_text(path, as_label_list(names))
+
+
+def as_label_list(names: Sequence[str]) -> str:
+    """Returns names as lines of ``id name``."""
+    return "".join(f"{label} {name}\n" for label, name in enumerate(names))
 
 
 def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:

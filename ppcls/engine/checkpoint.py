@@ -16,6 +16,7 @@ import paddle
 
 from ppcls import __version__
 from ppcls.config.schema import Config
+from ppcls.data.class_names import LABEL_LIST, as_label_list
 from ppcls.engine.manifest import MANIFEST, DamagedError, Manifest, verify
 from ppcls.engine.paddleclas import is_paddleclas
 from ppcls.engine.snapshot import take
@@ -38,6 +39,7 @@ class Checkpoints:
 
     Attributes:
         passed_over: What is wrong with damaged checkpoints that `find` did not take.
+        class_names: By label, where they are known; written into each checkpoint, for inference.
     """
 
     def __init__(self, output_dir: Path, config: Config) -> None:
@@ -48,6 +50,7 @@ class Checkpoints:
             elsewhere = Path(config.Global.checkpoint_fallback_dir) / f"{output_dir.name}-{run}"
             self._stores.append(Store(elsewhere))
         self.passed_over: list[str] = []
+        self.class_names: tuple[str, ...] = ()
 
     def save(self, state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
         """Writes the state as `save_alone` does, while the other ranks wait for rank 0.
@@ -151,6 +154,11 @@ class Checkpoints:
         found.sort(key=lambda each: (each[0] < 0, each[0]), reverse=True)
         return [(folder, store) for _, folder, store in found]
 
+    def _files(self, state: TrainState) -> Iterator[tuple[str, bytes]]:
+        yield from take(state, self._config)
+        if self.class_names:
+            yield LABEL_LIST, as_label_list(self.class_names).encode()
+
     def _save_in(self, store: Store, state: TrainState, roles: list[str], score: float | None) -> Path:
         serials = [serial for each in self._stores for serial in each.folders().values()]
         manifest = Manifest(
@@ -162,7 +170,7 @@ class Checkpoints:
             versions=_VERSIONS,
             files={},
         )
-        folder = store.write(_told(state, self._config), manifest)
+        folder = store.write(_told(state, self._files(state)), manifest)
         for role in roles:
             if role != BEST:
                 store.link(role, folder)
@@ -171,10 +179,10 @@ class Checkpoints:
         return folder
 
 
-def _told(state: TrainState, config: Config) -> Iterator[tuple[str, bytes]]:
+def _told(state: TrainState, files: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
     """Yields the files of a state, and tells each of them before it is written."""
     state.runtime.progress.tell("saving", patient=True)
-    for name, data in take(state, config):
+    for name, data in files:
         state.runtime.progress.tell(f"saving {name}", patient=True)
         yield name, data
 

@@ -80,6 +80,7 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
     notes = [runtime.describe()]
     with together(runtime):
         classes = _folder_classes(config)
+        checkpoints.class_names = _class_names(config, classes)
         state = build_state(config, runtime, lambda model: notes.extend(_start(config, model, folder)))
         notes += _describe(config, state)
         evaluator = (

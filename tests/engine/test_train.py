@@ -306,6 +306,7 @@ def test_class_folders_name_the_classes(
     folder.mkdir()
     train(config, cpu, folder)
     assert read_class_names(folder / LABEL_LIST, 4) == names
+    assert read_class_names(folder / "best_model" / LABEL_LIST, 4) == names
     other = _class_folders(images, tmp_path / "other", ("a cat", "a dog", "bird", "cow"))
     tree["DataLoader"]["Eval"]["dataset"]["image_root"] = str(other)
     with pytest.raises(UserError, match="have other class folders: cow, zebra only in one"):
