@@ -37,7 +37,7 @@ class LearnedAffine(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, ...] to the same shape."""
-        return self.scale * x + self.bias
+        return self.scale.astype(x.dtype) * x + self.bias.astype(x.dtype)  # not in float32 under AMP
 
 
 class AffineConvNorm(ConvNorm):
@@ -49,7 +49,7 @@ class AffineConvNorm(ConvNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        return self.lab(super().forward(x))
+        return self.lab(ConvNorm.forward(self, x))  # not super(), which Paddle 2.6 can't compile
 
 
 class LightConv(nn.Layer):  # type: ignore[misc]

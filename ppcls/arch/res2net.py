@@ -77,11 +77,13 @@ class ScaleBlock(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         """See `Block.forward`."""
-        *shares, last = paddle.split(self.conv0(x), len(self._filters) + 1, axis=self._channels)
+        shares = paddle.split(self.conv0(x), len(self._filters) + 1, axis=self._channels)
         made: list[Tensor] = []
-        for conv, share in zip(self._filters, shares, strict=True):
-            made.append(conv(share + made[-1] if made and self._chained else share))
-        return self._join(self.conv2, paddle.concat([*made, self.last_pool(last)], axis=self._channels), x)
+        for i, conv in enumerate(self._filters):
+            chained = self._chained and i > 0
+            made.append(conv(shares[i] + made[-1] if chained else shares[i]))
+        made.append(self.last_pool(shares[-1]))
+        return self._join(self.conv2, paddle.concat(made, axis=self._channels), x)
 
 
 class Res2Net(NumberedResNet):

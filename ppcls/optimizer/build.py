@@ -62,7 +62,9 @@ def build_optimizer(
     # RMSProp takes no such argument, but heeds the attribute, which paddle.amp.decorate sets as well.
     built._multi_precision = multi_precision
     for name, parameter in model.named_parameters():
-        parameter.optimize_attr["learning_rate"] = own[name].rate
+        # What the architecture itself asks for, as PP-HGNetV2 does.
+        given = parameter.optimize_attr.setdefault("given", parameter.optimize_attr["learning_rate"])
+        parameter.optimize_attr["learning_rate"] = given * own[name].rate
         if isinstance(parameter.regularizer, _Own):
             parameter.regularizer = None
         if isinstance(spec, CoupledSpec) and decay[parameter.name] != spec.decay:

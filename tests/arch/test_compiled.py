@@ -1,0 +1,48 @@
+"""Models are compiled where they are exported, and where training asks for it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+from ppcls.arch.conv_norm import ConvNorm
+from ppcls.arch.ghostnet import GhostBottleneck
+from ppcls.arch.pp_hgnet import EffectiveSqueezeExcitation, GatheringBlock
+from ppcls.arch.pp_hgnet_v2 import AffineConvNorm, LightConv, Stem
+from ppcls.arch.repvgg import RepVGGBlock
+from ppcls.arch.res2net import ScaleBlock, ScaleStyle
+from ppcls.arch.shufflenet_v2 import DownUnit, Unit
+
+
+def test_blocks_that_are_more_than_a_chain_compute_the_same_when_they_are_compiled():
+    paddle.seed(3)
+    affine = partial(AffineConvNorm, act=F.relu)
+    style = ScaleStyle(expansion=1, share=4)
+    scales = [ScaleBlock(8, 64, 1, True, style, "NCHW"), ScaleBlock(64, 64, 2, True, style, "NCHW")]
+    for block in scales:
+        block.name_filters("res2a")
+    whole = nn.Sequential(
+        Stem(3, 8, 8, affine, "NCHW"),
+        RepVGGBlock(8, 8, 1, 1, False, "NCHW"),
+        *scales,
+        DownUnit(64, 8, F.relu, "NCHW"),
+        Unit(8, F.relu, "NCHW"),
+        GhostBottleneck(8, 8, 8, 3, 1, True, "NCHW"),
+        GatheringBlock(
+            [ConvNorm(8, 8, 3), LightConv(8, 8, 5, affine)],
+            (affine(24, 8, 1), EffectiveSqueezeExcitation(8, "NCHW")),
+            True,
+            "NCHW",
+        ),
+    )
+    whole.eval()
+    images = paddle.randn([2, 3, 32, 32])
+    expected = whole(images).numpy()
+    spec = paddle.static.InputSpec([None, 3, 32, 32], "float32")
+    found = paddle.jit.to_static(whole, input_spec=[spec], full_graph=True)(images).numpy()
+    assert expected.std() > 0
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
