@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import statistics
-from typing import TypeAlias
 
-from ppcls.cli import Arguments, add_config, command, read_config, say
-from ppcls.config.schema import Config
-from ppcls.runtime import Runtime
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from ppcls import loader_cli
+from ppcls.cli import Arguments, add_config, command, say
+from ppcls.results_cli import Commands, start
 
 
 @command
@@ -18,32 +14,11 @@ def main(argv: Arguments = None) -> None:
     """Measures speed on this machine."""
     options = argparse.ArgumentParser(prog="tools/benchmark.py", description="Measure speed on this machine.")
     commands = options.add_subparsers(required=True, metavar="COMMAND")
-    _add_loader(commands)
+    loader_cli.add_command(commands)
     _add_containers(commands)
     _add_step(commands)
     arguments = options.parse_args(argv)
     arguments.measure(arguments)
-
-
-def start(arguments: argparse.Namespace) -> tuple[Config, Runtime] | None:
-    """Reads the config and settles where it runs, which is said; None where it was only to be printed."""
-    config = read_config(arguments)
-    if config is None:
-        return None
-    from ppcls import runtime
-
-    run = runtime.start(config.Global)
-    say(run.describe() + "\n")
-    return config, run
-
-
-def _add_loader(commands: Commands) -> None:
-    made = commands.add_parser("loader", help="data loaders: ours by DALI, a bare DALI pipeline, paddle.io")
-    add_config(made)
-    _add_rounds(made)
-    made.add_argument("--workers", type=int, nargs="+", default=[2], help="of paddle.io (%(default)s)")
-    made.add_argument("--mixup", action="store_true", help="our DALI loader with Mixup, too")
-    made.set_defaults(measure=_loader)
 
 
 def _add_containers(commands: Commands) -> None:
@@ -63,20 +38,6 @@ def _add_step(commands: Commands) -> None:
 
 def _add_rounds(made: argparse.ArgumentParser) -> None:
     made.add_argument("--rounds", type=int, default=5, help="counted epochs of each (%(default)s)")
-
-
-def _loader(arguments: argparse.Namespace) -> None:
-    if (started := start(arguments)) is None:
-        return
-    from ppcls.bench.loader import benchmark_loaders
-
-    rounds = max(1, arguments.rounds)
-    speeds = benchmark_loaders(*started, arguments.workers, rounds, mixup=arguments.mixup)
-    say("".join(f"{speed.describe()}\n" for speed in speeds))
-    dali = speeds[1]
-    for other in speeds[2:]:
-        gain = statistics.median(a / b for a, b in zip(dali.rates, other.rates, strict=True))
-        say(f"{dali.name} is {gain:.2f} times {other.name}\n")
 
 
 def _containers(arguments: argparse.Namespace) -> None:
