@@ -58,7 +58,8 @@ def find_bottleneck(
         bottleneck, what = "GPU", f"the GPU, busy {gpu_load:.0%} of the time, by {slowest}"
     text = (
         f"The bottleneck is {what}: alone it makes {number(stages[slowest])} images/s "
-        f"({', '.join(others)}); all together, sharing the cores, make {number(whole)}. To go faster, {_REMEDIES[bottleneck]}."
+        f"({', '.join(others)}); all together, sharing the cores, make {number(whole)}. "
+        f"To go faster, {_REMEDIES[bottleneck]}."
     )
     return Verdict(bottleneck, text)
 
