@@ -16,6 +16,7 @@ from ppcls.config.input_size import Progressive
 from ppcls.config.objective_checks import infer_problems, objective_problems
 from ppcls.config.optimizer import OptimizerSpec
 from ppcls.config.sampler import DistributedBatchSampler, PKSampler, WeightedSampler
+from ppcls.config.schedule import ReduceOnPlateau
 from ppcls.config.transform import Transform, check_chain
 from ppcls.registry import OPTIMIZERS
 
@@ -56,6 +57,9 @@ def _schedule_problems(config: Config) -> Iterator[InitErrorDetails]:
         config.Optimizer.lr.check_epochs(config.Global.epochs)
     except ValueError as error:
         yield problem(str(error), "Optimizer", "lr")
+    if isinstance(config.Optimizer.lr, ReduceOnPlateau) and not config.Global.eval_during_train:
+        text = "ReduceOnPlateau goes by evaluations; set Global.eval_during_train"
+        yield problem(text, "Optimizer", "lr", "name")
 
 
 def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:
