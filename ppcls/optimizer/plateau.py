@@ -89,5 +89,6 @@ class Plateau:
         what = "loss" if spec.mode == "min" else "metric"
         return (
             f"ReduceOnPlateau: {spec.patience + 1} evaluation{'s' if spec.patience else ''} without a better "
-            f"{what} than {self._best}: learning rate x {lower / rate:.4g}, now {self._share:.4g} of the config's"
+            f"{what} than {self._best}: learning rate x {lower / rate:.4g}, now {self._share:.4g} of the "
+            "config's"
         )
