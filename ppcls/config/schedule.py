@@ -270,7 +270,8 @@ class ReduceOnPlateau(RatedSchedule):
     It looks at each evaluation behind the warm-up, all processes at the same numbers.
 
     Attributes:
-        mode: ``min`` watches the evaluation's loss, ``max`` the first metric of ``Metric.Eval``.
+        mode: ``min`` watches the evaluation's loss, ``max`` the first metric of ``Metric.Eval``: whether that
+            became better, whichever way is better for it.
         factor: In (0, 1).
         patience: So many evaluations in a row may be no better than the best; the next one lowers the rate.
         threshold: How much better than the best counts.

@@ -31,7 +31,7 @@ class Plateau:
 
         Args:
             loss: Of the evaluation; every process must give the same numbers.
-            metric: Its first one.
+            metric: Its first one, turned such that higher is better.
             epoch: Epochs done.
 
         Returns:
@@ -76,7 +76,7 @@ class Plateau:
             return False
         if best is None:
             return True
-        margin = spec.threshold * best if spec.threshold_mode == "rel" else spec.threshold
+        margin = spec.threshold * abs(best) if spec.threshold_mode == "rel" else spec.threshold
         return value < best - margin if spec.mode == "min" else value > best + margin
 
     def _lower(self) -> str | None:
