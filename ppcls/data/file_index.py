@@ -219,9 +219,7 @@ def read_folder(
     if not classes:
         raise UserError(f"{root}: expected one sub-folder a class, found none")
     if class_num is not None and len(classes) != class_num:
-        raise UserError(
-            f"{root}: {len(classes)} class folders, but Arch.class_num is {class_num}; auto counts them"
-        )
+        raise UserError(f"{root}: {len(classes)} class folders, but Arch.class_num is {class_num}")
     paths: list[bytes] = []
     labels: list[int] = []
     for label, name in enumerate(classes):

@@ -39,7 +39,6 @@ class Remembered(BaseModel):
         data: The training samples, described by `ppcls.data.index.describe_index`.
         loader: Position of the loader, with what gives it its meaning.
         precision: Loss scale and the like.
-        plateau: What `ppcls.optimizer.plateau.Plateau` counted; None where the rate goes by no evaluation.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -51,7 +50,6 @@ class Remembered(BaseModel):
     data: str
     loader: dict[str, Any]
     precision: dict[str, Any]
-    plateau: dict[str, Any] | None = None
 
 
 def take(state: TrainState, config: Config) -> Iterator[tuple[str, bytes]]:
@@ -99,13 +97,10 @@ def restore(state: TrainState, folder: Path) -> Remembered:
             whose remaining samples can't be kept.
     """
     remembered = recall(folder)
-    parts = [
+    for part, load, saved in (
         ("loader", state.loader.load_state_dict, remembered.loader),
         ("precision", state.precision.load_state_dict, remembered.precision),
-    ]
-    if state.plateau is not None and remembered.plateau is not None:
-        parts.append(("plateau", state.plateau.load_state_dict, remembered.plateau))
-    for part, load, saved in parts:
+    ):
         try:
             load(saved)
         except (KeyError, TypeError, ValueError) as error:
@@ -163,7 +158,6 @@ def _remember(state: TrainState) -> Remembered:
         data=describe_index(state.loader.index),
         loader=state.loader.state_dict(),
         precision=state.precision.state_dict(),
-        plateau=None if state.plateau is None else state.plateau.state_dict(),
     )
 
 
