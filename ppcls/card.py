@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,22 @@ import pynvml
 from ppcls.errors import UserError
 
 _MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a card does now.
+
+    Attributes:
+        gpu: Share of the last moments in which a kernel ran, 0..1; None where the driver doesn't tell, as of
+            a part of a card (MIG).
+        jpeg: The same of its JPEG decoder; None where it has none, too.
+        used: Its memory that anybody uses, in MiB.
+    """
+
+    gpu: float | None
+    jpeg: float | None
+    used: int
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,13 @@ class Card:
         """Returns the memory that nobody uses now, in MiB."""
         return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(self.uuid)).free) // _MIB
 
+    def load(self) -> Load:
+        """Returns how busy it is, and how full."""
+        handle = pynvml.nvmlDeviceGetHandleByUUID(self.uuid)
+        gpu = _percent(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        jpeg = _percent(lambda: pynvml.nvmlDeviceGetJpgUtilization(handle)[0])
+        return Load(gpu, jpeg, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) // _MIB)
+
     def near_cores(self) -> frozenset[int]:
         """Returns the CPU cores of its NUMA node; none where the driver doesn't know."""
         words = -(-(os.cpu_count() or 1) // 64)
@@ -39,6 +63,14 @@ class Card:
         return frozenset(
             64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1
         )
+
+
+def _percent(ask: Callable[[], int]) -> float | None:
+    """Returns what the driver tells in percent as a share; None where it doesn't."""
+    try:
+        return int(ask()) / 100
+    except pynvml.NVMLError:
+        return None
 
 
 def find_card(number: int, visible: str | None, order: str | None) -> Card | None:

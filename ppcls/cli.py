@@ -212,8 +212,12 @@ def to_reader() -> Iterator[None]:
         raise SystemExit(_NO_READER) from None
 
 
-def claim_output(folder: Path, cure: str = "set Global.output_dir") -> Path:
+def claim_output(folder: Path, setting: str = "set Global.output_dir") -> Path:
     """Makes the output folder, and shows that it can be written.
+
+    Args:
+        folder: Of the output.
+        setting: What says which it is, for the error.
 
     Raises:
         UserError: It can't.
@@ -224,7 +228,7 @@ def claim_output(folder: Path, cure: str = "set Global.output_dir") -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"{folder}: can't write to this output folder: {error.strerror}; {cure}") from None
+        raise UserError(f"{folder}: can't write to this output folder: {error.strerror}; {setting}") from None
     return folder
 
 

@@ -227,7 +227,7 @@ SCHEDULES = Registry(
     "learning-rate schedule",
     {
         **_in("ppcls.config.schedule", "Constant", "Piecewise", "Cosine", "Linear", "Polynomial"),
-        **_in("ppcls.config.schedule", "MultiStepDecay"),
+        **_in("ppcls.config.schedule", "MultiStepDecay", "Step", "Cyclic", "OneCycleLR", "ReduceOnPlateau"),
         "MultiStep": "ppcls.config.schedule:MultiStepDecay",
     },
 )

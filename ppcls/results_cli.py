@@ -1,74 +1,101 @@
-"""Where a benchmark's results go: the terminal, and the folder of ``--out``."""
+"""What the commands of ``tools/benchmark.py`` share: where they run, and what becomes of their results."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-from ppcls.bench.results import Results, write_results
-from ppcls.bench.table import render
-from ppcls.cli import claim_output, say
+from ppcls.cli import read_config, say
+from ppcls.config.load import dump_config
+from ppcls.config.schema import Config
+from ppcls.errors import UserError
+from ppcls.runtime import Runtime
+
+if TYPE_CHECKING:  # else every command would import what one needs
+    from ppcls.bench.results import Chart, Results, Row
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def positive(text: str) -> int:
+    """Reads a number of at least 1."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer > 0, got '{text}'")
+    return value
 
 
 def add_out(made: argparse.ArgumentParser) -> None:
-    """Adds ``--out``."""
-    made.add_argument("--out", metavar="FOLDER", help="write JSON, CSV, charts and a page into FOLDER")
+    """Adds ``--out``, which `claim_out` checks and `finish` fills."""
+    made.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="also write results.json, .csv, plots and index.html"
+    )
 
 
-class Output:
-    """Where results go.
+def claim_out(arguments: argparse.Namespace) -> None:
+    """Shows, before anything is measured, that the results can be written.
+
+    Raises:
+        UserError: The folder holds results already, or is none, or can't be made or written.
+    """
+    out: Path | None = arguments.out
+    if out is None:
+        return
+    from ppcls.bench.results import JSON
+    from ppcls.cli import claim_output
+
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out}: is a file, expected a folder")
+    if (out / JSON).exists():
+        raise UserError(f"--out {out}: holds a benchmark's results already; name another folder")
+    claim_output(out, "name another one with --out")
+
+
+def start(arguments: argparse.Namespace) -> tuple[Config, Runtime] | None:
+    """Reads the config and settles where it runs, which is said; None where it was only to be printed."""
+    config = read_config(arguments)
+    if config is None:
+        return None
+    from ppcls import runtime
+
+    run = runtime.start(config.Global)
+    say(run.describe() + "\n")
+    return config, run
+
+
+def made_results(
+    benchmark: str,
+    config: Config,
+    run: Runtime,
+    rows: Sequence[Row],
+    charts: Sequence[Chart] = (),
+    findings: Sequence[str] = (),
+) -> Results:
+    """Returns results of this process's command; for the arguments see `ppcls.bench.results.Results`."""
+    from ppcls.bench.results import results_of
+
+    return results_of(benchmark, sys.argv, run, dump_config(config), rows, charts, findings)
+
+
+def finish(arguments: argparse.Namespace, results: Results, *, shown: bool = True) -> None:
+    """Shows results on the terminal, and writes them where ``--out`` says.
 
     Args:
         arguments: With ``out``.
-
-    Raises:
-        UserError: The folder can't be written.
+        results: Of any benchmark.
+        shown: Whether to show them; else they are only written.
     """
+    if arguments.out is not None:
+        from ppcls.bench.page import PAGE, publish
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self._folder = claim_output(Path(arguments.out), "name another --out") if arguments.out else None
+        publish(arguments.out, results)
+    if shown:
+        from ppcls.bench.table import render
 
-    def keep(self, results: Results) -> None:
-        """Writes what is known by now, so that nothing is lost should the rest fail."""
-        if self._folder is not None:
-            write_results(self._folder, results)
-
-    def finish(self, results: Results) -> None:
-        """Shows and writes all."""
-        say(render(results, terminal_width()))
-        if self._folder is not None:
-            from ppcls.bench.page import PAGE, publish
-
-            publish(self._folder, results)
-            say(f"all is in {self._folder}; to look at: {self._folder / PAGE}\n")
-
-
-def terminal_width() -> int | None:
-    """Returns the terminal's columns; None where there is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def whole(text: str, least: int = 0) -> int:
-    """Reads a whole number of ``least`` or more."""
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-        raise argparse.ArgumentTypeError(f"expected a whole number, {least} or more, got '{text}'")
-    return int(text)
-
-
-def at_least_one(text: str) -> int:
-    """Reads a whole number of 1 or more."""
-    return whole(text, 1)
-
-
-def above_zero(text: str) -> float:
-    """Reads a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got '{text}'")
-    return value
+        say(render(results, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+    if arguments.out is not None:
+        say(f"written to {arguments.out}; open {arguments.out / PAGE} in a browser\n")

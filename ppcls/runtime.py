@@ -239,14 +239,22 @@ def _divide_memory(asked: Asked) -> tuple[Card | None, Budget | None]:
     """Sets the flags by which Paddle, at import, learns its share of the GPU's memory."""
     if asked.fraction is None and asked.limit is None:
         return None, None
-    card = find_card(
-        _selected_gpu(), os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
-    )
+    card = selected_card()
     if card is None:
         return None, None
     budget = plan(asked, card.total, card.free())
     os.environ.update(budget.flags() if budget is not None else {})
     return card, budget
+
+
+def selected_card() -> Card | None:
+    """Returns the GPU of this process as NVML knows it; None where there is none.
+
+    Raises:
+        UserError: As `ppcls.card.find_card`.
+    """
+    visible, order = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
+    return find_card(_selected_gpu(), visible, order)
 
 
 def _import_paddle() -> None:

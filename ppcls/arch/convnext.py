@@ -30,9 +30,9 @@ class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W], or [B, H, W, C] under NHWC, to the same shape."""
-        if self._channels_last:
-            return super().forward(x)
-        return super().forward(x.transpose(_TO_LAST)).transpose(_TO_FIRST)
+        y = x if self._channels_last else x.transpose(_TO_LAST)
+        y = F.layer_norm(y, self._normalized_shape, self.weight, self.bias, self._epsilon)
+        return y if self._channels_last else y.transpose(_TO_FIRST)
 
 
 class Block(nn.Layer):  # type: ignore[misc]
@@ -110,8 +110,8 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
-        for halve, stage in zip(self.downsample_layers, self.stages, strict=True):
-            x = stage(halve(x))
+        for i, stage in enumerate(self.stages):  # Paddle can't compile zip(..., strict=True)
+            x = stage(self.downsample_layers[i](x))
         return self.head(self.norm(x.mean(self._pixels)))
 
 

@@ -151,8 +151,8 @@ def linear(inputs: int, outputs: int, *, bias: bool = True, deviation: float = D
 def normal(deviation: float = DEVIATION) -> ParamAttr:
     """Returns how such a parameter begins.
 
-    PaddleClas cuts the distribution off at 2, a hundred deviations; Paddle's operator for that gives a 2 now
-    and then.
+    PaddleClas cuts it off by an operator that Paddle 2.6 has cut at two deviations, and Paddle 3 at 2, a
+    hundred deviations; there it gives a 2 itself now and then.
     """
     return ParamAttr(initializer=nn.initializer.Normal(std=deviation))
 

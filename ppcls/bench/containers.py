@@ -20,7 +20,8 @@ import numpy as np
 from nvidia.dali import Pipeline, fn, tfrecord
 
 from ppcls.bench.bare import Read, bare, bare_pipeline, read_files
-from ppcls.bench.loader import layout_of, train_split
+from ppcls.bench.loader import train_split
+from ppcls.bench.subject import layout_of
 from ppcls.bench.timing import Epoch, Speed, compare, finisher, through
 from ppcls.config.dataset import (
     LMDBDataset,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppcls.bench.bare import bare, bare_pipeline, read_files
+from ppcls.bench.subject import layout_of
 from ppcls.bench.timing import NOT_COUNTED, Epoch, Speed, compare, finisher, through
 from ppcls.config.mixing import MixupOperator
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
-from ppcls.config.transform import Layout
 from ppcls.data.build import build_loader
 from ppcls.data.index import Index, read_index
 from ppcls.errors import UserError
@@ -49,11 +49,6 @@ def train_split(config: Config, runtime: Runtime) -> tuple[Split, Index, int]:
             f"expected more than {2 * NOT_COUNTED}"
         )
     return split, index, steps
-
-
-def layout_of(config: Config) -> Layout:
-    """Returns the layout of images as the model takes them."""
-    return "CHW" if config.Arch.data_format == "NCHW" else "HWC"
 
 
 def benchmark_loaders(

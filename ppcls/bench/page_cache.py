@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from pathlib import Path
 _LOOKED_AT = 64  # files, spread evenly
 _PART = 16 << 20  # bytes of each
 _DROPPED = 0.05  # share of pages that may stay
+_TRIES = 3
+_SLOWER = 4.0  # times; then files surely came from elsewhere than from memory
 
 
 @dataclass(frozen=True)
@@ -26,15 +29,18 @@ class Dropped:
     Attributes:
         before: Share of their pages in memory right after they were read, 0..1.
         after: Share that was left.
+        slower: How many times as long reading them then took as reading them again, at least.
     """
 
     before: float
     after: float
+    slower: float = 1.0
 
     @property
     def cold(self) -> bool:
         """Whether the files are known to be read from the disk next time."""
-        return self.before > 1 - _DROPPED and self.after < _DROPPED
+        seen = self.before > 1 - _DROPPED and self.after < _DROPPED
+        return seen or self.slower > _SLOWER
 
     def describe(self) -> str:
         """Returns a sentence where the files are not known to be cold; else nothing."""
@@ -106,12 +112,28 @@ def try_dropping(paths: Sequence[Path]) -> Dropped:
     """
     few = [paths[len(paths) * number // _LOOKED_AT] for number in range(_LOOKED_AT)]
     few = list(dict.fromkeys(few))
-    for path in few:
-        with path.open("rb") as file:
-            file.read(_PART)
+    _read(few)
     before = _mean(few)
     drop(few)
-    return Dropped(before, _mean(few))
+    after = _mean(few)
+    return Dropped(before, after, min(_slower(few) for _ in range(_TRIES)))
+
+
+def _slower(paths: Sequence[Path]) -> float:
+    """Returns how many times as long reading dropped files takes as reading them again; drops them."""
+    drop(paths)
+    cold, warm = _read(paths), _read(paths)
+    drop(paths)
+    return cold / warm
+
+
+def _read(paths: Sequence[Path]) -> float:
+    """Reads the part of each file that is looked at; returns the seconds."""
+    began = time.perf_counter()
+    for path in paths:
+        with path.open("rb") as file:
+            file.read(_PART)
+    return time.perf_counter() - began
 
 
 def _mean(paths: Sequence[Path]) -> float:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from typing_extensions import Self
 
-from ppcls.config.fields import Count, Index, Keyed, Spec, problem
+from ppcls.config.fields import Count, Index, Keyed, Part, Spec, problem
 from ppcls.config.mixing import BatchTransforms
 from ppcls.config.transform import ChainError, Transform, check_chain
 from ppcls.registry import SOURCES, TRANSFORMS, nearest
@@ -106,6 +106,23 @@ class ImageFolderDataset(FileDataset):
     """One sub-folder a class, as torchvision reads it; labels follow the folders' sorted names."""
 
     extensions: tuple[str, ...] = Field(IMAGE_EXTENSIONS, description="endings of image files, in lower case")
+    part: Literal["train", "val"] | None = Field(
+        None,
+        description="which images of `image_root`: those of its folder of that name, where it has both, "
+        "train and val; else those that `val_share` gives this part. By default all. DataLoader.Eval with a "
+        "part has DataLoader.Train's image_root unless it gives one",
+    )
+    val_share: Part = Field(
+        0.2, description="share of each class's images that part val has, and train has not"
+    )
+    split_seed: Index = Field(0, description="another number gives another choice of these images")
+
+    @model_validator(mode="after")
+    def _check_part(self) -> Self:
+        for name in ("val_share", "split_seed"):
+            if self.part is None and name in self.model_fields_set:
+                raise ValueError(f"{name} is for part: train and part: val, and part is not given")
+        return self
 
 
 class RecordDataset(Dataset):

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, cast
 import yaml
 from pydantic import ValidationError
 
+from ppcls.config.class_folders import fill_in
 from ppcls.config.errors import ConfigError, describe
 from ppcls.config.fields import show
 from ppcls.config.schema import Config
@@ -219,12 +220,13 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
         overrides: ``path=value`` each, applied in order before validation.
 
     Raises:
-        UserError: The file can't be read.
+        UserError: The file can't be read, or the folder that is to say which classes there are.
         ConfigError: All that is wrong with the YAML, the overrides or the config.
     """
     tree = read_tree(Path(path))
     for override in overrides:
         apply_override(tree, override)
+    fill_in(tree)
     return validate(tree, path)
 
 

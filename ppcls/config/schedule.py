@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from ppcls.config.fields import Bound, Count, NonNegative, Positive, Spec
+from ppcls.config.fields import Bound, Count, Index, NonNegative, Part, Positive, Spec
 
 
 def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -> None:
@@ -21,6 +22,11 @@ def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -
             f"{name} count from the start of the run, warm-up included, "
             f"but {epochs[0]} lies within the warm-up of {warmup_epoch:g} epochs"
         )
+
+
+def _check_above(name: str, upper: float, lower: float, other: str = "base_learning_rate") -> None:
+    if lower > upper:
+        raise ValueError(f"{other} ({lower:g}) must not exceed {name} ({upper:g})")
 
 
 class Schedule(Spec):
@@ -160,3 +166,131 @@ class Polynomial(RatedSchedule):
 
 class Linear(Polynomial):
     """PaddleClas's name for `Polynomial`; a straight line unless ``power`` says otherwise."""
+
+
+class Step(RatedSchedule):
+    """Multiplies the rate by ``gamma`` every ``step_size`` epochs, counted from the end of the warm-up.
+
+    Attributes:
+        step_size: Epochs, also parts of one.
+        gamma: Factor in (0, 1].
+    """
+
+    step_size: Positive
+    gamma: Annotated[float, Bound(gt=0, le=1)] = 0.1
+
+
+class Cyclic(Schedule):
+    """Rises and falls in straight lines between two rates (Smith 2017, section 3.1).
+
+    Steps are optimizer updates, or epochs with ``by_epoch``; the first cycle begins where the warm-up ends.
+
+    Attributes:
+        base_learning_rate: The lower rate; a warm-up leads to it.
+        max_learning_rate: The upper one.
+        step_size_up: Steps of the rise.
+        step_size_down: Steps of the fall; by default as many.
+        mode: What becomes of the height from cycle to cycle: it stays (triangular), halves (triangular2), or
+            falls at each step by the factor ``exp_gamma`` (exp_range).
+        exp_gamma: See ``mode``.
+    """
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "scale_fn": "mode says how cycles become lower",
+        "scale_mode": "mode says how cycles become lower",
+    }
+    base_learning_rate: NonNegative
+    max_learning_rate: Positive
+    step_size_up: Count
+    step_size_down: Count | None = None
+    mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"
+    exp_gamma: Annotated[float, Bound(gt=0, le=1)] = 1.0
+
+    @property
+    def peak(self) -> float:
+        """``base_learning_rate``."""
+        return self.base_learning_rate
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_above("max_learning_rate", self.max_learning_rate, self.base_learning_rate)
+        if "exp_gamma" in self.model_fields_set and self.mode != "exp_range" and self.exp_gamma != 1:
+            raise ValueError(f"exp_gamma is for mode: exp_range, and mode is {self.mode}")
+        return self
+
+
+class OneCycleLR(Schedule):
+    """One rise and one long fall over the whole run (Smith & Topin 2019).
+
+    It begins with ``max_learning_rate / divide_factor``, so that it needs no other warm-up.
+
+    Attributes:
+        max_learning_rate: The highest rate.
+        divide_factor: The highest rate over the first one.
+        end_learning_rate: The last rate.
+        phase_pct: Share of the run in which the rate rises.
+        anneal_strategy: Along half a cosine, or straight.
+        three_phase: Fall to the first rate in as long as the rise took, and then to the last one.
+    """
+
+    max_learning_rate: Positive
+    divide_factor: Annotated[float, Bound(ge=1)] = 25.0
+    end_learning_rate: NonNegative = 1e-10
+    phase_pct: Part = 0.3
+    anneal_strategy: Literal["cos", "linear"] = "cos"
+    three_phase: bool = False
+
+    @property
+    def first(self) -> float:
+        """The rate that the run begins with."""
+        return self.max_learning_rate / self.divide_factor
+
+    @property
+    def peak(self) -> float:
+        """``max_learning_rate``."""
+        return self.max_learning_rate
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.warmup_epoch:
+            raise ValueError("OneCycleLR rises by itself, for phase_pct of the run; remove warmup_epoch")
+        if self.end_learning_rate > self.first:
+            raise ValueError(
+                f"end_learning_rate ({self.end_learning_rate:g}) must not exceed the first rate, "
+                f"max_learning_rate / divide_factor ({self.first:g})"
+            )
+        if self.three_phase and self.phase_pct >= 0.5:
+            raise ValueError(f"phase_pct must be less than 0.5 for three phases, got {self.phase_pct:g}")
+        return self
+
+
+class ReduceOnPlateau(RatedSchedule):
+    """Multiplies the rate by ``factor`` when evaluations have not become better for a while.
+
+    It looks at each evaluation behind the warm-up, all processes at the same numbers.
+
+    Attributes:
+        mode: ``min`` watches the evaluation's loss, ``max`` the first metric of ``Metric.Eval``: whether that
+            became better, whichever way is better for it.
+        factor: In (0, 1).
+        patience: So many evaluations in a row may be no better than the best; the next one lowers the rate.
+        threshold: How much better than the best counts.
+        threshold_mode: Whether ``threshold`` is a share of the best (rel) or a difference (abs).
+        cooldown: Evaluations after a change at which nothing is looked at.
+        min_lr: The rate falls no lower.
+        epsilon: A smaller change of the rate is not made.
+    """
+
+    mode: Literal["min", "max"] = "min"
+    factor: Part = 0.1
+    patience: Index = 10
+    threshold: NonNegative = 1e-4
+    threshold_mode: Literal["rel", "abs"] = "rel"
+    cooldown: Index = 0
+    min_lr: NonNegative = 0.0
+    epsilon: NonNegative = 1e-8
+
+    @model_validator(mode="after")
+    def _falls(self) -> Self:
+        _check_above("learning_rate", self.learning_rate, self.min_lr, "min_lr")
+        return self

@@ -11,11 +11,13 @@ from typing_extensions import Self
 
 from ppcls.config import sections
 from ppcls.config.architecture import wrong_size
+from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.fields import Section, Tagged, problem
 from ppcls.config.input_size import Progressive
 from ppcls.config.objective_checks import infer_problems, objective_problems
 from ppcls.config.optimizer import OptimizerSpec
 from ppcls.config.sampler import DistributedBatchSampler, PKSampler, WeightedSampler
+from ppcls.config.schedule import ReduceOnPlateau
 from ppcls.config.transform import Transform, check_chain
 from ppcls.registry import OPTIMIZERS
 
@@ -42,6 +44,7 @@ class Config(Section):
             *_objective_problems(self),
             *_image_problems(self),
             *_architecture_problems(self),
+            *_folder_problems(self),
             *_sampler_problems(self),
             *_input_size_problems(self),
             *_mixing_problems(self),
@@ -56,6 +59,9 @@ def _schedule_problems(config: Config) -> Iterator[InitErrorDetails]:
         config.Optimizer.lr.check_epochs(config.Global.epochs)
     except ValueError as error:
         yield problem(str(error), "Optimizer", "lr")
+    if isinstance(config.Optimizer.lr, ReduceOnPlateau) and not config.Global.eval_during_train:
+        text = "ReduceOnPlateau goes by evaluations; set Global.eval_during_train"
+        yield problem(text, "Optimizer", "lr", "name")
 
 
 def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:
@@ -125,6 +131,29 @@ def _architecture_problems(config: Config) -> Iterator[InitErrorDetails]:
         for side in train.input_size.sizes:
             if text := wrong_size(arch.name, arch.img_size, (side, side)):
                 yield problem(text, *("DataLoader", "Train", "input_size", "sizes"))
+
+
+def _folder_problems(config: Config) -> Iterator[InitErrorDetails]:
+    train, evaluation = (
+        split.dataset if split is not None and isinstance(split.dataset, ImageFolderDataset) else None
+        for split in (config.DataLoader.Train, config.DataLoader.Eval)
+    )
+    if train is None or evaluation is None or train.image_root != evaluation.image_root:
+        return
+    loc = ("DataLoader", "Eval", "dataset")
+    if (train.part, evaluation.part) not in ((None, None), ("train", "val")):
+        yield problem(
+            f"expected train for DataLoader.Train and val here, or they have images in common; "
+            f"got {train.part or 'null'} and {evaluation.part or 'null'}",
+            *(*loc, "part"),
+        )
+    for name in ("val_share", "split_seed"):
+        if getattr(train, name) != getattr(evaluation, name):
+            yield problem(
+                f"expected DataLoader.Train's {getattr(train, name)}, or the parts have images in common, "
+                f"got {getattr(evaluation, name)}; remove it",
+                *(*loc, name),
+            )
 
 
 def _sampler_problems(config: Config) -> Iterator[InitErrorDetails]:

@@ -191,7 +191,11 @@ class Arch(Section):
     """The model."""
 
     name: Annotated[str, AfterValidator(_known_architecture)]
-    class_num: Count = 1000
+    class_num: Count = Field(
+        1000,
+        description="auto: as many as DataLoader.Train.dataset (ImageFolderDataset) has class folders; where "
+        "that is not there, as output_dir/label_list.txt has names",
+    )
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
     input_image_channel: Count = Field(3, validate_default=True)
     pretrained: Literal[False] = Field(

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ppcls.config.class_folders import LABEL_LIST, folder_classes
 from ppcls.errors import UserError
 from ppcls.files import write_text
 
+__all__ = ["LABEL_LIST", "folder_classes", "read_class_names", "write_class_names"]
 _SHOWN = 10
-LABEL_LIST = "label_list.txt"
-
-
-def folder_classes(root: Path) -> tuple[str, ...]:
-    """Returns the names of the class folders in ``root``; a class's label is its place among them."""
-    return tuple(
-        sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
-    )
 
 
 def write_class_names(path: Path, names: Sequence[str]) -> None:

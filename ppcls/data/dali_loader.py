@@ -79,6 +79,11 @@ def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
         yield image, label
 
 
+def hand_over(pipeline: Pipeline, settings: DaliSettings) -> Batches:
+    """Yields a built pipeline's images and labels as Paddle's tensors, where they are."""
+    return _on_gpu(pipeline) if settings.device_id is not None else _on_cpu(pipeline, settings.exec_dynamic)
+
+
 @dataclass(frozen=True)
 class Graph:
     """A loader's pipeline, not built yet, and what is in it.
@@ -254,6 +259,5 @@ class DaliLoader:
             graph = self.graph()
             source, pipeline = self._source, self._pipeline = graph.source, graph.pipeline
             pipeline.build()
-        on_gpu = settings.device_id is not None
-        self._batches = _on_gpu(pipeline) if on_gpu else _on_cpu(pipeline, settings.exec_dynamic)
+        self._batches = hand_over(pipeline, settings)
         return source

@@ -219,7 +219,9 @@ def read_folder(
     if not classes:
         raise UserError(f"{root}: expected one sub-folder a class, found none")
     if class_num is not None and len(classes) != class_num:
-        raise UserError(f"{root}: {len(classes)} class folders, but Arch.class_num is {class_num}")
+        raise UserError(
+            f"{root}: {len(classes)} class folders, but Arch.class_num is {class_num}; auto counts them"
+        )
     paths: list[bytes] = []
     labels: list[int] = []
     for label, name in enumerate(classes):

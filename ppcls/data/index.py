@@ -22,7 +22,8 @@ from ppcls.config.dataset import (
     TFRecordDataset,
     WebDataset,
 )
-from ppcls.data.file_index import read_folder, read_list
+from ppcls.data.file_index import read_list
+from ppcls.data.folder_part import read_part
 from ppcls.data.python_source import read_source
 from ppcls.data.record_index import read_records
 from ppcls.data.records.lmdb import LMDBFormat
@@ -86,8 +87,7 @@ def read_index(dataset: Dataset, class_num: int) -> Index:
             root, links = Path(dataset.image_root), dataset.follow_links
             return read_list(root, listing, dataset.delimiter, class_num, follow_links=links, several=True)
         case ImageFolderDataset():
-            root, links = Path(dataset.image_root), dataset.follow_links
-            return read_folder(root, dataset.extensions, class_num, follow_links=links)
+            return read_part(dataset, class_num)
         case RecordDataset():
             indexes = dataset.index_paths if isinstance(dataset, IndexedDataset) else None
             return read_records(_container(dataset), dataset.paths, indexes, class_num)

@@ -39,13 +39,14 @@ def share_out(counts: Sequence[int], total: int) -> list[int]:
     return given
 
 
-def how_many(val: Fraction | int, images: int, classes: int) -> int:
+def how_many(val: Fraction | int, images: int, classes: int, key: str = "--val") -> int:
     """Returns how many of ``images`` validate.
 
     Args:
         val: A share of them between 0 and 1, or how many.
         images: Of all classes.
         classes: That have images.
+        key: What the user calls ``val``.
 
     Raises:
         UserError: There would be none to validate on, or a class with none to train on.
@@ -54,13 +55,13 @@ def how_many(val: Fraction | int, images: int, classes: int) -> int:
     if not 0 < total <= images - classes:
         most = images - classes
         raise UserError(
-            f"--val: {total} of {images} images would validate; expected 1 to {most}, for each of {classes} "
+            f"{key}: {total} of {images} images would validate; expected 1 to {most}, for each of {classes} "
             "classes keeps one to train"
         )
     return total
 
 
-def choose(index: FileIndex, val: Fraction | int, seed: int) -> NDArray[np.bool_]:
+def choose(index: FileIndex, val: Fraction | int, seed: int, key: str = "--val") -> NDArray[np.bool_]:
     """Says which images validate.
 
     Of each class those whose seed and path give the smallest hashes (BLAKE2b): so the choice does not depend
@@ -70,6 +71,7 @@ def choose(index: FileIndex, val: Fraction | int, seed: int) -> NDArray[np.bool_
         index: The images.
         val: See `how_many`.
         seed: Gives another choice.
+        key: See `how_many`.
 
     Returns:
         [N] True where an image validates.
@@ -79,7 +81,7 @@ def choose(index: FileIndex, val: Fraction | int, seed: int) -> NDArray[np.bool_
     """
     _refuse_repeats(index)
     labels, counts = np.unique(index.labels, return_counts=True)
-    shares = share_out(counts.tolist(), how_many(val, len(index), len(labels)))
+    shares = share_out(counts.tolist(), how_many(val, len(index), len(labels), key))
     keys = np.array([_key(seed, bytes(path)) for path in index.paths])
     chosen = np.zeros(len(index), np.bool_)
     for label, share in zip(labels, shares, strict=True):

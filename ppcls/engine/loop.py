@@ -155,6 +155,7 @@ def _evaluate(
     best = finite and (state.best is None or score > state.best)
     if best:
         state.best = score
+    note = state.plateau.see(result.loss, score, state.epoch) if state.plateau is not None else None
     reporter.evaluation(
         EvalRecord(
             epoch=state.epoch,
@@ -167,6 +168,8 @@ def _evaluate(
             outcomes=result.outcomes,
         )
     )
+    if note is not None:
+        reporter.message(note)
     return score if finite else None, best
 
 

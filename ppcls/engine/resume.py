@@ -74,6 +74,8 @@ def _kept(state: TrainState, source: Path, remembered: Remembered) -> Iterator[s
         yield f"the rest of epoch {state.epoch + 1}'s samples"
     elif state.closing:
         yield f"epoch {state.epoch}, whose evaluation comes first"
+    if state.plateau is not None and remembered.plateau is not None:
+        yield "what ReduceOnPlateau has seen"
     if state.best is not None:
         yield f"best metric {state.best:.4f}"
 
@@ -102,6 +104,8 @@ def _lost(
     if remembered.precision != state.precision.state_dict():
         what = "begins anew" if first_scale else "is left"
         yield f"can't be kept: the loss scale, which {what} in {state.precision.name}"
+    if state.plateau is not None and remembered.plateau is None:
+        yield "begins here: what ReduceOnPlateau sees"
     has_average = (source / AVERAGE).is_file()
     if state.ema is not None and not has_average:
         yield "begins here: the moving average, with the weights"

@@ -39,6 +39,7 @@ class Remembered(BaseModel):
         data: The training samples, described by `ppcls.data.index.describe_index`.
         loader: Position of the loader, with what gives it its meaning.
         precision: Loss scale and the like.
+        plateau: What `ppcls.optimizer.plateau.Plateau` counted; None where the rate goes by no evaluation.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -50,6 +51,7 @@ class Remembered(BaseModel):
     data: str
     loader: dict[str, Any]
     precision: dict[str, Any]
+    plateau: dict[str, Any] | None = None
 
 
 def take(state: TrainState, config: Config) -> Iterator[tuple[str, bytes]]:
@@ -97,10 +99,13 @@ def restore(state: TrainState, folder: Path) -> Remembered:
             whose remaining samples can't be kept.
     """
     remembered = recall(folder)
-    for part, load, saved in (
+    parts = [
         ("loader", state.loader.load_state_dict, remembered.loader),
         ("precision", state.precision.load_state_dict, remembered.precision),
-    ):
+    ]
+    if state.plateau is not None and remembered.plateau is not None:
+        parts.append(("plateau", state.plateau.load_state_dict, remembered.plateau))
+    for part, load, saved in parts:
         try:
             load(saved)
         except (KeyError, TypeError, ValueError) as error:
@@ -158,6 +163,7 @@ def _remember(state: TrainState) -> Remembered:
         data=describe_index(state.loader.index),
         loader=state.loader.state_dict(),
         precision=state.precision.state_dict(),
+        plateau=None if state.plateau is None else state.plateau.state_dict(),
     )
 
 

@@ -10,6 +10,7 @@ import paddle
 from paddle import nn
 
 from ppcls.arch.build import build_model
+from ppcls.config.schedule import ReduceOnPlateau
 from ppcls.config.schema import Config
 from ppcls.config.sections import EMA, Global
 from ppcls.data.batch import Loader
@@ -24,6 +25,7 @@ from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
+from ppcls.optimizer.plateau import Plateau
 from ppcls.optimizer.scale import RateScale
 from ppcls.optimizer.schedule import build_schedule
 from ppcls.optimizer.state import master_weights
@@ -49,6 +51,7 @@ class TrainState:
         best: Metric of the best evaluation so far.
         closing: The last epoch is trained, but not evaluated and saved as yet.
         frozen: Names of parameters, and of BatchNorm's statistics, that training leaves as they are.
+        plateau: Lowers the schedule's rate by evaluations, where asked for.
     """
 
     model: nn.Layer
@@ -65,6 +68,7 @@ class TrainState:
     best: float | None = None
     closing: bool = False
     frozen: frozenset[str] = frozenset()
+    plateau: Plateau | None = None
 
     @property
     def epoch(self) -> int:
@@ -125,19 +129,13 @@ def build_network(config: Config) -> nn.Layer:
     return build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
 
 
-def build_state(
-    config: Config,
-    runtime: Runtime,
-    pretrained: Callable[[nn.Layer], None],
-    loader: Loader | None = None,
-) -> TrainState:
+def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer], None]) -> TrainState:
     """Builds a run at its beginning, and waits for no other rank: `TrainState.connect` is still to come.
 
     Args:
         config: The whole config.
         runtime: Rank and device.
         pretrained: Fills the fresh model before it is cast or wrapped.
-        loader: Feeds training; by default the one of ``DataLoader.Train``.
 
     Raises:
         UserError: The config has no ``DataLoader.Train``, or its data can't be used.
@@ -145,8 +143,7 @@ def build_state(
     split = config.DataLoader.Train
     if split is None:
         raise UserError("training needs DataLoader.Train in the config")
-    if loader is None:
-        loader = build_loader(config, split, runtime, training=True)
+    loader = build_loader(config, split, runtime, training=True)
     precision = build_precision(config.AMP, runtime.device)
     if precision.master_weights:
         _try_half(config, precision)
@@ -159,11 +156,13 @@ def build_state(
     own = factors(config.Optimizer, model)
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights, own)
     precision.prepare(model, optimizer)
+    schedule = _schedule(config, loader)
+    plateau = Plateau(config.Optimizer.lr) if isinstance(config.Optimizer.lr, ReduceOnPlateau) else None
     return TrainState(
         model=model,
         network=compiled(model, config, runtime),
         optimizer=optimizer,
-        schedule=_schedule(config, loader),
+        schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
         criterion=build_criterion(config.Loss.Train, positives(loader.index)),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
@@ -171,6 +170,7 @@ def build_state(
         ema=_average(config.EMA, model, master_weights(optimizer, model), frozen),
         runtime=runtime,
         frozen=frozen,
+        plateau=plateau,
     )
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from paddle import distributed, nn
 
+from ppcls.config.class_folders import class_root
 from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, read_class_names, write_class_names
+from ppcls.data.folder_part import describe_folders
 from ppcls.data.index import Index
 from ppcls.data.quarantine import BAD_IMAGES
 from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, together
@@ -88,6 +90,9 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
             if config.Global.eval_during_train
             else None
         )
+        assert config.DataLoader.Train is not None  # by build_state
+        val = None if evaluator is None else len(evaluator.loader.index)
+        notes += describe_folders(config.DataLoader.Train.dataset, classes, len(state.loader.index), val)
         if folder is not None:
             notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
             notes += resume(state, folder, config)
@@ -259,7 +264,7 @@ def _folder_classes(config: Config) -> tuple[str, ...]:
     """
     loader = config.DataLoader
     folders = [
-        Path(split.dataset.image_root)
+        class_root(Path(split.dataset.image_root), split.dataset.part)[0]
         for split in (loader.Train, loader.Eval if config.Global.eval_during_train else None)
         if split is not None and isinstance(split.dataset, ImageFolderDataset)
     ]
@@ -275,8 +280,10 @@ def _folder_classes(config: Config) -> tuple[str, ...]:
 
 def _start(config: Config, model: nn.Layer, resumed: Path | None) -> list[str]:
     source = config.Global.pretrained_model
-    if not source or resumed is not None:
+    if resumed is not None:
         return []
+    if not source:
+        return ["no weights to start from (Global.pretrained_model): training from the start"]
     fresh = start_from(model, read_weights(Path(source)), source)
     kept = f"; {', '.join(fresh)} start afresh for {config.Arch.class_num} classes" if fresh else ""
     return [f"weights from {source}{kept}"]

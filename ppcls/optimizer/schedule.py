@@ -1,4 +1,7 @@
-"""The learning rate as a pure function of the update's index, so that resuming needs no state."""
+"""The learning rate as a pure function of the update's index, so that resuming needs no state.
+
+`ReduceOnPlateau` alone goes by evaluations, too: see `ppcls.optimizer.plateau`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,21 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import singledispatch
+from itertools import pairwise
 from typing import NamedTuple
 
-from ppcls.config.schedule import Constant, Cosine, MultiStepDecay, Piecewise, Polynomial, Schedule
+from ppcls.config.schedule import (
+    Constant,
+    Cosine,
+    Cyclic,
+    MultiStepDecay,
+    OneCycleLR,
+    Piecewise,
+    Polynomial,
+    ReduceOnPlateau,
+    Schedule,
+    Step,
+)
 
 
 class Time(NamedTuple):
@@ -17,10 +32,14 @@ class Time(NamedTuple):
     Attributes:
         epoch: From the start of the run, in epochs.
         progress: Position in [0, 1] between the end of the warm-up and the end of the run.
+        warm: Epochs since the end of the warm-up.
+        tick: Optimizer updates since then, or epochs with ``by_epoch``.
     """
 
     epoch: float
     progress: float
+    warm: float
+    tick: float
 
 
 def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> Callable[[int], float]:
@@ -47,7 +66,9 @@ def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> Calla
         epoch = update // updates_per_epoch if spec.by_epoch else update / updates_per_epoch
         if epoch < warmup:
             return start + (peak - start) * (epoch / warmup)
-        return decayed(spec, Time(epoch, min((epoch - warmup) / (epochs - warmup), 1.0)))
+        warm = epoch - warmup
+        tick = warm if spec.by_epoch else update - warmup * updates_per_epoch
+        return decayed(spec, Time(epoch, min(warm / (epochs - warmup), 1.0), warm, tick))
 
     return learning_rate
 
@@ -87,3 +108,41 @@ def _(spec: Cosine, now: Time) -> float:
 def _(spec: Polynomial, now: Time) -> float:
     share = math.pow(1.0 - now.progress, spec.power)
     return spec.end_lr + (spec.learning_rate - spec.end_lr) * share
+
+
+@decayed.register
+def _(spec: Step, now: Time) -> float:
+    steps = math.floor(now.warm / spec.step_size + 1e-9)  # 2.4 epochs are three steps of 0.8
+    return spec.learning_rate * math.pow(spec.gamma, steps)
+
+
+@decayed.register
+def _(spec: Cyclic, now: Time) -> float:
+    up, down = spec.step_size_up, spec.step_size_down or spec.step_size_up
+    cycle, place = divmod(now.tick, up + down)
+    height = place / up if place <= up else (up + down - place) / down
+    shrunk = {
+        "triangular": 1.0,
+        "triangular2": math.pow(0.5, cycle),
+        "exp_range": math.pow(spec.exp_gamma, now.tick),
+    }[spec.mode]
+    return spec.base_learning_rate + (spec.max_learning_rate - spec.base_learning_rate) * height * shrunk
+
+
+@decayed.register
+def _(spec: OneCycleLR, now: Time) -> float:
+    turns = [(0.0, spec.first), (spec.phase_pct, spec.peak), (1.0, spec.end_learning_rate)]
+    if spec.three_phase:
+        turns.insert(2, (2 * spec.phase_pct, spec.first))
+    for (begin, start), (end, stop) in pairwise(turns):
+        if now.progress <= end:
+            share = (now.progress - begin) / (end - begin)
+            if spec.anneal_strategy == "cos":
+                share = (1.0 - math.cos(math.pi * share)) / 2.0
+            return start + (stop - start) * share
+    raise AssertionError("progress is at most 1")
+
+
+@decayed.register
+def _(spec: ReduceOnPlateau, _now: Time) -> float:
+    return spec.learning_rate  # `ppcls.optimizer.plateau` lowers it

@@ -71,7 +71,7 @@ COMPARED = [
 NARROW = {  # in place of large ones, where what is tested does not depend on their size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),
     "ViT_small_patch16_224": partial(VisionTransformer, 224, 16, 24, 2, 3, qkv_bias=False),
-    "SwinTransformer_tiny_patch4_window7_224": partial(SwinTransformer, 12, (2, 2, 2, 2), 3, 7),
+    "SwinTransformer_tiny_patch4_window7_224": partial(SwinTransformer, 12, (1, 2, 1, 1), 3, 7),
 }
 NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
 
@@ -216,3 +216,21 @@ def test_layouts_agree_and_every_parameter_learns(name, monkeypatch):
         allowed = 5e-2 if key.startswith("gradient") else 1e-3
         error = np.linalg.norm(results["NHWC"][key] - value)
         assert error <= allowed * max(np.linalg.norm(value), 1e-3), key
+
+
+@pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", NARROW)
+def test_an_exported_transformer_takes_any_batch(name, data_format, tmp_path):
+    """Their shapes are computed from the image's, of which the batch is not known in a program."""
+    options = {"data_format": data_format, **({"img_size": 48} if name.startswith("ViT") else {})}
+    model = NARROW[name](class_num=CLASSES, **options)
+    fill(model)
+    model.eval()
+    shape = [3, 48, 48] if data_format == "NCHW" else [48, 48, 3]
+    spec = paddle.static.InputSpec([None, *shape], "float32")
+    x = paddle.randn([3, *shape])
+    expected = model(x).numpy()
+    paddle.jit.save(paddle.jit.to_static(model, input_spec=[spec], full_graph=True), str(tmp_path / "m"))
+    loaded = paddle.jit.load(str(tmp_path / "m"))
+    for rows in (3, 1):
+        np.testing.assert_allclose(loaded(x[:rows]).numpy(), expected[:rows], rtol=0, atol=1e-4)

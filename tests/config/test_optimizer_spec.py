@@ -167,6 +167,56 @@ def test_rules_by_name_are_read_back_as_written():
             "",
             "eta_min (0.2) must not exceed learning_rate (0.1)",
         ),
+        ("Step", {"learning_rate": 0.1}, "step_size", "missing; it has no default"),
+        (
+            "Cyclic",
+            {"base_learning_rate": 0.2, "max_learning_rate": 0.1, "step_size_up": 5},
+            "",
+            "base_learning_rate (0.2) must not exceed max_learning_rate (0.1)",
+        ),
+        (
+            "Cyclic",
+            {"base_learning_rate": 0.1, "max_learning_rate": 0.2, "step_size_up": 5, "exp_gamma": 0.9},
+            "",
+            "exp_gamma is for mode: exp_range, and mode is triangular",
+        ),
+        (
+            "Cyclic",
+            {"base_learning_rate": 0.1, "max_learning_rate": 0.2, "step_size_up": 5, "scale_fn": "x"},
+            "scale_fn",
+            "unknown key; mode says how cycles become lower",
+        ),
+        (
+            "OneCycleLR",
+            {"max_learning_rate": 0.1, "warmup_epoch": 5},
+            "",
+            "OneCycleLR rises by itself, for phase_pct of the run; remove warmup_epoch",
+        ),
+        (
+            "OneCycleLR",
+            {"max_learning_rate": 0.1, "end_learning_rate": 0.01},
+            "",
+            "end_learning_rate (0.01) must not exceed the first rate, "
+            "max_learning_rate / divide_factor (0.004)",
+        ),
+        (
+            "OneCycleLR",
+            {"max_learning_rate": 0.1, "three_phase": True, "phase_pct": 0.6},
+            "",
+            "phase_pct must be less than 0.5 for three phases, got 0.6",
+        ),
+        (
+            "ReduceOnPlateau",
+            {"learning_rate": 0.1, "min_lr": 0.2},
+            "",
+            "min_lr (0.2) must not exceed learning_rate (0.1)",
+        ),
+        (
+            "ReduceOnPlateau",
+            {"learning_rate": 0.1, "factor": 1},
+            "factor",
+            "expected a number > 0 and < 1, got 1",
+        ),
         (
             "Linear",
             {"learning_rate": 0.1, "end_lr": 0.2},

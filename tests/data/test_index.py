@@ -223,7 +223,7 @@ def test_wrong_folders(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 3)
-    assert str(caught.value) == f"{tmp_path}: 2 class folders, but Arch.class_num is 3"
+    assert str(caught.value) == f"{tmp_path}: 2 class folders, but Arch.class_num is 3; auto counts them"
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 2, extensions=(".jpg", ".png"))
     assert str(caught.value) == f"{tmp_path}: no images; expected files ending in .jpg, .png"

@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "EMA": {"decay": 0.9, "warmup": True},
         "Optimizer": {
             "name": "LARS",
-            "lr": {"name": "Cosine", "learning_rate": 1.0},
+            "lr": {"name": "ReduceOnPlateau", "learning_rate": 1.0, "patience": 0, "threshold": 10.0},
             "clip_norm": 1.0,
             "freeze": ["stem.*", "blocks.[01].*"],
             "by_name": [{"pattern": "fc.*", "lr_mult": 2}],

@@ -1,6 +1,7 @@
 import math
 from itertools import pairwise
 
+import numpy as np
 import paddle
 import pytest
 from hypothesis import given, settings
@@ -175,3 +176,111 @@ def test_a_run_that_is_all_warmup_is_refused():
 def test_a_schedule_without_a_rule_is_refused():
     with pytest.raises(TypeError, match="no learning rate is defined for the schedule Schedule"):
         decayed(specs.Schedule(), None)
+
+
+@pytest.mark.parametrize("by_epoch", [False, True])
+def test_steps_count_from_the_end_of_the_warmup(by_epoch):
+    spec = specs.Step(learning_rate=1.0, step_size=0.8, gamma=0.5, warmup_epoch=1, by_epoch=by_epoch)
+    epochs, updates = 6, 5
+    time = np.arange(epochs * updates) / updates
+    if by_epoch:
+        time = np.floor(time)
+    want = np.where(time < 1, time, 0.5 ** np.floor(np.round((time - 1) / 0.8, 9)))
+    assert curve(spec, epochs, updates) == pytest.approx(want)
+
+
+cycles = st.builds(
+    lambda base, extra, up, down, mode, gamma, warmup, start: specs.Cyclic(
+        base_learning_rate=base,
+        max_learning_rate=base + extra,
+        step_size_up=up,
+        step_size_down=down,
+        mode=mode,
+        exp_gamma=gamma if mode == "exp_range" else 1.0,
+        warmup_epoch=warmup,
+        warmup_start_lr=base * start,
+    ),
+    rates,
+    rates,
+    st.integers(1, 9),
+    st.none() | st.integers(1, 9),
+    st.sampled_from(["triangular", "triangular2", "exp_range"]),
+    st.floats(0.5, 1.0),
+    st.integers(0, 2),
+    shares,
+)
+
+
+@quick
+@given(cycles, st.integers(3, 8), st.integers(1, 9))
+def test_cycles_are_paddles_and_the_papers(spec, epochs, updates):
+    length, warm = epochs * updates, int(spec.warmup_epoch) * updates
+    theirs = paddle.optimizer.lr.CyclicLR(
+        spec.base_learning_rate,
+        spec.max_learning_rate,
+        spec.step_size_up,
+        spec.step_size_down,
+        mode=spec.mode,
+        exp_gamma=spec.exp_gamma,
+    )
+    ours = curve(spec, epochs, updates)[warm:]
+    assert ours == pytest.approx(paddle_curve(theirs, length - warm), rel=1e-6, abs=1e-9)
+    at = np.arange(length - warm)
+    up, size = spec.step_size_up, spec.step_size_up + (spec.step_size_down or spec.step_size_up)
+    place, cycle = at % size, at // size
+    height = np.interp(place, [0, up, size], [0, 1, 0])
+    height = height * {"triangular": 1, "triangular2": 0.5**cycle, "exp_range": spec.exp_gamma**at}[spec.mode]
+    span = spec.max_learning_rate - spec.base_learning_rate
+    assert ours == pytest.approx(spec.base_learning_rate + span * height)
+
+
+def test_cycles_by_epoch_step_once_an_epoch():
+    fields = {"base_learning_rate": 0.1, "max_learning_rate": 0.5, "step_size_up": 2, "warmup_epoch": 1}
+    spec = specs.Cyclic(**fields, by_epoch=True)
+    assert curve(spec, 6, 2)[::2] == pytest.approx([0, 0.1, 0.3, 0.5, 0.3, 0.1])
+
+
+@quick
+@given(
+    rates,
+    st.floats(1.0, 100.0),
+    shares,
+    st.floats(0.05, 0.45),
+    st.sampled_from(["cos", "linear"]),
+    st.booleans(),
+    st.integers(1, 6),
+    st.integers(1, 9),
+)
+def test_one_cycle(top, divide, end, share, how, three, epochs, updates):
+    spec = specs.OneCycleLR(
+        max_learning_rate=top,
+        divide_factor=divide,
+        end_learning_rate=end * top / divide,
+        phase_pct=share,
+        anneal_strategy=how,
+        three_phase=three,
+    )
+    first, last, total = top / divide, end * top / divide, epochs * updates
+    marks, values = ([0, share, 1], [first, top, last])
+    if three:
+        marks, values = [0, share, 2 * share, 1], [first, top, first, last]
+    want = []
+    for at in np.arange(total + 1) / total:
+        piece = min(np.searchsorted(marks, at, side="right"), len(marks) - 1)
+        within = (at - marks[piece - 1]) / (marks[piece] - marks[piece - 1])
+        if how == "cos":
+            within = 0.5 - 0.5 * np.cos(np.pi * within)
+        want.append(values[piece - 1] + (values[piece] - values[piece - 1]) * within)
+    assert curve(spec, epochs, updates, extra=1) == pytest.approx(want, rel=1e-6, abs=1e-9)
+
+
+def test_one_cycle_is_near_paddles():
+    """Whose run ends with its last update, ours at the end of it."""
+    theirs = paddle.optimizer.lr.OneCycleLR(0.5, 5000, end_learning_rate=1e-4)
+    spec = specs.OneCycleLR(max_learning_rate=0.5, end_learning_rate=1e-4)
+    assert curve(spec, 10, 500) == pytest.approx(paddle_curve(theirs, 5000), abs=1e-3)
+
+
+def test_a_plateaus_rate_stays_but_for_the_warmup():
+    spec = specs.ReduceOnPlateau(learning_rate=0.4, warmup_epoch=1)
+    assert curve(spec, 3, 2) == pytest.approx([0, 0.2, 0.4, 0.4, 0.4, 0.4])

@@ -1,0 +1,136 @@
+"""Runs that take turns: each a warm-up and a stretch that counts, once a round, in random order."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from ppcls.bench.usage import Usage
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run did while the clock ran.
+
+    Attributes:
+        images: That came.
+        seconds: They took.
+        usage: Of the machine.
+    """
+
+    images: int
+    seconds: float
+    usage: Usage
+
+    @property
+    def rate(self) -> float:
+        """Images a second."""
+        return self.images / self.seconds
+
+
+class UsageMeter(Protocol):
+    """Measures what is used between two moments."""
+
+    def start(self) -> None:
+        """Begins."""
+
+    def stop(self) -> Usage:
+        """Returns what was used since."""
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """How a run is timed.
+
+    Attributes:
+        seconds: That are counted, at least.
+        least: Batches that are counted, at least.
+        meter: Of the machine.
+        finish: Waits for work that is still under way.
+        clock: Seconds.
+    """
+
+    seconds: float
+    least: int
+    meter: UsageMeter
+    finish: Callable[[], None]
+    clock: Callable[[], float] = time.perf_counter
+
+    def time(self, batches: Iterator[int], not_counted: int) -> Run:
+        """Times batches, and stops in the midst of them.
+
+        Args:
+            batches: Numbers of images; more than are timed, or else their end ends the run.
+            not_counted: Batches before the clock starts.
+
+        Raises:
+            ValueError: There are no batches but those that are not counted.
+        """
+        for _ in range(not_counted):
+            next(batches, None)
+        self.finish()
+        self.meter.start()
+        began, images = self.clock(), 0
+        for number, count in enumerate(batches, start=1):
+            images += count
+            if number >= self.least and self.clock() - began >= self.seconds:
+                break
+        self.finish()
+        seconds, usage = self.clock() - began, self.meter.stop()
+        if not images:
+            raise ValueError(f"no batches behind the first {not_counted}")
+        return Run(images, seconds, usage)
+
+
+@dataclass(frozen=True)
+class Turn(Generic[Name]):
+    """One of those that take turns.
+
+    Attributes:
+        name: Who.
+        open: Lends its batches.
+        not_counted: Of these, before the clock starts.
+        prepare: Is called before each run.
+    """
+
+    name: Name
+    open: Callable[[], AbstractContextManager[Iterator[int]]]
+    not_counted: int
+    prepare: Callable[[], None] = lambda: None
+
+
+def take_turns(
+    groups: Sequence[Sequence[Turn[Name]]],
+    rounds: int,
+    watch: Stopwatch,
+    done: Callable[[], None] = lambda: None,
+    seed: int = 0,
+) -> dict[Name, list[Run]]:
+    """Runs everyone once a round, in an order that is another one in each round: so drift hits all alike.
+
+    Args:
+        groups: Of a round, one after the other: those that would spoil each other's conditions otherwise.
+        rounds: How often.
+        watch: Times.
+        done: Is called after each run.
+        seed: Of the orders.
+
+    Returns:
+        Everyone's runs, in the order of the rounds.
+    """
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    found: dict[Name, list[Run]] = {turn.name: [] for group in groups for turn in group}
+    for _ in range(rounds):
+        for group in groups:
+            for turn in chance.sample(group, len(group)):
+                turn.prepare()
+                with turn.open() as batches:
+                    found[turn.name].append(watch.time(batches, turn.not_counted))
+                done()
+    return found

@@ -1,0 +1,98 @@
+"""A rate that falls by evaluations: Paddle's rule, from any place, and warm-up left alone."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppcls.config.schedule import ReduceOnPlateau
+from ppcls.optimizer.plateau import Plateau
+from ppcls.optimizer.schedule import build_schedule
+
+quick = settings(deadline=None, max_examples=60)
+SPECS = st.builds(
+    ReduceOnPlateau,
+    learning_rate=st.just(0.5),
+    mode=st.sampled_from(["min", "max"]),
+    factor=st.sampled_from([0.1, 0.5, 0.9]),
+    patience=st.integers(0, 3),
+    threshold=st.sampled_from([0.0, 0.1]),
+    threshold_mode=st.sampled_from(["rel", "abs"]),
+    cooldown=st.integers(0, 2),
+    min_lr=st.sampled_from([0.0, 0.01, 0.3]),
+    epsilon=st.sampled_from([0.0, 1e-8, 0.1]),
+)
+VALUES = st.lists(st.integers(0, 6).map(lambda n: n / 4), min_size=1, max_size=30)
+
+
+def rates(plateau: Plateau, spec: ReduceOnPlateau, values: list[float]) -> list[float]:
+    schedule = plateau.applied(build_schedule(spec, 100, 1))
+    found = []
+    for value in values:
+        # what is not watched must not matter
+        loss, metric = (value, math.nan) if spec.mode == "min" else (math.nan, value)
+        plateau.see(loss, metric, epoch=1)
+        found.append(schedule(7))
+    return found
+
+
+@quick
+@given(SPECS, VALUES)
+def test_the_rule_is_paddles(spec: ReduceOnPlateau, values: list[float]) -> None:
+    keys = ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lr", "epsilon")
+    theirs = paddle.optimizer.lr.ReduceOnPlateau(0.5, **{key: getattr(spec, key) for key in keys})
+    want = []
+    for value in values:
+        theirs.step(value)
+        want.append(theirs())
+    assert rates(Plateau(spec), spec, values) == pytest.approx(want)
+
+
+@quick
+@given(SPECS, VALUES, VALUES)
+def test_goes_on_from_what_is_remembered(
+    spec: ReduceOnPlateau, before: list[float], after: list[float]
+) -> None:
+    first, second = Plateau(spec), Plateau(spec)
+    rates(first, spec, before)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert rates(second, spec, after) == rates(first, spec, after)
+    assert second.state_dict() == first.state_dict()
+
+
+def test_evaluations_of_the_warmup_do_not_count() -> None:
+    spec = ReduceOnPlateau(learning_rate=0.5, warmup_epoch=2, patience=0)
+    plateau = Plateau(spec)
+    assert [plateau.see(1.0, 0.0, epoch) for epoch in (1, 1, 1)] == [None] * 3
+    assert plateau.see(1.0, 0.0, epoch=2) is None
+    assert plateau.see(1.0, 0.0, epoch=3) == (
+        "ReduceOnPlateau: 1 evaluation without a better loss than 1.0: learning rate x 0.1, now 0.1 of the "
+        "config's"
+    )
+
+
+def test_what_is_not_finite_is_no_better() -> None:
+    plateau = Plateau(ReduceOnPlateau(learning_rate=0.5, patience=1, mode="max"))
+    assert plateau.see(0.0, math.nan, 1) is None
+    assert plateau.see(0.0, 0.25, 1) is None
+    assert plateau.see(0.0, math.inf, 1) is None
+    note = plateau.see(0.0, math.nan, 1)
+    assert note is not None
+    assert "better metric than 0.25" in note
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"share": 2.0}, {"share": "a"}, {"best": math.nan}, {"best": []}, {"bad": -1}, {"cooldown": None}],
+)
+def test_a_damaged_state_is_refused(change: dict[str, object]) -> None:
+    plateau = Plateau(ReduceOnPlateau(learning_rate=0.5))
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        plateau.load_state_dict({**plateau.state_dict(), **change})
+    with pytest.raises(KeyError):
+        plateau.load_state_dict({})

@@ -1,0 +1,74 @@
+"""configs/finetune.yaml on a folder of pictures, from the command to the names that prediction prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+
+from ppcls import cli, deploy_cli
+
+FINETUNE = Path(__file__).parents[1] / "configs" / "finetune.yaml"
+SMALL = {
+    "Global.device": "cpu",
+    "Global.epochs": 2,
+    "Global.save_interval": 1,
+    "Global.image_shape": "[3, 32, 32]",
+    "Arch.name": "MobileNetV3_small_x0_35",
+    "DataLoader.Train.sampler.batch_size": 8,
+    "DataLoader.Train.loader.dali.num_threads": 1,
+    "DataLoader.Eval.loader.dali.num_threads": 1,
+    "DataLoader.Train.dataset.transform_ops.1.RandCropImage.size": 32,
+    "DataLoader.Eval.dataset.transform_ops.1.ResizeImage.resize_short": 36,
+    "DataLoader.Eval.dataset.transform_ops.2.CropImage.size": 32,
+    "Infer.transforms.1.ResizeImage.resize_short": 36,
+    "Infer.transforms.2.CropImage.size": 32,
+}
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for channel, (name, count) in enumerate({"black cat": 9, "dog": 7, "emu": 6}.items()):
+        folder = tmp_path / "pictures" / name
+        folder.mkdir(parents=True)
+        for number in range(count):
+            image = rng.integers(0, 90, (40, 48, 3)).astype(np.uint8)
+            image[..., channel] += 150
+            cv2.imwrite(str(folder / f"{number}.png"), image)
+    return tmp_path / "pictures"
+
+
+def test_one_command_trains_and_the_next_names_the_class(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "output"
+    common = [f"{key}={value}" for key, value in SMALL.items()]
+    common += [f"Global.output_dir={output}", f"DataLoader.Train.dataset.image_root={pictures}"]
+    assert cli.train(["-c", str(FINETUNE), "-o", *common]) == 0
+    said = capsys.readouterr().out
+    assert "no weights to start from (Global.pretrained_model): training from the start" in said
+    how = "3 classes (black cat, dog, emu); 18 images to train on, 4 to evaluate on (val_share 0.2)"
+    assert f"{pictures}: {how}" in said
+    assert (output / "label_list.txt").read_text() == "0 black cat\n1 dog\n2 emu\n"
+    settled = yaml.safe_load((output / "config.yaml").read_text())
+    assert settled["Arch"]["class_num"] == 3
+    assert settled["DataLoader"]["Eval"]["dataset"]["image_root"] == str(pictures)
+
+    # it goes on with the same split
+    more = ["Global.epochs=3", "Global.checkpoints=auto"]
+    assert cli.train(["-c", str(FINETUNE), "-o", *common, *more]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"resumed .*: epoch 3", said)
+    assert "the training data" not in said
+
+    photo = str(pictures / "dog" / "1.png")
+    assert deploy_cli.infer(["--model", str(output / "best_model"), photo, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["names"]) < {"black cat", "dog", "emu"}
+    assert deploy_cli.infer(["-c", str(FINETUNE), photo, "-o", *common]) == 0
+    assert re.search(r"(black cat|dog|emu) \d", capsys.readouterr().out)
