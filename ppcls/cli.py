@@ -170,13 +170,14 @@ def evaluate(argv: Arguments = None) -> None:
     from ppcls import runtime
 
     run = runtime.start(config.Global)
+    from ppcls.engine.distillation import read_inferred
     from ppcls.engine.evaluate import build_evaluator
     from ppcls.engine.precision import build_precision
     from ppcls.engine.state import build_network
-    from ppcls.engine.weights import fill_model, read_weights
+    from ppcls.engine.weights import fill_model
 
     model, precision = build_network(config), build_precision(config.AMP, run.device)
-    fill_model(model, read_weights(source), source)
+    fill_model(model, read_inferred(config, source), source)
     precision.prepare(model, None)
     result = build_evaluator(config, run, precision)(model)
     if run.is_main:

@@ -199,17 +199,17 @@ def _export_weights(arguments: argparse.Namespace) -> None:
             raise UserError(
                 f"{arguments.model}: an exported model has no weights of its own; name a checkpoint"
             )
-        weights, run = source.file, source.run
+        weights, config = source.file, source.config
     else:
         config = load_config(arguments.config, arguments.override)
-        weights, run = find_weights(config), config.Global
+        weights = find_weights(config)
     if not path.parent.is_dir():
         raise UserError(f"--pdparams {path}: there is no folder {path.parent}")
     from ppcls import runtime
 
-    need_one_process(runtime.start(run))
+    need_one_process(runtime.start(config.Global))
+    from ppcls.engine.distillation import read_inferred
     from ppcls.engine.paddleclas import write_pdparams
-    from ppcls.engine.weights import read_weights
 
-    write_pdparams(path, read_weights(weights))
+    write_pdparams(path, read_inferred(config, weights))
     sys.stdout.write(f"[Export] {weights} -> {path}: {path.stat().st_size / 1e6:.1f} MB\n")

@@ -206,12 +206,16 @@ LOSSES = Registry(
     {
         **_in("ppcls.config.objective", "CELoss"),
         **_in("ppcls.config.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
+        **_in("ppcls.config.distillation", "DistillationGTCELoss", "DistillationMultiLabelLoss"),
+        **_in("ppcls.config.distillation", "DistillationCELoss", "DistillationKLDivLoss"),
+        **_in("ppcls.config.distillation", "DistillationDMLLoss", "DistillationDKDLoss"),
     },
 )
 METRICS = Registry(
     "metric",
     {
         **_in("ppcls.config.objective", "TopkAcc"),
+        **_in("ppcls.config.distillation", "DistillationTopkAcc"),
         **_in("ppcls.config.multi_label", "AccuracyScore", "HammingDistance", "MultiLabelMAP"),
     },
 )

@@ -223,6 +223,31 @@ class Keyed:
 
 
 @dataclass(frozen=True)
+class Variants:
+    """A section that has other keys where its ``name`` is one of some; all others are plain."""
+
+    plain: type[Section]
+    others: Mapping[str, type[Section]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kinds = (self.plain, *self.others.values())
+
+        def read(value: Any) -> Section:
+            if isinstance(value, kinds):
+                return value
+            name = value.get("name") if isinstance(value, dict) else None
+            return self.others.get(name if isinstance(name, str) else "", self.plain).model_validate(value)
+
+        return core_schema.no_info_plain_validator_function(
+            read, serialization=core_schema.plain_serializer_function_ser_schema(_dump)
+        )
+
+
+def _dump(section: Section) -> dict[str, Any]:
+    return section.model_dump(mode="json")
+
+
+@dataclass(frozen=True)
 class Tagged:
     """A mapping that chooses by its key ``name``, as in ``Optimizer``; without it, the default."""
 

@@ -48,6 +48,11 @@ class AccuracyScore(MetricSpec):
     labels: ClassVar[Labels] = "several"
     base: Literal["sample", "label"] = "label"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One, which says what is counted."""
+        return ("AccuracyScore" if self.base == "label" else "AccuracyScore_sample",)
+
 
 class HammingDistance(MetricSpec):
     """Share of labels that are wrong; the lower the better. The threshold is that of ``AccuracyScore``."""

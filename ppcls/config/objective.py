@@ -19,6 +19,7 @@ class LossSpec(Spec):
     """
 
     labels: ClassVar[Labels] = "any"
+    of_models: ClassVar[bool] = False  # whether it is of several models, of `Arch.name: DistillationModel`
     weight: Number = 1.0
 
 
@@ -26,8 +27,14 @@ class MetricSpec(Spec):
     """A metric."""
 
     labels: ClassVar[Labels] = "one"
+    of_models: ClassVar[bool] = False
     lower_is_better: ClassVar[bool] = False
     whole: ClassVar[bool] = False  # whether it is of all samples at once, so nothing to tell while training
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its numbers."""
+        return (self.kind,)
 
 
 class CELoss(LossSpec):
@@ -46,6 +53,11 @@ class TopkAcc(MetricSpec):
     """Share of samples whose label is among the ``k`` highest logits, for each ``k`` of ``topk``."""
 
     topk: tuple[Count, ...] = (1, 5)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Such as ``("top1", "top5")``."""
+        return tuple(f"top{k}" for k in self.topk)
 
     @field_validator("topk", mode="before")
     @classmethod

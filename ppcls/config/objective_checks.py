@@ -9,7 +9,6 @@ from pydantic_core import InitErrorDetails
 from ppcls.config import sections
 from ppcls.config.dataset import MultiLabelDataset
 from ppcls.config.fields import problem
-from ppcls.config.multi_label import MultiLabelLoss
 from ppcls.config.objective import LossSpec, MetricSpec, TopkAcc
 from ppcls.config.postprocess import MultiLabelThreshOutput, Topk
 from ppcls.config.sampler import ClassBalancedSampler, PKSampler, WeightedSampler
@@ -17,7 +16,7 @@ from ppcls.registry import LOSSES, METRICS, Registry
 
 
 def objective_problems(
-    arch: sections.Arch,
+    class_num: int,
     loss: sections.Loss,
     metric: sections.Metric,
     data: sections.DataLoader,
@@ -26,7 +25,7 @@ def objective_problems(
     """Yields what losses and metrics can't do with the labels and classes that there are."""
     for name in ("Train", "Eval"):
         split, losses, metrics = (getattr(each, name) for each in (data, loss, metric))
-        yield from _metric_problems(name, metrics, arch.class_num)
+        yield from _metric_problems(name, metrics, class_num)
         if split is None:
             continue
         several = isinstance(split.dataset, MultiLabelDataset)
@@ -52,15 +51,19 @@ def objective_problems(
 
 def _suited(registry: Registry, several: bool) -> str:
     fitting = ("several", "any") if several else ("one", "any")
-    names = [each for each in registry if registry[each].labels in fitting]
+    names = [each for each in registry if registry[each].labels in fitting and not registry[each].of_models]
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def _metric_problems(
     split: str, metrics: tuple[MetricSpec, ...], class_num: int
 ) -> Iterator[InitErrorDetails]:
+    seen: set[str] = set()
     for position, metric in enumerate(metrics):
         where = ("Metric", split, position, metric.kind)
+        if again := seen.intersection(metric.names):
+            yield problem(f"{', '.join(sorted(again))} is asked for twice", *where)
+        seen.update(metric.names)
         if metric.whole and split == "Train":
             yield problem("is of all samples at once, not of batches; expected it in Metric.Eval", *where)
         if isinstance(metric, TopkAcc):
@@ -89,7 +92,7 @@ def _ratio_problems(
     name: str, losses: tuple[LossSpec, ...], split: sections.Split
 ) -> Iterator[InitErrorDetails]:
     for position, spec in enumerate(losses):
-        if not isinstance(spec, MultiLabelLoss) or not spec.weight_ratio:
+        if not getattr(spec, "weight_ratio", False):
             continue
         if not isinstance(split.dataset, MultiLabelDataset) or not split.dataset.label_ratio:
             yield problem(

@@ -128,7 +128,8 @@ def render() -> str:
     for name, field in Config.model_fields.items():
         for section in _sections_in(field.annotation):
             if not hasattr(section, "kind"):
-                lines += _describe(name, section, 2, seen)
+                title = name if section.__name__ == name else f"{name}.name: {section.__name__}"
+                lines += _describe(title, section, 2, seen)
         for registry in _registries_in(field.annotation, tuple(field.metadata)):
             lines += [f"## {name}", "", f"One {registry.kind}, chosen by its `name`.", ""]
             seen.add(registry)

@@ -12,7 +12,8 @@ from typing_extensions import Self
 from ppcls.config import sections
 from ppcls.config.architecture import wrong_size
 from ppcls.config.dataset import ImageFolderDataset
-from ppcls.config.fields import Section, Tagged, problem
+from ppcls.config.distillation import DistillationModel, distillation_problems
+from ppcls.config.fields import Section, Tagged, Variants, problem
 from ppcls.config.input_size import Progressive
 from ppcls.config.objective_checks import infer_problems, objective_problems
 from ppcls.config.optimizer import OptimizerSpec
@@ -27,7 +28,9 @@ class Config(Section):
 
     elsewhere: ClassVar[Mapping[str, str]] = {"AMP_BF16": "write AMP with dtype: bfloat16"}
     Global: sections.Global = sections.Global()
-    Arch: sections.Arch
+    Arch: Annotated[
+        sections.Arch | DistillationModel, Variants(sections.Arch, {"DistillationModel": DistillationModel})
+    ]
     AMP: sections.AMP | None = None
     EMA: sections.EMA | None = None
     Loss: sections.Loss = sections.Loss()
@@ -85,9 +88,11 @@ def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:
 
 
 def _objective_problems(config: Config) -> Iterator[InitErrorDetails]:
-    several = config.Global.use_multilabel
-    yield from objective_problems(config.Arch, config.Loss, config.Metric, config.DataLoader, several)
-    yield from infer_problems(config.Infer, config.DataLoader, config.Arch.class_num)
+    several, classes = config.Global.use_multilabel, config.Arch.class_num
+    yield from objective_problems(classes, config.Loss, config.Metric, config.DataLoader, several)
+    to_static = config.Global.to_static is True
+    yield from distillation_problems(config.Arch, config.Loss, config.Metric, to_static)
+    yield from infer_problems(config.Infer, config.DataLoader, classes)
 
 
 def _image_problems(config: Config) -> Iterator[InitErrorDetails]:
@@ -122,15 +127,16 @@ def _chains(config: Config) -> Iterator[tuple[tuple[str, ...], tuple[Transform, 
 
 
 def _architecture_problems(config: Config) -> Iterator[InitErrorDetails]:
-    arch, train = config.Arch, config.DataLoader.Train
-    for loc, chain in _chains(config):
-        size = check_chain(chain).size
-        if size is not None and (text := wrong_size(arch.name, arch.img_size, size)):
-            yield problem(f"makes images of {text}", *loc)
-    if train is not None and train.input_size is not None:
-        for side in train.input_size.sizes:
-            if text := wrong_size(arch.name, arch.img_size, (side, side)):
-                yield problem(text, *("DataLoader", "Train", "input_size", "sizes"))
+    train = config.DataLoader.Train
+    for arch in config.Arch.each:
+        for loc, chain in _chains(config):
+            size = check_chain(chain).size
+            if size is not None and (text := wrong_size(arch.name, arch.img_size, size)):
+                yield problem(f"makes images of {text}", *loc)
+        if train is not None and train.input_size is not None:
+            for side in train.input_size.sizes:
+                if text := wrong_size(arch.name, arch.img_size, (side, side)):
+                    yield problem(text, *("DataLoader", "Train", "input_size", "sizes"))
 
 
 def _folder_problems(config: Config) -> Iterator[InitErrorDetails]:

@@ -223,6 +223,20 @@ class Arch(Section):
     )
 
     @property
+    def inferred(self) -> Arch:
+        """The model that is evaluated, saved and exported: this one."""
+        return self
+
+    def in_layout(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
+        """Returns the same model for images of another layout."""
+        return self.model_copy(update={"data_format": data_format})
+
+    @property
+    def each(self) -> tuple[Arch, ...]:
+        """All models that there are."""
+        return (self,)
+
+    @property
     def options(self) -> dict[str, float]:
         """What is set of the options that this architecture takes beside those of all."""
         values = {key: getattr(self, key) for key in options(self.name) if not key.startswith("use_fused")}

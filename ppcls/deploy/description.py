@@ -153,7 +153,7 @@ def describe(config: Config, settings: Infer, names: Sequence[str] | None) -> De
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
     ]
     tree: dict[str, Any] = {
-        "Global": {"model_name": config.Arch.name},
+        "Global": {"model_name": config.Arch.inferred.name},
         "Input": {"name": INPUT, "shape": input_shape(config), "dtype": "float32", "layout": layout},
         "PreProcess": {"transform_ops": ops},
         "Output": {"shape": [-1, config.Arch.class_num], "dtype": "float32", "activation": told.activation},

@@ -20,8 +20,9 @@ from ppcls.config.schema import Config
 from ppcls.deploy.description import DESCRIPTION, Description, describe
 from ppcls.deploy.onnx_export import Array, check, convert, need_converter
 from ppcls.deploy.source import ONNX, PROGRAMS, Source, need_infer
+from ppcls.engine.distillation import read_inferred
 from ppcls.engine.state import build_network
-from ppcls.engine.weights import fill_model, read_weights
+from ppcls.engine.weights import fill_model
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
 
@@ -67,8 +68,7 @@ def export(source: Source, folder: Path, kind: Kind = "paddle") -> Exported:
     config, description = source.config, source.description
     if kind == "onnx":
         need_converter()
-        arch = config.Arch.model_copy(update={"data_format": "NCHW"})
-        config = config.model_copy(update={"Arch": arch})
+        config = config.model_copy(update={"Arch": config.Arch.in_layout("NCHW")})
         description = describe(config, need_infer(config), description.names)
     model = _build(config, source.file, description.Output.activation)
     try:
@@ -92,7 +92,7 @@ def export(source: Source, folder: Path, kind: Kind = "paddle") -> Exported:
 
 def _build(config: Config, weights: Path, activation: Activation) -> nn.Layer:
     model = build_network(config)
-    fill_model(model, read_weights(weights), weights)
+    fill_model(model, read_inferred(config, weights), weights)
     reparameterize(model)
     whole = nn.Sequential(model, _SCORING[activation]())
     whole.eval()

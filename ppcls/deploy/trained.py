@@ -11,9 +11,10 @@ from paddle.nn import functional as F
 
 from ppcls.config.schema import Config
 from ppcls.deploy.source import need_infer
+from ppcls.engine.distillation import read_inferred
 from ppcls.engine.precision import build_precision
 from ppcls.engine.state import build_network
-from ppcls.engine.weights import fill_model, read_weights
+from ppcls.engine.weights import fill_model
 from ppcls.runtime import Runtime
 
 _SCORING = {"softmax": F.softmax, "sigmoid": F.sigmoid}
@@ -35,7 +36,7 @@ class TrainedModel:
     def __init__(self, config: Config, weights: Path, runtime: Runtime) -> None:
         self._precision = build_precision(config.AMP, runtime.device)
         self._model = build_network(config)
-        fill_model(self._model, read_weights(weights), weights)
+        fill_model(self._model, read_inferred(config, weights), weights)
         self._precision.prepare(self._model, None)
         self._model.eval()
         self._scoring = _SCORING[need_infer(config).PostProcess.activation]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import paddle
 from paddle import nn
 
+from ppcls.config.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
@@ -44,6 +45,8 @@ def compiled(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
 def compiles(config: Config, runtime: Runtime) -> bool:
     """Whether the model that trains is compiled."""
     wanted = config.Global.to_static
+    if isinstance(config.Arch, DistillationModel):
+        return False
     if wanted != "auto":
         return wanted
     amp = config.AMP

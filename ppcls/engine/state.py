@@ -9,7 +9,7 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from ppcls.arch.build import build_model
+from ppcls.config.distillation import DistillationModel
 from ppcls.config.schedule import ReduceOnPlateau
 from ppcls.config.schema import Config
 from ppcls.config.sections import EMA, Global
@@ -17,6 +17,7 @@ from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.data.index import positives
 from ppcls.engine.compiled import compiled
+from ppcls.engine.distillation import build_arch, distilling, join_peers
 from ppcls.engine.ema import Ema
 from ppcls.engine.parallel import exchange_gradients, synchronize_batch_norm
 from ppcls.engine.precision import FP32, build_precision
@@ -124,9 +125,8 @@ class TrainState:
 
 
 def build_network(config: Config) -> nn.Layer:
-    """Builds the bare model of a config, with fresh weights."""
-    arch = config.Arch
-    return build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
+    """Builds the bare model of a config, with fresh weights; of several models the one that is evaluated."""
+    return build_arch(config.Arch.inferred)
 
 
 def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer], None]) -> TrainState:
@@ -150,6 +150,7 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
     paddle.seed(config.Global.seed)
     model = build_network(config)
     pretrained(model)
+    join_peers(model, config.Arch)
     frozen = freeze(config.Optimizer, model)
     if config.Global.sync_bn:
         model = synchronize_batch_norm(model, runtime)
@@ -160,7 +161,7 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
     plateau = Plateau(config.Optimizer.lr) if isinstance(config.Optimizer.lr, ReduceOnPlateau) else None
     return TrainState(
         model=model,
-        network=compiled(model, config, runtime),
+        network=_network(model, config, runtime),
         optimizer=optimizer,
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
@@ -172,6 +173,12 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
         frozen=frozen,
         plateau=plateau,
     )
+
+
+def _network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
+    if isinstance(config.Arch, DistillationModel):
+        return distilling(model, config.Arch, config, runtime)
+    return compiled(model, config, runtime)
 
 
 def _average(

@@ -12,6 +12,7 @@ from paddle import distributed, nn
 
 from ppcls.config.class_folders import class_root
 from ppcls.config.dataset import ImageFolderDataset
+from ppcls.config.distillation import DistillationModel
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
@@ -213,6 +214,8 @@ def _class_names(config: Config, folders: tuple[str, ...]) -> tuple[str, ...]:
 def _describe(config: Config, state: TrainState) -> list[str]:
     world = state.runtime.world
     notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch"]
+    if isinstance(config.Arch, DistillationModel):
+        notes.append(config.Arch.describe())
     if (scale := rate_scale(config, state.loader)) is not None:
         notes.append(scale.describe())
     if state.frozen:
@@ -279,7 +282,9 @@ def _folder_classes(config: Config) -> tuple[str, ...]:
 
 
 def _start(config: Config, model: nn.Layer, resumed: Path | None) -> list[str]:
-    source = config.Global.pretrained_model
+    arch = config.Arch
+    own = arch.weights_of(arch.student) if isinstance(arch, DistillationModel) else None
+    source = config.Global.pretrained_model or own
     if resumed is not None:
         return []
     if not source:

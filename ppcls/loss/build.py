@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, singledispatch
 from typing import Any
 
@@ -10,14 +10,29 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
+from ppcls.config.distillation import (
+    DistillationCELoss,
+    DistillationDKDLoss,
+    DistillationDMLLoss,
+    DistillationGTCELoss,
+    DistillationKLDivLoss,
+    DistillationMultiLabelLoss,
+)
 from ppcls.config.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
 from ppcls.config.objective import CELoss, LossSpec
 from ppcls.loss.ce import cross_entropy
-from ppcls.loss.multi_label import asymmetric_loss, binary_cross_entropy
+from ppcls.loss.distillation import (
+    decoupled_divergence,
+    mutual_divergence,
+    soft_cross_entropy,
+    softened_divergence,
+)
+from ppcls.loss.multi_label import asymmetric_loss, binary_cross_entropy, label_weights
 from ppcls.outputs import Outputs, logits_of
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
 OfLogits = Callable[[Tensor, Tensor], Tensor]
+OfPair = Callable[[Tensor, Tensor, Tensor], Tensor]  # own logits, the other model's, labels
 
 
 def build_criterion(losses: tuple[LossSpec, ...], positives: NDArray[Any] | None = None) -> Criterion:
@@ -85,3 +100,53 @@ def _(spec: MultiLabelAsymmetricLoss, _positives: Tensor | None) -> Criterion:
             mean=spec.reduction == "mean",
         )
     )
+
+
+def _of_models(names: Sequence[str], loss: Criterion) -> Criterion:
+    """Adds the loss of models up; in evaluation there is the student alone."""
+
+    def criterion(outputs: Outputs, label: Tensor) -> Tensor:
+        return sum(loss(outputs[name] if isinstance(outputs, dict) else outputs, label) for name in names)
+
+    return criterion
+
+
+def _of_pairs(pairs: Sequence[tuple[str, str]], loss: OfPair) -> Criterion:
+    return lambda outputs, label: sum(loss(outputs[one], outputs[other], label) for one, other in pairs)
+
+
+@_term.register(DistillationGTCELoss)
+@_term.register(DistillationMultiLabelLoss)
+def _(spec: DistillationGTCELoss | DistillationMultiLabelLoss, positives: Tensor | None) -> Criterion:
+    return _of_models(spec.model_names, _term(spec.loss, positives))
+
+
+@_term.register
+def _(spec: DistillationCELoss, _positives: Tensor | None) -> Criterion:
+    smoothing = spec.epsilon or 0.0
+    return _of_pairs(spec.model_name_pairs, lambda own, other, _: soft_cross_entropy(own, other, smoothing))
+
+
+@_term.register
+def _(spec: DistillationKLDivLoss, _positives: Tensor | None) -> Criterion:
+    return _of_pairs(
+        spec.model_name_pairs, lambda own, other, _: softened_divergence(own, other, spec.temperature)
+    )
+
+
+@_term.register
+def _(spec: DistillationDMLLoss, positives: Tensor | None) -> Criterion:
+    def loss(own: Tensor, other: Tensor, label: Tensor) -> Tensor:
+        weights = label_weights(label, positives) if spec.weight_ratio and positives is not None else None
+        return mutual_divergence(own, other, spec.act, weights, spec.sum_across_class_dim)
+
+    return _of_pairs(spec.model_name_pairs, loss)
+
+
+@_term.register
+def _(spec: DistillationDKDLoss, _positives: Tensor | None) -> Criterion:
+    def loss(own: Tensor, other: Tensor, label: Tensor) -> Tensor:
+        chosen = other.detach().argmax(axis=-1) if spec.use_target_as_gt else label
+        return decoupled_divergence(own, other, chosen, spec.temperature, spec.alpha, spec.beta)
+
+    return _of_pairs(spec.model_name_pairs, loss)

@@ -16,15 +16,12 @@ def binary_cross_entropy(
 ) -> Tensor:
     """Binary cross-entropy of each class's sigmoid, in float32.
 
-    With ``positives`` ``r`` a class weighs ``exp(1 - r)`` where its label is above 0.5, and ``exp(r)`` where
-    it is not (Li et al. 2015, DeepMAR, section 3.3, for sigma = 1).
-
     Args:
         logits: [B, C], any floating dtype.
         label: [B, C] float, 0..1; or [B] int64, which is taken as one-hot.
         smoothing: In [0, 1): the target is ``(1 - smoothing) * label + smoothing / C``.
         size_sum: Whether classes are added up; else it is their mean.
-        positives: [C] float32, the share of images that are of a class.
+        positives: [C] float32, the share of images that are of a class, to weigh by as `label_weights` does.
 
     Returns:
         The mean over the batch, a float32 scalar.
@@ -34,8 +31,24 @@ def binary_cross_entropy(
         smooth = (1.0 - smoothing) * target + smoothing / z.shape[-1] if smoothing else target
         cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
         if positives is not None:
-            cost = cost * paddle.where(target > 0.5, 1.0 - positives, positives).exp()
+            cost = cost * label_weights(target, positives)
         return cost.sum(axis=-1).mean() if size_sum else cost.mean()
+
+
+def label_weights(label: Tensor, positives: Tensor) -> Tensor:
+    """Returns the weight of each label: what is rarer weighs more.
+
+    With ``r`` the share of positives, ``exp(1 - r)`` where a label is above 0.5, and ``exp(r)`` where it is
+    not (Li et al. 2015, DeepMAR, section 3.3, for sigma = 1).
+
+    Args:
+        label: [B, C] float, 0..1.
+        positives: [C] float32.
+
+    Returns:
+        [B, C] float32.
+    """
+    return paddle.where(label > 0.5, 1.0 - positives, positives).exp()
 
 
 def asymmetric_loss(

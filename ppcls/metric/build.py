@@ -12,13 +12,14 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
+from ppcls.config.distillation import DistillationTopkAcc
 from ppcls.config.multi_label import AccuracyScore, HammingDistance, MultiLabelMAP
 from ppcls.config.objective import MetricSpec, TopkAcc
 from ppcls.metric.multi_label import mean_average_precision, right_images, right_labels
 from ppcls.metric.topk import topk_correct
 from ppcls.outputs import LOGITS, Outputs, logits_of
 
-Count = Callable[[Tensor, Tensor], Tensor]
+Count = Callable[[Outputs, Tensor], Tensor]
 Floats = NDArray[np.float64]
 Rows = tuple[NDArray[np.float32], Floats]  # what the model gave [N, D], labels [N, C] or [N, 1]
 
@@ -30,7 +31,7 @@ class Counted:
     Attributes:
         names: Of its numbers.
         width: How many counts it has.
-        count: Logits [B, C] and labels to [width] int64.
+        count: What the model gave and labels to [width] int64.
         values: Counts, [width] float64, and the number of images to its numbers.
     """
 
@@ -95,7 +96,7 @@ class Metrics:
         counted = [part for part in self.parts if isinstance(part, Counted)]
         if not counted:
             return paddle.zeros([0], "int64")
-        return paddle.concat([part.count(logits_of(outputs), label) for part in counted])
+        return paddle.concat([part.count(outputs, label) for part in counted])
 
     def values(self, counts: Floats, images: float, rows: dict[str, Rows] | None = None) -> dict[str, float]:
         """Returns name to value.
@@ -141,31 +142,44 @@ def _shares(counts: Floats, images: float) -> list[float]:
     return [float(each) / images for each in counts]
 
 
+def _of_logits(count: Callable[[Tensor, Tensor], Tensor]) -> Count:
+    return lambda outputs, label: count(logits_of(outputs), label)
+
+
 @_part.register
 def _(spec: TopkAcc) -> Counted:
-    names = tuple(f"top{k}" for k in spec.topk)
-    return Counted(names, len(names), partial(topk_correct, topk=spec.topk), _shares)
+    count = _of_logits(partial(topk_correct, topk=spec.topk))
+    return Counted(spec.names, len(spec.topk), count, _shares)
+
+
+@_part.register
+def _(spec: DistillationTopkAcc) -> Counted:
+    def count(outputs: Outputs, label: Tensor) -> Tensor:
+        logits = outputs[spec.model_key] if isinstance(outputs, dict) else outputs
+        return topk_correct(logits, label, spec.topk)
+
+    return Counted(spec.names, len(spec.topk), count, _shares)
 
 
 @_part.register
 def _(spec: AccuracyScore) -> Counted:
     if spec.base == "sample":
-        return Counted(("AccuracyScore_sample",), 1, right_images, _shares)
-    return Counted(("AccuracyScore",), 2, _labels, lambda counts, _: [float(counts[0] / counts[1])])
+        return Counted(spec.names, 1, _of_logits(right_images), _shares)
+    return Counted(spec.names, 2, _labels, lambda counts, _: [float(counts[0] / counts[1])])
 
 
 @_part.register
-def _(_spec: HammingDistance) -> Counted:
-    return Counted(("HammingDistance",), 2, _labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])])
+def _(spec: HammingDistance) -> Counted:
+    return Counted(spec.names, 2, _labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])])
 
 
-def _labels(logits: Tensor, label: Tensor) -> Tensor:
+def _labels(outputs: Outputs, label: Tensor) -> Tensor:
     """Counts the labels that are right, and all: [2] int64."""
-    return paddle.concat([right_labels(logits, label), paddle.full([1], label.size, "int64")])
+    return paddle.concat([right_labels(logits_of(outputs), label), paddle.full([1], label.size, "int64")])
 
 
 @_part.register
 def _(spec: MultiLabelMAP) -> Gathered:
     return Gathered(
-        ("MultiLabelMAP",), lambda scores, labels: [mean_average_precision(scores, labels, spec.map_type)]
+        spec.names, lambda scores, labels: [mean_average_precision(scores, labels, spec.map_type)]
     )
