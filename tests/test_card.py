@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from ppcls.card import Card, find_card
+from ppcls.card import Card, Load, find_card
 from ppcls.errors import UserError
 
 GIB = 1 << 30
@@ -123,3 +123,21 @@ def test_the_driver_and_paddle_speak_of_the_same_card() -> None:
     usable = paddle.device.cuda.get_device_properties(0).total_memory >> 20
     assert 0.9 * card.total <= usable <= card.total
     assert 0 < card.free() < card.total
+
+
+def test_what_a_card_does_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    play(monkeypatch, PLAIN)
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetMemoryInfo", lambda card: SimpleNamespace(used=3 << 30), raising=True
+    )
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", lambda card: SimpleNamespace(gpu=73))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetJpgUtilization", lambda card: [40, 1000])
+    card = Card(PLAIN[0].uuid, 8 << 10)
+    assert card.load() == Load(0.73, 0.4, 3072)
+
+    def unknown(card: Fake) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    for name in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetJpgUtilization"):
+        monkeypatch.setattr(pynvml, name, unknown)
+    assert card.load() == Load(None, None, 3072), "as of a part of a card"

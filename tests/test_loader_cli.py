@@ -80,7 +80,7 @@ def test_a_file_system_that_forgets_nothing_is_named(says: Say, monkeypatch: pyt
     monkeypatch.setattr(sweep, "try_dropping", lambda files: Dropped(1.0, 0.5))
     said = says("--cold", *LITTLE, "--chains", "read", "--backends", "read")
     assert "Nothing is measured with a cold cache: 50% of the data set's pages stayed in memory" in said
-    assert "The config's chain was not measured, so no setting is better than another." in said
+    assert "The config's chain was not measured, or not to the end" in said
 
 
 def test_files_are_dropped_before_each_cold_run(says: Say, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ class _Dali:
     def transformed(self) -> Pipeline:
         """Returns the pipeline of what comes behind decoding."""
         images, ops = self.held(self.decoded()), self.settings.fuse(self._subject.ops("config")[1:])
-        return self.pipeline(lambda: self._lower(ops, self._again(images, layout="HWC"), images))
+        return self.pipeline(lambda: self._lower(ops, self._again(images), images))
 
     def given(self) -> Pipeline:
         """Returns the pipeline that has images ready, and labels, and does nothing."""
@@ -104,9 +104,9 @@ class _Dali:
             [[np.frombuffer(read(each), np.uint8) for each in row] for row in self._rows], no_copy=True
         )
 
-    def _again(self, images: Sequence[Any], **how: Any) -> Any:
-        """Returns the node of DALI's own batches, on the device."""
-        return _cycled(images, no_copy=True, device=self._device, **how)
+    def _again(self, images: Sequence[Any]) -> Any:
+        """Returns the node of DALI's own batches, which are where the pipeline works."""
+        return _cycled(images, no_copy=True, device=self._device)
 
     def _lower(self, ops: tuple[Op, ...], images: Any, decoded: Sequence[Any] | None) -> Any:
         """Adds a chain; what is decided in it depends on the decoded images' sides."""

@@ -111,7 +111,9 @@ def charts(measured: Measured) -> list[Chart]:
 def conclude(measured: Measured) -> tuple[Contender | None, list[str]]:
     """Returns the setting to use, None where nothing tells, and sentences: the bottleneck, the setting."""
     if measured.choice is None:
-        return None, ["The config's chain was not measured, so no setting is better than another."]
+        return None, [
+            "The config's chain was not measured, or not to the end, so no setting is known as best."
+        ]
     best = measured.finals[BEST]
     stages: Mapping[Stage, float] = {name: _median(measured.stages[name]) for name in STAGES}
     loads = [each.usage.gpu_load for each in best if each.usage.gpu_load is not None]

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ppcls.bench.usage import Usage
 
+_TOLD = 300  # characters of an error
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -77,12 +78,15 @@ class Stopwatch:
         self.finish()
         self.meter.start()
         began, images = self.clock(), 0
-        for number, count in enumerate(batches, start=1):
-            images += count
-            if number >= self.least and self.clock() - began >= self.seconds:
-                break
-        self.finish()
-        seconds, usage = self.clock() - began, self.meter.stop()
+        try:
+            for number, count in enumerate(batches, start=1):
+                images += count
+                if number >= self.least and self.clock() - began >= self.seconds:
+                    break
+            self.finish()
+            seconds = self.clock() - began
+        finally:
+            usage = self.meter.stop()
         if not images:
             raise ValueError(f"no batches behind the first {not_counted}")
         return Run(images, seconds, usage)
@@ -105,32 +109,53 @@ class Turn(Generic[Name]):
     prepare: Callable[[], None] = lambda: None
 
 
+@dataclass(frozen=True)
+class Taken(Generic[Name]):
+    """What became of those that took turns.
+
+    Attributes:
+        runs: Of who ran in every round, in the order of the rounds.
+        failed: Of who did not, and why; such as memory that was not enough.
+    """
+
+    runs: dict[Name, list[Run]]
+    failed: dict[Name, str]
+
+
 def take_turns(
     groups: Sequence[Sequence[Turn[Name]]],
     rounds: int,
     watch: Stopwatch,
     done: Callable[[], None] = lambda: None,
     seed: int = 0,
-) -> dict[Name, list[Run]]:
+) -> Taken[Name]:
     """Runs everyone once a round, in an order that is another one in each round: so drift hits all alike.
+
+    Who fails takes no further turns, and the others go on.
 
     Args:
         groups: Of a round, one after the other: those that would spoil each other's conditions otherwise.
         rounds: How often.
         watch: Times.
-        done: Is called after each run.
+        done: Is called after each run, and for each that is not taken.
         seed: Of the orders.
-
-    Returns:
-        Everyone's runs, in the order of the rounds.
     """
     chance = random.Random(seed)  # noqa: S311 - no secret
-    found: dict[Name, list[Run]] = {turn.name: [] for group in groups for turn in group}
+    runs: dict[Name, list[Run]] = {turn.name: [] for group in groups for turn in group}
+    failed: dict[Name, str] = {}
     for _ in range(rounds):
         for group in groups:
             for turn in chance.sample(group, len(group)):
-                turn.prepare()
-                with turn.open() as batches:
-                    found[turn.name].append(watch.time(batches, turn.not_counted))
+                if turn.name not in failed:
+                    try:
+                        runs[turn.name].append(_run(turn, watch))
+                    except (RuntimeError, MemoryError, SystemError) as error:  # DALI's, Paddle's
+                        failed[turn.name] = " ".join(str(error).split())[:_TOLD] or type(error).__name__
                 done()
-    return found
+    return Taken({name: found for name, found in runs.items() if name not in failed}, failed)
+
+
+def _run(turn: Turn[Name], watch: Stopwatch) -> Run:
+    turn.prepare()
+    with turn.open() as batches:
+        return watch.time(batches, turn.not_counted)

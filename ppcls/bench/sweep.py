@@ -69,7 +69,8 @@ class Measured:
     Attributes:
         sweep: Of the contenders.
         missing: Those that could not run, and why.
-        choice: What follows from the sweep; None where the config's chain was not measured.
+        choice: What follows from the sweep; None where the config's chain was not measured, or the last
+            rounds failed.
         finals: Of `BEST` and `PRESENT`, or of the best alone where it is the present setting.
         stages: Of each stage of the best.
     """
@@ -189,15 +190,19 @@ def measure(plan: Plan, subject: Subject, effort: Effort, done: Callable[[], Non
         [Turn(each, partial(opened, each, subject), not_counted(each), cache.warm) for each in warm],
         [Turn(each, partial(opened, each, subject), not_counted(each), cache.cold) for each in cold],
     ]
-    sweep = take_turns(groups, effort.rounds, watch, done)
+    taken = take_turns(groups, effort.rounds, watch, done)
+    sweep, missing = taken.runs, (*plan.missing, *taken.failed.items())
     now = present(subject.config, subject.split, subject.runtime, cold=bool(cold))
     choice = choose(sweep, now, own_backend(subject.runtime))
     if choice is None:
-        return Measured(sweep, plan.missing, None, {}, {})
-    found = take_turns(_last_groups(choice, subject, cache), effort.rounds, watch, done)
-    finals = {name: runs for name, runs in found.items() if name in (BEST, PRESENT)}
-    stages = {name: runs for name, runs in found.items() if name not in finals}
-    return Measured(sweep, plan.missing, choice, finals, stages)
+        return Measured(sweep, missing, None, {}, {})
+    last = take_turns(_last_groups(choice, subject, cache), effort.rounds, watch, done)
+    if last.failed:
+        missing = (*missing, *((choice.best, f"{name}: {reason}") for name, reason in last.failed.items()))
+        return Measured(sweep, missing, None, {}, {})
+    finals = {name: runs for name, runs in last.runs.items() if name in (BEST, PRESENT)}
+    stages = {name: runs for name, runs in last.runs.items() if name not in finals}
+    return Measured(sweep, missing, choice, finals, stages)
 
 
 def _last_groups(choice: Choice, subject: Subject, cache: _Cache) -> list[list[Turn[str]]]:

@@ -13,11 +13,13 @@ from ppcls.bench.bare import bare_chains
 from ppcls.bench.bottleneck import STAGES, Stage
 from ppcls.bench.contender import BACKENDS, VARIED, Contender, Wanted, line_up
 from ppcls.bench.feeds import opened
+from ppcls.bench.rounds import Stopwatch
 from ppcls.bench.stages import opened_stage
 from ppcls.bench.subject import CHAINS, Again, Subject, read_subject
+from ppcls.bench.usage import Meter
 from ppcls.config.load import load_config
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime
+from ppcls.runtime import Runtime, start
 
 PHOTOS = Path(__file__).parents[2] / "configs" / "ResNet50_photos.yaml"
 WANTED = Wanted(BACKENDS, CHAINS, VARIED, threads=(2,), workers=(0,), prefetch=(3,))
@@ -102,3 +104,20 @@ def test_a_broken_image_is_named(small: list[str], tmp_path: Path) -> None:
     for contender in (Contender("DALI CPU", "config", 1), Contender("paddle.io", "config", 0)):
         with pytest.raises(UserError, match=r"7\.jpg"), opened(contender, subject_of(small)) as batches:
             list(itertools.islice(batches, 20))
+
+
+@pytest.mark.gpu
+def test_everything_on_a_gpu(small: list[str]) -> None:
+    config = load_config(PHOTOS, [*small, "Global.device=gpu"])
+    subject = read_subject(config, start(config.Global), 100)
+    tried = line_up(WANTED, on_gpu=True, windowed=True, bare=bare_chains(subject))
+    assert {each.backend for each in tried} == set(BACKENDS)
+    watch = Stopwatch(0.1, 4, Meter(subject.card), subject.runtime.synchronize)
+    for contender in tried:
+        with opened(contender, subject) as batches:
+            found = watch.time(batches, 2)
+        assert found.images >= 8, contender
+        assert found.usage.gpu_memory is not None
+    for stage, dali in itertools.product(STAGES, ({}, {"decode": "whole"}, {"decode_on": "cpu"})):
+        with opened_stage(stage, Contender("DALI GPU", "config", 2, dali=dali), subject) as batches:
+            assert list(itertools.islice(batches, 8)) == [2] * 8

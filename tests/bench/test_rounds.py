@@ -82,6 +82,24 @@ def test_everyone_runs_once_a_round_in_changing_order() -> None:
     rounds = [order[begin : begin + 6] for begin in range(0, len(order), 6)]
     assert all(sorted(each[:4]) == list("abcd") and each[4:] == ["dropped", "z"] for each in rounds)
     assert len({tuple(each) for each in rounds}) > 1, "no order is the order"
-    assert [len(runs) for runs in found.values()] == [5] * 5
+    assert [len(runs) for runs in found.runs.values()] == [5] * 5
+    assert found.failed == {}
     assert len(done) == 25
     assert ended == [name for name in order if name != "dropped"]
+
+
+def test_who_fails_is_left_out_and_the_others_go_on() -> None:
+    clock, tries = Clock(), list[str]()
+
+    @contextmanager
+    def lent(name: str) -> Iterator[Iterator[int]]:
+        tries.append(name)
+        if name == "large" and tries.count("large") == 2:
+            raise RuntimeError("CUDA   out of\nmemory")
+        yield clock.batches(*[1.0] * 9)
+
+    turns = [Turn(name, partial(lent, name), 0) for name in ("large", "small")]
+    done: list[int] = []
+    found = take_turns([turns], 4, clock.watch(2.0), lambda: done.append(1))
+    assert (list(found.runs), found.failed) == (["small"], {"large": "CUDA out of memory"})
+    assert (tries.count("small"), tries.count("large"), len(done)) == (4, 2, 8)
