@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ppcls.config.by_class import MOST_CLASSES
 from ppcls.config.load import dump_config, load_config
 from ppcls.config.schema import Config
 from ppcls.deploy.source import find_weights
@@ -17,6 +18,7 @@ from ppcls.engine.phases import read_window
 from ppcls.engine.watchdog import guarded
 from ppcls.errors import Stopped, UserError
 from ppcls.failures import Failures
+from ppcls.files import write_text
 from ppcls.runtime import Runtime
 
 Arguments = Sequence[str] | None
@@ -163,9 +165,16 @@ def _explain_data(config: Config, run: Runtime, picture: Path) -> None:
 @command
 def evaluate(argv: Arguments = None) -> None:
     """Evaluates a model on ``DataLoader.Eval``."""
-    config = read_config(parser("Evaluate an image classifier.").parse_args(argv))
+    options = parser("Evaluate an image classifier.")
+    options.add_argument(
+        "--confusion", type=Path, metavar="FILE", help="write how often each class is taken for each, as CSV"
+    )
+    arguments = options.parse_args(argv)
+    config = read_config(arguments)
     if config is None:
         return
+    if arguments.confusion is not None:
+        _need_folder("--confusion", arguments.confusion)
     source = find_weights(config)
     from ppcls import runtime
 
@@ -175,15 +184,32 @@ def evaluate(argv: Arguments = None) -> None:
     from ppcls.engine.precision import build_precision
     from ppcls.engine.state import build_network
     from ppcls.engine.weights import fill_model
+    from ppcls.report.confusion import confusion_csv
 
     model, precision = build_network(config), build_precision(config.AMP, run.device)
     fill_model(model, read_inferred(config, source), source)
     precision.prepare(model, None)
-    result = build_evaluator(config, run, precision)(model)
+    wanted: Path | None = arguments.confusion
+    evaluator = build_evaluator(config, run, precision, sample_by_sample=wanted is not None)
+    if wanted is not None and evaluator.classes is None:
+        raise UserError("--confusion: these images have several labels each; expected one")
+    if wanted is not None and config.Arch.class_num > MOST_CLASSES:
+        raise UserError(f"--confusion: of at most {MOST_CLASSES} classes, not {config.Arch.class_num}")
+    result = evaluator(model)
     if run.is_main:
+        if wanted is not None:
+            assert result.outcomes is not None  # it was asked for
+            assert result.outcomes.confusion is not None  # by the number of classes
+            write_text(wanted, confusion_csv(result.outcomes.confusion))
         shares = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
         counted = f"{result.images} images, {result.seconds:.1f} s"
         sys.stdout.write(f"[Eval] {source}: loss {result.loss:.4f} {shares}, {counted}\n")
+
+
+def _need_folder(option: str, path: Path) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "is a folder, expected a file" if path.is_dir() else f"there is no folder {path.parent}"
+        raise UserError(f"{option} {path}: {what}")
 
 
 def need_one_process(run: Runtime) -> None:

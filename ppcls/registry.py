@@ -216,6 +216,7 @@ METRICS = Registry(
     {
         **_in("ppcls.config.objective", "TopkAcc"),
         **_in("ppcls.config.distillation", "DistillationTopkAcc"),
+        **_in("ppcls.config.by_class", "PerClassRecall", "ConfusionMatrix"),
         **_in("ppcls.config.multi_label", "AccuracyScore", "HammingDistance", "MultiLabelMAP"),
     },
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pydantic_core import InitErrorDetails
 
 from ppcls.config import sections
+from ppcls.config.by_class import MOST_CLASSES, ConfusionMatrix
 from ppcls.config.dataset import MultiLabelDataset
 from ppcls.config.fields import problem
 from ppcls.config.objective import LossSpec, MetricSpec, TopkAcc
@@ -66,6 +67,10 @@ def _metric_problems(
         seen.update(metric.names)
         if metric.whole and split == "Train":
             yield problem("is of all samples at once, not of batches; expected it in Metric.Eval", *where)
+        if isinstance(metric, ConfusionMatrix) and class_num > MOST_CLASSES:
+            yield problem(
+                f"expected at most {MOST_CLASSES} classes, and Arch.class_num is {class_num}", *where
+            )
         if isinstance(metric, TopkAcc):
             for k in metric.topk:
                 if k > class_num:

@@ -181,7 +181,7 @@ def build_evaluator(
     return Evaluator(
         loader=loader,
         criterion=build_criterion(config.Loss.Eval, positives(loader.index)),
-        metrics=build_metrics(config.Metric.Eval),
+        metrics=build_metrics(config.Metric.Eval, config.Arch.class_num),
         precision=precision,
         world=runtime.world,
         progress=runtime.progress,

@@ -7,10 +7,10 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
+from ppcls.config.by_class import MOST_CLASSES
 from ppcls.data.batch import Batch
 from ppcls.report.record import Mistake, Outcomes
 
-MOST_CLASSES = 1000  # of a confusion matrix: so many squared are reduced over the ranks
 WORST = 24
 BINS = 100  # of the confidence
 _BLOCK = 1024  # batches whose rows are gathered into one tensor

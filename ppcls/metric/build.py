@@ -12,9 +12,11 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
+from ppcls.config.by_class import ConfusionMatrix, PerClassRecall
 from ppcls.config.distillation import DistillationTopkAcc
 from ppcls.config.multi_label import AccuracyScore, HammingDistance, MultiLabelMAP
 from ppcls.config.objective import MetricSpec, TopkAcc
+from ppcls.metric.by_class import confusion, macro_averages, recalls, right_of_class
 from ppcls.metric.multi_label import mean_average_precision, right_images, right_labels
 from ppcls.metric.topk import topk_correct
 from ppcls.outputs import LOGITS, Outputs, logits_of
@@ -117,14 +119,18 @@ class Metrics:
         return dict(zip(self.names, values, strict=True))
 
 
-def build_metrics(specs: tuple[MetricSpec, ...]) -> Metrics:
+def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0) -> Metrics:
     """Builds the metrics of ``specs``, in their order.
+
+    Args:
+        specs: One or more.
+        classes: Number of classes; for metrics that look at each of them.
 
     Raises:
         ValueError: No metric, or two of the same name.
         TypeError: A spec is not a metric.
     """
-    parts = tuple(_part(spec) for spec in specs)
+    parts = tuple(_part(spec, classes) for spec in specs)
     if not parts:
         raise ValueError("expected at least one metric")
     metrics = Metrics(parts, specs[0].lower_is_better)
@@ -134,7 +140,7 @@ def build_metrics(specs: tuple[MetricSpec, ...]) -> Metrics:
 
 
 @singledispatch
-def _part(spec: MetricSpec) -> Counted | Gathered:
+def _part(spec: MetricSpec, _classes: int) -> Counted | Gathered:
     raise TypeError(f"{spec.kind} is not a metric")
 
 
@@ -147,13 +153,13 @@ def _of_logits(count: Callable[[Tensor, Tensor], Tensor]) -> Count:
 
 
 @_part.register
-def _(spec: TopkAcc) -> Counted:
+def _(spec: TopkAcc, _classes: int) -> Counted:
     count = _of_logits(partial(topk_correct, topk=spec.topk))
     return Counted(spec.names, len(spec.topk), count, _shares)
 
 
 @_part.register
-def _(spec: DistillationTopkAcc) -> Counted:
+def _(spec: DistillationTopkAcc, _classes: int) -> Counted:
     def count(outputs: Outputs, label: Tensor) -> Tensor:
         logits = outputs[spec.model_key] if isinstance(outputs, dict) else outputs
         return topk_correct(logits, label, spec.topk)
@@ -162,14 +168,29 @@ def _(spec: DistillationTopkAcc) -> Counted:
 
 
 @_part.register
-def _(spec: AccuracyScore) -> Counted:
+def _(spec: PerClassRecall, classes: int) -> Counted:
+    def values(counts: Floats, _images: float) -> list[float]:
+        found = recalls(counts)
+        return [float(np.nanmean(found)), float(np.nanmin(found)), *(found.tolist() if spec.each else [])]
+
+    each = tuple(f"recall_{k}" for k in range(classes)) if spec.each else ()
+    return Counted((*spec.names, *each), 2 * classes, _of_logits(right_of_class), values)
+
+
+@_part.register
+def _(spec: ConfusionMatrix, classes: int) -> Counted:
+    return Counted(spec.names, classes**2, _of_logits(confusion), lambda counts, _: macro_averages(counts))
+
+
+@_part.register
+def _(spec: AccuracyScore, _classes: int) -> Counted:
     if spec.base == "sample":
         return Counted(spec.names, 1, _of_logits(right_images), _shares)
     return Counted(spec.names, 2, _labels, lambda counts, _: [float(counts[0] / counts[1])])
 
 
 @_part.register
-def _(spec: HammingDistance) -> Counted:
+def _(spec: HammingDistance, _classes: int) -> Counted:
     return Counted(spec.names, 2, _labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])])
 
 
@@ -179,7 +200,7 @@ def _labels(outputs: Outputs, label: Tensor) -> Tensor:
 
 
 @_part.register
-def _(spec: MultiLabelMAP) -> Gathered:
+def _(spec: MultiLabelMAP, _classes: int) -> Gathered:
     return Gathered(
         spec.names, lambda scores, labels: [mean_average_precision(scores, labels, spec.map_type)]
     )

@@ -30,6 +30,13 @@ class Pair:
     share: float
 
 
+def confusion_csv(matrix: NDArray[np.int64]) -> str:
+    """Returns a confusion matrix as CSV: a row a label, a column a class that it was taken for."""
+    classes = range(len(matrix))
+    rows = [["label", *classes], *([k, *row] for k, row in zip(classes, matrix.tolist(), strict=True))]
+    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
 def class_name(names: Sequence[str], label: int) -> str:
     """Returns a class's name; its number where it has none."""
     return names[label] if 0 <= label < len(names) else str(label)
