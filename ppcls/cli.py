@@ -179,6 +179,7 @@ def evaluate(argv: Arguments = None) -> None:
     from ppcls import runtime
 
     run = runtime.start(config.Global)
+    from ppcls.arch.reparameterize import reparameterize
     from ppcls.engine.distillation import read_inferred
     from ppcls.engine.evaluate import build_evaluator
     from ppcls.engine.precision import build_precision
@@ -188,6 +189,7 @@ def evaluate(argv: Arguments = None) -> None:
 
     model, precision = build_network(config), build_precision(config.AMP, run.device)
     fill_model(model, read_inferred(config, source), source)
+    reparameterize(model)
     precision.prepare(model, None)
     wanted: Path | None = arguments.confusion
     evaluator = build_evaluator(config, run, precision, sample_by_sample=wanted is not None)

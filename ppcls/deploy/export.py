@@ -49,14 +49,15 @@ class Exported:
 def export(source: Source, folder: Path, kind: Kind = "paddle") -> Exported:
     """Writes a trained model for inference, in float32, with a softmax or sigmoid at its end.
 
-    Branches that have one convolution's effect, as RepVGG's, are written as one.
+    Branches that have one convolution's effect, as RepVGG's, are written as one. The layout is NCHW whatever
+    the config says: onnxruntime computes in it, and Paddle Inference's operators for CPUs fail on models in
+    NHWC that add, split or join channels.
 
     Args:
         source: The model.
         folder: Appears whole, with ``inference.yml`` and, for Paddle Inference, ``inference.pdiparams`` and
             the program (``inference.json``, or ``inference.pdmodel`` on Paddle 2.6); else ``inference.onnx``.
-        kind: For what program. ONNX is checked with onnxruntime, and has Paddle's layout NCHW, whatever the
-            config says: onnxruntime computes in it.
+        kind: For what program. ONNX is checked with onnxruntime.
 
     Raises:
         UserError: The folder is there with something in it, or can't be made; or the weights can't be
@@ -65,11 +66,10 @@ def export(source: Source, folder: Path, kind: Kind = "paddle") -> Exported:
     _refuse_taken(folder)
     if source.config is None:
         raise UserError(f"{source.file}: exported already; expected a checkpoint folder or a config")
-    config, description = source.config, source.description
     if kind == "onnx":
         need_converter()
-        config = config.model_copy(update={"Arch": config.Arch.in_layout("NCHW")})
-        description = describe(config, need_infer(config), description.names)
+    config = source.config.model_copy(update={"Arch": source.config.Arch.in_layout("NCHW")})
+    description = describe(config, need_infer(config), source.description.names)
     model = _build(config, source.file, description.Output.activation)
     try:
         if folder.is_dir():

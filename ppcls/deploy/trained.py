@@ -9,6 +9,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle.nn import functional as F
 
+from ppcls.arch.reparameterize import reparameterize
 from ppcls.config.schema import Config
 from ppcls.deploy.source import need_infer
 from ppcls.engine.distillation import read_inferred
@@ -37,6 +38,7 @@ class TrainedModel:
         self._precision = build_precision(config.AMP, runtime.device)
         self._model = build_network(config)
         fill_model(self._model, read_inferred(config, weights), weights)
+        reparameterize(self._model)
         self._precision.prepare(self._model, None)
         self._model.eval()
         self._scoring = _SCORING[need_infer(config).PostProcess.activation]

@@ -48,10 +48,11 @@ def export(folder: Path, tree: dict[str, Any]) -> int:
 def exported(
     request: pytest.FixtureRequest, weights: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Config]:
-    """A folder that was exported, and the config behind it."""
+    """A folder that was exported from a model of either layout, and the config of what was written."""
     folder = tmp_path_factory.mktemp(request.param)
     tree = config_tree(weights, write_names(folder / "names.txt"), request.param)
     assert export(folder, tree) == 0
+    tree["Arch"]["data_format"] = "NCHW"
     return folder / "inference", validate(tree, "test")
 
 
@@ -244,8 +245,9 @@ def test_the_shape_must_be_the_chains(weights: Path) -> None:
 
 def test_branches_are_exported_as_one_convolution(tmp_path: Path) -> None:
     tree = config_tree(write_weights(tmp_path / "model.safetensors", "RepVGG_A0"), None)
-    tree["Arch"]["name"] = "RepVGG_A0"
+    tree["Arch"] |= {"name": "RepVGG_A0", "data_format": "NHWC"}
     assert export(tmp_path, tree) == 0
+    tree["Arch"]["data_format"] = "NCHW"
     config = validate(tree, "test")
     images = np.stack([prepare(config, write_image(tmp_path / f"{i}.png", i)) for i in range(2)])
     scores = predict(tmp_path / "inference", images)
