@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import paddle
 from paddle import distributed
+from paddle.distributed.communication.group import Group
 
 from ppcls.runtime import Runtime
 
@@ -29,9 +30,7 @@ class Wishes:
 
     def __init__(self, runtime: Runtime, kinds: int) -> None:
         self._runtime = runtime
-        self._group = None
-        if runtime.world > 1:
-            self._group = distributed.new_group(list(range(runtime.world)), backend="gloo")
+        self._group = _gloo_group() if runtime.world > 1 else None
         self._wanted = [0] * kinds
         self._left, self._gap, self._last = 1, 1, time.monotonic()
 
@@ -62,3 +61,14 @@ class Wishes:
         now = time.monotonic()
         a_call, self._last = (now - self._last) / self._gap, now
         return max(1, min(_MOST_CALLS, int(_SECONDS / max(a_call, 1e-6))))
+
+
+def _gloo_group() -> Group:
+    """Returns a group of all ranks over gloo: the default one on CPUs, else a new one.
+
+    There is at most one such group a process. Groups of Paddle's meet under the same names in its store, so
+    that ranks may find an earlier group's addresses there: three or more seldom connect for a second time.
+    """
+    if distributed.get_backend() == "GLOO":
+        return distributed.get_group()
+    return distributed.new_group(list(range(distributed.get_world_size())), backend="gloo")

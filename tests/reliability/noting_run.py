@@ -1,14 +1,17 @@
 """linear_run.py that notes its saves, the samples of each step, and what it holds; and that may kill itself.
 
 ``KILL=3:17`` ends it by SIGKILL at the 17th call to the file system from its third save on; ``DIE_AT=4``
-ends rank 0 so when four updates are done.
+ends rank 0 so when four updates are done. ``REST=3,9`` has it rest before it notes what it holds in these epochs.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from ppcls.registry import ARCHITECTURES
 NOTES = Path(os.environ["NOTES"])
 RANK = os.environ.get("PADDLE_TRAINER_ID", "0")
 KILL = os.environ.get("KILL")
+_CLOSED = 8  # seconds; paddle.io's iterators keep three files and a thread a worker for five after their end
 
 
 def note(kind: str, text: object) -> None:
@@ -58,11 +62,27 @@ def build_net(class_num: int, data_format: str, input_image_channel: int) -> obj
     return Net(class_num)
 
 
+class Allocated(ctypes.Structure):
+    """glibc's ``struct mallinfo2``, in bytes."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks")
+        + ("fordblks", "keepcost")
+    )
+
+
 def held() -> str:
-    """Returns what the process holds: KiB in memory, open files, threads."""
+    """Returns what the process holds: KiB in memory, KiB that are in use of it, open files, threads."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    libc.mallinfo2.restype = Allocated
+    allocated = libc.mallinfo2()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     files, threads = (len(list(Path(f"/proc/self/{each}").iterdir())) for each in ("fd", "task"))
-    return f"{pages * os.sysconf('SC_PAGE_SIZE') // 1024} {files} {threads}"
+    resident = pages * os.sysconf("SC_PAGE_SIZE") // 1024
+    return f"{resident} {(allocated.uordblks + allocated.hblkhd) // 1024} {files} {threads}"
 
 
 def note_saves() -> None:
@@ -73,6 +93,8 @@ def note_saves() -> None:
 
     def save(self: Checkpoints, state: Any, roles: Iterable[str], score: float | None = None) -> None:
         if not state.step:  # an epoch's end
+            if str(state.epoch) in os.environ.get("REST", "").split(","):
+                time.sleep(_CLOSED)
             note("held", held())
         note("saves", f"{state.update} begin")
         if deadly is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,20 +55,6 @@ def end(process: subprocess.Popen[str]) -> int:
         return process.wait(GUARD)
     finally:
         process.kill()
-
-
-def run_ranks(config: Path, notes: Path, *overrides: str, ranks: int) -> int:
-    """Runs ``noting_run.py`` to its end in several processes, and returns the launcher's exit code.
-
-    Paddle's gloo now and then fails to connect three processes or more (a bare loop of `new_group` shows it,
-    one in ten): such a run has taken no step, and is begun again.
-    """
-    for _ in range(6):
-        shutil.rmtree(notes, ignore_errors=True)
-        code = end(begin("noting_run.py", config, notes, *overrides, ranks=ranks))
-        if code == 0 or lines(notes, "steps") or "gloo/transport/tcp/pair.cc" not in said(notes):
-            break
-    return code
 
 
 def lines(notes: Path, kind: str, rank: int = 0) -> list[str]:

@@ -11,12 +11,12 @@ from figures import Figure
 from runs import begin, end, lines, said
 
 FIRST, COUNTED = 40, 50  # epochs; caches fill and allocators settle in the first ones
-# The allocators' noise is 5 MiB, which makes 50 KiB an epoch the standard error of a slope. One batch of 13
-# float32 images at 96 px that is kept every epoch makes 1404.
-BOUND = 250.0  # KiB an epoch
-# paddle.io's iterators keep three files and a thread a worker for five seconds after their end; one that is
-# kept for good every epoch makes six files.
-HELD = 0.3  # files, and threads, an epoch
+# What the process has from the kernel varies by 5 MiB with its allocators, after they gave back all they could:
+# 50 KiB an epoch is a slope's standard error. What is in use of it can be told to 2 KiB an epoch, but for
+# what DALI and Paddle map for themselves. One batch of 13 float32 images at 96 px that is kept every epoch
+# makes 1404; what the report remembers of an epoch, and a list that Paddle 3.3 loses with each tensor made of
+# an array, make 7.
+BOUND, BOUND_IN_USE = 250.0, 30.0  # KiB an epoch
 
 
 def slope(kib: np.ndarray) -> tuple[float, float]:
@@ -58,18 +58,20 @@ def test_a_run_does_not_grow(
         DataLoader__Train__loader__num_workers=workers,
         DataLoader__Eval__loader__num_workers=workers,
     )
-    assert end(begin("noting_run.py", config, notes)) == 0, said(notes)
+    rest = f"REST={FIRST + 1},{FIRST + COUNTED}"
+    assert end(begin("noting_run.py", config, notes, rest)) == 0, said(notes)
     held = np.array([[float(each) for each in line.split()] for line in lines(notes, "held")])[FIRST:]
     assert len(held) == COUNTED
-    memory, files, threads = held.T
-    (found, error), (more_files, _), (more_threads, _) = map(slope, (memory, files, threads))
+    memory, used, files, threads = held.T
+    (found, error), (more, its_error) = slope(memory), slope(used)
     figure(
         f"{loader}, {workers} workers, {COUNTED} epochs with evaluation after {FIRST} others: memory "
         f"{memory[0] / 1024:.0f} -> {memory[-1] / 1024:.0f} MiB, slope {found:+.1f} KiB an epoch (standard "
-        f"error {error:.1f}; bound {BOUND:.0f}); open files {files.min():.0f} to {files.max():.0f}, "
-        f"slope {more_files:+.2f}; threads {threads.min():.0f} to {threads.max():.0f}, "
-        f"slope {more_threads:+.2f}"
+        f"error {error:.1f}; bound {BOUND:.0f}); in use {used[0] / 1024:.1f} -> {used[-1] / 1024:.1f} MiB, slope "
+        f"{more:+.1f} (standard error {its_error:.1f}; bound {BOUND_IN_USE:.0f}); at rest open files "
+        f"{files[0]:.0f} -> {files[-1]:.0f}, threads {threads[0]:.0f} -> {threads[-1]:.0f}"
     )
     assert found < BOUND
-    assert more_files < HELD
-    assert more_threads < HELD
+    assert more < BOUND_IN_USE
+    assert files[-1] <= files[0]
+    assert threads[-1] <= threads[0]

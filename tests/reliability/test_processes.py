@@ -16,7 +16,7 @@ from figures import Figure
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from runs import lines, run_ranks, said
+from runs import begin, end, lines, said
 
 from ppcls.config.dataset import ImageNetDataset
 from ppcls.data.batch import Loader
@@ -30,7 +30,6 @@ from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, pl
 from ppcls.engine.weights import read_arrays
 
 WORLDS = (1, 2, 3, 7)
-REAL_WORLDS = (1, 2, 3)  # gloo seldom connects seven, see `runs.run_ranks`
 COUNT = 45  # samples; each label is its sample's own
 
 
@@ -163,7 +162,7 @@ def make_run(make_yaml: Callable[..., Path], listing: Path) -> Callable[..., Pat
 
 def run(config: Path, notes: Path, ranks: int) -> dict[int, list[int]]:
     overrides = ("STEPS=1", "Global.checkpoints=auto")
-    assert run_ranks(config, notes, *overrides, ranks=ranks) == 0, said(notes)
+    assert end(begin("noting_run.py", config, notes, *overrides, ranks=ranks)) == 0, said(notes)
     return noted_steps(notes, ranks)
 
 
@@ -181,7 +180,7 @@ def test_real_runs_of_any_number_of_processes_agree(
     make_run: Callable[..., Path], tmp_path: Path, figure: Figure, use_dali: bool
 ) -> None:
     steps, far = {}, {}
-    for ranks in REAL_WORLDS:
+    for ranks in WORLDS:
         config = make_run(f"run{ranks}", Global__use_dali=use_dali)
         steps[ranks] = run(config, tmp_path / f"notes{ranks}", ranks)
         far[ranks] = assert_close(tmp_path / "run1", tmp_path / f"run{ranks}")
@@ -191,7 +190,7 @@ def test_real_runs_of_any_number_of_processes_agree(
     assert all(found == steps[1] for found in steps.values())
     told = ", ".join(f"{each:.0e}" for each in far.values())
     figure(
-        f"runs of 1, 2 and 3 processes by gloo, {'dali' if use_dali else 'paddle.io'}: the same samples "
+        f"runs of 1, 2, 3 and 7 processes by gloo, {'dali' if use_dali else 'paddle.io'}: the same samples "
         f"in each step, each once an epoch; weights differ by at most {told}"
     )
 
@@ -207,7 +206,7 @@ def test_a_real_run_whose_number_of_processes_changes(
     for number, ranks in enumerate((1, 3, 2, 1)):
         notes = tmp_path / f"notes{number}"
         last = 8 if number == 3 else 2 * (number + 1)
-        code = run_ranks(config, notes, "STEPS=1", f"DIE_AT={last}", ranks=ranks)
+        code = end(begin("noting_run.py", config, notes, "STEPS=1", f"DIE_AT={last}", ranks=ranks))
         assert (code == 0) == (last == 8), said(notes)
         found = noted_steps(notes, ranks)
         assert min(found) == len(seen), "it goes on where the others ended"
