@@ -1,7 +1,8 @@
 """linear_run.py that notes its saves, the samples of each step, and what it holds; and that may kill itself.
 
 ``KILL=3:17`` ends it by SIGKILL at the 17th call to the file system from its third save on; ``DIE_AT=4``
-ends rank 0 so when four updates are done. ``REST=3,9`` has it rest before it notes what it holds in these epochs.
+ends rank 0 so when four updates are done. ``REST=3,9`` has it rest in these epochs before it notes what it
+holds.
 """
 
 from __future__ import annotations
@@ -67,8 +68,10 @@ class Allocated(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks")
-        + ("fordblks", "keepcost")
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
     )
 
 

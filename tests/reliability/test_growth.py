@@ -11,9 +11,9 @@ from figures import Figure
 from runs import begin, end, lines, said
 
 FIRST, COUNTED = 40, 50  # epochs; caches fill and allocators settle in the first ones
-# What the process has from the kernel varies by 5 MiB with its allocators, after they gave back all they could:
-# 50 KiB an epoch is a slope's standard error. What is in use of it can be told to 2 KiB an epoch, but for
-# what DALI and Paddle map for themselves. One batch of 13 float32 images at 96 px that is kept every epoch
+# What the process has from the kernel varies by 5 MiB with its allocators, after they gave back all they
+# could: 50 KiB an epoch is a slope's standard error. What is in use of it can be told to 7 KiB an epoch, but
+# for what DALI and Paddle map for themselves. One batch of 13 float32 images at 96 px that is kept every epoch
 # makes 1404; what the report remembers of an epoch, and a list that Paddle 3.3 loses with each tensor made of
 # an array, make 7.
 BOUND, BOUND_IN_USE = 250.0, 30.0  # KiB an epoch
@@ -67,8 +67,8 @@ def test_a_run_does_not_grow(
     figure(
         f"{loader}, {workers} workers, {COUNTED} epochs with evaluation after {FIRST} others: memory "
         f"{memory[0] / 1024:.0f} -> {memory[-1] / 1024:.0f} MiB, slope {found:+.1f} KiB an epoch (standard "
-        f"error {error:.1f}; bound {BOUND:.0f}); in use {used[0] / 1024:.1f} -> {used[-1] / 1024:.1f} MiB, slope "
-        f"{more:+.1f} (standard error {its_error:.1f}; bound {BOUND_IN_USE:.0f}); at rest open files "
+        f"error {error:.1f}; bound {BOUND:.0f}); in use {used[0] / 1024:.1f} -> {used[-1] / 1024:.1f} MiB, "
+        f"slope {more:+.1f} (standard error {its_error:.1f}; bound {BOUND_IN_USE:.0f}); at rest open files "
         f"{files[0]:.0f} -> {files[-1]:.0f}, threads {threads[0]:.0f} -> {threads[-1]:.0f}"
     )
     assert found < BOUND
