@@ -13,9 +13,9 @@ from runs import begin, end, lines, said
 FIRST, COUNTED = 40, 50  # epochs; caches fill and allocators settle in the first ones
 # What the process has from the kernel varies by 5 MiB with its allocators, after they gave back all they
 # could: 50 KiB an epoch is a slope's standard error. What is in use of it can be told to 7 KiB an epoch, but
-# for what DALI and Paddle map for themselves. One batch of 13 float32 images at 96 px that is kept every epoch
-# makes 1404; what the report remembers of an epoch, and a list that Paddle 3.3 loses with each tensor made of
-# an array, make 7.
+# for what DALI and Paddle map for themselves. One batch of 13 float32 images at 96 px that is kept every
+# epoch makes 1404; what the report remembers of an epoch, and a list that Paddle 3.3 loses with each tensor
+# made of an array, make 7.
 BOUND, BOUND_IN_USE = 250.0, 30.0  # KiB an epoch
 
 
