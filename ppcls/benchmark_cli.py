@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ppcls import loader_cli
+from ppcls import infer_benchmark_cli, loader_cli, train_benchmark_cli
 from ppcls.cli import Arguments, add_config, command, say
 from ppcls.results_cli import Commands, start
 
@@ -16,7 +16,9 @@ def main(argv: Arguments = None) -> None:
     commands = options.add_subparsers(required=True, metavar="COMMAND")
     loader_cli.add_command(commands)
     _add_containers(commands)
-    _add_step(commands)
+    train_benchmark_cli.add_command(commands)
+    infer_benchmark_cli.add_infer(commands)
+    infer_benchmark_cli.add_compare(commands)
     arguments = options.parse_args(argv)
     arguments.measure(arguments)
 
@@ -26,14 +28,6 @@ def _add_containers(commands: Commands) -> None:
     add_config(made)
     _add_rounds(made)
     made.set_defaults(measure=_containers)
-
-
-def _add_step(commands: Commands) -> None:
-    made = commands.add_parser("step", help="training steps: ours against a bare Paddle loop")
-    add_config(made)
-    _add_rounds(made)
-    made.add_argument("--no-plain", action="store_true", help="without the bare Paddle loop")
-    made.set_defaults(measure=_step)
 
 
 def _add_rounds(made: argparse.ArgumentParser) -> None:
@@ -47,12 +41,3 @@ def _containers(arguments: argparse.Namespace) -> None:
 
     for each in benchmark_containers(*started, max(1, arguments.rounds)):
         say(each.describe() + "\n")
-
-
-def _step(arguments: argparse.Namespace) -> None:
-    if (started := start(arguments)) is None:
-        return
-    from ppcls.bench.step import benchmark_steps
-
-    speeds, how = benchmark_steps(*started, max(1, arguments.rounds), plain=not arguments.no_plain)
-    say("".join(f"{line}\n" for line in [how, *(speed.describe() for speed in speeds)]))

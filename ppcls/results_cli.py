@@ -29,6 +29,24 @@ def positive(text: str) -> int:
     return value
 
 
+def whole(text: str) -> int:
+    """Reads a number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected an integer >= 0, got '{text}'")
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """Reads a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number > 0, got '{text}'")
+    return value
+
+
 def add_out(made: argparse.ArgumentParser) -> None:
     """Adds ``--out``, which `claim_out` checks and `finish` fills."""
     made.add_argument(
@@ -81,6 +99,14 @@ def made_results(
     return results_of(benchmark, sys.argv, run, dump_config(config), rows, charts, findings)
 
 
+def keep(arguments: argparse.Namespace, results: Results) -> None:
+    """Writes what is known by now where ``--out`` says, so that nothing is lost should the rest fail."""
+    if arguments.out is not None:
+        from ppcls.bench.results import write_results
+
+        write_results(arguments.out, results)
+
+
 def finish(arguments: argparse.Namespace, results: Results, *, shown: bool = True) -> None:
     """Shows results on the terminal, and writes them where ``--out`` says.
 
@@ -96,6 +122,11 @@ def finish(arguments: argparse.Namespace, results: Results, *, shown: bool = Tru
     if shown:
         from ppcls.bench.table import render
 
-        say(render(results, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+        say(render(results, terminal_width()))
     if arguments.out is not None:
         say(f"written to {arguments.out}; open {arguments.out / PAGE} in a browser\n")
+
+
+def terminal_width() -> int | None:
+    """Returns the terminal's columns; None where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -117,6 +118,17 @@ def read_launch() -> Launch:
     shown = Path(told.get("PADDLE_LOG_DIR", "")) / "workerlog.0"
     elsewhere = world > 1 and int(told.get("PADDLE_LOCAL_RANK", rank)) > 0 and shown.is_file()
     return Launch(rank, world, name, shown if elsewhere else None)
+
+
+def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Returns the environment of a process to start: this one's, without what a launcher told this one.
+
+    Args:
+        changes: Variables to set; None leaves one out.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PADDLE_")}
+    wanted: dict[str, str | None] = {**kept, **changes}
+    return {name: value for name, value in wanted.items() if value is not None}
 
 
 def start(settings: Global, progress: Progress | None = None) -> Runtime:

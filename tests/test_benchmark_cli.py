@@ -7,7 +7,7 @@ import pytest
 from ppcls import benchmark_cli
 
 
-@pytest.mark.parametrize("name", ["loader", "containers", "step"])
+@pytest.mark.parametrize("name", ["loader", "containers", "train"])
 def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         benchmark_cli.main([name, "--help"])

@@ -1,31 +1,26 @@
 """``--profile START:STOP``: a trace of some steps, and a table of where their time went.
 
-A GPU works on while the host goes ahead, so a phase's time on the host says nothing. In profiled steps the
-host waits for Paddle's GPU before and after each phase; the times are then the device's, and whatever the
-phases would overlap shows as the difference to an ordinary step, which is measured before the window.
-
-Ranks exchange gradients during backward. In every other profiled step they do so after it, which takes the
-exchange's time alone and backward's time without it: the difference to backward with it is what it costs.
+Whatever the timed phases would overlap shows as the difference to an ordinary step, which is measured before
+the window.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import numpy as np
 import paddle
-from numpy.typing import NDArray
 from paddle.profiler import Profiler, ProfilerTarget, RecordEvent
 
+from ppcls.engine.phase_timer import PhaseTimer
 from ppcls.engine.phases import Phase, Phases, Window
 from ppcls.engine.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, write_text
-from ppcls.report.step_times import COLUMNS, StepTable, StepTimes, as_json, as_text, summarize
+from ppcls.report.step_times import StepTable, as_json, as_text, summarize
 from ppcls.runtime import Runtime
 
 _WARM_UP = 2  # steps never counted as ordinary: the first ones build and tune
@@ -101,11 +96,8 @@ class Profile(Phases):
         self._trace = Trace(runtime.device == "gpu") if self._no_trace is None else None
         # As many ordinary steps as are profiled, if there are so many before them.
         self._reference = max(_WARM_UP, window.start - (window.stop - window.start))
-        self._step, self._began, self._fresh = 0, 0.0, True
-        self._ordinary = 0.0
-        self._times = np.zeros(len(COLUMNS))
-        self._seconds: list[NDArray[np.float64]] = []
-        self._after: list[bool] = []
+        self._step, self._began, self._ordinary = 0, 0.0, 0.0
+        self._timer = PhaseTimer(runtime, self._mark)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -117,48 +109,35 @@ class Profile(Phases):
 
     def __call__(self, phase: Phase) -> AbstractContextManager[None]:
         """Times a phase of a profiled step."""
-        return self._timed(phase) if self._profiling else nullcontext()
+        return self._timer(phase) if self._profiling else nullcontext()
 
-    @contextmanager
-    def _timed(self, phase: Phase) -> Iterator[None]:
-        self._runtime.synchronize()
-        began = time.perf_counter()
-        with RecordEvent(f"phase: {phase}") if self._trace is not None else nullcontext():
-            yield
-            self._runtime.synchronize()
-        self._times[COLUMNS.index(phase)] += time.perf_counter() - began
+    def _mark(self, phase: Phase) -> AbstractContextManager[None]:
+        """Shows a phase in the trace."""
+        marked: AbstractContextManager[None] = nullcontext()
+        if self._trace is not None:
+            marked = RecordEvent(f"phase: {phase}")
+        return marked
 
     def begin_batch(self) -> None:
         """Begins a step where one is due."""
-        if self._step in (self._reference, self._window.start):
+        if self._profiling:
+            if self._trace is not None and self._timer.fresh and self._timer.steps == 0:
+                self._trace.close()
+                self._trace.start()
+            self._timer.begin_batch()
+            self.exchange_after = self._timer.exchange_after
+        elif self._step == self._reference:
             self._runtime.synchronize()
-        if self._profiling and self._fresh:
-            self._begin_step()
         self._began = time.perf_counter()
-
-    def _begin_step(self) -> None:
-        """Begins a step; also again, where the epoch had no batch left for it."""
-        if self._trace is not None and not self._seconds and self._step == self._window.start:
-            self._trace.close()
-            self._trace.start()
-        self._times = np.zeros(len(COLUMNS))
-        self.exchange_after = self._runtime.world > 1 and (self._step - self._window.start) % 2 == 1
 
     def end_batch(self, update: bool) -> None:
         """Takes a batch's time, and ends the step where it ends."""
         if self._profiling:
-            self._runtime.synchronize()
-            taken = time.perf_counter() - self._began
-            self._times[-1] += taken
-            if update:
-                self._times[-1] -= self._times[:-1].sum()
-                self._seconds.append(self._times)
-                self._after.append(self.exchange_after)
+            self._timer.end_batch(update)
         elif self._reference <= self._step < self._window.start:
             if update and self._step == self._window.start - 1:
                 self._runtime.synchronize()
             self._ordinary += time.perf_counter() - self._began
-        self._fresh = update
         self._step += update
         if update and self._step == self._window.stop:
             self._finish()
@@ -172,37 +151,20 @@ class Profile(Phases):
         """Writes trace and table, and tells of them; training goes on also where that fails."""
         self.exchange_after = False
         trace = self._folder / f"trace_rank{self._runtime.rank}.json"
-        seconds = self._of_all_ranks(np.stack(self._seconds))
+        before = self._window.start - self._reference
+        ordinary = self._ordinary / before if before > 0 else None
+        times = self._timer.measured(self._window.start, self._images, ordinary)
         try:
             if self._trace is not None:
                 self._trace.save(trace)
             if self._runtime.is_main:
-                self._write(summarize(self._measured(seconds)), trace)
+                self._write(summarize(times), trace)
         except OSError as error:
             lost = f"{self._folder}: can't write the profile: {error.strerror or error}; training goes on"
             if self._runtime.is_main:
                 self._tell(lost)
             else:
                 print(lost, file=sys.stderr)  # noqa: T201
-
-    def _measured(self, seconds: NDArray[np.float64]) -> StepTimes:
-        before = self._window.start - self._reference
-        return StepTimes(
-            seconds=seconds,
-            after=np.array(self._after),
-            first=self._window.start,
-            images=self._images,
-            on_gpu=self._runtime.device == "gpu",
-            ordinary=self._ordinary / before if before > 0 else None,
-        )
-
-    def _of_all_ranks(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns [ranks, steps, 6] from [steps, 6] of this rank."""
-        if self._runtime.world == 1:
-            return seconds[None]
-        gathered: list[paddle.Tensor] = []
-        paddle.distributed.all_gather(gathered, paddle.to_tensor(seconds))
-        return np.stack([np.asarray(each.numpy()) for each in gathered])
 
     def _write(self, table: StepTable, trace: Path) -> None:
         if self._no_trace is None:

@@ -129,13 +129,19 @@ def build_network(config: Config) -> nn.Layer:
     return build_arch(config.Arch.inferred)
 
 
-def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer], None]) -> TrainState:
+def build_state(
+    config: Config,
+    runtime: Runtime,
+    pretrained: Callable[[nn.Layer], None],
+    loader: Loader | None = None,
+) -> TrainState:
     """Builds a run at its beginning, and waits for no other rank: `TrainState.connect` is still to come.
 
     Args:
         config: The whole config.
         runtime: Rank and device.
         pretrained: Fills the fresh model before it is cast or wrapped.
+        loader: Feeds training; by default the one of ``DataLoader.Train``.
 
     Raises:
         UserError: The config has no ``DataLoader.Train``, or its data can't be used.
@@ -143,7 +149,8 @@ def build_state(config: Config, runtime: Runtime, pretrained: Callable[[nn.Layer
     split = config.DataLoader.Train
     if split is None:
         raise UserError("training needs DataLoader.Train in the config")
-    loader = build_loader(config, split, runtime, training=True)
+    if loader is None:
+        loader = build_loader(config, split, runtime, training=True)
     precision = build_precision(config.AMP, runtime.device)
     if precision.master_weights:
         _try_half(config, precision)

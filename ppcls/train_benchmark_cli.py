@@ -1,0 +1,172 @@
+"""``tools/benchmark.py train``: training in several ways."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from ppcls.bench.results import Results
+from ppcls.bench.train import Length, Look, Run, look_at, runner
+from ppcls.bench.train_rows import Ways, charts_of, findings_of, rows_of
+from ppcls.bench.turns import take_turns
+from ppcls.bench.variants import PRECISIONS, Axes, Variant, find_variants
+from ppcls.cli import add_config, read_config, say
+from ppcls.config.load import dump_config
+from ppcls.config.schema import Config
+from ppcls.errors import UserError
+from ppcls.results_cli import Commands, above_zero, add_out, claim_out, finish, keep, positive, whole
+from ppcls.runtime import read_launch
+
+_ABOUT = """Trains a config for a few steps in several ways, each in processes of its own, in turns.
+
+Where no axis is named, it makes a tour: the config's own way, and from there one thing changed at a time:
+each precision, both layouts, cuDNN's search on and off, accumulation, and on GPUs 1, 2, 4 … all of them. Axes
+that are named are crossed, and all else stays as the config has it."""
+
+
+def add_command(commands: Commands) -> None:
+    """Adds the command."""
+    made = commands.add_parser(
+        "train",
+        help="training: precisions, layouts, GPUs, accumulation; where a step's time goes",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_config(made)
+    axes = made.add_argument_group("axes")
+    axes.add_argument(
+        "--precision", nargs="+", default=[], choices=list(PRECISIONS), help="O1 and O2: float16"
+    )
+    axes.add_argument("--layout", nargs="+", default=[], choices=["NCHW", "NHWC"])
+    axes.add_argument("--cudnn-search", nargs="+", default=[], choices=["on", "off"])
+    axes.add_argument(
+        "--processes",
+        nargs="+",
+        default=[],
+        type=positive,
+        metavar="N",
+        help="GPUs, or gloo processes on a CPU",
+    )
+    axes.add_argument(
+        "--accumulate", nargs="+", default=[], type=positive, metavar="N", help="batches an update"
+    )
+    axes.add_argument("--batch-size", nargs="+", default=[], type=positive, metavar="N", help="of a process")
+    made.add_argument(
+        "--source",
+        nargs="+",
+        default=["synthetic", "loader"],
+        choices=["synthetic", "loader", "bare"],
+        help="one random batch on the device; the config's data; Paddle's own loop on a random batch "
+        "(default: synthetic loader)",
+    )
+    length = Length()
+    made.add_argument("--rounds", type=positive, default=length.rounds, help="(%(default)s)")
+    made.add_argument(
+        "--warm-up", type=positive, default=length.warm_up, help="steps not counted (%(default)s)"
+    )
+    made.add_argument("--steps", type=positive, help="counted; by default as many as --seconds take")
+    made.add_argument("--seconds", type=above_zero, default=length.seconds, help="counted (%(default)s)")
+    made.add_argument(
+        "--phase-steps",
+        type=whole,
+        default=length.split_steps,
+        help="to time phases in; 0: none (%(default)s)",
+    )
+    made.add_argument(
+        "--timeout", type=above_zero, default=length.timeout, help="seconds for one measurement (%(default)s)"
+    )
+    made.add_argument(
+        "--torch",
+        nargs="?",
+        const=sys.executable,
+        metavar="PYTHON",
+        help="measure PyTorch's counterpart, too, by this Python or another that has torch and torchvision",
+    )
+    made.add_argument("--torch-compile", action="store_true", help="with --torch: compiled models, too")
+    add_out(made)
+    made.set_defaults(measure=_train)
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    if config is None:
+        return
+    if read_launch().world > 1:
+        raise UserError("benchmark.py train starts its processes itself (--processes); start it as one")
+    claim_out(arguments)
+    length = Length(
+        arguments.rounds,
+        arguments.warm_up,
+        arguments.steps,
+        arguments.seconds,
+        arguments.phase_steps,
+        arguments.timeout,
+    )
+    path = Path(arguments.config)
+    look = look_at(path, arguments.override)
+    variants = find_variants(config, look.place, _axes(arguments))
+    run = runner(path, arguments.override, config, look.place, length)
+    if arguments.torch:
+        variants, run = _with_torch(arguments, config, look, length, variants, run)
+    say(f"{_where(look)}: {len(variants)} ways, {length.rounds} rounds\n")
+
+    def results(measured: list[Ways]) -> Results:
+        return Results(
+            benchmark="train",
+            command=tuple(sys.argv),
+            written=datetime.now().astimezone().isoformat(timespec="seconds"),
+            machine=look.machine,
+            versions=look.versions,
+            config=dump_config(config),
+            rows=tuple(rows_of(measured, look)),
+            charts=tuple(charts_of(measured)),
+            findings=tuple(findings_of(measured, look)),
+        )
+
+    measured = take_turns(
+        variants,
+        length.rounds,
+        run,
+        lambda line: say(f"{line}\n"),
+        lambda measured: keep(arguments, results(measured)),
+    )
+    finish(arguments, results(measured))
+
+
+def _axes(arguments: argparse.Namespace) -> Axes:
+    return Axes(
+        sources=tuple(arguments.source),
+        processes=tuple(arguments.processes),
+        precision=tuple(arguments.precision),
+        layout=tuple(arguments.layout),
+        cudnn_search=tuple(arguments.cudnn_search),
+        accumulate=tuple(arguments.accumulate),
+        batch_size=tuple(arguments.batch_size),
+    )
+
+
+def _where(look: Look) -> str:
+    if look.place.device == "cpu":
+        return f"CPU, {look.place.cores} cores"
+    return f"{look.place.gpus} x {look.place.card}"
+
+
+def _with_torch(
+    arguments: argparse.Namespace,
+    config: Config,
+    look: Look,
+    length: Length,
+    ours: list[Variant],
+    run: Run,
+) -> tuple[list[Variant], Run]:
+    """Returns ours and PyTorch's ways, and what measures either."""
+    from ppcls.bench.pytorch.counterpart import find_counterpart
+
+    counterpart = find_counterpart(arguments.torch, compiled=arguments.torch_compile)
+    say(f"PyTorch {counterpart.version} of {counterpart.python}\n")
+    look.versions["PyTorch"] = counterpart.version
+    theirs = list(counterpart.variants(ours))
+    run_torch, names = counterpart.runner(config, look, length), set(theirs)
+    return [*ours, *theirs], lambda variant: (run_torch if variant in names else run)(variant)
