@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ppcls import api
+from ppcls.api import claim_output
 from ppcls.config.by_class import MOST_CLASSES
 from ppcls.config.load import dump_config, load_config
 from ppcls.config.schema import Config
 from ppcls.deploy.source import find_weights
 from ppcls.engine.phases import read_window
-from ppcls.engine.watchdog import guarded
 from ppcls.errors import Stopped, UserError
-from ppcls.failures import Failures
 from ppcls.files import write_text
-from ppcls.runtime import Runtime
+from ppcls.hosted import in_own_process
+from ppcls.runtime import Runtime, read_launch
 
 Arguments = Sequence[str] | None
 _INTERRUPTED = 130
@@ -119,19 +120,12 @@ def train(argv: Arguments = None) -> None:
     if arguments.dry_run:
         _dry_run(config)
         return
+    if not arguments.explain_data:
+        api.fit(config, profiled=profiled, own_process=True)
+        return
     output_dir = claim_output(Path(config.Global.output_dir))
-    from ppcls import runtime
-
-    failures = Failures(output_dir, runtime.read_launch())
-    log = output_dir / "train.log"
-    with failures.shown(), guarded(config.Global.hang_timeout, failures, log) as progress:
-        run = runtime.start(config.Global, progress)
-        if arguments.explain_data:
-            _explain_data(config, run, output_dir / "pipeline.png")
-            return
-        from ppcls.engine.train import train as train_config
-
-        train_config(config, run, output_dir, profiled)
+    with in_own_process(config, output_dir) as run:
+        _explain_data(config, run, output_dir / "pipeline.png")
 
 
 def _dry_run(config: Config) -> None:
@@ -173,34 +167,18 @@ def evaluate(argv: Arguments = None) -> None:
     config = read_config(arguments)
     if config is None:
         return
-    if arguments.confusion is not None:
-        _need_folder("--confusion", arguments.confusion)
-    source = find_weights(config)
-    from ppcls import runtime
-
-    run = runtime.start(config.Global)
-    from ppcls.arch.reparameterize import reparameterize
-    from ppcls.engine.distillation import read_inferred
-    from ppcls.engine.evaluate import build_evaluator
-    from ppcls.engine.precision import build_precision
-    from ppcls.engine.state import build_network
-    from ppcls.engine.weights import fill_model
-    from ppcls.report.confusion import confusion_csv
-
-    model, precision = build_network(config), build_precision(config.AMP, run.device)
-    fill_model(model, read_inferred(config, source), source)
-    reparameterize(model)
-    precision.prepare(model, None)
     wanted: Path | None = arguments.confusion
-    evaluator = build_evaluator(config, run, precision, sample_by_sample=wanted is not None)
-    if wanted is not None and evaluator.classes is None:
-        raise UserError("--confusion: these images have several labels each; expected one")
-    if wanted is not None and config.Arch.class_num > MOST_CLASSES:
-        raise UserError(f"--confusion: of at most {MOST_CLASSES} classes, not {config.Arch.class_num}")
-    result = evaluator(model)
-    if run.is_main:
+    if wanted is not None:
+        _need_folder("--confusion", wanted)
+        if config.Arch.class_num > MOST_CLASSES:
+            raise UserError(f"--confusion: of at most {MOST_CLASSES} classes, not {config.Arch.class_num}")
+    source, result = find_weights(config), api.evaluate(config, sample_by_sample=wanted is not None)
+    if read_launch().rank == 0:
         if wanted is not None:
-            assert result.outcomes is not None  # it was asked for
+            from ppcls.report.confusion import confusion_csv
+
+            if result.outcomes is None:
+                raise UserError("--confusion: these images have several labels each; expected one")
             assert result.outcomes.confusion is not None  # by the number of classes
             write_text(wanted, confusion_csv(result.outcomes.confusion))
         shares = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
@@ -239,26 +217,6 @@ def to_reader() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush at exit
         raise SystemExit(_NO_READER) from None
-
-
-def claim_output(folder: Path, setting: str = "set Global.output_dir") -> Path:
-    """Makes the output folder, and shows that it can be written.
-
-    Args:
-        folder: Of the output.
-        setting: What says which it is, for the error.
-
-    Raises:
-        UserError: It can't.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".writable.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"{folder}: can't write to this output folder: {error.strerror}; {setting}") from None
-    return folder
 
 
 def _check_output(folder: Path) -> None:

@@ -63,8 +63,8 @@ def claim_out(arguments: argparse.Namespace) -> None:
     out: Path | None = arguments.out
     if out is None:
         return
+    from ppcls.api import claim_output
     from ppcls.bench.results import JSON
-    from ppcls.cli import claim_output
 
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: is a file, expected a folder")

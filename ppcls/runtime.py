@@ -24,14 +24,22 @@ from ppcls.card import Card, find_card
 from ppcls.config.sections import Global
 from ppcls.errors import UserError
 from ppcls.failures import Launch
+from ppcls.imported import Imported
 from ppcls.memory import Asked, Budget, Usage, plan, read_asked
 from ppcls.progress import Progress
 
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
-_SPEED = {
+# Set where the environment does not, once Paddle is imported, for they pay: docs/performance.md.
+SPEED_FLAGS = {
     "FLAGS_cudnn_exhaustive_search": True,  # times cuDNN's algorithms once for each convolution
     "FLAGS_conv_workspace_size_limit": 4000,  # MB that one of them may take
     "FLAGS_cudnn_batchnorm_spatial_persistent": True,
+}
+# What has Paddle, cuDNN and cuBLAS compute the same bits in each run; read at Paddle's import.
+_DETERMINISTIC = {
+    "FLAGS_cudnn_deterministic": "1",
+    "FLAGS_embedding_deterministic": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 
 
@@ -48,6 +56,8 @@ class Runtime:
         threads: Paddle's CPU threads.
         card: The GPU whose memory is divided; None where it is not, or on a CPU.
         budget: How it is divided; None where it is not.
+        imported: What Paddle was imported with.
+        lent: Whether the process is somebody else's, such as a notebook's, and lives on after the run.
         progress: Is told what the process does, for who watches it.
     """
 
@@ -59,6 +69,8 @@ class Runtime:
     threads: int = 1
     card: Card | None = None
     budget: Budget | None = None
+    imported: Imported | None = field(default=None, repr=False)
+    lent: bool = False
     progress: Progress = field(default_factory=Progress, compare=False, repr=False)
 
     @property
@@ -71,9 +83,11 @@ class Runtime:
         import paddle
 
         where = f"GPU {self.device_id}" if self.device == "gpu" else "CPU"
+        early = self.imported.describe(self.cores) if self.imported is not None else ""
+        processes = f"{self.world} process{'es' if self.world > 1 else ''}"
         return (
-            f"Paddle {paddle.__version__} on {where}, {self.world} process{'es' if self.world > 1 else ''}; "
-            f"{self.cores} cores a process: Paddle {self.threads} threads, DALI {self.cores} unless set"
+            f"Paddle {paddle.__version__} on {where}, {processes}; {self.cores} cores a process: "
+            f"Paddle {self.threads} threads{early}, DALI {self.cores} unless set"
         )
 
     def synchronize(self) -> None:
@@ -131,28 +145,43 @@ def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def start(settings: Global, progress: Progress | None = None) -> Runtime:
+_imported: Imported | None = None  # once Paddle is: this process's, for there is no second import
+
+
+def start(settings: Global, progress: Progress | None = None, lent: bool = False) -> Runtime:
     """Settles device, threads, processes and the GPU's memory, and imports Paddle.
+
+    Where Paddle is imported already, be it by an earlier run, what it read then stays.
 
     Args:
         settings: The run's.
         progress: Is told what the process does; None where nobody watches it.
+        lent: See `Runtime`.
 
     Raises:
         UserError: A GPU is asked for and there is none that this Paddle can use; the environment contradicts
-            ``deterministic``; or its memory can't be
-            divided as config and environment say.
+            ``deterministic``; its memory can't be divided as config and environment say; or the run asks
+            for what Paddle, imported already, no longer takes.
     """
+    global _imported
+    for text in ("No ccache found", "When training, we now always track global mean"):
+        warnings.filterwarnings("ignore", message=text)
     progress, launch = progress or Progress(), read_launch()
     rank, world = launch.rank, launch.world
     here = int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
     cores = max(1, usable_cores() // here)
-    threads = _set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
     if settings.deterministic:
-        _set_deterministic()
+        _refuse_search()
     asked = read_asked(settings.gpu_memory_fraction, settings.use_dali, os.environ)
-    card, budget = (None, None) if settings.device == "cpu" else _divide_memory(asked)
-    _import_paddle()
+    if "paddle" not in sys.modules:
+        _imported = _import_settled(settings, asked, cores)
+    else:
+        _imported = _imported or Imported(
+            _threads_of_import(), deterministic=_DETERMINISTIC.items() <= os.environ.items()
+        )
+        wants_share = settings.device != "cpu" and asked.fraction is not None and not asked.by_default
+        _imported.refuse_other(settings, asked if wants_share and selected_card() is not None else None)
+    threads, card, budget = _imported.threads, _imported.card, _imported.budget
     import paddle
 
     device = _choose_device(settings.device)
@@ -164,9 +193,10 @@ def start(settings: Global, progress: Progress | None = None) -> Runtime:
                 f"{asked.setting}: the NVIDIA driver (NVML) does not say what memory the GPU has; unset it"
             )
         _try_gpu(device_id)
-        _set_speed_flags(settings.deterministic)
+        deterministic = _imported.deterministic
+        _set_speed_flags(deterministic)
         paddle.set_device(f"gpu:{device_id}")
-        _set_speed_flags(settings.deterministic)
+        _set_speed_flags(deterministic)
     else:
         card = budget = None
         paddle.set_device("cpu")
@@ -177,7 +207,29 @@ def start(settings: Global, progress: Progress | None = None) -> Runtime:
         progress.tell("waiting for all processes to start")
         paddle.distributed.init_parallel_env()
         progress.tell("starting")
-    return Runtime(rank, world, device, device_id, cores, threads, card, budget, progress)
+    return Runtime(rank, world, device, device_id, cores, threads, card, budget, _imported, lent, progress)
+
+
+def _import_settled(settings: Global, asked: Asked, cores: int) -> Imported:
+    """Imports Paddle with all that it reads then, and takes back what else would pass for the user's."""
+    threads = _set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
+    if settings.deterministic:
+        os.environ |= {"MKL_CBWR": "AUTO", **_DETERMINISTIC, **_given("MKL_CBWR")}
+    card, budget = (None, None) if settings.device == "cpu" else _divide_memory(asked)
+    flags = budget.flags() if budget is not None else {}
+    users = _given(*flags)
+    os.environ |= flags
+    _import_paddle()
+    for name in flags:
+        del os.environ[name]
+    os.environ |= users
+    return Imported(
+        threads, settings.deterministic, True, asked if budget is not None else None, card, budget
+    )
+
+
+def _given(*names: str) -> dict[str, str]:
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _name_interface() -> None:
@@ -218,45 +270,41 @@ def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:
     return threads
 
 
-def _set_deterministic() -> None:
-    """Has Paddle, cuDNN, cuBLAS and MKL compute the same bits in each run, by what they read at import.
+def _threads_of_import() -> int:
+    """Returns the CPU threads of a Paddle that is imported: it leaves their number in OMP_NUM_THREADS."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else 1
+
+
+def _refuse_search() -> None:
+    """Refuses to be deterministic where the environment asks for a search that goes by time.
 
     Raises:
-        UserError: The environment asks for a search that goes by time.
+        UserError: It does.
     """
     if os.environ.get("FLAGS_cudnn_exhaustive_search", "0").lower() not in ("0", "false", ""):  # noqa: SIM112
         raise UserError(
             "FLAGS_cudnn_exhaustive_search chooses convolutions by their time, so runs differ, and "
             "Global.deterministic is True; unset one of them"
         )
-    os.environ |= {
-        "FLAGS_cudnn_deterministic": "1",
-        "FLAGS_embedding_deterministic": "1",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        "MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO"),
-    }
 
 
 def _set_speed_flags(deterministic: bool) -> None:
     """Sets, where the environment does not, the flags that pay; docs/performance.md has the figures."""
     import paddle
 
-    wanted = {name: value for name, value in _SPEED.items() if name not in os.environ}
+    wanted = {name: value for name, value in SPEED_FLAGS.items() if name not in os.environ}
     if deterministic:
         wanted.pop("FLAGS_cudnn_exhaustive_search", None)
     paddle.set_flags(wanted)
 
 
 def _divide_memory(asked: Asked) -> tuple[Card | None, Budget | None]:
-    """Sets the flags by which Paddle, at import, learns its share of the GPU's memory."""
+    """Says which card Paddle and DALI share, and how; None, None where there is nothing to divide."""
     if asked.fraction is None and asked.limit is None:
         return None, None
     card = selected_card()
-    if card is None:
-        return None, None
-    budget = plan(asked, card.total, card.free())
-    os.environ.update(budget.flags() if budget is not None else {})
-    return card, budget
+    return (card, plan(asked, card.total, card.free())) if card is not None else (None, None)
 
 
 def selected_card() -> Card | None:
@@ -270,9 +318,7 @@ def selected_card() -> Card | None:
 
 
 def _import_paddle() -> None:
-    """Imports Paddle, quiet about what is on purpose or no concern: threads, ccache, its info lines."""
-    for text in ("No ccache found", "When training, we now always track global mean"):
-        warnings.filterwarnings("ignore", message=text)
+    """Imports Paddle, quiet about what is on purpose or no concern: threads, its info lines."""
     os.environ.setdefault("GLOG_minloglevel", "1")
     said = io.StringIO()
     with contextlib.redirect_stderr(said):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
+
+from ppcls.data.digits import make_digits
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,3 +31,44 @@ def test_a_python_source(tmp_path: Path, use_dali: bool) -> None:
     assert done.returncode == 0, done.stderr
     assert "done: 1 epochs, 8 updates" in done.stdout
     assert (tmp_path / "best_model").exists()
+
+
+@pytest.fixture
+def few_digits(tmp_path: Path) -> Path:
+    """A folder to start in, as the repository's root, whose digits are few."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    folder = tmp_path / "dataset" / "digits"
+    make_digits(folder)
+    for name, count in (("train_list.txt", 32), ("val_list.txt", 8)):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:count]))
+    return tmp_path
+
+
+def test_training_from_python(few_digits: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "train.py"],
+        cwd=few_digits,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 batches an epoch" in done.stdout
+    assert "the best model on DataLoader.Eval: {'top1': " in done.stdout
+    assert re.search(r"a seven: \d \w+ [\d.]+ %, ", done.stdout)
+    assert (few_digits / "output" / "example" / "report.html").exists()
+
+
+def test_the_notebook_in_a_kernel(few_digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(ROOT / "examples" / "train.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    NotebookClient(notebook, resources={"metadata": {"path": few_digits}}).execute()
+    outputs = [out for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs]
+    assert {out.output_type for out in outputs} == {"stream"}
+    assert [out.text for out in outputs if out.name == "stderr"] == []
+    said = "".join(out.text for out in outputs)
+    assert "done: 2 epochs, 2 updates; all is in output/notebook" in said
+    assert "the best model on DataLoader.Eval: {'top1': " in said
+    assert re.search(r"a seven: \d \w+ [\d.]+ %, ", said)

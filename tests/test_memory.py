@@ -374,7 +374,9 @@ def test_naive_best_fit_takes_its_share_at_once_and_no_more() -> None:
 def test_the_environments_fraction_is_made_real() -> None:
     code = (
         "run = runtime.start(Global(device='gpu'))\n"
-        f"print(json.dumps([run.budget.share, run.budget.total, os.environ['{LIMIT}']]))"
+        f"import paddle; limit = paddle.get_flags('{LIMIT}')['{LIMIT}']\n"
+        f"print(json.dumps([run.budget.share, run.budget.total, limit, '{LIMIT}' in os.environ]))"
     )
-    share, total, limit = told(start(code, **{FRACTION: "0.25"}))
+    share, total, limit, left = told(start(code, **{FRACTION: "0.25"}))
     assert share == int(0.25 * total) == int(limit)
+    assert not left, "another process would take it for the user's"

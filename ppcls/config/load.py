@@ -1,11 +1,11 @@
-"""YAML text and ``-o`` overrides to a validated `Config`."""
+"""YAML text or plain dicts, and what overrides them, to a validated `Config`."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any, NoReturn, cast
 
 import yaml
@@ -166,12 +166,30 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     """
     source = f"-o {override}"
     path, equals, text = override.partition("=")
-    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
-    if not equals or not all(keys):
+    if not equals or not path.strip():
         raise ConfigError(source, ["expected path=value, such as Global.epochs=10"])
-    if len(keys) > _DEEPEST or len(text) > _MOST_BYTES:
+    if len(text) > _MOST_BYTES:
         raise ConfigError(source[:_SHOWN], ["longer than any value of a config"])
-    value = _parse(text, source)
+    set_value(tree, path, _parse(text, source), source)
+
+
+def set_value(tree: dict[str, Any], path: str, value: Any, source: str) -> None:
+    """Sets one value in ``tree``, in place, as `apply_override` does.
+
+    Args:
+        tree: Of mappings and lists.
+        path: Such as ``"DataLoader.Train.sampler.batch_size"``.
+        value: Plain data.
+        source: Names the override in errors.
+
+    Raises:
+        ConfigError: The path leads through something that is neither mapping nor list, or past a list's end.
+    """
+    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    if not all(keys):
+        raise ConfigError(source, ["expected path=value, such as Global.epochs=10"])
+    if len(keys) > _DEEPEST:
+        raise ConfigError(source[:_SHOWN], ["longer than any value of a config"])
     node: Any = tree
     for depth, key in enumerate(keys):
         last = depth == len(keys) - 1
@@ -212,22 +230,50 @@ def validate(tree: dict[str, Any], source: Path | str) -> Config:
         raise ConfigError(source, describe(tree, error)) from None
 
 
-def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+def load_config(
+    source: Path | str | Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = ()
+) -> Config:
     """Reads, edits and checks a config.
 
     Args:
-        path: The YAML file.
-        overrides: ``path=value`` each, applied in order before validation.
+        source: The YAML file, or what one would hold as plain data; a dict is not changed.
+        overrides: ``path=value`` each, as after ``-o``; or path to value, such as
+            ``{"Global.epochs": 2}``. Applied in order before validation.
 
     Raises:
         UserError: The file can't be read, or the folder that is to say which classes there are.
         ConfigError: All that is wrong with the YAML, the overrides or the config.
     """
-    tree = read_tree(Path(path))
-    for override in overrides:
-        apply_override(tree, override)
+    if isinstance(source, Mapping):
+        tree, name = _plain(source, "the config"), "the config"
+    else:
+        tree, name = read_tree(Path(source)), str(source)
+    if isinstance(overrides, Mapping):
+        for path, value in overrides.items():
+            set_value(tree, str(path), _plain(value, str(path)), f"override {path}")
+    else:
+        for override in [overrides] if isinstance(overrides, str) else overrides:
+            apply_override(tree, override)
     fill_in(tree)
-    return validate(tree, path)
+    return validate(tree, name)
+
+
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    """Copies what a program hands over, with dicts, lists and text in the place of their kin.
+
+    Raises:
+        ConfigError: A key is no text, or it is nested without end.
+    """
+    if depth > _DEEPEST:
+        raise ConfigError(where, [f"nested too deeply: more than {_DEEPEST} levels"])
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ConfigError(where, [f"expected text as a key, got {show(key)}"])
+        return {str(key): _plain(each, where, depth + 1) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each, where, depth + 1) for each in value]
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def dump_config(config: Config) -> str:

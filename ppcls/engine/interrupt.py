@@ -32,17 +32,30 @@ class Signals:
     Args:
         again: Seconds within which more of them mean the same: Slurm signals a launcher and its ranks, and
             the launcher each of its ranks three times, one rank after the other.
+        lent: Whether the process is somebody else's: a second Ctrl-C does not end it, but raises
+            KeyboardInterrupt.
     """
 
-    def __init__(self, again: float = 1.0) -> None:
+    def __init__(self, again: float = 1.0, lent: bool = False) -> None:
         self.stop = 0
-        self._save = False
-        self._again, self._first = again, 0.0
+        self._save = self._break = False
+        self._echoes = 0  # signals of our own
+        self._again, self._first, self._lent = again, 0.0, lent
 
     def take_save(self) -> bool:
         """Returns whether SIGUSR1 came since the last call."""
         came, self._save = self._save, False
         return came
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """Is Python's handler of the signals: its being there has the one in C write their numbers down.
+
+        Raises:
+            KeyboardInterrupt: A second Ctrl-C has been heard, in a process that is somebody else's.
+        """
+        if self._break:
+            self._break = False
+            raise KeyboardInterrupt
 
     def hear(self, number: int) -> None:
         """Takes a signal; a second one that asks to stop ends the process."""
@@ -54,8 +67,20 @@ class Signals:
             self.stop, self._first = number, time.monotonic()
             _say(f"{name}: saves after this update and ends; another signal ends at once")
         elif time.monotonic() - self._first > self._again:
+            if self._lent and number == signal.SIGINT:
+                self._break_off()
+                return
             _say(f"{name}: ends at once")
             os._exit(128 + number)
+
+    def _break_off(self) -> None:
+        """Has `handle` called in the main thread, which may have called it before this thread heard."""
+        if self._echoes:
+            self._echoes -= 1
+            return
+        _say("SIGINT: breaks off")
+        self._break, self._echoes = True, self._echoes + 1
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # wakes it, too
 
 
 def _say(text: str) -> None:
@@ -70,7 +95,7 @@ class _Listener:
         self._signals = signals
         self._ears, self._mouth = socket.socketpair()
         self._mouth.setblocking(False)
-        self._before: dict[int, Any] = {number: signal.signal(number, _nothing) for number in numbers}
+        self._before: dict[int, Any] = {number: signal.signal(number, signals.handle) for number in numbers}
         self._wakeup = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
@@ -101,21 +126,18 @@ class _Listener:
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
 
 
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Is there so that Python's C handler takes the signal, and writes its number down."""
-
-
 @contextmanager
-def heard(world: int = 1) -> Iterator[Signals]:
+def heard(world: int = 1, lent: bool = False) -> Iterator[Signals]:
     """Hears SIGTERM, SIGINT and SIGUSR1 within the block.
 
     Signals that somebody else handles are left to them, all of them outside the main thread. After `Stopped`
-    they are heard until the process ends: the launcher repeats them.
+    they are heard until the process ends, where it is not ``lent``: the launcher repeats them.
 
     Args:
         world: Number of processes.
+        lent: Whether the process is somebody else's, and lives on.
     """
-    signals = Signals(again=1.0 + 0.6 * min(world, 16) if world > 1 else 1.0)
+    signals = Signals(again=1.0 + 0.6 * min(world, 16) if world > 1 else 1.0, lent=lent)
     usual = (signal.SIG_DFL, signal.default_int_handler)
     numbers = [each for each in (*_STOP, signal.SIGUSR1) if signal.getsignal(each) in usual]
     if not numbers or threading.current_thread() is not threading.main_thread():
@@ -125,6 +147,8 @@ def heard(world: int = 1) -> Iterator[Signals]:
     try:
         yield signals
     except Stopped:
+        if lent:
+            listener.close()
         raise
     except BaseException:
         listener.close()

@@ -44,7 +44,7 @@ def fit(
         step: Takes each batch.
     """
     bad_steps = BadSteps(state, settings.max_bad_steps, Path(settings.output_dir))
-    with heard(state.runtime.world) as signals:
+    with heard(state.runtime.world, state.runtime.lent) as signals:
         control = Control(settings, state.runtime, signals)
         while state.closing or state.epoch < settings.epochs:
             if not state.closing:

@@ -53,6 +53,7 @@ class TrainState:
         closing: The last epoch is trained, but not evaluated and saved as yet.
         frozen: Names of parameters, and of BatchNorm's statistics, that training leaves as they are.
         plateau: Lowers the schedule's rate by evaluations, where asked for.
+        config: What it was built by; None where it was put together by hand.
     """
 
     model: nn.Layer
@@ -70,6 +71,7 @@ class TrainState:
     closing: bool = False
     frozen: frozenset[str] = frozenset()
     plateau: Plateau | None = None
+    config: Config | None = None
 
     @property
     def epoch(self) -> int:
@@ -132,7 +134,7 @@ def build_network(config: Config) -> nn.Layer:
 def build_state(
     config: Config,
     runtime: Runtime,
-    pretrained: Callable[[nn.Layer], None],
+    pretrained: Callable[[nn.Layer], object],
     loader: Loader | None = None,
 ) -> TrainState:
     """Builds a run at its beginning, and waits for no other rank: `TrainState.connect` is still to come.
@@ -179,6 +181,7 @@ def build_state(
         runtime=runtime,
         frozen=frozen,
         plateau=plateau,
+        config=config,
     )
 
 

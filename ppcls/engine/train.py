@@ -72,7 +72,7 @@ class Prepared:
     measure: Callable[[], str] | None
 
 
-def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
+def prepare(config: Config, runtime: Runtime, output_dir: Path, fresh: TrainState | None = None) -> Prepared:
     """Builds a run as the config says; the arguments are those of `train`.
 
     Raises:
@@ -84,7 +84,9 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
     with together(runtime):
         classes = _folder_classes(config)
         checkpoints.class_names = _class_names(config, classes)
-        state = build_state(config, runtime, lambda model: notes.extend(_start(config, model, folder)))
+        state = fresh or build_state(
+            config, runtime, lambda model: notes.extend(load_pretrained(config, model, folder))
+        )
         notes += _describe(config, state)
         evaluator = (
             build_evaluator(config, runtime, state.precision, sample_by_sample=True)
@@ -105,7 +107,13 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path) -> Prepared:
     return Prepared(state, step, evaluator, checkpoints, folder, classes, tuple(notes), measure)
 
 
-def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None = None) -> TrainState:
+def train(
+    config: Config,
+    runtime: Runtime,
+    output_dir: Path,
+    profiled: Window | None = None,
+    fresh: TrainState | None = None,
+) -> TrainState:
     """Trains as the config says, from the start or from a checkpoint.
 
     Args:
@@ -113,6 +121,7 @@ def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window |
         runtime: Rank and device.
         output_dir: An existing folder that can be written.
         profiled: Steps to profile; None for none.
+        fresh: The state to begin with, built by this config and runtime; None to build it.
 
     Returns:
         The state at the end.
@@ -121,7 +130,7 @@ def train(config: Config, runtime: Runtime, output_dir: Path, profiled: Window |
         UserError: Whatever the user must put right.
     """
     with memory_explained(config, runtime), _locked(output_dir, runtime) as note:
-        return _train(config, runtime, output_dir, profiled, note)
+        return _train(prepare(config, runtime, output_dir, fresh), config, output_dir, profiled, note)
 
 
 @contextmanager
@@ -138,11 +147,8 @@ def _locked(output_dir: Path, runtime: Runtime) -> Iterator[str]:
             lock.release()
 
 
-def _train(
-    config: Config, runtime: Runtime, output_dir: Path, profiled: Window | None, note: str
-) -> TrainState:
-    run = prepare(config, runtime, output_dir)
-    state, reporter = run.state, Reporters()
+def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | None, note: str) -> TrainState:
+    state, runtime, reporter = run.state, run.state.runtime, Reporters()
     phases: Phases = UNTIMED
     stopped: Stopped | None = None
     if profiled is not None:
@@ -178,6 +184,10 @@ def _train(
     finally:
         phases.close()
         reporter.close()
+        if runtime.lent:  # another process's end lets go of all
+            state.loader.release()
+            if run.evaluator is not None:
+                run.evaluator.release()
     if stopped is not None:
         if runtime.world > 1:
             distributed.barrier()  # for the launcher kills the others soon after the first has ended
@@ -281,7 +291,14 @@ def _folder_classes(config: Config) -> tuple[str, ...]:
     return named[0] if named else ()
 
 
-def _start(config: Config, model: nn.Layer, resumed: Path | None) -> list[str]:
+def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None) -> list[str]:
+    """Fills a fresh model from ``Global.pretrained_model``, and returns a line for the log.
+
+    Does nothing where none is given, or a checkpoint is ``resumed``.
+
+    Raises:
+        UserError: The weights can't be read or are another model's.
+    """
     arch = config.Arch
     own = arch.weights_of(arch.student) if isinstance(arch, DistillationModel) else None
     source = config.Global.pretrained_model or own

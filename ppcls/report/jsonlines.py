@@ -32,11 +32,15 @@ def _recorded(kind: type[StepRecord] | type[EvalRecord]) -> list[str]:
     return [each.name for each in fields(kind) if each.compare]
 
 
+def as_dict(record: StepRecord | EvalRecord) -> dict[str, Any]:
+    """Returns the record as plain data, ``"kind"`` first."""
+    kind = "train" if isinstance(record, StepRecord) else "eval"
+    return {"kind": kind, **{name: getattr(record, name) for name in _recorded(type(record))}}
+
+
 def to_line(record: StepRecord | EvalRecord) -> str:
     """Returns the record as a line of JSON, ``"kind"`` first; what is not finite becomes ``null``."""
-    kind = "train" if isinstance(record, StepRecord) else "eval"
-    values = _finite({name: getattr(record, name) for name in _recorded(type(record))})
-    return json.dumps({"kind": kind, **values}, allow_nan=False) + "\n"
+    return json.dumps(_finite(as_dict(record)), allow_nan=False) + "\n"
 
 
 def from_line(line: str) -> StepRecord | EvalRecord:

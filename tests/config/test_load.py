@@ -498,3 +498,47 @@ def test_aliases_that_multiply_are_refused(tmp_path: Path) -> None:
     file.write_text("\n".join(lines))
     with pytest.raises(ConfigError, match="more than 100000 values, aliases expanded"):
         read_tree(file)
+
+
+def test_plain_data_makes_the_same_config() -> None:
+    tree = read_tree(QUICKSTART)
+    before = copy.deepcopy(tree)
+    expected = load_config(
+        QUICKSTART, ["Global.epochs=3", "DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=16"]
+    )
+    found = load_config(
+        tree,
+        {"Global.epochs": 3, "DataLoader.Train.dataset.transform_ops[1].RandCropImage.size": 16},
+    )
+    assert found == expected
+    assert tree == before
+    assert load_config(tree, {"Global.output_dir": Path("out") / "x"}).Global.output_dir == "out/x"
+    assert load_config(tree, "Global.epochs=2").Global.epochs == 2, "one override is no list of characters"
+    nested = {"Loss.Train": ({"CELoss": {"weight": 0.5}},)}
+    assert load_config(tree, nested).Loss.Train[0].weight == 0.5
+
+
+def endless() -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    tree["Global"] = tree
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "message"),
+    [
+        ({}, {}, "the config\n  Arch: missing; it has no default"),
+        ({3: 4}, {}, "the config\n  expected text as a key, got 3"),
+        (endless(), {}, "the config\n  nested too deeply: more than 50 levels"),
+        (QUICKSTART, {"Global.epoch": 3}, "Global.epoch: unknown key; did you mean 'epochs'?"),
+        (QUICKSTART, {"Global.epochs": "3"}, "Global.epochs: expected an integer > 0, got '3'"),
+        (QUICKSTART, {"Global..epochs": 3}, "override Global..epochs\n  expected path=value"),
+        (QUICKSTART, {"Global.seed.x": 3}, "override Global.seed.x\n  Global.seed is 1, so it has no 'x'"),
+        (QUICKSTART, {"Global": {1: 2}}, "Global\n  expected text as a key, got 1"),
+        (QUICKSTART, {"Global.output_dir": object}, "Global.output_dir: expected text, got <class 'object'>"),
+    ],
+)
+def test_wrong_plain_data_is_told_by_its_place(source: Any, overrides: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(source, overrides)
+    assert message in str(caught.value)

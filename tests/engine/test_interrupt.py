@@ -135,6 +135,34 @@ def test_after_a_stop_the_launchers_repeats_do_no_harm() -> None:
     time.sleep(0.01)
 
 
+def test_in_a_process_that_is_lent_all_is_put_back_after_a_stop() -> None:
+    before = [signal.getsignal(number) for number in NUMBERS]
+    with pytest.raises(Stopped), heard(lent=True):
+        raise Stopped(signal.SIGTERM)
+    assert [signal.getsignal(number) for number in NUMBERS] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def _interrupt_oneself() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(30)
+
+
+def test_in_a_process_that_is_lent_each_further_ctrl_c_breaks_off_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with heard(lent=True) as signals:
+        signals._again = 0.0
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: signals.stop)
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                _interrupt_oneself()
+            until(lambda: not signals._echoes)
+        time.sleep(0.05)  # no other one follows
+    assert capfd.readouterr().err.count("SIGINT: breaks off") == 3
+
+
 def test_another_ones_handler_and_other_threads_are_left_alone() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with heard():

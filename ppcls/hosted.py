@@ -1,0 +1,68 @@
+"""A run and the process that it is in: started, watched where it is the run's own, and left as it was."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from ppcls import runtime
+from ppcls.config.schema import Config
+from ppcls.engine.watchdog import guarded
+from ppcls.failures import Failures
+from ppcls.runtime import Runtime
+
+
+@contextmanager
+def in_own_process(config: Config, output_dir: Path) -> Iterator[Runtime]:
+    """Starts a run in a process that is there for it alone: where it is stuck, the process ends.
+
+    Args:
+        config: The run's.
+        output_dir: Its folder, which can be written.
+
+    Raises:
+        UserError: See `ppcls.runtime.start`; or in the place of an error that another rank's failure caused.
+    """
+    failures, log = Failures(output_dir, runtime.read_launch()), output_dir / "train.log"
+    with failures.shown(), guarded(config.Global.hang_timeout, failures, log) as progress:
+        yield runtime.start(config.Global, progress)
+
+
+@contextmanager
+def in_lent_process(config: Config, output_dir: Path | None = None) -> Iterator[Runtime]:
+    """Starts a run in somebody else's process, such as a notebook's, and leaves that as it was.
+
+    What Paddle reads at its import stays (`ppcls.imported`), and so do OpenCV's single thread and Pillow's
+    unlimited size, which ppcls needs wherever it reads images.
+
+    Args:
+        config: The run's.
+        output_dir: Where the last words of a failed rank go; None for nowhere.
+
+    Raises:
+        UserError: As `in_own_process`.
+    """
+    paddle = _paddle_kept() if "paddle" in sys.modules else nullcontext()
+    failures = (
+        Failures(output_dir, runtime.read_launch()).shown() if output_dir is not None else nullcontext()
+    )
+    with warnings.catch_warnings(), paddle, failures:
+        yield runtime.start(config.Global, lent=True)
+
+
+@contextmanager
+def _paddle_kept() -> Iterator[None]:
+    """Puts Paddle's device, flags and random numbers back."""
+    import paddle
+
+    device, numbers = paddle.device.get_device(), paddle.get_rng_state()
+    flags = paddle.get_flags(list(runtime.SPEED_FLAGS)) if paddle.is_compiled_with_cuda() else {}
+    try:
+        yield
+    finally:
+        paddle.set_device(device)
+        paddle.set_flags(flags)
+        paddle.set_rng_state(numbers)

@@ -1,0 +1,321 @@
+"""Training from Python: what a caller gets, what is refused, and a process that stays as it was."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from small_tree import small_tree
+
+import ppcls
+from ppcls import api, build_state, cli, evaluate, fit, load_config
+from ppcls.engine import loop
+from ppcls.engine.interrupt import Signals
+from ppcls.engine.weights import read_arrays
+from ppcls.errors import Stopped, UserError
+from ppcls.registry import ARCHITECTURES
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAIN, EVAL = 18, 7
+
+
+def linear(class_num: int, data_format: str, input_image_channel: int) -> nn.Layer:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * input_image_channel, class_num), nn.Dropout(0.1))
+
+
+@pytest.fixture(autouse=True)
+def _linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURES._entries, "Linear", linear)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    chance = np.random.default_rng(7)
+    for name, count in (("train", TRAIN), ("eval", EVAL)):
+        files = [f"{name}{i}.jpg" for i in range(count)]
+        for file in files:
+            cv2.imwrite(str(folder / file), chance.integers(0, 256, (20, 24, 3)).astype(np.uint8))
+        (folder / f"{name}.txt").write_text("".join(f"{file} {i % 4}\n" for i, file in enumerate(files)))
+    return folder
+
+
+@pytest.fixture
+def tree(images: Path, tmp_path: Path) -> dict[str, Any]:
+    made = small_tree(images, tmp_path / "run")
+    made["Arch"]["name"] = "Linear"
+    return made
+
+
+def surroundings() -> dict[str, Any]:
+    """What a run must leave as it was."""
+    gc.collect()  # an exception holds the frames that it came through
+    files = [(each.st_dev, each.st_ino) for each in map(os.fstat, (1, 2))]
+    return {
+        "handlers": [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
+        "streams": (sys.stdin, sys.stdout, sys.stderr, sys.excepthook, *files),
+        "environment": dict(os.environ),
+        "folder": Path.cwd(),
+        "path": list(sys.path),
+        "filters": list(warnings.filters),
+        "threads": {each.name for each in threading.enumerate() if not each.name.startswith("Dummy")},
+        "random": (random.getstate(), np.random.get_state()[1].tolist()),
+        "paddle": (paddle.get_device(), paddle.get_default_dtype(), paddle.is_grad_enabled()),
+    }
+
+
+def test_a_run_gives_its_best_its_files_and_its_history(tree: dict[str, Any], tmp_path: Path) -> None:
+    config = load_config(tree, {"Global.epochs": 3})
+    paddle.seed(5)
+    expected = paddle.rand([3]).numpy()
+    paddle.seed(5)
+    before = surroundings()
+    state = build_state(config)
+    result = fit(state)
+    assert surroundings() == before
+    np.testing.assert_array_equal(paddle.rand([3]).numpy(), expected)
+
+    evaluations = [each for each in result.history if each["kind"] == "eval"]
+    assert [each["epoch"] for each in evaluations] == [1, 2, 3]
+    assert result.best == max(each["metrics"]["top1"] for each in evaluations)
+    assert result.output_dir == tmp_path / "run"
+    assert result.best_model == tmp_path / "run" / "best_model"
+    assert result.latest == tmp_path / "run" / "latest"
+    json.dumps(result.history)
+
+    last = evaluate(state)
+    assert (last.loss, last.images) == (pytest.approx(evaluations[-1]["loss"], rel=1e-6), EVAL)
+    assert evaluate(config).metrics["top1"] == result.best
+    with pytest.raises(UserError, match=r"this state has been trained for 9 updates; build another one"):
+        fit(state)
+
+
+def test_two_runs_in_a_process_are_those_of_the_tool(
+    tree: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("one", "two", "tool")
+    fit(load_config(tree, {"Global.output_dir": tmp_path / "one"}))
+    fit(build_state(load_config(tree, {"Global.output_dir": tmp_path / "two"})))
+    (tmp_path / "tool.yaml").write_text(json.dumps(tree))
+    assert cli.train(["-c", str(tmp_path / "tool.yaml"), "-o", f"Global.output_dir={tmp_path / 'tool'}"]) == 0
+    one, two, tool = (read_arrays(tmp_path / name / "latest" / "model.safetensors") for name in names)
+    for name, value in tool.items():
+        np.testing.assert_array_equal(one[name], value)
+        np.testing.assert_array_equal(two[name], value)
+
+
+def test_weights_set_in_a_state_are_those_that_train(tree: dict[str, Any], tmp_path: Path) -> None:
+    config = load_config(tree, {"Optimizer.lr.learning_rate": 1e-12, "Global.epochs": 1})
+    state = build_state(config)
+    (first, *_) = state.model.parameters()
+    first.set_value(paddle.full_like(first, 0.125))
+    result = fit(state)
+    assert result.latest is not None
+    arrays = read_arrays(result.latest / "model.safetensors")
+    np.testing.assert_allclose(arrays["1.weight"], 0.125, atol=1e-6)
+
+
+def test_without_evaluation_there_is_no_best(tree: dict[str, Any]) -> None:
+    result = fit(load_config(tree, {"Global.epochs": 1, "Global.eval_during_train": False}))
+    assert (result.best, result.best_model) == (None, None)
+    assert {each["kind"] for each in result.history} == {"train"}
+
+
+def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, *, again: bool = False) -> None:
+    """Has Ctrl-C come in the first epoch at a step, and once more where ``again`` is true."""
+    seed, heard = loop.seed_batch, loop.heard
+    found: list[Signals] = []
+
+    @contextmanager
+    def caught(*arguments: Any) -> Iterator[Signals]:
+        with heard(*arguments) as signals:
+            found.append(signals)
+            yield signals
+
+    def seed_batch(number: int, rank: int, epoch: int, at: int) -> None:
+        if (epoch, at) == (0, step):
+            os.kill(os.getpid(), signal.SIGINT)
+            while not found[0].stop:
+                time.sleep(0.01)
+            if again:
+                found[0]._again = 0.0
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(30)
+        seed(number, rank, epoch, at)
+
+    monkeypatch.setattr(loop, "heard", caught)
+    monkeypatch.setattr(loop, "seed_batch", seed_batch)
+
+
+def test_an_interrupt_saves_and_another_run_goes_on(
+    tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = surroundings()
+    with monkeypatch.context() as patch:
+        interrupt_at(1, patch)
+        with pytest.raises(Stopped, match="ended by SIGINT"):
+            fit(load_config(tree))
+    assert surroundings() == before
+    result = fit(load_config(tree, ["Global.checkpoints=auto"]))
+    assert [each["epoch"] for each in result.history if each["kind"] == "eval"] == [1, 2]
+    straight = fit(load_config(tree, {"Global.output_dir": tmp_path / "straight"}))
+    assert result.latest is not None
+    assert straight.latest is not None
+    expected = read_arrays(straight.latest / "model.safetensors")
+    for name, value in read_arrays(result.latest / "model.safetensors").items():
+        np.testing.assert_array_equal(value, expected[name])
+
+
+def test_a_second_interrupt_breaks_it_off_and_leaves_the_process(
+    tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = surroundings()
+    interrupt_at(1, monkeypatch, again=True)
+    with pytest.raises(KeyboardInterrupt):
+        fit(load_config(tree))
+    assert surroundings() == before
+
+
+def test_in_another_thread(tree: dict[str, Any]) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(fit(load_config(tree, {"Global.epochs": 1}))))
+    thread.start()
+    thread.join()
+    assert found[0].best is not None
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (
+            lambda tree: load_config(tree, {"Global.epoch": 2}),
+            "Global.epoch: unknown key; did you mean 'epochs'",
+        ),
+        (
+            lambda tree: fit(tree),
+            "expected a config, as of load_config, or a state, as of build_state; got {",
+        ),
+        (lambda tree: evaluate(load_config(tree)), "no weights: Global.pretrained_model is not set"),
+        (
+            lambda tree: fit(load_config(tree, {"Global.output_dir": "/dev/null/x"})),
+            "can't write to this output",
+        ),
+        (
+            lambda tree: build_state(load_config(tree, {"DataLoader.Train": None})),
+            "training needs DataLoader.Train in the config",
+        ),
+        (
+            lambda tree: build_state(load_config(tree, {"Global.pretrained_model": "gone.pdparams"})),
+            "gone.pdparams",
+        ),
+        (
+            lambda tree: build_state(load_config(tree, {"Global.cpu_threads": 77})),
+            "Global.cpu_threads 77: Paddle computes with ",
+        ),
+    ],
+)
+def test_what_is_wrong_is_raised(tree: dict[str, Any], act: Any, message: str) -> None:
+    before = surroundings()
+    with pytest.raises(UserError) as caught:
+        act(tree)
+    assert message in str(caught.value)
+    assert surroundings() == before
+
+
+def test_a_taken_output_folder_is_refused(tree: dict[str, Any]) -> None:
+    config = load_config(tree, {"Global.epochs": 1})
+    fit(config)
+    with pytest.raises(UserError, match="already holds a run; go on with it by"):
+        fit(build_state(config))
+
+
+def test_an_unknown_name_of_the_package() -> None:
+    with pytest.raises(AttributeError, match="module 'ppcls' has no attribute 'train'"):
+        _ = ppcls.train
+    assert set(api.__all__) - {"Fitted"} <= set(ppcls.__all__)
+
+
+def python(code: str, *arguments: object) -> list[Any]:
+    """Returns what a process of its own says, a line of JSON each."""
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=kept | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "now always track" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+FRESH = """
+import json, sys
+import ppcls
+light = not {"numpy", "pydantic"} & set(sys.modules)
+from ppcls import build_state, evaluate, fit, load_config
+paddles = ["paddle" in sys.modules]
+config = load_config(json.loads(sys.argv[1]))
+paddles.append("paddle" in sys.modules)
+state = build_state(config)
+paddles.append("paddle" in sys.modules)
+print(json.dumps([light, paddles, state.runtime.threads, state.runtime.describe()]))
+"""
+
+
+def test_paddle_is_imported_when_its_settings_are_known(tree: dict[str, Any]) -> None:
+    tree["Global"]["cpu_threads"] = 3
+    tree["Arch"]["name"] = "ResNet18"
+    ((light, paddles, threads, described),) = python(FRESH, json.dumps(tree))
+    assert light, "the package alone"
+    assert paddles == [False, False, True]
+    assert threads == 3
+    assert "Paddle 3 threads, DALI" in described
+
+
+EARLY = """
+import json, sys
+import paddle
+from ppcls import build_state, load_config
+from ppcls.errors import UserError
+tree = json.loads(sys.argv[1])
+print(json.dumps(build_state(load_config(tree)).runtime.describe()))
+for change in ({"Global.cpu_threads": 3}, {"Global.deterministic": True}):
+    try:
+        build_state(load_config(tree, change))
+    except UserError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+def test_paddle_imported_too_early_is_told(tree: dict[str, Any]) -> None:
+    tree["Arch"]["name"] = "ResNet18"
+    described, threads, deterministic = python(EARLY, json.dumps(tree))
+    early = " (Paddle was imported before ppcls could set more)" if "; 1 cores" not in described else ""
+    assert f"Paddle 1 threads{early}, DALI" in described
+    assert threads == (
+        "Global.cpu_threads 3: Paddle computes with 1, which was fixed when it was imported, before ppcls "
+        "could; start a new process (in a notebook: restart the kernel), without `import paddle` before the "
+        "first run, or leave the setting as it is"
+    )
+    assert deterministic.startswith(
+        "Global.deterministic True: Paddle computes without it, which was fixed when"
+    )
