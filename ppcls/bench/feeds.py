@@ -22,7 +22,7 @@ from ppcls.data.batch import Loader
 from ppcls.data.dali_loader import DaliLoader
 from ppcls.data.dali_reader import build_reader, shut_down
 from ppcls.data.order import Cursor, Order
-from ppcls.data.paddle_loader import PaddleLoader
+from ppcls.data.paddle_loader import PaddleLoader, collect_before_fork, end_with_parent
 
 Counts = Generator[int, None, None]  # images of each batch
 
@@ -162,7 +162,10 @@ def from_workers(function: Callable[[int], NDArray[Any]], steps: Iterator[list[i
         num_workers=workers,
         use_shared_memory=workers > 0,
         return_list=True,
+        worker_init_fn=end_with_parent,
     )
+    if workers:
+        collect_before_fork()
     batches = iter(loader)
     try:
         for (batch,) in batches:

@@ -101,7 +101,17 @@ def _read_bad(image: Any) -> dict[int, str]:
     return {int(position): reason for position, reason in bad.items()}
 
 
-def _end_with_parent(_worker: int) -> None:
+def collect_before_fork() -> None:
+    """Frees what is garbage.
+
+    A worker that inherits a DALI pipeline as garbage would shut it down, without its threads, and hang or
+    crash. What one pipeline held of another is garbage only after the first is gone.
+    """
+    while gc.collect():
+        pass
+
+
+def end_with_parent(_worker: int) -> None:
     """Has a worker end when the run does, which may be killed: Paddle's own would wait for ever to be asked.
 
     Batches in shared memory that nobody will fetch are freed.
@@ -152,7 +162,7 @@ class PaddleLoader:
             num_workers=workers,
             use_shared_memory=use_shared_memory and workers > 0,
             return_list=True,
-            worker_init_fn=_end_with_parent,
+            worker_init_fn=end_with_parent,
         )
 
     def __len__(self) -> int:
@@ -163,10 +173,7 @@ class PaddleLoader:
         """Yields the batches from the present position to the end of the epoch."""
         self._steps.cursor = self._cursor
         if self._loader.num_workers:
-            # A worker that inherits a DALI pipeline as garbage would shut it down, without its threads,
-            # and hang or crash. What one pipeline held of another is garbage only after the first is gone.
-            while gc.collect():
-                pass
+            collect_before_fork()
         batches = iter(self._loader)
         try:
             for image, label in batches:
