@@ -49,15 +49,16 @@ class Contender:
 
     def labels(self) -> dict[str, Label]:
         """Returns what its row is called by."""
-        return {
+        labels: dict[str, Label] = {
             "varied": self.varied,
-            "backend": self.backend,
-            "chain": self.chain,
-            "workers": self.workers,
-            "prefetch": self.prefetch if self.prefetch is not None else "",
-            "decoder": self.decoder if self.by_dali else "",
             "cache": "cold" if self.cold else "warm",
+            "chain": self.chain,
+            "backend": self.backend,
+            "workers": self.workers,
         }
+        if self.prefetch is not None:
+            labels["prefetch"] = self.prefetch
+        return labels | ({"decoder": self.decoder} if self.varied == "decoder" else {})
 
     def describe(self) -> str:
         """Returns a few words."""

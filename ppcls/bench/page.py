@@ -63,16 +63,13 @@ def _asset(package: str, name: str) -> str:
 
 
 def _table(rows: list[Row]) -> dict[str, Any]:
-    labels, metrics, noted = headings(rows)
-    units = {name: metric.unit for row in rows for name, metric in row.metrics.items()}
+    heads = headings(rows)
     return {
-        "labels": labels,
-        "metrics": [(name, units[name]) for name in metrics],
-        "noted": noted,
+        "heads": heads,
         "rows": [
             {
-                "labels": [shown(row.labels[name]) for name in labels],
-                "metrics": [_cell(row, name) for name in metrics],
+                "labels": [shown(row.labels[name]) for name in heads.labels],
+                "metrics": [_cell(row, name) for name, _ in heads.metrics],
                 "note": row.note,
             }
             for row in rows

@@ -71,18 +71,16 @@ def test_what_is_swept_is_chosen() -> None:
 
 
 def test_names() -> None:
-    contender = Contender("DALI GPU", "config", 1, 4, "whole", {"decode": "whole"})
+    contender = Contender("DALI GPU", "config", 1, 4, "whole", {"decode": "whole"}, varied="decoder")
     assert contender.describe() == "DALI GPU, 1 thread, prefetch 4, decoder whole"
-    assert contender.labels()["decoder"] == "whole"
+    assert (contender.labels()["decoder"], contender.labels()["prefetch"]) == ("whole", 4)
     assert Contender("paddle.io", "read", 2).describe() == "paddle.io, 2 workers"
     assert Contender("paddle.io", "read", 2, cold=True).labels() == {
         "varied": "workers",
-        "backend": "paddle.io",
-        "chain": "read",
-        "workers": 2,
-        "prefetch": "",
-        "decoder": "",
         "cache": "cold",
+        "chain": "read",
+        "backend": "paddle.io",
+        "workers": 2,
     }
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from made_results import RESULTS
 
-from ppcls.bench.results import Metric
-from ppcls.bench.table import LEGEND, cell, number, render
+from ppcls.bench.results import Metric, Row
+from ppcls.bench.table import LEGEND, cell, headings, number, render
 
 
 def test_a_table_for_each_kind_of_rows() -> None:
@@ -43,3 +43,21 @@ def test_cells() -> None:
     assert cell(None) == ""
     assert cell(Metric((90.0, 100.0, 110.0), "s")) == "100 ±10%"
     assert cell(Metric((100.0,), "s")) == "100"
+
+
+def test_what_all_rows_share_is_said_once() -> None:
+    rows = [
+        Row({"backend": "DALI", "cache": each}, {"time": Metric((1.0,), "")}) for each in ("warm", "cold")
+    ]
+    assert (headings(rows).caption, headings(rows).labels) == ("backend: DALI", ["cache"])
+    assert (headings(rows[:1]).caption, headings(rows[:1]).labels) == ("", ["backend", "cache"])
+    assert render(replace(RESULTS, rows=tuple(rows), findings=())).splitlines()[0] == "backend: DALI"
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_nothing_is_cut_off_on_a_narrow_terminal(width: int) -> None:
+    names = [f"a rather long name {number}" for number in range(9)]
+    row = Row(dict.fromkeys(names, "x" * 30), {each: Metric((12345.678,), "images/s") for each in names})
+    text = render(replace(RESULTS, rows=(row, replace(row, note="a note of some words")), findings=()), width)
+    assert "…" not in text
+    assert text.count("12,350") == 18
