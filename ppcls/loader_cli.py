@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,12 @@ from rich.progress import MofNCompleteColumn, Progress
 from ppcls.cli import add_config, say
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
-from ppcls.results_cli import Commands, add_out, claim_out, finish, made_results, positive, start
+from ppcls.results_cli import Commands, add_out, claim_out, finish, keep, made_results, positive, start
 from ppcls.runtime import Runtime
 
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.bench.contender import Contender, Wanted
+    from ppcls.bench.results import Results
     from ppcls.bench.subject import Subject
     from ppcls.bench.sweep import Effort, Measured, Plan
 
@@ -138,7 +140,7 @@ def _quick(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
 
 
 def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
-    from ppcls.bench.loader_results import charts, conclude, rows
+    from ppcls.bench.loader_results import charts, conclude, rows, warn_of_noise
     from ppcls.bench.subject import read_subject
     from ppcls.bench.sweep import Effort, make_plan
 
@@ -146,11 +148,14 @@ def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
     effort = Effort(arguments.rounds or _ROUNDS, arguments.seconds)
     plan = make_plan(subject, _wanted(arguments, run), effort)
     _say_plan(plan, subject, effort)
-    measured = _with_bar(plan, subject, effort)
+
+    def results(measured: Measured, findings: Sequence[str]) -> Results:
+        return made_results("loader", config, run, rows(measured, subject), charts(measured), findings)
+
+    measured = _with_bar(plan, subject, effort, lambda known: keep(arguments, results(known, plan.remarks)))
     setting, sentences = conclude(measured)
-    found = rows(measured, subject)
-    findings = [*plan.remarks, *sentences]
-    finish(arguments, made_results("loader", config, run, found, charts(measured), findings))
+    findings = [*plan.remarks, *warn_of_noise(measured), *sentences]
+    finish(arguments, results(measured, findings))
     if arguments.write_config is not None:
         _write(arguments, setting)
 
@@ -183,13 +188,13 @@ def _say_plan(plan: Plan, subject: Subject, effort: Effort) -> None:
     )
 
 
-def _with_bar(plan: Plan, subject: Subject, effort: Effort) -> Measured:
+def _with_bar(plan: Plan, subject: Subject, effort: Effort, swept: Callable[[Measured], None]) -> Measured:
     from ppcls.bench.sweep import measure, run_count
 
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("runs", total=run_count(plan, effort))
-        return measure(plan, subject, effort, lambda: bar.advance(task))
+        return measure(plan, subject, effort, lambda: bar.advance(task), swept)
 
 
 def _write(arguments: argparse.Namespace, setting: Contender | None) -> None:

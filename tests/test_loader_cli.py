@@ -92,6 +92,19 @@ def test_files_are_dropped_before_each_cold_run(says: Say, monkeypatch: pytest.M
     assert page_cache.drop is not sweep.drop
 
 
+def test_what_was_swept_is_kept_should_the_rest_fail(
+    says: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise UserError("interrupted here")
+
+    monkeypatch.setattr(sweep, "_last_groups", fail)
+    chosen = ("--chains", "config", "--vary", "workers", "--backends", "dali-cpu")
+    assert "interrupted here" in says(*LITTLE, *chosen, "--out", str(tmp_path / "out"), code=1)
+    (row,) = read_results(tmp_path / "out").rows
+    assert row.labels["backend"] == "DALI CPU"
+
+
 def test_in_short(says: Say, tmp_path: Path) -> None:
     said = says("--quick", "--rounds", "1", "--workers", "0", "--mixup", "--out", str(tmp_path / "out"))
     _, *lines = said.splitlines()

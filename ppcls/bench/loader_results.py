@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 from ppcls.bench.bottleneck import STAGES, Stage, find_bottleneck
@@ -14,6 +15,7 @@ from ppcls.bench.sweep import BEST, PRESENT, Measured
 from ppcls.bench.timing import Speed
 
 ALL = "all together"
+_NOISY = 0.1  # half a range, as a share of the median
 _THROUGHPUT = "throughput"
 _CHAINS: dict[Chain, str] = {
     "read": "read",
@@ -105,6 +107,18 @@ def charts(measured: Measured) -> list[Chart]:
         chart("By batches made ahead", "prefetch", varied="prefetch"),
         chart("By the decoder's settings", "decoder", varied="decoder"),
         Chart("Each stage alone", _THROUGHPUT, "stage"),
+    ]
+
+
+def warn_of_noise(measured: Measured) -> list[str]:
+    """Returns a sentence where runs of one setting differ much; else nothing."""
+    spreads = [Metric(tuple(run.rate for run in runs), "").spread for runs in measured.sweep.values()]
+    noise = statistics.median(spreads) / 2 if spreads else 0.0
+    if noise <= _NOISY:
+        return []
+    return [
+        f"Runs of one and the same setting differ by ±{noise:.0%} here: other work shares the machine, or "
+        "--seconds is too short. Smaller differences than that say nothing; CPU time suffers least."
     ]
 
 

@@ -169,7 +169,13 @@ def run_count(plan: Plan, effort: Effort) -> int:
     return effort.rounds * (len(plan.contenders) + 2 + len(STAGES))
 
 
-def measure(plan: Plan, subject: Subject, effort: Effort, done: Callable[[], None]) -> Measured:
+def measure(
+    plan: Plan,
+    subject: Subject,
+    effort: Effort,
+    done: Callable[[], None],
+    swept: Callable[[Measured], None],
+) -> Measured:
     """Measures all that is planned.
 
     Args:
@@ -177,6 +183,7 @@ def measure(plan: Plan, subject: Subject, effort: Effort, done: Callable[[], Non
         subject: Of which images.
         effort: How often and how long.
         done: Is called after each run.
+        swept: Is called with what is known after the sweep, before the last rounds.
 
     Raises:
         UserError: An image can't be read.
@@ -194,8 +201,10 @@ def measure(plan: Plan, subject: Subject, effort: Effort, done: Callable[[], Non
     sweep, missing = taken.runs, (*plan.missing, *taken.failed.items())
     now = present(subject.config, subject.split, subject.runtime, cold=bool(cold))
     choice = choose(sweep, now, own_backend(subject.runtime))
+    known = Measured(sweep, missing, None, {}, {})
+    swept(known)
     if choice is None:
-        return Measured(sweep, missing, None, {}, {})
+        return known
     last = take_turns(_last_groups(choice, subject, cache), effort.rounds, watch, done)
     if last.failed:
         missing = (*missing, *((choice.best, f"{name}: {reason}") for name, reason in last.failed.items()))

@@ -6,7 +6,7 @@ import pytest
 
 from ppcls.bench.choice import Choice
 from ppcls.bench.contender import Contender
-from ppcls.bench.loader_results import charts, conclude, metrics_of, quick_rows, ratios
+from ppcls.bench.loader_results import charts, conclude, metrics_of, quick_rows, ratios, warn_of_noise
 from ppcls.bench.rounds import Run
 from ppcls.bench.sweep import BEST, PRESENT, Measured
 from ppcls.bench.timing import Speed
@@ -67,6 +67,16 @@ def test_without_a_better_setting_the_present_one_stays() -> None:
 def test_a_busy_gpu_is_named() -> None:
     _, (bottleneck, _) = conclude(measured(runs(800, 820, load=0.95), runs(700, 700), "DALI GPU"))
     assert bottleneck.startswith("The bottleneck is the GPU, busy 95% of the time, by decode")
+
+
+def test_noise_is_named() -> None:
+    quiet, busy = runs(100, 104, 98), runs(100, 160, 80)
+    names = [Contender("DALI CPU", "config", each) for each in range(3)]
+    assert warn_of_noise(Measured(dict.fromkeys(names, quiet), (), None, {}, {})) == []
+    assert warn_of_noise(Measured({}, (), None, {}, {})) == []
+    mixed = {names[0]: quiet, names[1]: busy, names[2]: busy}
+    (sentence,) = warn_of_noise(Measured(mixed, (), None, {}, {}))
+    assert sentence.startswith("Runs of one and the same setting differ by ±40% here: other work")
 
 
 def test_nothing_is_concluded_from_nothing() -> None:
