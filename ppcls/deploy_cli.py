@@ -163,6 +163,12 @@ def export(argv: Arguments = None) -> None:
     options.add_argument(
         "--pdparams", metavar="FILE", help="write only the weights, as PaddleClas's .pdparams, to FILE"
     )
+    options.add_argument(
+        "--preprocess",
+        action="store_true",
+        help="have the model take RGB pixels [B, H, W, 3] of 8 bits and any size, and prepare them as "
+        "Infer.transforms says",
+    )
     arguments = options.parse_args(argv)
     if arguments.pdparams:
         _export_weights(arguments)
@@ -176,7 +182,7 @@ def export(argv: Arguments = None) -> None:
     need_one_process(runtime.start(source.run))
     from ppcls.deploy.export import export as export_model
 
-    exported = export_model(source, folder, arguments.format)
+    exported = export_model(source, folder, arguments.format, preprocess=arguments.preprocess)
     given, files = exported.description.Input, exported.files
     sys.stdout.write(
         f"[Export] {source.file} -> {folder}: {', '.join(files)}, {sum(files.values()) / 1e6:.1f} MB; "
@@ -184,7 +190,7 @@ def export(argv: Arguments = None) -> None:
     )
     if exported.difference is not None:
         sys.stdout.write(
-            "[Export] onnxruntime's scores are Paddle's: their logarithms differ by "
+            "[Export] its scores are the trained model's: their logarithms differ by "
             f"{exported.difference:.1e} at most, relative, for batches of 1, 2 and 5 random images\n"
         )
 

@@ -124,7 +124,8 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
     def features(self, x: Tensor) -> Tensor:
         """Maps images to all tokens [B, tokens + patches, width], those of the patches last."""
         x = self.patch_embed(x)
-        learnt = [getattr(self, name).astype(x.dtype).expand_as(x[:, :1]) for name in self.tokens]
+        # Added to zeros, not expanded: paddle2onnx can't expand to a batch of any size.
+        learnt = [getattr(self, name).astype(x.dtype) + paddle.zeros_like(x[:, :1]) for name in self.tokens]
         x = self.pos_drop(paddle.concat([*learnt, x], axis=1) + self.pos_embed)
         for block in self.blocks:
             x = block(x)

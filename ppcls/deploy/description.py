@@ -19,7 +19,6 @@ from ppcls.config.postprocess import Activation, MultiLabelThreshOutput, Topk
 from ppcls.config.postprocess import PostProcess as Choice
 from ppcls.config.schema import Config
 from ppcls.config.sections import Infer
-from ppcls.config.transform import Layout
 from ppcls.data.transforms import NormalizeImage, Op, plan_chain
 from ppcls.errors import UserError
 
@@ -36,7 +35,7 @@ class _Input(Section):
 
     name: str
     shape: tuple[int, int, int, int]
-    dtype: Literal["float32"]
+    dtype: Literal["float32", "uint8"]
     layout: Literal["NCHW", "NHWC"]
 
 
@@ -44,6 +43,7 @@ class _PreProcess(Section):
     """What happens to each image, in order."""
 
     transform_ops: FixedChain
+    in_graph: bool = Field(False, description="all but decoding is part of the model, which takes RGB pixels")
 
 
 class _Output(Section):
@@ -88,6 +88,12 @@ class Description(Section):
     PostProcess: _PostProcess = Field(description="what is told of the scores")
 
     @model_validator(mode="after")
+    def _check_input(self) -> Self:
+        if self.PreProcess.in_graph != (self.Input.dtype == "uint8"):
+            raise ValueError(f"in_graph is {self.PreProcess.in_graph}, and the input is {self.Input.dtype}")
+        return self
+
+    @model_validator(mode="after")
     def _check_names(self) -> Self:
         names = self.names
         if names is not None and len(names) != self.class_num:
@@ -121,8 +127,20 @@ class Description(Section):
 
     def chain(self) -> tuple[Op, ...]:
         """Returns the transforms that make the input."""
-        layout: Layout = "CHW" if self.Input.layout == "NCHW" else "HWC"
-        return plan_chain(self.PreProcess.transform_ops, layout)
+        specs = self.PreProcess.transform_ops
+        if self.PreProcess.in_graph:
+            return plan_chain([specs[0].model_copy(update={"to_rgb": True})], "HWC")
+        return plan_chain(specs, "CHW" if self.Input.layout == "NCHW" else "HWC")
+
+    def with_pixels(self) -> Description:
+        """Returns the description of a model that prepares images of any size itself."""
+        pixels = {"shape": (-1, -1, -1, 3), "dtype": "uint8", "layout": "NHWC"}
+        return self.model_copy(
+            update={
+                "Input": self.Input.model_copy(update=pixels),
+                "PreProcess": self.PreProcess.model_copy(update={"in_graph": True}),
+            }
+        )
 
     def as_yaml(self) -> str:
         """Returns the file's text."""

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,13 +19,19 @@ from ppcls.arch.reparameterize import reparameterize
 from ppcls.config.postprocess import Activation
 from ppcls.config.schema import Config
 from ppcls.deploy.description import DESCRIPTION, Description, describe
-from ppcls.deploy.onnx_export import Array, check, convert, need_converter
-from ppcls.deploy.source import ONNX, PROGRAMS, Source, need_infer
+from ppcls.deploy.in_graph import Preprocessing
+from ppcls.deploy.onnx_export import convert, need_converter
+from ppcls.deploy.onnx_model import OnnxModel
+from ppcls.deploy.paddle_inference import PaddleInferenceModel
+from ppcls.deploy.parity import Array, check
+from ppcls.deploy.predictor import Model
+from ppcls.deploy.source import ONNX, Source, find_program, need_infer
 from ppcls.engine.distillation import read_inferred
 from ppcls.engine.state import build_network
 from ppcls.engine.weights import fill_model
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
+from ppcls.runtime import Runtime
 
 Kind = Literal["paddle", "onnx"]
 _STEM = "inference"
@@ -38,7 +45,8 @@ class Exported:
     Attributes:
         files: Name to bytes of each.
         description: Of the model.
-        difference: Of ONNX's scores from Paddle's, see `ppcls.deploy.onnx_export.check`; None without ONNX.
+        difference: Of its scores from the trained model's, see `ppcls.deploy.parity.check`; None where the
+            program is Paddle's own, and nothing is added.
     """
 
     files: dict[str, int]
@@ -46,7 +54,7 @@ class Exported:
     difference: float | None = None
 
 
-def export(source: Source, folder: Path, kind: Kind = "paddle") -> Exported:
+def export(source: Source, folder: Path, kind: Kind = "paddle", *, preprocess: bool = False) -> Exported:
     """Writes a trained model for inference, in float32, with a softmax or sigmoid at its end.
 
     Branches that have one convolution's effect, as RepVGG's, are written as one. The layout is NCHW whatever
@@ -57,11 +65,13 @@ def export(source: Source, folder: Path, kind: Kind = "paddle") -> Exported:
         source: The model.
         folder: Appears whole, with ``inference.yml`` and, for Paddle Inference, ``inference.pdiparams`` and
             the program (``inference.json``, or ``inference.pdmodel`` on Paddle 2.6); else ``inference.onnx``.
-        kind: For what program. ONNX is checked with onnxruntime.
+        kind: For what program.
+        preprocess: Whether the model takes RGB pixels [B, H, W, 3] uint8 of any size, and prepares them.
 
     Raises:
         UserError: The folder is there with something in it, or can't be made; or the weights can't be
-            read or are another model's; or there is no ONNX of it.
+            read or are another model's; or there is no ONNX of it, or no form of a transform in a graph; or
+            the exported model's scores are others.
     """
     _refuse_taken(folder)
     if source.config is None:
@@ -70,17 +80,22 @@ def export(source: Source, folder: Path, kind: Kind = "paddle") -> Exported:
         need_converter()
     config = source.config.model_copy(update={"Arch": source.config.Arch.in_layout("NCHW")})
     description = describe(config, need_infer(config), source.description.names)
+    ops = description.chain()
+    first = [Preprocessing([op.spec for op in ops])] if preprocess else []
     model = _build(config, source.file, description.Output.activation)
+    whole = nn.Sequential(*first, model)
+    whole.eval()
+    if preprocess:
+        description = description.with_pixels()
+    difference = None
     try:
         if folder.is_dir():
             folder.rmdir()  # it is empty
         with new_folder(folder) as temporary:
             write_text(temporary / DESCRIPTION, description.as_yaml())
-            difference = None
-            if kind == "onnx":
-                difference = _write_onnx(model, description, temporary / ONNX)
-            else:
-                _save(model, description, temporary / _STEM)
+            file = _write(whole, description, temporary, kind)
+            if kind == "onnx" or preprocess:
+                difference = check(_load(file, description), description, ops, partial(_scores, model))
     except OSError as error:
         raise UserError(
             f"{folder}: can't write the inference model: {error.strerror or error}; "
@@ -94,9 +109,20 @@ def _build(config: Config, weights: Path, activation: Activation) -> nn.Layer:
     model = build_network(config)
     fill_model(model, read_inferred(config, weights), weights)
     reparameterize(model)
-    whole = nn.Sequential(model, _SCORING[activation]())
-    whole.eval()
-    return whole
+    return nn.Sequential(model, _SCORING[activation]())
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def _scores(model: nn.Layer, images: Array) -> Array:
+    scores: Array = model(paddle.to_tensor(images)).numpy()
+    return scores
+
+
+def _load(file: Path, description: Description) -> Model:
+    """Loads what was written, on the CPU."""
+    if file.name == ONNX:
+        return OnnxModel(file, description, "cpu", 1)
+    return PaddleInferenceModel(file, description, Runtime())
 
 
 def _refuse_taken(folder: Path) -> None:
@@ -122,21 +148,17 @@ def _save(model: nn.Layer, description: Description, stem: Path) -> None:
         paddle.jit.save(static, str(stem))
 
 
-def _write_onnx(model: nn.Layer, description: Description, file: Path) -> float:
-    """Writes an ONNX model, and returns how far its scores are from Paddle's."""
-    with tempfile.TemporaryDirectory() as folder:
-        stem = Path(folder) / _STEM
-        _save(model, description, stem)
-        program = next(each for name in PROGRAMS if (each := stem.with_name(name)).is_file())
+def _write(model: nn.Layer, description: Description, folder: Path, kind: Kind) -> Path:
+    """Writes a model into a folder, and returns its program's file."""
+    if kind == "paddle":
+        _save(model, description, folder / _STEM)
+        return find_program(folder)
+    with tempfile.TemporaryDirectory() as elsewhere:
+        _save(model, description, Path(elsewhere) / _STEM)
         with _hushed():
-            file.write_bytes(convert(program, description.Global.model_name))
-
-    @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def scores(images: Array) -> Array:
-        result: Array = model(paddle.to_tensor(images)).numpy()
-        return result
-
-    return check(file, description, scores)
+            converted = convert(find_program(Path(elsewhere)), description.Global.model_name)
+    (folder / ONNX).write_bytes(converted)
+    return folder / ONNX
 
 
 @contextmanager

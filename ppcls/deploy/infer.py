@@ -70,6 +70,11 @@ def predict_files(
     """
     if predictor.source.by_dali:
         assert runtime is not None
+        if predictor.description.PreProcess.in_graph:
+            raise UserError(
+                f"{predictor.source.file}: prepares its images itself, so DALI has nothing to do; "
+                "set Global.use_dali=False, or export without --preprocess"
+            )
         return _by_dali(predictor, files, runtime)
     return _by_threads(predictor, files)
 

@@ -1,26 +1,16 @@
-"""A model as ONNX, by paddle2onnx, and the proof that onnxruntime computes the same from it."""
+"""A model as ONNX, by paddle2onnx."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import paddle
-from numpy.typing import NDArray
 from packaging.specifiers import SpecifierSet
 
-from ppcls.deploy.description import Description
 from ppcls.errors import UserError
 
-Array = NDArray[Any]
-
-TOLERANCE = 1e-4
 _OPSET = 17
-_BATCHES = (1, 2, 5)
-_LEAST = 1e-30  # scores below it count as it
 # Each goes with one form of Paddle's programs.
 _CONVERTERS = {True: ">=2.1,<2.2", False: ">=1.3,<2"}  # Paddle 3, and 2.6
 
@@ -81,46 +71,3 @@ def convert(program: Path, name: str) -> bytes:
             f"paddle2onnx {version('paddle2onnx')} can't convert {name}; what it said is above{reason}"
         )
     return model
-
-
-def check(file: Path, description: Description, expected: Callable[[Array], Array]) -> float:
-    """Compares what onnxruntime computes with what Paddle computes, on random images.
-
-    Args:
-        file: The ONNX model.
-        description: Of it.
-        expected: Maps images to Paddle's scores [B, class_num].
-
-    Returns:
-        The largest difference of two logarithms of scores, relative to the largest of them, or to 1.
-
-    Raises:
-        UserError: It is more than `TOLERANCE`.
-    """
-    from ppcls.deploy.onnx_model import OnnxModel
-
-    model = OnnxModel(file, description, "cpu", 1)
-    worst = 0.0
-    for images in _random_images(description):
-        own, paddles = model.scores(images), expected(images)
-        if own.shape != paddles.shape:
-            raise UserError(f"ONNX gives {list(own.shape)} for {len(images)} images; nothing was written")
-        difference = _difference(own, paddles)
-        if not difference <= TOLERANCE:
-            raise UserError(
-                f"onnxruntime's scores of {description.Global.model_name} differ by {difference:.1e} from "
-                f"Paddle's, more than {TOLERANCE:.0e}, with {len(images)} images; nothing was written"
-            )
-        worst = max(worst, difference)
-    return worst
-
-
-def _random_images(description: Description) -> Iterator[Array]:
-    random = np.random.default_rng(0)
-    for count in _BATCHES:
-        yield random.standard_normal((count, *description.Input.shape[1:]), np.float32)
-
-
-def _difference(own: Array, other: Array) -> float:
-    logs = [np.log(np.maximum(each.astype(np.float64), _LEAST)) for each in (own, other)]
-    return float(np.abs(logs[0] - logs[1]).max() / max(1.0, np.abs(logs[1]).max()))

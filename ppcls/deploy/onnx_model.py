@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf, NotImplemented
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotImplemented,
+    RuntimeException,
+)
 
 from ppcls.deploy.description import Description
 from ppcls.errors import UserError
@@ -39,7 +46,7 @@ class OnnxModel:
             )
         except (Fail, InvalidGraph, InvalidProtobuf, NotImplemented) as error:
             raise UserError(f"{file}: onnxruntime can't load this model: {error}") from None
-        self._input, self._dtype = description.Input.name, description.Input.dtype
+        self._file, self._input, self._dtype = file, description.Input.name, description.Input.dtype
         given = [each.name for each in self._session.get_inputs()]
         if given != [self._input]:
             raise UserError(f"{file}: takes {', '.join(given)}, but inference.yml describes {self._input}")
@@ -47,7 +54,10 @@ class OnnxModel:
     def scores(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.Model`."""
         images = np.ascontiguousarray(images, self._dtype)
-        (scores,) = self._session.run(None, {self._input: images})
+        try:
+            (scores,) = self._session.run(None, {self._input: images})
+        except (Fail, RuntimeException, InvalidArgument) as error:
+            raise UserError(f"{self._file}: onnxruntime can't run this model: {error}") from None
         return np.asarray(scores)
 
 

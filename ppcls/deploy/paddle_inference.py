@@ -51,7 +51,7 @@ class PaddleInferenceModel:
             ) from None
         self._input = self._predictor.get_input_handle(description.Input.name)
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
-        self._dtype = description.Input.dtype
+        self._file, self._dtype = program, description.Input.dtype
 
     def scores(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.Model`."""
@@ -59,6 +59,10 @@ class PaddleInferenceModel:
             self._input.copy_from_cpu(np.ascontiguousarray(images, self._dtype))
         else:
             self._input.share_external_data(images.astype(self._dtype))
-        self._predictor.run()
+        try:
+            self._predictor.run()
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise UserError(f"{self._file}: Paddle Inference can't run this model: {reason}") from None
         scores: NDArray[Any] = self._output.copy_to_cpu()
         return scores

@@ -130,6 +130,8 @@ class Predictor:
     def prepare(self, image: Image) -> Array:
         """Returns the model's input for one image: [C, H, W] or [H, W, C] float32. Any thread may call it.
 
+        For a model that prepares images itself, these are the image's own pixels, [H, W, 3] uint8.
+
         Raises:
             ValueError: It can't be decoded, or is no array [H, W, 3] of uint8.
         """
@@ -143,7 +145,12 @@ class Predictor:
         Raises:
             UserError: A score is not finite.
         """
-        return self.best(self.model.scores(np.stack(prepared))) if prepared else []
+        scores = np.zeros((len(prepared), self.description.class_num), np.float32)
+        shapes = [each.shape for each in prepared]
+        for shape in dict.fromkeys(shapes):  # one, but for models that prepare images themselves
+            rows = [row for row, each in enumerate(shapes) if each == shape]
+            scores[rows] = self.model.scores(np.stack([prepared[row] for row in rows]))
+        return self.best(scores)
 
     def best(self, scores: Array) -> list[Result]:
         """Maps probabilities [B, class_num] float32 to results.

@@ -84,7 +84,7 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> Source:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; expected {_EXPECTED}")
     if (path / DESCRIPTION).is_file():
-        return _exported(_program(path), overrides)
+        return _exported(find_program(path), overrides)
     if not (path / _WEIGHTS).is_file() and (path / _BEST / _WEIGHTS).is_file():
         path = path / _BEST
     if (path / _WEIGHTS).is_file() and (path / _CONFIG).is_file():
@@ -180,8 +180,12 @@ def _exported(file: Path, overrides: Sequence[str]) -> Source:
     return Source(file, description, settings.Global, settings.Infer, Dali(), None)
 
 
-def _program(folder: Path) -> Path:
-    """Returns the exported program in a folder; Paddle's where there is ONNX, too."""
+def find_program(folder: Path) -> Path:
+    """Returns the exported program in a folder; Paddle's where there is ONNX, too.
+
+    Raises:
+        UserError: There is none.
+    """
     for name in (*PROGRAMS, ONNX):
         if (folder / name).is_file():
             return folder / name

@@ -12,7 +12,7 @@ from small_classifier import config_tree, write_config, write_image, write_names
 
 from ppcls import deploy_cli
 from ppcls.arch.build import build_model
-from ppcls.deploy import onnx_export
+from ppcls.deploy import onnx_export, parity
 from ppcls.deploy.onnx_export import convert
 from ppcls.deploy.predictor import Predictor
 from ppcls.engine.weights import write_arrays
@@ -57,23 +57,24 @@ def test_onnxruntime_predicts_what_paddle_does(
         )
 
 
-@pytest.mark.parametrize("name", ["MobileNetV3_small_x0_35", "PPLCNet_x0_25", "SE_ResNet18_vd"])
+@pytest.mark.parametrize("name", ["MobileNetV3_small_x0_35", "PPLCNet_x0_25", "DeiT_tiny_patch16_224"])
 def test_families_whose_operators_are_others(tmp_path: Path, name: str) -> None:
     paddle.seed(3)
-    write_arrays(tmp_path / "model.safetensors", build_model(name, 3).state_dict())
+    size = {"img_size": 32} if name.startswith("DeiT") else {}
+    write_arrays(tmp_path / "model.safetensors", build_model(name, 3, **size).state_dict())
     tree = config_tree(tmp_path / "model.safetensors", None)
-    tree["Arch"]["name"] = name
+    tree["Arch"] |= {"name": name, **size}
     assert export(tmp_path, tree) == 0
 
 
 def test_a_failing_check_leaves_nothing(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(onnx_export, "TOLERANCE", 0.0)
+    monkeypatch.setattr(parity, "TOLERANCE", 0.0)
     assert export(tmp_path, config_tree(weights, None)) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "onnxruntime's scores of ResNet18 differ by " in said.err
+    assert "the exported ResNet18's scores differ by " in said.err
     assert "nothing was written" in said.err
     assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
 
