@@ -16,13 +16,14 @@ from ppcls.deploy.source import Source, configured, find_source, find_weights
 from ppcls.errors import UserError
 
 _STDIN = "-"
+MODEL = "checkpoint folder, folder or .onnx file that tools/export.py wrote; needs no config"
 
 
 @command
 def infer(argv: Arguments = None) -> None:
     """Predicts image files; fails at the end where some could not be predicted."""
     arguments = _infer_parser().parse_args(argv)
-    source = _read_source(arguments)
+    source = read_source(arguments)
     if source is None:
         return
     files = _files(arguments.images or [source.infer.infer_imgs])
@@ -51,7 +52,7 @@ def _infer_parser() -> argparse.ArgumentParser:
     made = parser(
         "Predict images. Exit code 0: all are predicted; 3: some could not be, and their lines say why; "
         "1: nothing could be done.",
-        model="checkpoint folder, folder or .onnx file that tools/export.py wrote; needs no config",
+        model=MODEL,
     )
     made.add_argument(
         "images",
@@ -89,7 +90,7 @@ def _files(given: Sequence[str | None]) -> list[Path]:
     return list(files)
 
 
-def _read_source(arguments: argparse.Namespace) -> Source | None:
+def read_source(arguments: argparse.Namespace) -> Source | None:
     """Returns the model that ``-c`` or ``--model`` means; None when its config was only to be printed."""
     if arguments.model is not None:
         source = find_source(Path(arguments.model), arguments.override)
@@ -173,7 +174,7 @@ def export(argv: Arguments = None) -> None:
     if arguments.pdparams:
         _export_weights(arguments)
         return
-    source = _read_source(arguments)
+    source = read_source(arguments)
     if source is None:
         return
     folder = Path(source.run.save_inference_dir)

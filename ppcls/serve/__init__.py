@@ -1,0 +1,1 @@
+"""A small HTTP server: pictures in, their classes out."""

@@ -1,0 +1,283 @@
+"""A real server, asked by httpx: answers, refusals, its end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from running import TOOL, Running, running
+from small_classifier import CLASSES, write_config, write_huge_png
+
+from ppcls import deploy_cli
+from ppcls.config.load import validate
+from ppcls.deploy.predictor import Predictor, Result
+
+
+@pytest.fixture(scope="module")
+def expected(tree: dict[str, Any], images: list[bytes]) -> list[Result]:
+    return Predictor(validate(tree, "test")).predict(images)
+
+
+def post(server: Running, *images: bytes, **query: Any) -> httpx.Response:
+    with server.client() as client:
+        return client.post("/predict", files=[("image", ("a", each)) for each in images], params=query)
+
+
+def same(answer: httpx.Response, expected: list[Result]) -> None:
+    assert answer.status_code == 200, answer.text
+    found = [each["predictions"] for each in answer.json()["results"]]
+    assert [[one["class_id"] for one in each] for each in found] == [
+        list(each.class_ids) for each in expected
+    ]
+    assert [[one["name"] for one in each] for each in found] == [list(each.names or ()) for each in expected]
+    scores = [[one["score"] for one in each] for each in found]
+    np.testing.assert_allclose(scores, [each.scores for each in expected], atol=1e-5)
+
+
+def test_several_images_in_order_and_one_as_it_is(
+    server: Running, images: list[bytes], expected: list[Result]
+) -> None:
+    same(post(server, *images), expected)
+    with server.client() as client:
+        for kind in ("image/png", "application/octet-stream"):
+            answer = client.post("/predict", content=images[2], headers={"Content-Type": kind})
+            same(answer, expected[2:3])
+    (best,) = post(server, images[0], topk=1).json()["results"][0]["predictions"]
+    assert best["class_id"] == expected[0].class_ids[0]
+    assert best["name"] in CLASSES
+
+
+def test_requests_that_come_together_get_their_own_answers(
+    server: Running, images: list[bytes], expected: list[Result]
+) -> None:
+    answers: dict[int, httpx.Response] = {}
+    threads = [
+        threading.Thread(
+            target=lambda at=at: answers.__setitem__(at, post(server, images[at % 6], images[0]))
+        )
+        for at in range(18)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for at, answer in answers.items():
+        same(answer, [expected[at % 6], expected[0]])
+    assert len(answers) == 18
+
+
+def huge(tmp_path: Path) -> bytes:
+    write_huge_png(tmp_path / "huge.png")
+    return (tmp_path / "huge.png").read_bytes()
+
+
+def test_each_bad_image_is_named_with_the_reason(
+    server: Running, images: list[bytes], tmp_path: Path
+) -> None:
+    answer = post(server, images[0], b"", b"no image", images[1][:-60], huge(tmp_path))
+    assert answer.status_code == 422
+    told = answer.json()
+    assert [each["image"] for each in told["images"]] == [1, 2, 3, 4]
+    reasons = [each["reason"] for each in told["images"]]
+    assert reasons[0] == "the file is empty"
+    assert reasons[1] == "not an image that can be decoded"
+    assert "200000x200000 pixels are more than DecodeImage's max_pixels" in reasons[3]
+    assert told["error"] == "; ".join(f"image {at}: {why}" for at, why in enumerate(reasons, start=1))
+    alone = post(server, b"no image")
+    assert (alone.status_code, alone.json()["error"]) == (422, "not an image that can be decoded")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "reason"),
+    [
+        ("POST", "/predict", {}, 415, "expected Content-Type multipart/form-data"),
+        ("POST", "/predict", {"json": {"image": "a.jpg"}}, 415, "got 'application/json'"),
+        ("POST", "/predict", {"headers": {"Content-Type": "image/png"}}, 400, "there is no image"),
+        ("POST", "/predict", {"files": [("a", (f"{i}", b"x")) for i in range(7)]}, 413, "more than 6 images"),
+        (
+            "POST",
+            "/predict",
+            {"content": b"x" * 52_429, "headers": {"Content-Type": "image/png"}},
+            413,
+            "the request is larger than 52428 bytes",
+        ),
+        (
+            "POST",
+            "/predict?topk=0",
+            {"files": {"a": b"x"}},
+            400,
+            "topk: expected one whole number > 0, got '0'",
+        ),
+        ("POST", "/predict?topk=1&topk=2", {"files": {"a": b"x"}}, 400, "topk: expected one whole number"),
+        ("POST", "/predict?topk=__import__('os')", {"files": {"a": b"x"}}, 400, "topk: expected one"),
+        ("GET", "/predict", {}, 405, "Method Not Allowed"),
+        ("GET", "/../../../../etc/passwd", {}, 404, "Not Found"),
+        ("GET", "/%2e%2e/%2e%2e/etc/passwd", {}, 404, "Not Found"),
+        ("GET", "/docs", {}, 404, "Not Found"),
+    ],
+)
+def test_what_is_refused_says_why(
+    server: Running, method: str, path: str, options: dict[str, Any], status: int, reason: str
+) -> None:
+    with server.client() as client:
+        answer = client.request(method, path, **options)
+    assert answer.status_code == status, answer.text
+    assert reason in answer.json()["error"]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(st.binary(max_size=400), st.binary(max_size=60).map(lambda tail: b"\x89PNG\r\n\x1a\n" + tail)),
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30),
+    st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF), max_size=12),
+    st.sampled_from(["form", "image/png", "multipart/form-data; boundary=b", ""]),
+)
+def test_garbage_is_answered_and_leaves_nothing(
+    server: Running, folder: Path, body: bytes, path: str, name: str, kind: str
+) -> None:
+    with server.client() as client:
+        if kind == "form":
+            answer = client.post("/predict", files={"image": (f"../../{name}", body)})
+        else:
+            answer = client.post("/predict", content=body, headers={"Content-Type": kind} if kind else {})
+        assert 400 <= answer.status_code < 500, answer.text
+        assert answer.json()["error"]
+        target = b"/x" + quote(path, safe="/%.;:@&=+$,~").encode()
+        assert client.get(httpx.URL(server.address).copy_with(raw_path=target)).status_code == 404
+        assert client.get("/health").json()["status"] == "ok"
+    assert list(folder.iterdir()) == []
+
+
+def test_an_upload_names_nothing_that_is_run_or_written(
+    server: Running, images: list[bytes], folder: Path
+) -> None:
+    for name in (
+        "../../evil.png",
+        "/etc/passwd",
+        "$(touch evil)",
+        "`touch evil`",
+        "a;touch evil",
+        "x\0y",
+        "|id",
+    ):
+        with server.client() as client:
+            assert client.post("/predict", files={"image": (name, images[0])}).status_code == 200
+    assert list(folder.iterdir()) == []
+    assert not (folder.parent / "evil.png").exists()
+
+
+def test_what_is_no_http_is_refused(server: Running, images: list[bytes]) -> None:
+    where = urlsplit(server.address)
+    for said in (
+        b"\0\xff\0\r\n\r\n",
+        b"GET / HTTP/9\r\n\r\n",
+        b"POST /predict HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    ):
+        with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+            connection.sendall(said)
+            assert b" 400 " in connection.recv(1000).split(b"\r\n")[0]
+    with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+        connection.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 99\r\n\r\nabc"
+        )
+    assert post(server, images[0]).status_code == 200, "who hangs up within a body harms nobody"
+
+
+def test_health_and_figures(server: Running, images: list[bytes]) -> None:
+    def figures() -> dict[str, float]:
+        with server.client() as client:
+            lines = client.get("/metrics").text.splitlines()
+        return {
+            name: float(value) for name, value in (each.rsplit(" ", 1) for each in lines if each[0] != "#")
+        }
+
+    with server.client() as client:
+        about = client.get("/health").json()
+        described = client.get("/openapi.json").json()
+    assert about == {
+        "status": "ok",
+        "model": "MobileNetV3_small_x0_35",
+        "classes": 3,
+        "max_bytes": 52_428,
+        "max_images": 6,
+        "timeout": 30.0,
+    }
+    assert set(described["paths"]["/predict"]["post"]["responses"]) >= {"200", "413", "422", "503", "504"}
+    before = figures()
+    assert post(server, *images[:3]).status_code == 200
+    assert post(server, b"no image").status_code == 422
+    after = figures()
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    assert grown['ppcls_requests_total{status="200"}'] == 1
+    assert grown['ppcls_requests_total{status="422"}'] == 1
+    assert grown["ppcls_images_total"] == grown["ppcls_batch_images_sum"] == 3
+    assert after["ppcls_images_in_work"] == 0
+
+
+@pytest.fixture(scope="module")
+def exported(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "inference"
+    config = write_config(folder.parent / "config.yaml", tree)
+    for kind in ("paddle", "onnx"):
+        options = ["--format", kind, "-o", f"Global.save_inference_dir={folder / kind}"]
+        assert deploy_cli.export(["-c", str(config), *options]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", ["paddle", "onnx"])
+def test_an_exported_model_answers_what_it_has_at_sigterm(
+    exported: Path, tmp_path: Path, images: list[bytes], expected: list[Result], name: str
+) -> None:
+    options = ["--max-wait", "1000", "--max-batch", "3", "-o", "Global.device=cpu"]
+    with running(tmp_path, "--model", exported / name, *options) as server:
+        same(post(server, *images[:3]), expected[:3])
+        answers: list[httpx.Response] = []
+        waiting = False
+        while not waiting:  # for others to join its batch
+            asks = threading.Thread(target=lambda: answers.append(post(server, images[3])))
+            asks.start()
+            while asks.is_alive() and not waiting:
+                with server.client() as client:
+                    waiting = "ppcls_images_in_work 1.0" in client.get("/metrics").text
+        server.process.send_signal(signal.SIGTERM)
+        asks.join()
+        for answer in answers:
+            same(answer, expected[3:4])
+        said, complained = server.process.communicate()
+    assert server.process.returncode == 0
+    assert said == "all requests are answered: the end\n"
+    assert complained == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--model", "gone"], 1, "error: gone: no such file or folder; expected a checkpoint folder"),
+        (["--model", "gone", "--max-batch", "0"], 2, "expected a whole number from 1 to 4096, got '0'"),
+        (["--model", "gone", "--timeout", "nan"], 2, "expected a number from 0.1 to 3600, got 'nan'"),
+        (
+            ["--model", "gone", "--max-images", "9", "--max-waiting", "8"],
+            1,
+            "error: --max-images 9: expected at most --max-waiting (8), or such a request would never",
+        ),
+        ([], 2, "one of the arguments -c/--config --model is required"),
+    ],
+)
+def test_what_can_not_be_served(tmp_path: Path, options: list[str], code: int, message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(TOOL), *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,105 @@
+"""What a server does while its model is busy, with all its parts but the socket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from ppcls.config.load import validate
+from ppcls.errors import UserError
+from ppcls.serve.app import build_app
+from ppcls.serve.service import Batching, Service, load
+from ppcls.serve.uploads import Limits
+
+Ask = Callable[[httpx.AsyncClient, threading.Event], Awaitable[Any]]
+
+
+@pytest.fixture
+def ask(tree: dict[str, Any]) -> Callable[[Ask, float], Any]:
+    """Runs requests against a model whose thread is busy until the event is set."""
+
+    def run(act: Ask, timeout: float) -> Any:
+        from ppcls.deploy.source import configured
+
+        free = threading.Event()
+        with ThreadPoolExecutor(1) as worker:
+            predictor = load(configured(validate(tree, "test")), 4)
+            service = Service(predictor, worker, Batching(max_batch=4, max_wait=0.0, max_waiting=4))
+            app = build_app(service, Limits(max_bytes=50_000, max_images=4, timeout=timeout))
+
+            async def go() -> Any:
+                service.start()
+                worker.submit(free.wait)
+                transport = httpx.ASGITransport(app)
+                try:
+                    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+                        return await act(client, free)
+                finally:
+                    free.set()
+                    await service.stop()
+
+            return asyncio.run(go())
+
+    return run
+
+
+async def post(client: httpx.AsyncClient, *images: bytes) -> httpx.Response:
+    return await client.post("/predict", files=[("a", ("a", each)) for each in images])
+
+
+def test_what_does_not_fit_is_refused_at_once_and_later_taken(
+    ask: Callable[[Ask, float], Any], images: list[bytes]
+) -> None:
+    async def act(client: httpx.AsyncClient, free: threading.Event) -> list[httpx.Response]:
+        first = asyncio.create_task(post(client, *images[:3]))
+        while "ppcls_images_in_work 3.0" not in (await client.get("/metrics")).text:
+            await asyncio.sleep(0.01)
+        refused = await post(client, *images[:2])
+        last = asyncio.create_task(post(client, images[0]))
+        await asyncio.sleep(0)
+        free.set()
+        answers = [await first, refused, await last]
+        return [*answers, await post(client, *images[:4])]
+
+    first, refused, last, again = ask(act, 60.0)
+    assert [each.status_code for each in (first, last, again)] == [200, 200, 200]
+    assert [len(each.json()["results"]) for each in (first, last, again)] == [3, 1, 4]
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json() == {"error": "too busy: 3 of at most 4 images are in work"}
+
+
+def test_an_answer_that_does_not_come_is_given_up(
+    ask: Callable[[Ask, float], Any], images: list[bytes]
+) -> None:
+    async def act(client: httpx.AsyncClient, free: threading.Event) -> tuple[httpx.Response, str]:
+        late = await post(client, images[0])
+        free.set()
+        return late, (await client.get("/metrics")).text
+
+    late, figures = ask(act, 0.3)
+    assert late.status_code == 504
+    assert late.json() == {"error": "no answer within 0.3 s"}
+    assert "ppcls_images_in_work 0.0" in figures
+
+
+def test_scores_that_are_no_numbers_are_the_servers_fault(
+    ask: Callable[[Ask, float], Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, batch: object) -> None:
+        raise UserError("the model's scores are not finite")
+
+    monkeypatch.setattr("ppcls.deploy.predictor.Predictor.classify", fail)
+
+    async def act(client: httpx.AsyncClient, free: threading.Event) -> httpx.Response:
+        free.set()
+        return await post(client, images[0])
+
+    answer = ask(act, 60.0)
+    assert (answer.status_code, answer.json()) == (500, {"error": "the model's scores are not finite"})

@@ -1,0 +1,11 @@
+"""Serves a model over HTTP: ``python tools/serve.py --model output/quickstart/best_model``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ppcls.serve_cli import serve
+
+if __name__ == "__main__":
+    sys.exit(serve())
