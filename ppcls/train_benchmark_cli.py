@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ppcls.bench.results import Results
 from ppcls.bench.train import Length, Look, Run, look_at, runner
@@ -14,10 +16,12 @@ from ppcls.bench.turns import take_turns
 from ppcls.bench.variants import PRECISIONS, Axes, Variant, find_variants
 from ppcls.cli import add_config, read_config, say
 from ppcls.config.load import dump_config
-from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.results_cli import Commands, above_zero, add_out, claim_out, finish, keep, positive, whole
 from ppcls.runtime import read_launch
+
+if TYPE_CHECKING:  # only --torch needs it
+    from ppcls.bench.pytorch.counterpart import Counterpart
 
 _ABOUT = """Trains a config for a few steps in several ways, each in processes of its own, in turns.
 
@@ -104,12 +108,16 @@ def _train(arguments: argparse.Namespace) -> None:
         arguments.phase_steps,
         arguments.timeout,
     )
+    counterpart = _find_torch(arguments) if arguments.torch else None
     path = Path(arguments.config)
     look = look_at(path, arguments.override)
     variants = find_variants(config, look.place, _axes(arguments))
     run = runner(path, arguments.override, config, look.place, length)
-    if arguments.torch:
-        variants, run = _with_torch(arguments, config, look, length, variants, run)
+    if counterpart is not None:
+        look.versions["PyTorch"] = counterpart.version
+        theirs = list(counterpart.variants(variants))
+        run = _either(run, theirs, counterpart.runner(config, look, length))
+        variants += theirs
     say(f"{_where(look)}: {len(variants)} ways, {length.rounds} rounds\n")
 
     def results(measured: list[Ways]) -> Results:
@@ -153,20 +161,13 @@ def _where(look: Look) -> str:
     return f"{look.place.gpus} x {look.place.card}"
 
 
-def _with_torch(
-    arguments: argparse.Namespace,
-    config: Config,
-    look: Look,
-    length: Length,
-    ours: list[Variant],
-    run: Run,
-) -> tuple[list[Variant], Run]:
-    """Returns ours and PyTorch's ways, and what measures either."""
+def _find_torch(arguments: argparse.Namespace) -> Counterpart:
     from ppcls.bench.pytorch.counterpart import find_counterpart
 
     counterpart = find_counterpart(arguments.torch, compiled=arguments.torch_compile)
     say(f"PyTorch {counterpart.version} of {counterpart.python}\n")
-    look.versions["PyTorch"] = counterpart.version
-    theirs = list(counterpart.variants(ours))
-    run_torch, names = counterpart.runner(config, look, length), set(theirs)
-    return [*ours, *theirs], lambda variant: (run_torch if variant in names else run)(variant)
+    return counterpart
+
+
+def _either(ours: Run, theirs: Sequence[Variant], run_theirs: Run) -> Run:
+    return lambda variant: (run_theirs if variant in theirs else ours)(variant)

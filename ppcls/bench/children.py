@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -59,9 +61,11 @@ def measure_apart(
                 stdout=output,
                 stderr=output,
                 env=child_environment(environment),
+                start_new_session=True,  # a terminal's Ctrl-C is for this process, which ends all below it
             )
             try:
-                code = process.wait(timeout)
+                with _interruptible():
+                    code = process.wait(timeout)
             except subprocess.TimeoutExpired:
                 _end(process)
                 return Outcome(None, f"not done after {timeout:g} s", _tail(folder))
@@ -69,6 +73,24 @@ def measure_apart(
                 _end(process)
                 raise
         return _read(folder, code)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP what Ctrl-C is: they would leave what is below this process behind."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def paddle_command(kind: str, processes: int = 1) -> list[str]:

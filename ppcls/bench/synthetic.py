@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from ppcls.config.dataset import MultiLabelDataset
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.config.transform import check_chain
@@ -21,7 +22,7 @@ from ppcls.data.quarantine import Quarantine
 from ppcls.data.sampler import InOrder
 from ppcls.runtime import Runtime
 
-_STEPS = 1000  # of an epoch
+_STEPS = 100  # of an epoch
 
 
 def image_shape(config: Config, split: Split) -> tuple[int, ...]:
@@ -39,12 +40,16 @@ class Noise:
         count: Samples.
         shape: Of each.
         class_num: Labels are 0..class_num - 1, in turn.
+        several: Whether a label is a 0 or 1 for each class; then 1 for every other one.
     """
 
     source = Path("synthetic")
 
-    def __init__(self, count: int, shape: tuple[int, ...], class_num: int) -> None:
-        self.labels: NDArray[np.int64] = np.arange(count, dtype=np.int64) % class_num
+    def __init__(self, count: int, shape: tuple[int, ...], class_num: int, *, several: bool = False) -> None:
+        self.labels: NDArray[Any] = np.arange(count, dtype=np.int64) % class_num
+        if several:
+            one = np.arange(class_num, dtype=np.float32) % 2
+            self.labels = np.broadcast_to(one, (count, class_num))
         self._shape = shape
 
     def __len__(self) -> int:
@@ -83,7 +88,8 @@ class Synthetic:
     def __init__(self, config: Config, split: Split, runtime: Runtime) -> None:
         shape, dtype = image_shape(config, split), check_chain(split.dataset.transform_ops).dtype
         rows = split.sampler.rows(runtime.world)
-        noise = Noise(rows * runtime.world * _STEPS, shape, config.Arch.class_num)
+        several = isinstance(split.dataset, MultiLabelDataset)
+        noise = Noise(rows * runtime.world * _STEPS, shape, config.Arch.class_num, several=several)
         self.index: Index = noise
         self.order = Order(
             InOrder(len(noise)),

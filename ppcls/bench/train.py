@@ -47,7 +47,7 @@ class Look:
         versions: For the results.
         threads: Paddle's, of one process alone.
         rgb_parameters: Of the model for images of three channels.
-        multiply_adds: Of the model's forward pass on one image.
+        multiply_adds: Of the model's forward pass on one image; None where several models train at once.
     """
 
     place: Place
@@ -55,7 +55,7 @@ class Look:
     versions: dict[str, str]
     threads: int
     rgb_parameters: int
-    multiply_adds: int
+    multiply_adds: int | None
 
 
 Run = Callable[[Variant], Outcome]

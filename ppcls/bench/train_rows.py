@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from ppcls.bench.peak_flops import teraflops, utilization
-from ppcls.bench.results import Better, Chart, Label, Metric, Row
+from ppcls.bench.results import Better, Chart, Metric, Row
 from ppcls.bench.train import Look
 from ppcls.bench.turns import Measured
 from ppcls.bench.variants import PRECISIONS, Variant
 
 Ways = Measured[Variant]
 RATE, EFFICIENCY = "images/s", "efficiency"
+_KINDS = ("framework", "source")  # labels that make series of a chart rather than charts
 
 # What the worker calls it: what the results do, the factor to their unit, the unit, what is better.
 _WHOLE: dict[str, tuple[str, float, str, Better]] = {
@@ -41,20 +42,25 @@ def rows_of(measured: Sequence[Ways], look: Look) -> list[Row]:
     """Returns a row for each way, with its reason where it could not be measured; then one for its phases."""
     alone = {each.contender: each for each in measured if each.contender.processes == 1}
     whole, split = [], []
-    same = len(_executions(measured)) == 1
+    alike = _alike(measured)
     for each in measured:
         metrics, labels = _metrics(each, look), each.contender.labels()
         base = alone.get(replace(each.contender, processes=1))
         if metrics and base is not None and base.rounds and each is not base:
             metrics[EFFICIENCY] = _efficiency(each, base)
-        whole.append(Row(labels, metrics, _note(each, same)))
+        whole.append(Row(labels, metrics, _note(each, alike)))
         if phases := _phases(each):
             split.append(Row({**labels, "of": "phases of a step"}, phases))
     return [*whole, *split]
 
 
-def _executions(measured: Sequence[Ways]) -> list[str]:
-    return list(dict.fromkeys(one["execution"] for each in measured for one in each.rounds[:1]))
+def _alike(measured: Sequence[Ways]) -> dict[str, str]:
+    """Returns how steps were executed, of each framework that has one way for all."""
+    found: dict[str, set[str]] = {}
+    for each in measured:
+        for one in each.rounds[:1]:
+            found.setdefault(each.contender.framework, set()).add(one["execution"])
+    return {framework: how.pop() for framework, how in found.items() if len(how) == 1}
 
 
 def _phases(measured: Ways) -> dict[str, Metric]:
@@ -76,7 +82,7 @@ def _metrics(measured: Ways, look: Look) -> dict[str, Metric]:
         if key in first
     }
     used = peak_rate(measured.contender, look)
-    if isinstance(used, float):
+    if isinstance(used, float) and look.multiply_adds is not None:
         shares = [
             1e2 * utilization(rate / measured.contender.processes, look.multiply_adds, used)
             for rate in metrics[RATE].values
@@ -93,6 +99,8 @@ def peak_rate(variant: Variant, look: Look) -> float | str:
     """Returns the card's peak in 10^12 FLOPs a second, or why it is not known."""
     if look.place.device == "cpu":
         return "the peak rate of a CPU is not known"
+    if look.multiply_adds is None:
+        return "of several models that train at once, only one's multiplications are counted"
     rate = teraflops(look.place.card, PRECISIONS[variant.precision].format)
     return rate if isinstance(rate, str) else float(rate)
 
@@ -104,8 +112,10 @@ def _efficiency(several: Ways, alone: Ways) -> Metric:
     return Metric(tuple(1e2 * many[key] / (processes * one[key]) for many, one in pairs), "%")
 
 
-def _note(measured: Ways, same: bool) -> str:
-    said = [str(measured.rounds[0]["execution"])] if measured.rounds and not same else []
+def _note(measured: Ways, alike: dict[str, str]) -> str:
+    said = []
+    if measured.rounds and measured.contender.framework not in alike:
+        said.append(str(measured.rounds[0]["execution"]))
     said += dict.fromkeys(
         f"phases not timed: {one['no_phases']}" for one in measured.rounds if "no_phases" in one
     )
@@ -117,22 +127,15 @@ def charts_of(measured: Sequence[Ways]) -> list[Chart]:
     """Returns a picture for each thing that was varied."""
     labels = [each.contender.labels() for each in measured if each.rounds]
     varied = [name for name in (labels[0] if labels else {}) if len({row[name] for row in labels}) > 1]
+    kinds = tuple(name for name in _KINDS if name in varied)
     charts = []
-    for name in varied:
-        if name == "source" and len(varied) > 1:
-            continue
-        where = _most(labels, name, varied)
-        series = ("source",) if "source" in varied and name != "source" else ()
+    for name in [each for each in varied if each not in kinds] or list(kinds[:1]):
+        series = tuple(each for each in kinds if each != name)
+        where = {other: labels[0][other] for other in varied if other not in (name, *series)}
         charts.append(Chart(f"Training, by {name}", RATE, name, series, where))
         if name == "processes":
             charts.append(Chart("Efficiency against one process", EFFICIENCY, name, series, where))
     return charts
-
-
-def _most(labels: Sequence[dict[str, Label]], name: str, varied: Sequence[str]) -> dict[str, Label]:
-    """Returns what the rows have in common that differ in ``name`` alone: those of the first row's kind."""
-    fixed = [other for other in varied if other not in (name, "source")]
-    return {other: labels[0][other] for other in fixed}
 
 
 def findings_of(measured: Sequence[Ways], look: Look) -> Iterator[str]:
@@ -144,9 +147,8 @@ def findings_of(measured: Sequence[Ways], look: Look) -> Iterator[str]:
     fastest = max(done, key=lambda each: _metrics(each, look)[RATE].median)
     rate = _metrics(fastest, look)[RATE].median
     yield f"Fastest: {fastest.contender.describe()}: {rate:.4g} images/s."
-    executions = _executions(done)
-    if len(executions) == 1:
-        yield f"All {executions[0]}."
+    for framework, how in _alike(done).items():
+        yield f"{framework}'s {how}."
     if look.place.device == "cpu" and any(each.contender.processes > 1 for each in done):
         yield (
             f"Several processes are gloo processes that share this CPU's {look.place.cores} cores: they show "

@@ -17,6 +17,8 @@ from ppcls.bench.synthetic import Synthetic, image_shape
 from ppcls.bench.task import Task
 from ppcls.bench.usage import Meter
 from ppcls.bench.variants import Place
+from ppcls.config.dataset import MultiLabelDataset
+from ppcls.config.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.data.batch import Batch, Loader
 from ppcls.engine.data_wait import data_wait
@@ -83,7 +85,7 @@ def look(config: Config, runtime: Runtime) -> dict[str, Any]:
         "machine": hardware(runtime),
         "versions": versions(),
         "rgb_parameters": rgb.parameters,
-        "multiply_adds": cost.flops,
+        "multiply_adds": None if isinstance(config.Arch, DistillationModel) else cost.flops,
     }
 
 
@@ -162,6 +164,8 @@ def _bare(config: Config, runtime: Runtime) -> _Subject:
     split, amp = config.DataLoader.Train, config.AMP
     if split is None:
         raise UserError("training needs DataLoader.Train in the config")
+    if isinstance(split.dataset, MultiLabelDataset):
+        raise UserError("the bare loop is written for images of one class each")
     if config.Global.update_freq > 1:
         raise UserError("the bare loop accumulates no gradients")
     if runtime.device == "cpu" and amp is not None and amp.use_amp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -64,8 +65,11 @@ def take_turns(
         reason says so; where nothing was found yet, it goes on to the caller.
     """
     found = [Measured(each) for each in contenders]
+    began = time.monotonic()
     try:
         for number in range(1, rounds + 1):
+            if number == 2:
+                tell(f"the other rounds take about {_duration((time.monotonic() - began) * (rounds - 1))}")
             for each in found:
                 if not each.reason:
                     tell(f"round {number} of {rounds}: {each.contender.describe()}: {_measure(each, run)}")
@@ -77,6 +81,10 @@ def take_turns(
             if len(each.rounds) < rounds and not each.reason:
                 each.reason = "interrupted"
     return found
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _measure(measured: Measured[C], run: Callable[[C], Outcome]) -> str:

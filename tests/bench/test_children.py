@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ppcls.bench.children import Outcome, measure_apart, paddle_command
@@ -81,6 +85,34 @@ def test_an_interrupt_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(KeyboardInterrupt):
         run("time.sleep(60)")
     assert started[0].poll() is not None
+
+
+# Starts a process of a session of its own, as Paddle's launcher does, and waits; says both numbers.
+_TREE = """
+import subprocess
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)
+pathlib.Path({said!r}).write_text(f'{{os.getpid()}} {{child.pid}}')
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_all_below(tmp_path: Path, number: signal.Signals) -> None:
+    said = tmp_path / "said"
+
+    def send() -> None:
+        while not said.exists() or len(said.read_text().split()) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(_TREE.format(said=str(said)))
+    thread.join()
+    for pid in map(int, said.read_text().split()):
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_commands() -> None:

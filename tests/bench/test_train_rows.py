@@ -96,7 +96,7 @@ def test_steps_of_several_kinds_are_noted() -> None:
 def test_findings() -> None:
     said = list(findings_of([ways(WAY, 5000.0), ways(FED, 4000.0), ways(WAY, reason="no")], look()))
     assert said[0] == f"Fastest: {WAY.describe()}: 5000 images/s."
-    assert said[1] == "All steps: operator by operator."
+    assert said[1] == "Paddle's steps: operator by operator."
     assert said[-1] == "1 of 3 ways could not be measured; each row says why."
     assert not any("MFU" in each for each in said)
     assert list(findings_of([ways(WAY, reason="no")], look())) == [
@@ -128,6 +128,22 @@ def test_charts_show_what_varies() -> None:
     assert [each.title for each in drawn] == ["Training, by processes", "Efficiency against one process"]
     assert [[point.x for point in series.points] for series in drawn[0].series] == [[1, 2, 4], [1, 2, 4]]
     assert [series.name for series in drawn[0].series] == ["synthetic", "loader"]
+
+
+def test_charts_set_frameworks_beside_each_other() -> None:
+    torch = replace(WAY, framework="PyTorch")
+    counts = [replace(way, processes=count) for count in (1, 2) for way in (WAY, FED, torch)]
+    drawn = charts_of([ways(each, 100.0) for each in counts])
+    assert [(each.x, each.series) for each in drawn] == [("processes", ("framework", "source"))] * 2
+    (only,) = charts_of([ways(WAY, 1.0), ways(torch, 1.0)])
+    assert (only.x, only.series) == ("framework", ())
+
+
+def test_several_models_at_once_have_no_mfu() -> None:
+    several = replace(look(), multiply_adds=None)
+    assert "MFU" not in rows_of([ways(WAY, 5000.0)], several)[0].metrics
+    said = "No MFU: of several models that train at once, only one's multiplications are counted."
+    assert said in list(findings_of([ways(WAY, 5000.0)], several))
 
 
 def test_charts_of_a_tour_hold_all_else_fixed() -> None:

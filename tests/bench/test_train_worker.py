@@ -100,6 +100,27 @@ def test_synthetic_batches(make_config: MakeConfig) -> None:
     assert len(list(batches)) == len(loader) - 2
 
 
+def test_synthetic_images_of_several_labels(make_config: MakeConfig, images: Path) -> None:
+    dataset = {
+        "name": "MultiLabelDataset",
+        "image_root": str(images),
+        "cls_label_path": "no list is read",
+        "transform_ops": ["DecodeImage", {"RandCropImage": {"size": 16}}, "NormalizeImage"],
+    }
+    loss = {"Train": [{"MultiLabelLoss": {}}], "Eval": [{"CELoss": {}}]}
+    config = make_config(
+        Arch__name="Small",
+        DataLoader__Train__dataset=dataset,
+        Loss=loss,
+        Metric={"Eval": [{"TopkAcc": {"topk": 1}}]},
+        DataLoader__Eval=None,
+        Global__eval_during_train=False,
+    )
+    assert measure(config, CPU, task("synthetic"))["images_per_second"] > 0
+    with pytest.raises(UserError, match="images of one class each"):
+        measure(config, CPU, task("bare"))
+
+
 def test_the_command(
     make_yaml: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,7 @@ def test_all_are_measured_before_any_is_again() -> None:
     assert told == [
         "round 1 of 2: one: 1 images/s",
         "round 1 of 2: two: 20 images/s",
+        "the other rounds take about 0 s",
         "round 2 of 2: one: 3 images/s",
         "round 2 of 2: two: 40.12 images/s",
         "kept 2",
