@@ -305,7 +305,9 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
     if resumed is not None:
         return []
     if not source:
-        return ["no weights to start from (Global.pretrained_model): training from the start"]
+        text = "no weights to start from (Global.pretrained_model): training from the start"
+        frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None
+        return [f"{text}; what is frozen stays random" if frozen else text]
     fresh = start_from(model, read_weights(Path(source)), source)
     kept = f"; {', '.join(fresh)} start afresh for {config.Arch.class_num} classes" if fresh else ""
     return [f"weights from {source}{kept}"]

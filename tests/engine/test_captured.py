@@ -20,6 +20,7 @@ from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
+from ppcls.optimizer.state import master_weights
 from ppcls.registry import OPTIMIZERS
 
 
@@ -164,6 +165,36 @@ def test_float32_tells_of_gradients_that_are_not_finite() -> None:
 def test_says_what_draws() -> None:
     assert not draws(Net())
     assert draws(nn.Sequential(Net(), nn.Dropout(0.5)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_optimizers_of_the_config_train_on_a_gpu(kind: str, level: str) -> None:
+    fields = {**SPECS[kind], "lr": {"name": "Constant", "learning_rate": 0.01}}
+    spec = OPTIMIZERS[fields.pop("name")].model_validate(fields)
+    runs = []
+    for captured in (False, True):
+        precision = build_precision(AMP(level=level), "gpu")
+        state = make_state(loader=MemoryLoader(size=52, batch_size=8))
+        frozen = freeze(spec, state.model)
+        made = build_optimizer(
+            spec, state.model, precision.master_weights, factors=factors(spec, state.model)
+        )
+        precision.prepare(state.model, made)
+        ema = Ema(state.model, 0.9, master_weights(made, state.model), warmup=True, frozen=frozen)
+        state = replace(state, optimizer=made, precision=precision, frozen=frozen, ema=ema)
+        before = content(state.model)
+        state.network.train()
+        step = CapturedStep(state) if captured else train_step
+        rows = [step(state, batch, UNTIMED) for _ in range(3) for batch in state.loader]
+        runs.append((np.stack([row.numpy() for row in rows]), state))
+        after = content(state.model)
+        assert {name for name in after if (after[name] == before[name]).all()} >= frozen
+        assert all(np.isfinite(each).all() for each in after.values())
+    (rows, eager), (others, replayed) = runs
+    np.testing.assert_allclose(others, rows, rtol=5e-2, atol=5e-2)
+    assert replayed.precision.state_dict() == eager.precision.state_dict()
 
 
 @pytest.mark.gpu
