@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from nvidia.dali import Pipeline, fn, types
 
 from ppcls.bench.subject import CHAINS, Chain, Subject, layout_of
@@ -55,10 +56,11 @@ def read_files(index: Index, *, shuffled: bool, positions: Positions | None = No
     """
     if not isinstance(index, FileIndex):
         raise UserError(f"{index.source}: the bare pipeline is written for image files, listed or in folders")
-    chosen = range(len(index)) if positions is None else positions.tolist()
+    chosen = np.arange(len(index)) if positions is None else positions
+    labels = index.labels[chosen].tolist() if index.labels.ndim == 1 else None  # one an image, or numbers
     return lambda: fn.readers.file(
-        files=[os.fsdecode(index.path(each)) for each in chosen],
-        labels=[int(index.labels[each]) for each in chosen],
+        files=[os.fsdecode(index.path(each)) for each in chosen.tolist()],
+        labels=labels,
         random_shuffle=shuffled,
         initial_fill=min(len(chosen), 1024),
     )
@@ -87,8 +89,9 @@ def bare_pipeline(read: Read, split: Split, runtime: Runtime, layout: str) -> Pi
 
 def bare_chains(subject: Subject) -> tuple[Chain, ...]:
     """Returns the chains that `bare_chain` can do: of image files, and of what tutorials do to them."""
-    specs = subject.split.dataset.transform_ops
-    if not isinstance(subject.index, FileIndex) or not isinstance(specs[0], DecodeImage):
+    decode = subject.split.dataset.transform_ops[0]
+    plain = isinstance(decode, DecodeImage) and (decode.channels, decode.dtype) == (3, "uint8")
+    if not isinstance(subject.index, FileIndex) or not plain:
         return ()
     by_tutorial = _tutorial(subject.split, "CHW") is not None
     return CHAINS if by_tutorial else tuple(each for each in CHAINS if each != "config")

@@ -100,7 +100,7 @@ def make_plan(subject: Subject, wanted: Wanted, effort: Effort) -> Plan:
     bare = bare_chains(subject)
     if "bare DALI" in wanted.backends and (left := [each for each in wanted.chains if each not in bare]):
         remarks.append(
-            f"There is no bare pipeline of {', '.join(left)}: it is written for image files, and for "
+            f"There is no bare pipeline of {', '.join(left)}: it is written for files of 8-bit colours, and for "
             "DecodeImage, RandCropImage, RandFlipImage, NormalizeImage."
         )
     found = line_up(wanted, on_gpu=subject.on_gpu, windowed=windowed, bare=bare)

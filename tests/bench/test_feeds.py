@@ -18,6 +18,7 @@ from ppcls.bench.stages import opened_stage
 from ppcls.bench.subject import CHAINS, Again, Subject, read_subject
 from ppcls.bench.usage import Meter
 from ppcls.config.load import load_config
+from ppcls.data.file_index import FileIndex
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime, start
 
@@ -104,6 +105,16 @@ def test_a_broken_image_is_named(small: list[str], tmp_path: Path) -> None:
     for contender in (Contender("DALI CPU", "config", 1), Contender("paddle.io", "config", 0)):
         with pytest.raises(UserError, match=r"7\.jpg"), opened(contender, subject_of(small)) as batches:
             list(itertools.islice(batches, 20))
+
+
+def test_images_of_several_labels(small: list[str]) -> None:
+    subject = subject_of(small)
+    assert isinstance(subject.index, FileIndex)
+    labels = np.zeros([36, 8], np.float32)
+    several = replace(subject, index=replace(subject.index, labels=labels))
+    for contender in (Contender("bare DALI", "config", 1), Contender("DALI CPU", "config", 1)):
+        with opened(contender, several) as batches:
+            assert next(batches) == 2
 
 
 @pytest.mark.gpu
