@@ -209,6 +209,7 @@ LOSSES = Registry(
         **_in("ppcls.config.distillation", "DistillationGTCELoss", "DistillationMultiLabelLoss"),
         **_in("ppcls.config.distillation", "DistillationCELoss", "DistillationKLDivLoss"),
         **_in("ppcls.config.distillation", "DistillationDMLLoss", "DistillationDKDLoss"),
+        **_in("ppcls.config.embedding", "TripletLossV2", "TripletLoss"),
     },
 )
 METRICS = Registry(
@@ -217,9 +218,11 @@ METRICS = Registry(
         **_in("ppcls.config.objective", "TopkAcc"),
         **_in("ppcls.config.distillation", "DistillationTopkAcc"),
         **_in("ppcls.config.by_class", "PerClassRecall", "ConfusionMatrix"),
+        **_in("ppcls.config.embedding", "Recallk", "mAP"),
         **_in("ppcls.config.multi_label", "AccuracyScore", "HammingDistance", "MultiLabelMAP"),
     },
 )
+HEADS = Registry("head", _in("ppcls.config.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin"))
 POSTPROCESSES = Registry("postprocessing", _in("ppcls.config.postprocess", "Topk", "MultiLabelThreshOutput"))
 OPTIMIZERS = Registry(
     "optimizer",

@@ -115,6 +115,11 @@ class DistillationModel(Section):
         return tuple(self.members.values())
 
     @property
+    def margin(self) -> None:
+        """What a loss asks for beyond the best logit: nothing."""
+        return None
+
+    @property
     def inferred(self) -> Member:
         """The student."""
         return self.members[self.student]
@@ -279,7 +284,7 @@ class DistillationTopkAcc(TopkAcc):
 
 
 def distillation_problems(
-    arch: Arch | DistillationModel, loss: Loss, metric: Metric, to_static: bool
+    arch: Section, loss: Loss, metric: Metric, to_static: bool
 ) -> Iterator[InitErrorDetails]:
     """Yields what losses and metrics of several models don't find in the model."""
     found = arch if isinstance(arch, DistillationModel) else None
@@ -302,6 +307,10 @@ def distillation_problems(
             yield problem(
                 f"evaluation is of {found.student!r} alone; expected a loss or metric of it", *where
             )
+    if to_static and not isinstance(arch, Arch):
+        yield problem(
+            "a model of several parts is not compiled; expected auto or False", "Global", "to_static"
+        )
     if found is None:
         return
     taught = {name for _, spec in places if isinstance(spec, DistillationSpec) for name in spec.names}
@@ -311,5 +320,3 @@ def distillation_problems(
         if name not in taught:
             text = f"{name!r} learns, and no loss is of it; name it in one, or freeze it"
             yield problem(text, "Loss", "Train")
-    if to_static:
-        yield problem("several models are not compiled; expected auto or False", "Global", "to_static")

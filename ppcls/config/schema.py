@@ -13,6 +13,7 @@ from ppcls.config import sections
 from ppcls.config.architecture import wrong_size
 from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.distillation import DistillationModel, distillation_problems
+from ppcls.config.embedding import RecModel, embedding_problems
 from ppcls.config.fields import Section, Tagged, Variants, problem
 from ppcls.config.input_size import Progressive
 from ppcls.config.objective_checks import infer_problems, objective_problems
@@ -29,7 +30,8 @@ class Config(Section):
     elsewhere: ClassVar[Mapping[str, str]] = {"AMP_BF16": "write AMP with dtype: bfloat16"}
     Global: sections.Global = sections.Global()
     Arch: Annotated[
-        sections.Arch | DistillationModel, Variants(sections.Arch, {"DistillationModel": DistillationModel})
+        sections.Arch | DistillationModel | RecModel,
+        Variants(sections.Arch, {"DistillationModel": DistillationModel, "RecModel": RecModel}),
     ]
     AMP: sections.AMP | None = None
     EMA: sections.EMA | None = None
@@ -90,8 +92,9 @@ def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:
 def _objective_problems(config: Config) -> Iterator[InitErrorDetails]:
     several, classes = config.Global.use_multilabel, config.Arch.class_num
     yield from objective_problems(classes, config.Loss, config.Metric, config.DataLoader, several)
-    to_static = config.Global.to_static is True
+    to_static, eval_mode = config.Global.to_static is True, config.Global.eval_mode
     yield from distillation_problems(config.Arch, config.Loss, config.Metric, to_static)
+    yield from embedding_problems(config.Arch, config.Loss, config.Metric, config.DataLoader, eval_mode)
     yield from infer_problems(config.Infer, config.DataLoader, classes)
 
 

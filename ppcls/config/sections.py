@@ -116,6 +116,11 @@ class Global(Section):
         "place and the stacks of each in the log. Three times as long to the end of the first step, and for "
         "what is no plain step, such as a checkpoint (README, 'Several GPUs'). null for no limit",
     )
+    eval_mode: Literal["classification", "retrieval"] = Field(
+        "classification",
+        description="retrieval: each image of DataLoader.Eval looks for its identity among all others, whose "
+        "labels may be any numbers; of losses only those of identities are told (Arch.name: RecModel)",
+    )
     use_multilabel: bool = Field(
         False, description="read for PaddleClas; MultiLabelDataset says it of its images"
     )
@@ -223,6 +228,11 @@ class Arch(Section):
     )
 
     @property
+    def margin(self) -> None:
+        """What a loss asks for beyond the best logit: nothing."""
+        return None
+
+    @property
     def inferred(self) -> Arch:
         """The model that is evaluated, saved and exported: this one."""
         return self
@@ -294,6 +304,11 @@ class Loader(Section):
 
 class Split(Section):
     """One data set with its sampler and loader."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "Query": "each image looks among all others; give one data set",
+        "Gallery": "each image looks among all others; give one data set",
+    }
 
     dataset: Annotated[Dataset, Tagged(DATASETS)]
     sampler: Annotated[Sampler, Tagged(SAMPLERS, default="DistributedBatchSampler")] = Field(

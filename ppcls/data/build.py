@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.config.dataset import Dataset
+from ppcls.config.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.config.transform import Layout, check_chain
@@ -44,7 +45,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         UserError: The dataset can't be read, is empty, has wrong lines, or is smaller than a batch; or the
             sampler can't work on it; or a transform has no form for the loader and the device.
     """
-    index = read_index(split.dataset, config.Arch.class_num)
+    index = read_index(split.dataset, _classes(config, training))
     spec = split.sampler
     mixing = split.dataset.batch_transform_ops if training else ()
     group = math.lcm(spec.group, 2 if mixing else 1) if training else 1
@@ -71,6 +72,15 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     from ppcls.data.mixed_loader import MixedLoader
 
     return MixedLoader(loader, mixing[0], config.Arch.class_num, layout)
+
+
+def _classes(config: Config, training: bool) -> int | None:
+    """Returns how many classes labels are of; None where they are of identities, any numbers."""
+    if config.Global.eval_mode == "retrieval" and not training:
+        return None
+    if isinstance(config.Arch, RecModel) and config.Arch.Head is None:
+        return None
+    return config.Arch.class_num
 
 
 def _reader(

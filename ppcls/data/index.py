@@ -67,12 +67,12 @@ class Index(Protocol):
         """
 
 
-def read_index(dataset: Dataset, class_num: int) -> Index:
+def read_index(dataset: Dataset, class_num: int | None) -> Index:
     """Reads what a dataset holds; opens no image.
 
     Args:
         dataset: Its config.
-        class_num: Number of classes of the model.
+        class_num: Number of classes of the model; None for labels that are any numbers from 0.
 
     Raises:
         UserError: No such folder, list or container, nothing in it, or entries that are wrong.

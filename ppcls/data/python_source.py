@@ -87,12 +87,12 @@ class PythonIndex:
         return data
 
 
-def read_source(name: str, class_num: int) -> PythonIndex:
+def read_source(name: str, class_num: int | None) -> PythonIndex:
     """Makes a registered source.
 
     Args:
         name: What it is registered as.
-        class_num: Number of classes of the model.
+        class_num: Number of classes of the model; None for any.
 
     Raises:
         UserError: Its labels are not one whole number a sample, 0..class_num - 1.

@@ -60,7 +60,7 @@ class RecordIndex:
 
 
 def read_records(
-    container: Format, paths: Sequence[str], index_paths: Sequence[str] | None, class_num: int
+    container: Format, paths: Sequence[str], index_paths: Sequence[str] | None, class_num: int | None
 ) -> RecordIndex:
     """Reads the indexes and labels of shards, and no image.
 
@@ -68,7 +68,7 @@ def read_records(
         container: Their format.
         paths: Files, or patterns such as ``train-*.tar``.
         index_paths: Their index files, in the same order, or patterns; None for those beside them.
-        class_num: Number of classes of the model.
+        class_num: Number of classes of the model; None for any.
 
     Raises:
         UserError: No such file, not as many indexes as shards, damaged ones, or labels out of range.

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ppcls.config.dali import Dali
+from ppcls.config.embedding import RecModel
 from ppcls.config.errors import ConfigError
 from ppcls.config.errors import describe as describe_errors
 from ppcls.config.fields import Section
@@ -128,6 +129,11 @@ def need_infer(config: Config) -> Infer:
     """
     if config.Infer is None:
         raise UserError("the config has no section Infer, which says how images are prepared (transforms)")
+    if isinstance(config.Arch, RecModel):
+        raise UserError(
+            "Arch.name RecModel gives embeddings, and prediction and export are of classes; "
+            "tools/eval.py evaluates it, and export.py --pdparams gives its weights away"
+        )
     return config.Infer
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import paddle
 from paddle import nn
 
-from ppcls.config.distillation import DistillationModel
 from ppcls.config.schema import Config
+from ppcls.config.sections import Arch
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
@@ -45,7 +45,7 @@ def compiled(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
 def compiles(config: Config, runtime: Runtime) -> bool:
     """Whether the model that trains is compiled."""
     wanted = config.Global.to_static
-    if isinstance(config.Arch, DistillationModel):
+    if not isinstance(config.Arch, Arch):
         return False
     if wanted != "auto":
         return wanted

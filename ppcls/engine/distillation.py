@@ -9,6 +9,7 @@ from paddle import nn
 from ppcls.arch.build import build_model
 from ppcls.arch.distillation import Distilling, add_peer
 from ppcls.config.distillation import DistillationModel
+from ppcls.config.fields import Section
 from ppcls.config.schema import Config
 from ppcls.config.sections import Arch
 from ppcls.engine.precision import build_precision
@@ -22,7 +23,7 @@ def build_arch(arch: Arch) -> nn.Layer:
     return build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
 
 
-def join_peers(student: nn.Layer, arch: Arch | DistillationModel) -> None:
+def join_peers(student: nn.Layer, arch: Section) -> None:
     """Builds the models that learn beside the student, as its sublayers; none where it is alone.
 
     Raises:

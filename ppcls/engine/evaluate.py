@@ -13,11 +13,12 @@ from ppcls.config.schema import Config
 from ppcls.data.batch import Batch, Loader
 from ppcls.data.build import build_loader
 from ppcls.data.index import positives
+from ppcls.engine.embedding import evaluation_criterion
 from ppcls.engine.outcomes import Collector
 from ppcls.engine.precision import FP32
 from ppcls.engine.tally import Tally
 from ppcls.errors import UserError
-from ppcls.loss.build import Criterion, build_criterion
+from ppcls.loss.build import Criterion
 from ppcls.metric.build import Metrics, build_metrics
 from ppcls.outputs import first_rows, logits_of
 from ppcls.progress import Progress
@@ -177,13 +178,14 @@ def build_evaluator(
             "to train without, set Global.eval_during_train=False"
         )
     loader = build_loader(config, config.DataLoader.Eval, runtime, training=False)
-    several = loader.index.labels.ndim == 2  # then no image is taken for one class
+    # Images of several labels, or of identities to retrieve, are not taken for one class.
+    of_classes = loader.index.labels.ndim == 1 and config.Global.eval_mode == "classification"
     return Evaluator(
         loader=loader,
-        criterion=build_criterion(config.Loss.Eval, positives(loader.index)),
+        criterion=evaluation_criterion(config, positives(loader.index)),
         metrics=build_metrics(config.Metric.Eval, config.Arch.class_num),
         precision=precision,
         world=runtime.world,
         progress=runtime.progress,
-        classes=config.Arch.class_num if sample_by_sample and not several else None,
+        classes=config.Arch.class_num if sample_by_sample and of_classes else None,
     )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import paddle
 
-from ppcls.config.distillation import DistillationModel
 from ppcls.config.schema import Config
+from ppcls.config.sections import Arch
 from ppcls.engine.captured import CapturedStep, draws
 from ppcls.engine.compiled import compiles, measured
 from ppcls.engine.state import TrainState
@@ -54,8 +54,8 @@ def _hindrance(config: Config, state: TrainState) -> str | None:
         return "SyncBatchNorm exchanges within the step (Global.sync_bn)"
     if split is not None and split.input_size is not None:
         return "the images' size changes (DataLoader.Train.input_size)"
-    if isinstance(config.Arch, DistillationModel):
-        return "not tried with several models (DistillationModel)"
+    if not isinstance(config.Arch, Arch):
+        return f"not tried with a model of several parts ({config.Arch.name})"
     if draws(state.model):
         return f"{config.Arch.name} draws random numbers as it trains"
     return None

@@ -10,6 +10,7 @@ import paddle
 from paddle import nn
 
 from ppcls.config.distillation import DistillationModel
+from ppcls.config.embedding import RecModel
 from ppcls.config.schedule import ReduceOnPlateau
 from ppcls.config.schema import Config
 from ppcls.config.sections import EMA, Global
@@ -19,6 +20,7 @@ from ppcls.data.index import positives
 from ppcls.engine.compiled import compiled
 from ppcls.engine.distillation import build_arch, distilling, join_peers
 from ppcls.engine.ema import Ema
+from ppcls.engine.embedding import build_embedding
 from ppcls.engine.parallel import exchange_gradients, synchronize_batch_norm
 from ppcls.engine.precision import FP32, build_precision
 from ppcls.errors import UserError
@@ -126,8 +128,15 @@ class TrainState:
             buffer.copy_(mean.reshape(buffer.shape).astype(buffer.dtype), True)
 
 
-def build_network(config: Config) -> nn.Layer:
-    """Builds the bare model of a config, with fresh weights; of several models the one that is evaluated."""
+def build_network(config: Config, pretrained: bool = False) -> nn.Layer:
+    """Builds the bare model of a config, with fresh weights; of several models the one that is evaluated.
+
+    Args:
+        config: The whole config.
+        pretrained: Whether a backbone gets the weights that it has in the config.
+    """
+    if isinstance(config.Arch, RecModel):
+        return build_embedding(config.Arch, pretrained)
     return build_arch(config.Arch.inferred)
 
 
@@ -157,7 +166,7 @@ def build_state(
     if precision.master_weights:
         _try_half(config, precision)
     paddle.seed(config.Global.seed)
-    model = build_network(config)
+    model = build_network(config, pretrained=True)
     pretrained(model)
     join_peers(model, config.Arch)
     frozen = freeze(config.Optimizer, model)
@@ -174,7 +183,7 @@ def build_state(
         optimizer=optimizer,
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
-        criterion=build_criterion(config.Loss.Train, positives(loader.index)),
+        criterion=build_criterion(config.Loss.Train, positives(loader.index), config.Arch.margin),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
         ema=_average(config.EMA, model, master_weights(optimizer, model), frozen),

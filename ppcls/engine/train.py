@@ -276,9 +276,10 @@ def _folder_classes(config: Config) -> tuple[str, ...]:
         UserError: Training and evaluation have other class folders, so labels would mean other classes.
     """
     loader = config.DataLoader
+    compared = config.Global.eval_during_train and config.Global.eval_mode == "classification"
     folders = [
         class_root(Path(split.dataset.image_root), split.dataset.part)[0]
-        for split in (loader.Train, loader.Eval if config.Global.eval_during_train else None)
+        for split in (loader.Train, loader.Eval if compared else None)
         if split is not None and isinstance(split.dataset, ImageFolderDataset)
     ]
     named = [folder_classes(folder) for folder in folders if folder.is_dir()]

@@ -18,6 +18,7 @@ from ppcls.config.distillation import (
     DistillationKLDivLoss,
     DistillationMultiLabelLoss,
 )
+from ppcls.config.embedding import ArcMargin, CircleMargin, CosMargin, MarginHead, TripletLossV2
 from ppcls.config.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
 from ppcls.config.objective import CELoss, LossSpec
 from ppcls.loss.ce import cross_entropy
@@ -27,20 +28,24 @@ from ppcls.loss.distillation import (
     soft_cross_entropy,
     softened_divergence,
 )
+from ppcls.loss.embedding import arc_margin, circle_margin, cos_margin, hard_triplets
 from ppcls.loss.multi_label import asymmetric_loss, binary_cross_entropy, label_weights
-from ppcls.outputs import Outputs, logits_of
+from ppcls.outputs import LOGITS, Outputs, logits_of
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
 OfLogits = Callable[[Tensor, Tensor], Tensor]
 OfPair = Callable[[Tensor, Tensor, Tensor], Tensor]  # own logits, the other model's, labels
 
 
-def build_criterion(losses: tuple[LossSpec, ...], positives: NDArray[Any] | None = None) -> Criterion:
+def build_criterion(
+    losses: tuple[LossSpec, ...], positives: NDArray[Any] | None = None, margin: MarginHead | None = None
+) -> Criterion:
     """Builds the weighted sum of ``losses``.
 
     Args:
         losses: One or more specs of losses.
         positives: [C], the share of images that are of a class; for losses that weigh by it.
+        margin: Of a head whose logits are cosines.
 
     Returns:
         A function of what the model gives, of any floating dtype, such as logits [B, C], and of labels, [B]
@@ -56,9 +61,24 @@ def build_criterion(losses: tuple[LossSpec, ...], positives: NDArray[Any] | None
     terms = [(_term(spec, share), spec.weight) for spec in losses]
 
     def criterion(outputs: Outputs, label: Tensor) -> Tensor:
+        if margin is not None:
+            outputs = {**outputs, LOGITS: _harder(margin, outputs[LOGITS], label)}
         return sum(weight * loss(outputs, label) for loss, weight in terms)
 
     return criterion
+
+
+def _harder(head: MarginHead, cosine: Tensor, label: Tensor) -> Tensor:
+    """Returns logits whose cross-entropy asks for more than the label's cosine being the largest."""
+    with paddle.amp.auto_cast(enable=False):
+        match head:
+            case ArcMargin():
+                return arc_margin(cosine, label, head.margin, head.scale, head.easy_margin)
+            case CosMargin():
+                return cos_margin(cosine, label, head.margin, head.scale)
+            case CircleMargin():
+                return circle_margin(cosine, label, head.margin, head.scale)
+    raise TypeError(f"{head.kind} has no margin")
 
 
 def _of_logits(loss: OfLogits) -> Criterion:
@@ -150,3 +170,10 @@ def _(spec: DistillationDKDLoss, _positives: Tensor | None) -> Criterion:
         return decoupled_divergence(own, other, chosen, spec.temperature, spec.alpha, spec.beta)
 
     return _of_pairs(spec.model_name_pairs, loss)
+
+
+@_term.register
+def _(spec: TripletLossV2, _positives: Tensor | None) -> Criterion:
+    return lambda outputs, label: hard_triplets(
+        outputs[spec.feature_from], label, spec.margin, spec.normalize_feature
+    )

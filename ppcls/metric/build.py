@@ -14,10 +14,13 @@ from paddle import Tensor
 
 from ppcls.config.by_class import ConfusionMatrix, PerClassRecall
 from ppcls.config.distillation import DistillationTopkAcc
+from ppcls.config.embedding import Recallk, mAP
 from ppcls.config.multi_label import AccuracyScore, HammingDistance, MultiLabelMAP
 from ppcls.config.objective import MetricSpec, TopkAcc
 from ppcls.metric.by_class import confusion, macro_averages, recalls, right_of_class
 from ppcls.metric.multi_label import mean_average_precision, right_images, right_labels
+from ppcls.metric.retrieval import mean_average_precision as retrieval_precision
+from ppcls.metric.retrieval import recalls_at
 from ppcls.metric.topk import topk_correct
 from ppcls.outputs import LOGITS, Outputs, logits_of
 
@@ -203,4 +206,18 @@ def _labels(outputs: Outputs, label: Tensor) -> Tensor:
 def _(spec: MultiLabelMAP, _classes: int) -> Gathered:
     return Gathered(
         spec.names, lambda scores, labels: [mean_average_precision(scores, labels, spec.map_type)]
+    )
+
+
+@_part.register
+def _(spec: Recallk, _classes: int) -> Gathered:
+    return Gathered(
+        spec.names, lambda features, labels: recalls_at(features, labels[:, 0], spec.topk), "features"
+    )
+
+
+@_part.register
+def _(spec: mAP, _classes: int) -> Gathered:
+    return Gathered(
+        spec.names, lambda features, labels: [retrieval_precision(features, labels[:, 0])], "features"
     )

@@ -1,0 +1,56 @@
+"""Backbones without their classifier, and heads of cosines."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+
+from ppcls.arch.build import build_model
+from ppcls.arch.embedding import Cosines, RecModel, cut_classifier
+from ppcls.arch.embedding import Linear as Neck
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("ResNet18", 512), ("PPLCNet_x0_25", 1280), ("MobileNetV3_small_x0_35", 1280)]
+)
+def test_what_is_left_of_a_classifier_gives_what_its_last_layer_took(name: str, size: int) -> None:
+    paddle.seed(1)
+    model = build_model(name, 7)
+    model.eval()
+    image = paddle.randn([2, 3, 64, 64])
+    linear = [each for each in model.sublayers() if isinstance(each, paddle.nn.Linear)][-1]
+    weight, bias, logits = linear.weight.numpy(), linear.bias.numpy(), model(image).numpy()
+    parameters = len(model.parameters())
+    assert cut_classifier(model) == size
+    features = model(image)
+    assert features.shape == [2, size]
+    np.testing.assert_allclose(features.numpy() @ weight + bias, logits, atol=1e-4)
+    assert len(model.parameters()) == parameters - 2
+
+
+def test_what_does_not_end_in_a_linear_layer_is_refused() -> None:
+    with pytest.raises(ValueError, match="Sequential does not end in a linear layer"):
+        cut_classifier(paddle.nn.Sequential(paddle.nn.Conv2D(3, 3, 1)))
+
+
+def test_names_are_paddleclas_and_cosines_are_cosines() -> None:
+    backbone = build_model("ResNet18", 7)
+    cut_classifier(backbone)
+    model = RecModel(backbone, Neck(512, 8), Cosines(8, 5))
+    names = {name for name in model.state_dict() if not name.startswith("backbone.")}
+    assert names == {"neck.fc.weight", "neck.fc.bias", "head.weight"}
+    model.eval()
+    with paddle.amp.auto_cast(level="O1", dtype="bfloat16"):
+        outputs = model(paddle.randn([3, 3, 32, 32]))
+    assert {name: each.shape for name, each in outputs.items()} == {
+        "backbone": [3, 512],
+        "features": [3, 8],
+        "logits": [3, 5],
+    }
+    features, weight = outputs["features"].astype("float32").numpy(), model.head.weight.numpy()
+    unit, directions = (
+        each / np.linalg.norm(each, axis=axis, keepdims=True) for each, axis in ((features, 1), (weight, 0))
+    )
+    assert outputs["logits"].dtype == paddle.float32
+    np.testing.assert_allclose(outputs["logits"].numpy(), unit @ directions, atol=1e-5)

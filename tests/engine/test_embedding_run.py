@@ -1,0 +1,220 @@
+"""Embeddings from the config to retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import models_run
+import numpy as np
+import paddle
+import pytest
+import yaml
+from small_config import put
+from small_tree import CLASSES, small_tree
+from test_distributed import run
+
+from ppcls import cli, deploy_cli
+from ppcls.arch.build import build_model
+from ppcls.config.errors import ConfigError
+from ppcls.config.load import dump_config, validate
+from ppcls.data.index import read_index
+from ppcls.data.numpy_ops import run as apply_chain
+from ppcls.data.transforms import plan_chain
+from ppcls.engine.state import build_network, build_state
+from ppcls.engine.weights import fill_model, read_weights, write_arrays
+from ppcls.errors import UserError
+from ppcls.registry import ARCHITECTURES
+from ppcls.report.jsonlines import read_records
+from ppcls.report.record import EvalRecord
+from ppcls.runtime import Runtime
+
+SCRIPT = Path(__file__).parent / "models_run.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ARCHITECTURES._entries, "Layer", models_run.linear)
+        yield
+
+
+def retrieving(images: Path, output: Path, **changes: Any) -> dict[str, Any]:
+    """The small tree with embeddings of 6 numbers; evaluation is of identities 100 to 103."""
+    tree = small_tree(images, output)
+    listing = output.parent / "identities.txt"
+    rows = [line.rsplit(" ", 1) for line in (images / "eval.txt").read_text().splitlines()]
+    listing.write_text("".join(f"{path} {100 + int(label)}\n" for path, label in rows))
+    tree["DataLoader"]["Eval"]["dataset"]["cls_label_path"] = str(listing)
+    tree["Global"]["eval_mode"] = "retrieval"
+    tree["Arch"] = {
+        "name": "RecModel",
+        "infer_output_key": "features",
+        "infer_add_softmax": False,
+        "Backbone": {"name": "Layer", "class_num": 12},
+        "BackboneStopLayer": {"name": "flatten"},
+        "Neck": {"name": "FC", "embedding_size": 768, "class_num": 6},
+        "Head": {"name": "ArcMargin", "embedding_size": 6, "class_num": CLASSES, "margin": 0.2, "scale": 8},
+    }
+    tree["Loss"] = {
+        "Train": [{"CELoss": None}, {"TripletLossV2": {"margin": 0.3}}],
+        "Eval": [{"CELoss": None}],
+    }
+    tree["Metric"]["Eval"] = [{"Recallk": {"topk": [1, 2]}}, {"mAP": {}}]
+    tree["Optimizer"]["lr"]["learning_rate"] = 0.02
+    tree["DataLoader"]["Train"]["sampler"] = {"name": "PKSampler", "sample_per_id": 2, "batch_size": 8}
+    for path, value in changes.items():
+        put(tree, path.replace("__", "."), value)
+    return tree
+
+
+def write(tree: dict[str, Any]) -> Path:
+    path = Path(tree["Global"]["output_dir"]).with_suffix(".yaml")
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def evaluations(output: Path) -> list[EvalRecord]:
+    return [each for each in read_records(output / "metrics.jsonl") if isinstance(each, EvalRecord)]
+
+
+@pytest.mark.parametrize("use_dali", [False, True], ids=["paddle.io", "dali"])
+def test_images_find_their_identity(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use_dali: bool
+) -> None:
+    tree = retrieving(images, tmp_path / "run", Global__use_dali=use_dali, Global__epochs=4)
+    path = str(write(tree))
+    assert cli.train(["-c", path]) == 0
+    told = evaluations(tmp_path / "run")
+    assert list(told[0].metrics) == ["recall1", "recall2", "mAP"]
+    assert told[-1].metrics["mAP"] > 0.6, "it learns"
+    config = validate(tree, "tree")
+    model = build_network(config)
+    best = read_weights(tmp_path / "run" / "best_model")
+    assert {"neck.fc.weight", "head.weight"} <= set(best)
+    fill_model(model, best, "best")
+    model.eval()
+    split = config.DataLoader.Eval
+    assert split is not None
+    index, ops = read_index(split.dataset, None), plan_chain(split.dataset.transform_ops, "CHW")
+    pixels = np.stack([apply_chain(ops, index.read(i), np.zeros(0, np.float32)) for i in range(len(index))])
+    features = model(paddle.to_tensor(pixels))["features"].numpy().astype("float64")
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    similar = unit @ unit.T
+    np.fill_diagonal(similar, -2)
+    nearest = index.labels[similar.argmax(axis=1)]
+    capsys.readouterr()
+    assert cli.evaluate(["-c", path]) == 0
+    found = capsys.readouterr().out
+    assert f"loss 0.0000 recall1 {np.mean(nearest == index.labels):.4f}" in found
+    assert "11 images" in found
+
+
+def test_two_ranks_retrieve_as_one(images: Path, tmp_path: Path) -> None:
+    # Triplets are of a process's own images, so the margin alone is compared.
+    for name, ranks in (("one", 1), ("two", 2)):
+        tree = retrieving(
+            images,
+            tmp_path / name,
+            Global__epochs=1,
+            Loss__Train=[{"CELoss": None}],
+            Loss__Eval=[{"TripletLoss": None}],
+            DataLoader__Train__sampler__batch_size=8 // ranks,
+            DataLoader__Eval__sampler__batch_size=8 // ranks,
+        )
+        run(SCRIPT, "-c", str(write(tree)), ranks=ranks, logs=tmp_path / f"log{ranks}")
+    alone, together = (read_weights(tmp_path / name / "latest") for name in ("one", "two"))
+    for key, value in alone.items():
+        np.testing.assert_allclose(together[key], value, rtol=0, atol=2e-6, err_msg=key)
+    for a, b in zip(evaluations(tmp_path / "one"), evaluations(tmp_path / "two"), strict=True):
+        assert a.images == b.images == 11
+        assert b.metrics == a.metrics
+
+
+def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_path: Path) -> None:
+    paddle.seed(9)
+    other = build_model("ResNet18", 3)
+    write_arrays(tmp_path / "backbone.safetensors", other.state_dict())
+    backbone = {"name": "ResNet18", "class_num": 5, "pretrained": str(tmp_path / "backbone.safetensors")}
+    arch = {"name": "RecModel", "Backbone": backbone}
+    tree = retrieving(
+        images, tmp_path / "run", Arch=arch, Loss__Train=[{"TripletLoss": None}], Metric__Train=[]
+    )
+    config = validate(tree, "tree")
+    assert validate(yaml.safe_load(dump_config(config)), "dumped") == config
+    state = build_state(config, Runtime(cores=1, threads=1), lambda model: None)
+    own, given = state.model.state_dict(), other.state_dict()
+    assert set(own) == {f"backbone.{name}" for name in given if not name.startswith("fc.")}
+    for name, each in own.items():
+        np.testing.assert_array_equal(each.numpy(), given[name.removeprefix("backbone.")].numpy())
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"Arch__Head__embedding_size": 5}, "Arch.Head.embedding_size: expected Neck.class_num (6), got 5"),
+        (
+            {"Arch__Head__name": "ArcMargn"},
+            "Arch.Head.name: unknown head 'ArcMargn'; did you mean",
+        ),
+        ({"Arch__Neck__name": "ArcMargin"}, "Arch.Neck: expected FC, got ArcMargin"),
+        ({"Arch__Head": None}, "Loss.Train[0].CELoss: is of classes; expected a Head in Arch"),
+        (
+            {"Global__eval_mode": "classification"},
+            "Metric.Eval[0].Recallk: expected Global.eval_mode: retrieval",
+        ),
+        (
+            {"Metric__Eval": [{"TopkAcc": {"topk": 1}}]},
+            "Metric.Eval[0].TopkAcc: is of classes; expected Recallk or mAP, as Global.eval_mode is",
+        ),
+        (
+            {"Metric__Train": [{"mAP": {}}]},
+            "Metric.Train[0].mAP: is of all samples at once, not of batches; expected it in Metric.Eval",
+        ),
+        (
+            {"Arch": {"name": "Layer", "class_num": 4}},
+            "Loss.Train[1].TripletLossV2: is of embeddings; expected Arch.name: RecModel",
+        ),
+        (
+            {"Global__to_static": True},
+            "Global.to_static: a model of several parts is not compiled; expected auto",
+        ),
+        (
+            {"DataLoader__Train__dataset__batch_transform_ops": [{"MixupOperator": {"alpha": 1.0}}]},
+            "DataLoader.Train.dataset.batch_transform_ops: mixed images have no identity; remove it",
+        ),
+        (
+            {"DataLoader__Eval__Query": {}},
+            "DataLoader.Eval.Query: unknown key; each image looks among all others; give one data set",
+        ),
+        (
+            {"Arch__BackboneStopLayer": {"name": "blocks"}},
+            "Arch.BackboneStopLayer.name: expected 'flatten' or",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(images: Path, tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(retrieving(images, tmp_path / "run", **changes), "tree")
+    assert any(each.startswith(problem) for each in caught.value.problems), caught.value.problems
+
+
+def test_a_size_that_does_not_come_in_is_told(images: Path, tmp_path: Path) -> None:
+    tree = retrieving(images, tmp_path / "run", Arch__Neck__embedding_size=100)
+    with pytest.raises(UserError, match=r"Arch\.Neck\.embedding_size: 768 numbers come in, got 100"):
+        build_network(validate(tree, "tree"))
+
+
+def test_prediction_says_that_there_are_no_classes(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = retrieving(images, tmp_path / "run")
+    tree["Infer"] = {"transforms": tree["DataLoader"]["Eval"]["dataset"]["transform_ops"]}
+    tree["Infer"]["PostProcess"] = {"topk": 1}
+    (tmp_path / "run" / "best_model").mkdir(parents=True)
+    assert deploy_cli.infer([str(images / "eval 0.jpg"), "-c", str(write(tree))]) == 1
+    assert (
+        "Arch.name RecModel gives embeddings, and prediction and export are of classes"
+        in capsys.readouterr().err
+    )

@@ -1,0 +1,65 @@
+"""Retrieval, against scikit-learn and plain sorting."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score
+
+from ppcls.config.embedding import Recallk, mAP
+from ppcls.metric import retrieval
+from ppcls.metric.build import build_metrics
+
+
+@st.composite
+def embeddings(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows, size = draw(st.integers(1, 40)), draw(st.integers(1, 4))
+    coarse = draw(st.booleans())  # few values have ties
+    features = rng.integers(1, 3, (rows, size)) if coarse else rng.standard_normal((rows, size))
+    return features.astype("float32"), rng.integers(0, draw(st.integers(1, 12)), rows).astype("float64")
+
+
+@settings(deadline=None, max_examples=60)
+@given(embeddings(), st.sampled_from([2, 256]))
+def test_numbers_are_those_of_one_query_after_the_other(sample, block):
+    features, labels = sample
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrieval, "_BLOCK", block)
+        recalls = retrieval.recalls_at(features, labels, (1, 3))
+        precision = retrieval.mean_average_precision(features, labels)
+    unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype("float32")
+    similar = np.concatenate([unit[i : i + block] @ unit.T for i in range(0, len(unit), block)])
+    hits, precisions = {1: [], 3: []}, []
+    for i, row in enumerate(similar):
+        others = np.arange(len(labels)) != i
+        same = labels[others] == labels[i]
+        if not same.any():
+            continue
+        scores = row[others]
+        precisions.append(average_precision_score(same, scores))
+        order = sorted(range(len(scores)), key=lambda j: (-scores[j], same[j]))  # equal: others first
+        for k, found in hits.items():
+            found.append(any(same[j] for j in order[:k]))
+    if not precisions:
+        assert all(math.isnan(each) for each in (*recalls, precision))
+        return
+    assert recalls == [np.mean(hits[1]), np.mean(hits[3])]
+    assert precision == pytest.approx(np.mean(precisions))
+
+
+def test_a_perfect_and_a_hopeless_embedding():
+    labels = np.array([0.0, 0.0, 1.0, 1.0])
+    perfect = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], "float32")
+    metrics = build_metrics((Recallk(topk=1), mAP()))
+    assert metrics.names == ("recall1", "mAP")
+    assert metrics.gathered == ("features",)
+    assert metrics.width == 0
+    rows = {"features": (perfect, labels[:, None])}
+    assert metrics.values(np.zeros(0), 4, rows) == {"recall1": 1.0, "mAP": 1.0}
+    rows = {"features": (perfect[[0, 2, 1, 3]], labels[:, None])}
+    assert metrics.values(np.zeros(0), 4, rows)["recall1"] == 0.0
