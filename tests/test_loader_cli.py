@@ -51,7 +51,7 @@ def says(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> Say:
 
 def test_a_whole_sweep(says: Say, tmp_path: Path) -> None:
     out, best = tmp_path / "out", tmp_path / "best.yaml"
-    chains = ("--chains", "read", "config", "--backends", "read", "bare", "dali-cpu")
+    chains = ("--chains", "read", "config", "--backends", "read", "bare", "dali-cpu", "--prefetch", "2")
     said = says("--cold", *LITTLE, *chains, "--out", str(out), "--write-config", str(best))
     results = read_results(out)
     assert results.benchmark == "loader"

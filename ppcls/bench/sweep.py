@@ -100,8 +100,8 @@ def make_plan(subject: Subject, wanted: Wanted, effort: Effort) -> Plan:
     bare = bare_chains(subject)
     if "bare DALI" in wanted.backends and (left := [each for each in wanted.chains if each not in bare]):
         remarks.append(
-            f"There is no bare pipeline of {', '.join(left)}: it is written for files of 8-bit colours, and for "
-            "DecodeImage, RandCropImage, RandFlipImage, NormalizeImage."
+            f"There is no bare pipeline of {', '.join(left)}: it is written for files of 8-bit colours, and "
+            "for DecodeImage, RandCropImage, RandFlipImage, NormalizeImage."
         )
     found = line_up(wanted, on_gpu=subject.on_gpu, windowed=windowed, bare=bare)
     reasons = {each: _refusal(each, subject) for each in found if not _is_configured(each, subject)}
