@@ -38,8 +38,8 @@ def infer(argv: Arguments = None) -> None:
 
         failed = 0
         for result in predict_files(Predictor(source, runtime=run), files, run):
-            say(f"{result.as_json() if arguments.json else result}\n")
             out(f"{result.as_json()}\n")
+            say(f"{result.as_json() if arguments.json else result}\n")
             if isinstance(result, Failed):
                 failed += 1
                 if arguments.on_error == "stop":

@@ -58,7 +58,8 @@ class PaddleInferenceModel:
         if isinstance(images, np.ndarray):
             self._input.copy_from_cpu(np.ascontiguousarray(images, self._dtype))
         else:
-            self._input.share_external_data(images.astype(self._dtype))
+            self._shared = images.astype(self._dtype)  # kept, for the handle does not
+            self._input.share_external_data(self._shared)
         try:
             self._predictor.run()
         except (RuntimeError, ValueError) as error:

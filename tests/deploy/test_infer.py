@@ -328,3 +328,129 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(
         done = subprocess.run(command, cwd=tmp_path, stdout=pipe, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 141
     assert "Broken" not in done.stderr
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_dali_feeds_the_same(
+    tmp_path: Path, tree: dict[str, Any], images: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Batches of two: one without a good image, one with one; the last is not full."""
+    tree["Arch"]["data_format"] = layout
+    for name in ("aa.jpg", "ab.jpg", "c.jpg"):
+        (images / name).write_text("not a picture")
+    found = []
+    for use_dali in (False, True):
+        tree["Global"]["use_dali"] = use_dali
+        assert infer(tmp_path, tree, images, "--json", "-o", "Infer.batch_size=2") == 3
+        found.append(json_lines(capsys.readouterr().out))
+    assert [each["path"] for each in found[0]] == [each["path"] for each in found[1]]
+    for own, by_dali in zip(*found, strict=True):
+        if "error" in own:
+            assert by_dali == own
+            continue
+        assert by_dali["class_ids"] == own["class_ids"]
+        np.testing.assert_allclose(by_dali["scores"], own["scores"], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["paddle", "onnx"])
+def test_dali_feeds_exported_models(
+    tmp_path: Path, tree: dict[str, Any], images: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(tmp_path, tree, images, "--json") == 0
+    expected = json_lines(capsys.readouterr().out)
+    config, options = str(tmp_path / "config.yaml"), ["-o", f"Global.save_inference_dir={tmp_path / 'out'}"]
+    assert deploy_cli.export(["-c", config, "--format", kind, *options]) == 0
+    capsys.readouterr()
+    options = ["-o", "Global.device=cpu", "Global.use_dali=True", "Infer.batch_size=2"]
+    assert deploy_cli.infer([str(images), "--model", str(tmp_path / "out"), "--json", *options]) == 0
+    found = json_lines(capsys.readouterr().out)
+    for own, other in zip(expected, found, strict=True):
+        assert (own["path"], own["class_ids"], own["names"]) == (
+            other["path"],
+            other["class_ids"],
+            other["names"],
+        )
+        np.testing.assert_allclose(own["scores"], other["scores"], atol=1e-5)
+
+
+def test_dali_and_nothing_but_bad_images(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree["Global"]["use_dali"] = True
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        (tmp_path / name).write_text("not a picture")
+    files = [tmp_path / name for name in ("a.jpg", "b.jpg", "c.jpg")]
+    assert infer(tmp_path, tree, *files) == 3
+    said = capsys.readouterr()
+    assert said.out == "".join(f"{file}: error: not an image that can be decoded\n" for file in files)
+    assert "3 of 3 images could not be predicted" in said.err
+
+
+def test_patterns_and_standard_input(
+    tmp_path: Path,
+    tree: dict[str, Any],
+    images: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(images)
+    assert infer(tmp_path, tree, "**/*.jp*g", "b.jpg") == 0
+    assert [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()] == ["b.jpg", "deep/d.jpeg"]
+    listed = tmp_path / "list.txt"
+    listed.write_text("z.webp\n\nb.jpg\r\ngone.jpg\nz.webp\n")
+    with listed.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert infer(tmp_path, tree, "-") == 3
+    lines = [line.split(": ", 1) for line in capsys.readouterr().out.splitlines()]
+    assert [file for file, _ in lines] == ["z.webp", "b.jpg", "gone.jpg"]
+    assert lines[2][1] == "error: no such file or directory"
+    listed.write_text("")
+    with listed.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert infer(tmp_path, tree, "-") == 1
+    assert capsys.readouterr().err == "error: nothing to predict: standard input has no paths\n"
+
+
+def test_a_checkpoint_alone_predicts(
+    tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is named but the folder: not the config, and not the classes."""
+    del tree["Infer"]["PostProcess"]["class_id_map_file"]
+    checkpoint = tmp_path / "best_model"
+    checkpoint.mkdir()
+    shutil.copy(weights, checkpoint / "model.safetensors")
+    write_config(checkpoint / "config.yaml", tree)
+    write_names(checkpoint / "label_list.txt")
+    assert deploy_cli.infer([str(images / "b.jpg"), "--model", str(checkpoint), "--json"]) == 0
+    (line,) = json_lines(capsys.readouterr().out)
+    assert line["names"] == [CLASSES[k] for k in line["class_ids"]]
+    best = np.sort(expected_scores(tree, images / "b.jpg"))[::-1]
+    np.testing.assert_allclose(line["scores"], best[:2], atol=1e-5)
+    with pytest.raises(SystemExit):
+        deploy_cli.infer([str(images)])
+    assert "one of the arguments -c/--config --model is required" in capsys.readouterr().err
+
+
+def test_results_that_are_written_stay(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file holds each line as soon as it is made, also where a later one can't be; an empty one goes."""
+    output = tmp_path / "out.jsonl"
+    assert infer(tmp_path, tree, images, "--out", output, "-o", "Global.pretrained_model=gone") == 1
+    assert not output.exists()
+    seen = []
+    for line in range(2):
+        (images / f"{line}.jpg").write_text("no")
+
+    class Reader:
+        """Stands where the lines are shown, and looks into the file meanwhile."""
+
+        def write(self, _: str) -> None:
+            seen.append(len(output.read_text().splitlines()))
+
+        def flush(self) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", Reader())
+        assert infer(tmp_path, tree, images, "--out", output) == 3
+    assert seen == list(range(1, 8))
