@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import paddle
 import pytest
 from paddleclas_reference import (
@@ -31,6 +32,7 @@ from ppcls.arch.convnext import ConvNeXt
 from ppcls.arch.cost import count_parameters, measure
 from ppcls.arch.swin_transformer import SwinTransformer
 from ppcls.arch.vision_transformer import VisionTransformer
+from ppcls.deploy.onnx_export import convert
 from ppcls.registry import ARCHITECTURES, VISION_MODELS
 
 SCRIPT = sys.modules["paddleclas_reference"].__file__
@@ -221,7 +223,10 @@ def test_layouts_agree_and_every_parameter_learns(name, monkeypatch):
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", NARROW)
 def test_an_exported_transformer_takes_any_batch(name, data_format, tmp_path):
-    """Their shapes are computed from the image's, of which the batch is not known in a program."""
+    """Their shapes are computed from the image's, of which the batch is not known in a program.
+
+    That they can become ONNX is known of NCHW, the layout in which models are exported.
+    """
     options = {"data_format": data_format, **({"img_size": 48} if name.startswith("ViT") else {})}
     model = NARROW[name](class_num=CLASSES, **options)
     fill(model)
@@ -234,3 +239,10 @@ def test_an_exported_transformer_takes_any_batch(name, data_format, tmp_path):
     loaded = paddle.jit.load(str(tmp_path / "m"))
     for rows in (3, 1):
         np.testing.assert_allclose(loaded(x[:rows]).numpy(), expected[:rows], rtol=0, atol=1e-4)
+    if data_format == "NCHW":
+        (program,) = (path for path in tmp_path.iterdir() if path.suffix in (".json", ".pdmodel"))
+        session = onnxruntime.InferenceSession(convert(program, name))
+        (image,) = session.get_inputs()
+        for rows in (3, 1):
+            (found,) = session.run(None, {image.name: x[:rows].numpy()})
+            np.testing.assert_allclose(found, expected[:rows], rtol=0, atol=1e-4)
