@@ -12,6 +12,7 @@ from ppcls.bench.results import Metric
 from ppcls.bench.rounds import Run
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
+from ppcls.data.build import who_feeds
 from ppcls.data.dali_settings import resolve
 from ppcls.runtime import Runtime
 
@@ -38,7 +39,7 @@ class Choice:
 
 def present(config: Config, split: Split, runtime: Runtime, *, cold: bool) -> Contender:
     """Returns the config's own setting."""
-    if config.Global.use_dali:
+    if who_feeds(config, split, runtime).by_dali:
         dali = resolve(split.loader.dali, runtime)
         return Contender(own_backend(runtime), "config", dali.threads, dali.prefetch, cold=cold)
     return Contender("paddle.io", "config", split.loader.num_workers, cold=cold)
