@@ -84,7 +84,7 @@ def _infer(arguments: argparse.Namespace) -> None:
         arguments.rounds, arguments.warm_up, arguments.requests, arguments.seconds, arguments.timeout
     )
     requests = requests_of(models, look["device"], arguments.threads or [look["cores"]], arguments.batch_size)
-    say(f"{look['machine']['Device']}: {len(requests)} kinds of requests, {length.rounds} rounds\n")
+    say(f"{look['machine']['Device']}: kinds of requests: {len(requests)}, rounds: {length.rounds}\n")
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}
 
     def results(measured: list[Measured[Request]]) -> Results:

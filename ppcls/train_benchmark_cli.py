@@ -118,7 +118,7 @@ def _train(arguments: argparse.Namespace) -> None:
         theirs = list(counterpart.variants(variants))
         run = _either(run, theirs, counterpart.runner(config, look, length))
         variants += theirs
-    say(f"{_where(look)}: {len(variants)} ways, {length.rounds} rounds\n")
+    say(f"{_where(look)}: ways: {len(variants)}, rounds: {length.rounds}\n")
 
     def results(measured: list[Ways]) -> Results:
         return Results(

@@ -24,6 +24,7 @@ class Request:
     Attributes:
         path: Of the model.
         model: Its name.
+        image: The shape of its input, such as ``3x224x224``.
         by: What runs it.
         device: ``cpu`` or ``gpu``.
         threads: CPU threads of the model.
@@ -32,6 +33,7 @@ class Request:
 
     path: Path
     model: str
+    image: str
     by: str
     device: str
     threads: int
@@ -41,6 +43,7 @@ class Request:
         """Returns what tells it apart in results; not the path, which may be another elsewhere."""
         return {
             "model": self.model,
+            "image": self.image,
             "run by": self.by,
             "device": self.device,
             "threads": self.threads,
@@ -90,6 +93,10 @@ def _name(source: Source) -> str:
     return source.description.Global.model_name
 
 
+def _image(source: Source) -> str:
+    return "x".join(map(str, source.description.Input.shape[1:]))
+
+
 def _by(source: Source) -> str:
     if not source.needs_paddle:
         return "onnxruntime"
@@ -114,7 +121,7 @@ def requests_of(
 ) -> list[Request]:
     """Returns all combinations."""
     return [
-        Request(path, _name(source), _by(source), device, count, batch_size)
+        Request(path, _name(source), _image(source), _by(source), device, count, batch_size)
         for path, source in models
         for count in dict.fromkeys(threads)
         for batch_size in dict.fromkeys(batch_sizes)

@@ -45,6 +45,8 @@ class Look:
         place: What there is to train on.
         machine: For the results.
         versions: For the results.
+        model: Its name.
+        size: Height and width of its images, such as ``224x224``.
         threads: Paddle's, of one process alone.
         rgb_parameters: Of the model for images of three channels.
         multiply_adds: Of the model's forward pass on one image; None where several models train at once.
@@ -53,6 +55,8 @@ class Look:
     place: Place
     machine: dict[str, str]
     versions: dict[str, str]
+    model: str
+    size: str
     threads: int
     rgb_parameters: int
     multiply_adds: int | None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ppcls.bench.peak_flops import teraflops, utilization
-from ppcls.bench.results import Better, Chart, Metric, Row
+from ppcls.bench.results import Better, Chart, Label, Metric, Row
 from ppcls.bench.train import Look
 from ppcls.bench.turns import Measured
 from ppcls.bench.variants import PRECISIONS, Variant
@@ -44,7 +44,7 @@ def rows_of(measured: Sequence[Ways], look: Look) -> list[Row]:
     whole, split = [], []
     alike = _alike(measured)
     for each in measured:
-        metrics, labels = _metrics(each, look), each.contender.labels()
+        metrics, labels = _metrics(each, look), labels_of(each.contender, look)
         base = alone.get(replace(each.contender, processes=1))
         if metrics and base is not None and base.rounds and each is not base:
             metrics[EFFICIENCY] = _efficiency(each, base)
@@ -52,6 +52,11 @@ def rows_of(measured: Sequence[Ways], look: Look) -> list[Row]:
         if phases := _phases(each):
             split.append(Row({**labels, "of": "phases of a step"}, phases))
     return [*whole, *split]
+
+
+def labels_of(variant: Variant, look: Look) -> dict[str, Label]:
+    """Returns what tells a way apart from those of other runs, too."""
+    return {"model": look.model, "image": look.size, **variant.labels()}
 
 
 def _alike(measured: Sequence[Ways]) -> dict[str, str]:

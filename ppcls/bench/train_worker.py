@@ -20,6 +20,7 @@ from ppcls.bench.variants import Place
 from ppcls.config.dataset import MultiLabelDataset
 from ppcls.config.distillation import DistillationModel
 from ppcls.config.schema import Config
+from ppcls.config.transform import check_chain
 from ppcls.data.batch import Batch, Loader
 from ppcls.engine.data_wait import data_wait
 from ppcls.engine.execution import choose_step
@@ -81,6 +82,8 @@ def look(config: Config, runtime: Runtime) -> dict[str, Any]:
         )
     return {
         "place": asdict(place),
+        "model": arch.name,
+        "size": "x".join(map(str, check_chain(split.dataset.transform_ops).size or ())),
         "threads": runtime.threads,
         "machine": hardware(runtime),
         "versions": versions(),

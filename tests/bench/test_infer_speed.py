@@ -51,7 +51,7 @@ def test_models(exported: dict[str, Path]) -> None:
 
 def one(batch_size: int, *rounds: float, **more: Any) -> Measured[Request]:
     found = {"p90": 0.02, "p99": 0.03, "cpu_cores": 1.0, "host_memory": 300, "requests": 500, **more}
-    request = Request(Path("m"), "ResNet18", "onnxruntime", "cpu", 1, batch_size)
+    request = Request(Path("m"), "ResNet18", "3x32x32", "onnxruntime", "cpu", 1, batch_size)
     return Measured(
         request, [{**found, "p50": each, "images_per_second": batch_size / each} for each in rounds]
     )
@@ -80,6 +80,7 @@ def test_the_command(exported: dict[str, Path], tmp_path: Path, capsys: pytest.C
     (row,) = read_results(tmp_path / "out").rows
     assert row.labels == {
         "model": "ResNet18",
+        "image": "3x32x32",
         "run by": "onnxruntime",
         "device": "cpu",
         "threads": 1,

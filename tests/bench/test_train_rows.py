@@ -21,7 +21,7 @@ H200 = Place("gpu", 16, 2, "NVIDIA H200", (9, 0))
 
 
 def look(place: Place = H200) -> Look:
-    return Look(place, {}, {}, 16, 25_557_032, 4_089_184_256)
+    return Look(place, {}, {}, "ResNet50", "224x224", 16, 25_557_032, 4_089_184_256)
 
 
 def ways(variant: Variant, *rates: float, reason: str = "", **more: Any) -> Ways:
@@ -33,7 +33,7 @@ def ways(variant: Variant, *rates: float, reason: str = "", **more: Any) -> Ways
 def test_a_row() -> None:
     phases = {"data wait": 0.001, "forward": 0.01, "backward": 0.02, "optimizer": 0.003, "host": 0.0005}
     whole, split = rows_of([ways(WAY, 5000.0, 5100.0, phases=phases)], look())
-    assert whole.labels == WAY.labels()
+    assert whole.labels == {"model": "ResNet50", "image": "224x224", **WAY.labels()}
     assert {name: metric.values for name, metric in whole.metrics.items()} == {
         "images/s": (5000.0, 5100.0),
         "step": (50.0, 50.0),
@@ -45,7 +45,7 @@ def test_a_row() -> None:
         "MFU": pytest.approx((12.398, 12.646), abs=1e-3),  # of 989.5 TFLOP/s
     }
     assert whole.note == ""
-    assert split.labels == {**WAY.labels(), "of": "phases of a step"}
+    assert split.labels == {**whole.labels, "of": "phases of a step"}
     assert {name: metric.median for name, metric in split.metrics.items()} == pytest.approx(
         {"data": 1.0, "forward": 10.0, "backward": 20.0, "optimizer": 3.0, "rest": 0.5}
     )

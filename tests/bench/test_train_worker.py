@@ -77,7 +77,7 @@ def test_what_paddles_own_loop_can_not(
 
 def test_a_look(make_config: MakeConfig) -> None:
     found = look(make_config(Arch__name="ResNet18"), CPU)
-    assert found["place"]["device"] == "cpu"
+    assert (found["place"]["device"], found["model"], found["size"]) == ("cpu", "ResNet18", "16x16")
     assert found["rgb_parameters"] == 11_182_788  # its first block has a projection, as in PaddleClas
     assert found["multiply_adds"] > 1e6
     json.dumps(found)
