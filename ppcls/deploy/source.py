@@ -173,7 +173,8 @@ def _exported(file: Path, overrides: Sequence[str]) -> Source:
     try:
         settings = _Exported.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(file.parent, describe_errors(tree, error)) from None
+        where = f"{file.parent}: an exported model, of which -o sets values of Global and Infer"
+        raise ConfigError(where, describe_errors(tree, error)) from None
     if settings.Infer.transforms != description.PreProcess.transform_ops:
         raise UserError(f"{file}: Infer.transforms are part of an exported model; export it anew")
     named = settings.Infer.PostProcess.class_id_map_file
