@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validator
+from pydantic import Field, GetCoreSchemaHandler, ValidationError, field_validator, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
-from ppcls.config.fields import Count, Decay, Number, Positive, Section, expected, problem
+from ppcls.config.fields import Count, Decay, Number, Positive, Section, expected, problem, show
 from ppcls.config.multi_label import MultiLabelLoss
 from ppcls.config.objective import CELoss, Labels, LossSpec, TopkAcc
 from ppcls.config.sections import Arch, Loss, Metric
@@ -26,6 +26,13 @@ class Member(Arch):
         False, description="weights to start from: .pdparams, .safetensors or a checkpoint folder"
     )
     use_ssld: bool = Field(False, description="read for PaddleClas; `pretrained` names the weights' file")
+
+    @field_validator("pretrained", mode="before")
+    @classmethod
+    def _a_file(cls, value: Any) -> Any:
+        if value is True or not isinstance(value, (str, bool)):
+            raise ValueError(f"expected False or a file, for nothing is downloaded, got {show(value)}")
+        return value
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class LossSpec(Spec):
 
     labels: ClassVar[Labels] = "any"
     of_models: ClassVar[bool] = False  # whether it is of several models, of `Arch.name: DistillationModel`
+    whole: ClassVar[bool] = False  # see MetricSpec
     of_identities: ClassVar[bool] = False  # whether it takes labels that the model has no class for
     weight: Number = 1.0
 

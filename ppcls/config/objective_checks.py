@@ -36,7 +36,7 @@ def objective_problems(
                     yield problem(
                         f"is for images of {spec.labels} class{'es' if not several else ''}, and "
                         f"DataLoader.{name}.dataset is {split.dataset.kind}; "
-                        f"expected {_suited(registry, several)}",
+                        f"expected {_suited(registry, several, name)}",
                         *(section, name, position, spec.kind),
                     )
         if several:
@@ -50,9 +50,14 @@ def objective_problems(
         yield from _ratio_problems(name, losses, split)
 
 
-def _suited(registry: Registry, several: bool) -> str:
+def _suited(registry: Registry, several: bool, split: str) -> str:
     fitting = ("several", "any") if several else ("one", "any")
-    names = [each for each in registry if registry[each].labels in fitting and not registry[each].of_models]
+    specs = ((name, registry[name]) for name in registry)
+    names = [
+        name
+        for name, spec in specs
+        if spec.labels in fitting and not spec.of_models and not (spec.whole and split == "Train")
+    ]
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 

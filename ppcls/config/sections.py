@@ -188,7 +188,8 @@ class EMA(Section):
 
 def _known_architecture(name: str) -> str:
     if name not in ARCHITECTURES:
-        raise ValueError(f"unknown architecture '{name}'{nearest(name, list(ARCHITECTURES))}")
+        known = [*ARCHITECTURES, "DistillationModel", "RecModel"]
+        raise ValueError(f"unknown architecture '{name}'{nearest(name, known)}")
     return name
 
 

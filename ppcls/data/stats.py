@@ -88,18 +88,21 @@ class Stats:
 
 
 def gather(
-    name: str, labels: NDArray[np.int64], names: Sequence[str], moments: Moments, decoder: DecodeImage
+    name: str, labels: NDArray[Any], names: Sequence[str], moments: Moments, decoder: DecodeImage
 ) -> Stats:
     """Counts the classes.
 
     Args:
         name: Where the data set is.
-        labels: [N] of its images.
+        labels: [N] of its images; or [N, K], 0 or 1 for each class, and an image counts for several.
         names: [K] of the classes; none where only numbers are known.
         moments: Of the images.
         decoder: How they were decoded.
     """
-    counts = np.bincount(labels, minlength=len(names))
+    if labels.ndim == 2:
+        counts = labels.sum(axis=0, dtype=np.int64)
+    else:
+        counts = np.bincount(labels, minlength=len(names))
     return Stats(name, tuple(names) or tuple(map(str, range(len(counts)))), counts, moments, decoder)
 
 

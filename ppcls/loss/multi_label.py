@@ -83,9 +83,9 @@ def asymmetric_loss(
     with paddle.amp.auto_cast(enable=False):
         z, y = logits.astype("float32"), _many_hot(label, logits.shape[-1])
         right = y * F.sigmoid(z) + (1.0 - y) * (F.sigmoid(-z) + clip).clip(max=1.0)
-        focus = (1.0 - (right.detach() if constant_focus else right)).pow(
-            y * gamma_pos + (1.0 - y) * gamma_neg
-        )
+        # Not 0, at which the gradient of a power with exponent 0 is not a number on Paddle 2.6.
+        wrong = (1.0 - (right.detach() if constant_focus else right)).clip(min=1e-8)
+        focus = wrong.pow(y * gamma_pos + (1.0 - y) * gamma_neg)
         cost = -right.clip(min=epsilon).log() * focus
         return cost.mean() if mean else cost.sum(axis=-1).mean()
 

@@ -95,6 +95,14 @@ def test_two_that_learn_from_each_other() -> None:
     ("override", "problem"),
     [
         (
+            "Arch.models.0.Teacher.pretrained=True",
+            "Arch.models[0].Teacher.pretrained: expected False or a file, for nothing is",
+        ),
+        (
+            "Arch.name=DistilationModel",
+            "Arch.name: unknown architecture 'DistilationModel'; did you mean 'Distil",
+        ),
+        (
             "Arch.freeze_params_list=[True]",
             "Arch.freeze_params_list: expected one for each of 2 models, got 1",
         ),

@@ -17,9 +17,11 @@ from ppcls.data.dali_settings import DaliSettings
 from ppcls.data.index import Index, describe_index, positives, read_index
 from ppcls.data.mixed_loader import MixedLoader, mix_labels
 from ppcls.data.mixing import Mix, decide_mix
+from ppcls.data.moments import measure
 from ppcls.data.order import Cursor, Order
 from ppcls.data.paddle_loader import PaddleLoader
 from ppcls.data.sampler import Shuffled
+from ppcls.data.stats import gather
 from ppcls.data.transforms import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 from ppcls.errors import UserError
 
@@ -122,3 +124,10 @@ def test_a_loaders_own_labels_stay_as_they_are() -> None:
     mixed = mix_labels(label, Mix(0.75), 2, 2)
     assert mixed.tolist() == [[0.25, 1.0], [0.75, 1.0], [1.0, 0.0]]
     assert label.tolist() == [[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]]
+
+
+def test_an_image_counts_for_each_of_its_classes(index: Index) -> None:
+    moments = measure(index, DecodeImage(), 1, lambda images: None)
+    stats = gather("several", index.labels, (), moments, DecodeImage())
+    assert stats.counts.tolist() == [2, 3, 2]
+    assert "5 images of 3 classes" in stats.describe()

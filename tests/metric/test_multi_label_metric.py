@@ -62,7 +62,7 @@ def test_mean_average_precision_is_scikit_learns(sample):
 
 def eleven_points(score, label):
     """The best precision at each recall, threshold by threshold."""
-    points = []
+    points, label = [], label.astype("float64")
     for threshold in sorted(set(score.tolist())):
         told = score >= threshold
         points.append(((label * told).sum() / label.sum(), (label * told).sum() / told.sum()))
