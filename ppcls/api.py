@@ -127,7 +127,7 @@ def evaluate(run: Config | TrainState, *, sample_by_sample: bool = False) -> Res
         UserError: Whatever the user must put right.
     """
     config = _config_of(run)
-    source = find_weights(config) if isinstance(run, Config) else None
+    source = find_weights(config) if isinstance(run, Config) else Path()
     with in_lent_process(config) as runtime:
         from ppcls.arch.reparameterize import reparameterize
         from ppcls.engine.distillation import read_inferred
@@ -136,20 +136,14 @@ def evaluate(run: Config | TrainState, *, sample_by_sample: bool = False) -> Res
         from ppcls.engine.state import build_network
         from ppcls.engine.weights import fill_model
 
-        if isinstance(run, Config):
-            assert source is not None
-            model, precision, weights = (
-                build_network(config),
-                build_precision(config.AMP, runtime.device),
-                None,
-            )
-            fill_model(model, read_inferred(config, source), source)
-            reparameterize(model)
-            precision.prepare(model, None)
-        else:
-            model, precision, weights = run.model, run.precision, run.ema
-        with weights.applied() if weights is not None else nullcontext():
-            return build_evaluator(config, runtime, precision, sample_by_sample)(model)
+        if not isinstance(run, Config):
+            with run.ema.applied() if run.ema is not None else nullcontext():
+                return build_evaluator(config, runtime, run.precision, sample_by_sample)(run.model)
+        model, precision = build_network(config), build_precision(config.AMP, runtime.device)
+        fill_model(model, read_inferred(config, source), source)
+        reparameterize(model)
+        precision.prepare(model, None)
+        return build_evaluator(config, runtime, precision, sample_by_sample)(model)
 
 
 def _config_of(run: Config | TrainState) -> Config:

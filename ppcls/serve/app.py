@@ -76,23 +76,14 @@ def build_app(service: Service, limits: Limits) -> FastAPI:
     @app.post("/predict", responses=_RESPONSES, openapi_extra=_BODY)
     async def predict(request: Request) -> Response:
         """Classes of the images of a request, the best first; `topk` of each."""
-        began = time.perf_counter()
+        began, status = time.perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
         try:
-            response: Response = JSONResponse(await _answer(request, service, limits, bodies))
-        except RefusedError as error:
-            response = _refusal(error.status, error.reason, error.images)
-        except BusyError as error:
-            response = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-            response.headers["Retry-After"] = "1"
-        except asyncio.TimeoutError:
-            response = _refusal(HTTPStatus.GATEWAY_TIMEOUT, f"no answer within {limits.timeout:g} s")
-        except UserError as error:
-            response = _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        except ClientDisconnect:
-            response = Response(status_code=_CLIENT_GONE)
-        service.figures.requests.labels(response.status_code).inc()
-        service.figures.seconds.observe(time.perf_counter() - began)
-        return response
+            response = await _respond(request, service, limits, bodies)
+            status = response.status_code
+            return response
+        finally:
+            service.figures.requests.labels(status).inc()
+            service.figures.seconds.observe(time.perf_counter() - began)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:
@@ -124,7 +115,28 @@ def build_app(service: Service, limits: Limits) -> FastAPI:
         response.headers.update(error.headers or {})
         return response
 
+    @app.exception_handler(Exception)
+    async def fail(_request: Request, _error: Exception) -> Response:
+        return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed; its log says where")
+
     return app
+
+
+async def _respond(request: Request, service: Service, limits: Limits, bodies: Room) -> Response:
+    try:
+        return JSONResponse(await _answer(request, service, limits, bodies))
+    except RefusedError as error:
+        return _refusal(error.status, error.reason, error.images)
+    except BusyError as error:
+        refusal = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        refusal.headers["Retry-After"] = "1"
+        return refusal
+    except asyncio.TimeoutError:
+        return _refusal(HTTPStatus.GATEWAY_TIMEOUT, f"no answer within {limits.timeout:g} s")
+    except UserError as error:
+        return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+    except ClientDisconnect:
+        return Response(status_code=_CLIENT_GONE)
 
 
 async def _answer(request: Request, service: Service, limits: Limits, bodies: Room) -> dict[str, Any]:

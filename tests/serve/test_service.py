@@ -36,7 +36,7 @@ def ask(tree: dict[str, Any]) -> Callable[[Ask, float], Any]:
             async def go() -> Any:
                 service.start()
                 worker.submit(free.wait)
-                transport = httpx.ASGITransport(app)
+                transport = httpx.ASGITransport(app, raise_app_exceptions=False)
                 try:
                     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
                         return await act(client, free)
@@ -86,6 +86,23 @@ def test_an_answer_that_does_not_come_is_given_up(
     late, figures = ask(act, 0.3)
     assert late.status_code == 504
     assert late.json() == {"error": "no answer within 0.3 s"}
+    assert "ppcls_images_in_work 0.0" in figures
+
+
+def test_a_failure_of_the_server_is_counted_and_tells_nothing_of_itself(
+    ask: Callable[[Ask, float], Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, image: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr("ppcls.deploy.predictor.Predictor.prepare", fail)
+
+    async def act(client: httpx.AsyncClient, free: threading.Event) -> tuple[httpx.Response, str]:
+        return await post(client, images[0]), (await client.get("/metrics")).text
+
+    answer, figures = ask(act, 60.0)
+    assert (answer.status_code, answer.json()) == (500, {"error": "the server failed; its log says where"})
+    assert 'ppcls_requests_total{status="500"} 1.0' in figures
     assert "ppcls_images_in_work 0.0" in figures
 
 
