@@ -91,6 +91,14 @@ class RecModel(Section):
             raise ValidationError.from_exception_data("Arch", [problem(text, "Head", "embedding_size")])
         return self
 
+    def describe(self) -> str:
+        """Says what the model is made of."""
+        parts = [f"backbone {self.Backbone.name}"]
+        if self.Neck is not None:
+            parts.append(f"embeddings of {self.Neck.class_num} numbers")
+        parts.append("no head" if self.Head is None else f"{self.Head.kind} of {self.Head.class_num} classes")
+        return ", ".join(parts)
+
     @property
     def class_num(self) -> int:
         """Classes that are trained on; without a head there are none, and labels may be any numbers."""

@@ -13,6 +13,7 @@ from paddle import distributed, nn
 from ppcls.config.class_folders import class_root
 from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.distillation import DistillationModel
+from ppcls.config.embedding import RecModel
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
@@ -224,7 +225,7 @@ def _class_names(config: Config, folders: tuple[str, ...]) -> tuple[str, ...]:
 def _describe(config: Config, state: TrainState) -> list[str]:
     world = state.runtime.world
     notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch"]
-    if isinstance(config.Arch, DistillationModel):
+    if isinstance(config.Arch, (DistillationModel, RecModel)):
         notes.append(config.Arch.describe())
     if (scale := rate_scale(config, state.loader)) is not None:
         notes.append(scale.describe())
@@ -305,6 +306,8 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
     source = config.Global.pretrained_model or own
     if resumed is not None:
         return []
+    if not source and isinstance(arch, RecModel) and arch.Backbone.pretrained:
+        return [f"weights of the backbone from {arch.Backbone.pretrained}"]
     if not source:
         text = "no weights to start from (Global.pretrained_model): training from the start"
         frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None

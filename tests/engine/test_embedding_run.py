@@ -23,6 +23,7 @@ from ppcls.data.index import read_index
 from ppcls.data.numpy_ops import run as apply_chain
 from ppcls.data.transforms import plan_chain
 from ppcls.engine.state import build_network, build_state
+from ppcls.engine.train import load_pretrained
 from ppcls.engine.weights import fill_model, read_weights, write_arrays
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
@@ -109,6 +110,8 @@ def test_images_find_their_identity(
     found = capsys.readouterr().out
     assert f"loss 0.0000 recall1 {np.mean(nearest == index.labels):.4f}" in found
     assert "11 images" in found
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "backbone Layer, embeddings of 6 numbers, ArcMargin of 4 classes" in log
 
 
 def test_two_ranks_retrieve_as_one(images: Path, tmp_path: Path) -> None:
@@ -143,7 +146,10 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
     )
     config = validate(tree, "tree")
     assert validate(yaml.safe_load(dump_config(config)), "dumped") == config
-    state = build_state(config, Runtime(cores=1, threads=1), lambda model: None)
+    notes: list[str] = []
+    begin = Runtime(cores=1, threads=1)
+    state = build_state(config, begin, lambda model: notes.extend(load_pretrained(config, model)))
+    assert notes == [f"weights of the backbone from {tmp_path}/backbone.safetensors"]
     own, given = state.model.state_dict(), other.state_dict()
     assert set(own) == {f"backbone.{name}" for name in given if not name.startswith("fc.")}
     for name, each in own.items():
