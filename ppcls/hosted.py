@@ -45,12 +45,11 @@ def in_lent_process(config: Config, output_dir: Path | None = None) -> Iterator[
     Raises:
         UserError: As `in_own_process`.
     """
+    launch = runtime.read_launch()  # of several processes each is there for the run
     paddle = _paddle_kept() if "paddle" in sys.modules else nullcontext()
-    failures = (
-        Failures(output_dir, runtime.read_launch()).shown() if output_dir is not None else nullcontext()
-    )
+    failures = Failures(output_dir, launch).shown() if output_dir is not None else nullcontext()
     with warnings.catch_warnings(), paddle, failures:
-        yield runtime.start(config.Global, lent=True)
+        yield runtime.start(config.Global, lent=launch.world == 1)
 
 
 @contextmanager
