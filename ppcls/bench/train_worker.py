@@ -32,7 +32,7 @@ from ppcls.engine.step import Step
 from ppcls.errors import UserError
 from ppcls.report.about import hardware, versions
 from ppcls.report.step_times import summarize
-from ppcls.runtime import Runtime
+from ppcls.runtime import Runtime, selected_card
 
 _LEAST = 2  # steps that are timed
 
@@ -192,7 +192,7 @@ def _timed(task: Task, subject: _Subject, runtime: Runtime) -> dict[str, Any]:
     steps = task.steps or max(_LEAST, round(task.seconds / float(last)))
     subject.waited()
     _over_ranks(runtime, [0.0])  # all begin together
-    meter = Meter(runtime.card)
+    meter = Meter(selected_card() if runtime.device == "gpu" else None)
     meter.start()
     taken = _seconds(subject, runtime, steps)
     usage = meter.stop()
