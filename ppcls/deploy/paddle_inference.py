@@ -51,6 +51,7 @@ class PaddleInferenceModel:
             ) from None
         self._input = self._predictor.get_input_handle(description.Input.name)
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
+        self._runtime = runtime
         self._file, self._dtype = program, description.Input.dtype
 
     def scores(self, images: Any) -> NDArray[Any]:
@@ -59,6 +60,7 @@ class PaddleInferenceModel:
             self._input.copy_from_cpu(np.ascontiguousarray(images, self._dtype))
         else:
             self._shared = images.astype(self._dtype)  # kept, for the handle does not
+            self._runtime.synchronize()  # it may compute in a stream of its own
             self._input.share_external_data(self._shared)
         try:
             self._predictor.run()

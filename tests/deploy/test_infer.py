@@ -454,3 +454,25 @@ def test_results_that_are_written_stay(
         patch.setattr(sys, "stdout", Reader())
         assert infer(tmp_path, tree, images, "--out", output) == 3
     assert seen == list(range(1, 8))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("preprocess", [False, True])
+def test_an_exported_model_on_a_gpu(
+    tmp_path: Path, tree: dict[str, Any], images: Path, preprocess: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fed by threads, and by DALI where it is not the model that prepares images; TF32 rounds products."""
+    assert infer(tmp_path, tree, images, "--json") == 0
+    expected = json_lines(capsys.readouterr().out)
+    folder, options = str(tmp_path / "out"), ["--preprocess"] if preprocess else []
+    settings = ["-o", f"Global.save_inference_dir={folder}"]
+    assert deploy_cli.export(["-c", str(tmp_path / "config.yaml"), *options, *settings]) == 0
+    for use_dali in [False] if preprocess else [False, True]:
+        capsys.readouterr()
+        settings = ["-o", "Global.device=gpu", f"Global.use_dali={use_dali}", "Infer.batch_size=2"]
+        assert deploy_cli.infer([str(images), "--model", folder, "--json", *settings]) == 0
+        found = json_lines(capsys.readouterr().out)
+        assert [each["path"] for each in found] == [each["path"] for each in expected]
+        for own, other in zip(found, expected, strict=True):
+            assert own["class_ids"][0] == other["class_ids"][0]
+            np.testing.assert_allclose(own["scores"], other["scores"], atol=0.02)
