@@ -1,7 +1,7 @@
 """Builds PaddleClas's models and writes down what ours are compared with; runs in a process of its own.
 
     python paddleclas_reference.py FILE.npz NAME ...     what these models compute
-    python paddleclas_reference.py FILE.json             what all of ours that PaddleClas has consist of
+    python paddleclas_reference.py FILE.json [NAME ...] what these, or all that PaddleClas has, consist of
 
 PaddleClas's package runs its whole command line when it is imported. So its parent packages are put in place
 empty, and only the files with the models, and what these need, are run.
@@ -145,14 +145,14 @@ def trained(build):
     return model
 
 
-def write_table(path):
-    """Writes parameters, names and multiplications of all models; counted in PaddleClas's own."""
+def write_table(path, names):
+    """Writes parameters, names and multiplications of models, or of all; counted in PaddleClas's own."""
     from ppcls.arch.build import input_shape
     from ppcls.arch.cost import measure, measure_on
     from ppcls.registry import ARCHITECTURES
 
     table = {}
-    for name in ARCHITECTURES:
+    for name in names or ARCHITECTURES:
         build = builder(name)
         if build is None:
             continue
@@ -172,6 +172,6 @@ def write_table(path):
 if __name__ == "__main__":
     lay_out()
     if sys.argv[1].endswith(".json"):
-        write_table(sys.argv[1])
+        write_table(sys.argv[1], sys.argv[2:])
     else:
         write_values(sys.argv[1], sys.argv[2:])
