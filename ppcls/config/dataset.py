@@ -120,7 +120,7 @@ class ImageFolderDataset(FileDataset):
     @model_validator(mode="after")
     def _check_part(self) -> Self:
         for name in ("val_share", "split_seed"):
-            if self.part is None and name in self.model_fields_set:
+            if self.part is None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is for part: train and part: val, and part is not given")
         return self
 

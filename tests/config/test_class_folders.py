@@ -118,7 +118,7 @@ def test_auto_needs_a_folder(tree: dict[str, Any]) -> None:
             "common, got 1; remove it",
         ),
         (
-            ["DataLoader.Train.dataset.part=null"],
+            ["DataLoader.Train.dataset.part=null", "DataLoader.Train.dataset.val_share=0.3"],
             "DataLoader.Train.dataset: val_share is for part: train and part: val, and part is not given",
         ),
         (

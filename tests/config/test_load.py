@@ -167,7 +167,12 @@ def written(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_shipped_config_loads_and_says_itself_again(path: Path, tmp_path: Path) -> None:
+def test_every_shipped_config_loads_and_says_itself_again(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cats", "dogs"):  # where finetune.yaml finds its classes
+        (tmp_path / "dataset" / "pictures" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     config = load_config(path)
     assert load_config(written(tmp_path, dump_config(config))) == config
 
