@@ -14,6 +14,7 @@ from ppcls import api
 from ppcls.api import claim_output
 from ppcls.config.by_class import MOST_CLASSES
 from ppcls.config.load import dump_config, load_config
+from ppcls.config.passed_over import warn_of
 from ppcls.config.schema import Config
 from ppcls.deploy.source import find_weights
 from ppcls.engine.phases import read_window
@@ -91,6 +92,8 @@ def read_config(arguments: argparse.Namespace) -> Config | None:
     """Returns the config; None when it was only to be printed."""
     config = load_config(arguments.config, arguments.override)
     if arguments.print_config:
+        for line in warn_of(config):
+            print(line, file=sys.stderr)  # noqa: T201
         sys.stdout.write(dump_config(config))
         return None
     return config

@@ -223,7 +223,10 @@ METRICS = Registry(
     },
 )
 HEADS = Registry("head", _in("ppcls.config.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin"))
-POSTPROCESSES = Registry("postprocessing", _in("ppcls.config.postprocess", "Topk", "MultiLabelThreshOutput"))
+POSTPROCESSES = Registry(
+    "postprocessing",
+    _in("ppcls.config.postprocess", "Topk", "MultiLabelThreshOutput", "DistillationPostProcess"),
+)
 OPTIMIZERS = Registry(
     "optimizer",
     _in(

@@ -199,6 +199,9 @@ class DistillationSpec(LossSpec):
     """A loss of some of ``Arch.models``."""
 
     of_models: ClassVar[bool] = True
+    key: Literal["logits", "output"] | None = Field(
+        None, description="read for PaddleClas: losses are of the logits"
+    )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
@@ -80,6 +81,8 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that other trainers know, and what to write here
+    without_effect: ClassVar[Mapping[str, str]] = {}  # keys that PaddleClas passes over too, and what has one
+    _passed_over: tuple[str, ...] = PrivateAttr(())  # those of them that were given
 
     @model_validator(mode="wrap")
     @classmethod
@@ -88,7 +91,9 @@ class Section(BaseModel):
         if isinstance(data, dict):
             known = {key: value for key, value in data.items() if key in cls.model_fields}
             problems = [
-                problem(f"unknown key{cls._instead(str(key))}", str(key)) for key in data if key not in known
+                problem(f"unknown key{cls._instead(str(key))}", str(key))
+                for key in data
+                if key not in known and key not in cls.without_effect
             ]
         try:
             section = handler(known)
@@ -100,7 +105,14 @@ class Section(BaseModel):
             ]
         if problems:
             raise ValidationError.from_exception_data(cls.__name__, problems)
+        if isinstance(data, dict):
+            section._passed_over = tuple(key for key in data if key in cls.without_effect)
         return section
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """The given keys that have no effect, in PaddleClas neither."""
+        return self._passed_over
 
     @classmethod
     def _instead(cls, key: str) -> str:

@@ -44,6 +44,9 @@ class OptimizerSpec(Spec):
         by_name: Factors of learning rate and weight decay for some parameters.
     """
 
+    without_effect: ClassVar[Mapping[str, str]] = {
+        "clip_grad": "clip_norm, or clip_value, is the key that clips gradients"
+    }
     lr: Annotated[Schedule, Tagged(SCHEDULES)]
     no_weight_decay_name: str | None = None
     one_dim_param_no_weight_decay: bool = False
@@ -79,14 +82,25 @@ class OptimizerSpec(Spec):
 
 
 class CoupledSpec(OptimizerSpec):
-    """An optimizer whose weight decay is part of the gradient."""
+    """An optimizer whose weight decay is part of the gradient.
+
+    Attributes:
+        weight_decay: ``regularizer.coeff`` by PaddleClas's other name.
+    """
 
     regularizer: L2 | None = None
+    weight_decay: NonNegative | None = None
 
     @property
     def decay(self) -> float:
-        """That of ``regularizer``."""
-        return 0.0 if self.regularizer is None else self.regularizer.coeff
+        """That of ``regularizer``, or ``weight_decay``."""
+        return (self.weight_decay or 0.0) if self.regularizer is None else self.regularizer.coeff
+
+    @model_validator(mode="after")
+    def _one_decay(self) -> Self:
+        if self.regularizer is not None and self.weight_decay is not None:
+            raise ValueError("regularizer and weight_decay are the same; give one of them")
+        return self
 
 
 class DecoupledSpec(OptimizerSpec):

@@ -24,6 +24,14 @@ class Topk(PostProcess):
     topk: Count = 5
 
 
+class DistillationPostProcess(Topk):
+    """``Topk`` of the student, who is all that is exported."""
+
+    model_name: Literal["Student"] = Field("Student", description="read for PaddleClas")
+    key: Literal["logits", "output"] | None = Field(None, description="read for PaddleClas")
+    func: Literal["Topk"] = Field("Topk", description="read for PaddleClas")
+
+
 class MultiLabelThreshOutput(PostProcess):
     """All classes of an image whose sigmoid reaches the threshold; perhaps none."""
 

@@ -38,6 +38,10 @@ class Schedule(Spec):
         by_epoch: Change the rate once an epoch instead of at every update.
     """
 
+    without_effect: ClassVar[Mapping[str, str]] = {
+        "epochs": "Global.epochs is the length of the run",
+        "step_each_epoch": "the data set and its batch size say how many updates an epoch has",
+    }
     warmup_epoch: NonNegative = 0.0
     warmup_start_lr: NonNegative = 0.0
     by_epoch: bool = False

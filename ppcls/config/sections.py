@@ -43,6 +43,8 @@ from ppcls.registry import (
 class Global(Section):
     """The run as a whole."""
 
+    elsewhere: ClassVar[Mapping[str, str]] = {"class_num": "write Arch.class_num"}
+
     output_dir: str = Field("./output", description="folder of the run: log, curves, checkpoints")
     device: Literal["auto", "gpu", "cpu"] = Field("auto", description="auto takes a GPU where there is one")
     seed: Annotated[int, Bound(ge=0, lt=2**32)] = Field(
@@ -186,6 +188,9 @@ class EMA(Section):
     )
 
 
+_WITH_DROPOUT = "MobileNetV3_"
+
+
 def _known_architecture(name: str) -> str:
     if name not in ARCHITECTURES:
         known = [*ARCHITECTURES, "DistillationModel", "RecModel"]
@@ -221,6 +226,9 @@ class Arch(Section):
     head_init_scale: Positive | None = Field(
         None, description="ConvNeXt: factor on the classifier's first weights; by default 1"
     )
+    dropout_prob: Decay | None = Field(
+        0.2, description="MobileNetV3: dropout before the classifier; null for none"
+    )
     use_fused_attn: Literal[False] | None = Field(
         None, description="read for PaddleClas; attention is made of plain operators"
     )
@@ -251,6 +259,8 @@ class Arch(Section):
     def options(self) -> dict[str, float]:
         """What is set of the options that this architecture takes beside those of all."""
         values = {key: getattr(self, key) for key in options(self.name) if not key.startswith("use_fused")}
+        if self.name.startswith(_WITH_DROPOUT):
+            values["dropout_prob"] = self.dropout_prob or 0.0
         return {key: value for key, value in values.items() if value is not None}
 
     @field_validator(*ALL_OPTIONS)
@@ -262,6 +272,14 @@ class Arch(Section):
             check_option(name, info.field_name)
             if info.field_name == "img_size":
                 check_side(name, int(value))
+        return value
+
+    @field_validator("dropout_prob")
+    @classmethod
+    def _dropped(cls, value: float | None, info: ValidationInfo) -> float | None:
+        name = info.data.get("name")
+        if value != cls.model_fields["dropout_prob"].default and not (name or "").startswith(_WITH_DROPOUT):
+            raise ValueError(f"{name} has no such option, only {_WITH_DROPOUT}*; remove it")
         return value
 
     @field_validator("data_format", "input_image_channel")
@@ -293,6 +311,11 @@ class Metric(Section):
 
     Train: Metrics = ()
     Eval: Metrics = Field((TopkAcc(),), min_length=1)
+
+    @field_validator("Train", mode="before")
+    @classmethod
+    def _none_at_all(cls, value: object) -> object:
+        return () if value is None else value
 
 
 class Loader(Section):

@@ -15,6 +15,7 @@ from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.distillation import DistillationModel
 from ppcls.config.embedding import RecModel
 from ppcls.config.load import dump_config
+from ppcls.config.passed_over import warn_of
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, read_class_names, write_class_names
@@ -81,7 +82,7 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path, fresh: TrainStat
     """
     checkpoints = Checkpoints(output_dir, config)
     folder = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime)
-    notes = [runtime.describe()]
+    notes = [runtime.describe(), *warn_of(config)]
     with together(runtime):
         classes = _folder_classes(config)
         checkpoints.class_names = _class_names(config, classes)

@@ -128,7 +128,7 @@ def test_the_config_of_these_tests_is_right() -> None:
             "Optimizer.lr.name=Cosin",
             "Optimizer.lr.name: unknown learning-rate schedule 'Cosin'; did you mean 'Cosine'?",
         ),
-        ("Optimizer.clip_grad=1", "Optimizer.clip_grad: unknown key; did you mean 'clip_norm'?"),
+        ("Optimizer.clip_gard=1", "Optimizer.clip_gard: unknown key; did you mean 'clip_norm'?"),
         (
             "DataLoader.Train.dataset.name=ImageNet",
             "DataLoader.Train.dataset.name: unknown dataset 'ImageNet'; did you mean 'ImageNetDataset'?",
