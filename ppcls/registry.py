@@ -193,6 +193,7 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.geometry", "Pad", "RandomCropImage", "RandCropImageV2"),
         **_in("ppcls.data.transforms.geometry", "RandomRotation", "RandomRot90"),
         **_in("ppcls.data.transforms.policies", "AutoAugment", "RandAugment", "TrivialAugment"),
+        **_in("ppcls.data.transforms.timm_auto_augment", "TimmAutoAugment"),
         **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale", "GaussianBlur"),
         **_in("ppcls.data.transforms.erasing", "RandomErasing", "Cutout", "GridMask"),
     },

@@ -42,6 +42,7 @@ from ppcls.data.transforms import DecodeImage, NormalizeImage, Op, RandCropImage
 from ppcls.data.transforms.augmentation import AUTO, RAND, RAND_AS_AUTO, TRIVIAL_WIDE, Suite
 from ppcls.data.transforms.auto_augment import BINS, POLICIES, PolicyName
 from ppcls.data.transforms.policies import AutoAugment, Policy, RandAugment, TrivialAugment
+from ppcls.data.transforms.timm_auto_augment import TimmAutoAugment
 
 SPECS: list[Policy] = [
     RandAugment(),
@@ -49,6 +50,7 @@ SPECS: list[Policy] = [
     RandAugment(monotonic_mag=False, magnitude=9),
     TrivialAugment(),
     TrivialAugment(max_translate_rel=0.5, num_magnitude_bins=5, fill_value=0),
+    TimmAutoAugment(),
     *(AutoAugment(policy=name) for name in POLICIES),
 ]
 
@@ -128,7 +130,7 @@ def test_options() -> None:
     assert AutoAugment().suite["translate_y"].high == 150 / 331
     assert TrivialAugment().translation == (32, False)
     assert TrivialAugment(max_translate_rel=0.25).translation == (0.25, True)
-    assert list(map(count_decisions, SPECS)) == [4, 3, 4, 3, 4, 4, 3, 4, 4]
+    assert list(map(count_decisions, SPECS)) == [4, 3, 4, 3, 4, 4, 4, 3, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,9 @@ def test_options() -> None:
     [
         (lambda: RandAugment(magnitude=11), "expected a magnitude < num_magnitude_bins, 11, got 11"),
         (lambda: RandAugment(num_layers=0), "expected an integer > 0, got 0"),
+        (lambda: TimmAutoAugment(config_str="augmix-m3"), "expected a text such as rand-m9-mstd0.5-inc1"),
+        (lambda: TimmAutoAugment(config_str="rand-m9-inc1-w0"), "expected parts m, mstd, inc and n, .* 'w0'"),
+        (lambda: TimmAutoAugment(config_str="rand-m9"), "expected the part inc1"),
         (lambda: TrivialAugment(fill_value=256), "expected an integer >= 0 and <= 255, got 256"),
         (lambda: TrivialAugment(num_magnitude_bins=1), "expected an integer >= 2, got 1"),
         (lambda: AutoAugment(max_translate_rel=0.1, max_translate_abs=3), "not both"),
@@ -238,6 +243,17 @@ def test_pairs_are_equally_likely_and_applied_as_probable(name: PolicyName) -> N
             }
 
 
+def test_timm_magnitudes_vary_and_every_second_operation_is_left_out() -> None:
+    spec = TimmAutoAugment(config_str="rand-inc1-mstd0.5-m7")
+    operations, bins, negated = chosen_of(spec, 30000)
+    check_frequencies(negated, np.full(2, 1 / 2))
+    check_frequencies(operations, np.array([*[1 / 30] * 15, 1 / 2]))
+    assert abs(bins.mean() - 70) < 0.2
+    assert abs(bins.std() - 5) < 0.2
+    strongest = TimmAutoAugment(config_str="rand-m15-mstd0.5-inc1")
+    assert (chosen_of(strongest, 100)[1] == strongest.bins - 1).all()
+
+
 # Pixels
 
 
@@ -292,6 +308,7 @@ SINGLY = [
     RandAugment(num_layers=1),
     TrivialAugment(),
     TrivialAugment(max_translate_rel=0.5, fill_value=9, num_magnitude_bins=6),
+    TimmAutoAugment(config_str="rand-m9-mstd0.5-inc1-n1"),
     AutoAugment(policy="image_net"),
 ]
 

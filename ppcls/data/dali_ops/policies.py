@@ -16,6 +16,7 @@ from nvidia.dali.auto_aug.core import select, signed_bin
 
 from ppcls.data.dali_ops.graph import Node, Place, lower, numpy_on_cpu
 from ppcls.data.transforms.policies import AutoAugment, Policy, RandAugment, TrivialAugment
+from ppcls.data.transforms.timm_auto_augment import TimmAutoAugment
 
 Operator = Any  # an Augmentation of nvidia.dali.auto_aug
 
@@ -63,6 +64,18 @@ def _(spec: RandAugment) -> Mapping[str, Operator]:
 @dali_suite.register
 def _(spec: TrivialAugment) -> Mapping[str, Operator]:
     return {each.name: each for each in trivial_augment.get_trivial_augment_wide_suite(**_translation(spec))}
+
+
+@dali_suite.register
+def _(spec: TimmAutoAugment) -> Mapping[str, Operator]:
+    own = spec.suite["posterize"]
+    usual = {each.name: each for each in rand_augment.get_rand_augment_suite(**_translation(spec))}
+    return {
+        **usual,
+        "posterize": augmentations.posterize.augmentation((own.low, own.high)),
+        "solarize_add": augmentations.solarize_add,
+        "invert": augmentations.invert,
+    }
 
 
 def _translation(spec: Policy) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The operations of AutoAugment, RandAugment and TrivialAugment and the ranges of their magnitudes.
+"""The operations of automatic augmentation and the ranges of their magnitudes.
 
-The ranges are those of ``nvidia.dali.auto_aug``, whose operators work on the GPU.
+The ranges, but for `TIMM`, are those of ``nvidia.dali.auto_aug``, whose operators work on the GPU.
 """
 
 from __future__ import annotations
@@ -73,6 +73,15 @@ RAND_AS_AUTO = _suite(
     *_PLAIN,
 )
 AUTO = RAND_AS_AUTO | _suite(Augmentation("invert"), Augmentation("solarize_add", 0, 110))
+TIMM = _suite(  # timm's ranges; posterize keeps at least one bit
+    *_geometric(0.3, 30),
+    *_enhancing(0, 0.9, signed=True),
+    Augmentation("posterize", 4, 0),
+    Augmentation("solarize", 256, 0),
+    Augmentation("solarize_add", 0, 110),
+    Augmentation("invert"),
+    *_PLAIN,
+)
 TRIVIAL_WIDE = _suite(
     *_geometric(0.99, 135),
     *_enhancing(0.01, 0.99, signed=True),
