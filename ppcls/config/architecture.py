@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from ppcls.registry import ARCHITECTURES
 
@@ -43,6 +44,22 @@ def check_side(name: str, side: int) -> None:
     """
     if (match := _OF_PATCHES.fullmatch(name)) and side % int(match[1]):
         raise ValueError(f"expected a multiple of {match[1]}, the side of {name}'s patches, got {side}")
+
+
+def published_weights(name: str, ssld: bool) -> str:
+    """Returns where PaddleClas keeps its published weights of an architecture, once it has downloaded them.
+
+    Args:
+        name: The architecture.
+        ssld: Whether those of its SSLD are meant; all of PPHGNetV2 are.
+    """
+    kind = "_ssld" if ssld or name.startswith("PPHGNetV2_") else ""
+    return str(published_folder() / f"{name}{kind}_pretrained.pdparams")
+
+
+def published_folder() -> Path:
+    """Returns where PaddleClas puts what it downloads."""
+    return Path.home() / ".paddleclas" / "weights"
 
 
 def published_side(name: str) -> int | None:

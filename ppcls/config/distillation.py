@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, GetCoreSchemaHandler, ValidationError, field_validator, model_validator
+from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
-from ppcls.config.fields import Count, Decay, Number, Positive, Section, expected, problem, show
+from ppcls.config.fields import Count, Decay, Number, Positive, Section, expected, problem
 from ppcls.config.multi_label import MultiLabelLoss
 from ppcls.config.objective import CELoss, Labels, LossSpec, TopkAcc
 from ppcls.config.sections import Arch, Loss, Metric
@@ -21,18 +21,6 @@ _STUDENT = "Student"
 
 class Member(Arch):
     """One of the models; what it leaves out of classes, layout and channels is as for all."""
-
-    pretrained: str | Literal[False] = Field(  # type: ignore[assignment]
-        False, description="weights to start from: .pdparams, .safetensors or a checkpoint folder"
-    )
-    use_ssld: bool = Field(False, description="read for PaddleClas; `pretrained` names the weights' file")
-
-    @field_validator("pretrained", mode="before")
-    @classmethod
-    def _a_file(cls, value: Any) -> Any:
-        if value is True or not isinstance(value, (str, bool)):
-            raise ValueError(f"expected False or a file, for nothing is downloaded, got {show(value)}")
-        return value
 
 
 @dataclass(frozen=True)
@@ -86,7 +74,7 @@ class DistillationModel(Section):
         None, description="the student; by default the model that is called so, or the only one that learns"
     )
     infer_model_key: str | None = Field(None, description="infer_model_name by its other name")
-    use_ssld: bool = Field(False, description="read for PaddleClas; `pretrained` names the weights' file")
+    use_ssld: bool = Field(False, description="read for PaddleClas; each model says it of its own weights")
 
     @property
     def members(self) -> dict[str, Member]:
@@ -141,7 +129,7 @@ class DistillationModel(Section):
         """Returns the file that a model starts from; None for fresh weights."""
         position = list(self.members).index(name)
         listed = self.pretrained_list[position] if self.pretrained_list is not None else None
-        return listed or self.members[name].pretrained or None
+        return listed or self.members[name].weights
 
     @model_validator(mode="before")
     @classmethod

@@ -27,7 +27,10 @@ from ppcls.registry import OPTIMIZERS
 class Config(Section):
     """One training run."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {"AMP_BF16": "write AMP with dtype: bfloat16"}
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "AMP_BF16": "write AMP with dtype: bfloat16",
+        "Slim": "models are neither quantized nor pruned; remove it",
+    }
     Global: sections.Global = sections.Global()
     Arch: Annotated[
         sections.Arch | DistillationModel | RecModel,

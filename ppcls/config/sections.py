@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
-from ppcls.config.architecture import ALL_OPTIONS, check_option, check_side, options
+from ppcls.config.architecture import ALL_OPTIONS, check_option, check_side, options, published_weights
 from ppcls.config.dali import Dali
 from ppcls.config.dataset import Dataset, FixedChain
 from ppcls.config.fields import (
@@ -22,6 +22,7 @@ from ppcls.config.fields import (
     Positive,
     Section,
     Tagged,
+    show,
 )
 from ppcls.config.input_size import InputSize, check_sizes
 from ppcls.config.objective import CELoss, LossSpec, MetricSpec, TopkAcc
@@ -201,6 +202,10 @@ def _known_architecture(name: str) -> str:
 class Arch(Section):
     """The model."""
 
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "return_patterns": "losses are of the logits, none of what layers give",
+        "return_stages": "losses are of the logits, none of what layers give",
+    }
     name: Annotated[str, AfterValidator(_known_architecture)]
     class_num: Count = Field(
         1000,
@@ -209,8 +214,14 @@ class Arch(Section):
     )
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
     input_image_channel: Count = Field(3, validate_default=True)
-    pretrained: Literal[False] = Field(
-        False, description="only False; give a file as Global.pretrained_model"
+    pretrained: str | bool = Field(
+        False,
+        description="weights to start from: .pdparams, .safetensors or a checkpoint folder. True for those "
+        "that PaddleClas publishes: they are taken from ~/.paddleclas/weights, where it puts them, and never "
+        "downloaded. Global.pretrained_model goes before it",
+    )
+    use_ssld: bool = Field(
+        False, description="with pretrained: True, the weights that PaddleClas distilled (SSLD)"
     )
     img_size: Count | None = Field(
         None, description="ViT, DeiT: side of the images; by default the one in the name"
@@ -245,6 +256,20 @@ class Arch(Section):
     def inferred(self) -> Arch:
         """The model that is evaluated, saved and exported: this one."""
         return self
+
+    @property
+    def weights(self) -> str | None:
+        """The file or folder that it starts from by itself; None for fresh weights."""
+        if self.pretrained is True:
+            return published_weights(self.name, self.use_ssld)
+        return self.pretrained or None
+
+    @field_validator("pretrained", mode="before")
+    @classmethod
+    def _a_file(cls, value: object) -> object:
+        if not isinstance(value, (str, bool)):
+            raise ValueError(f"expected True, False or a file, got {show(value)}")
+        return value
 
     def in_layout(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns the same model for images of another layout."""

@@ -26,8 +26,8 @@ def build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
         UserError: These can't be read or are another model's, or a size is not what comes in.
     """
     backbone = build_arch(arch.Backbone)
-    if pretrained and arch.Backbone.pretrained:
-        start_from(backbone, read_weights(Path(arch.Backbone.pretrained)), arch.Backbone.pretrained)
+    if pretrained and (source := arch.Backbone.weights):
+        start_from(backbone, read_weights(Path(source)), source)
     try:
         size = cut_classifier(backbone)
     except ValueError as error:

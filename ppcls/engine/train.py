@@ -17,6 +17,7 @@ from ppcls.config.embedding import RecModel
 from ppcls.config.load import dump_config
 from ppcls.config.passed_over import warn_of
 from ppcls.config.schema import Config
+from ppcls.config.sections import Arch
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, read_class_names, write_class_names
 from ppcls.data.folder_part import describe_folders
@@ -295,7 +296,7 @@ def _folder_classes(config: Config) -> tuple[str, ...]:
 
 
 def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None) -> list[str]:
-    """Fills a fresh model from ``Global.pretrained_model``, and returns a line for the log.
+    """Fills a fresh model from ``Global.pretrained_model``, or its own weights; returns a line for the log.
 
     Does nothing where none is given, or a checkpoint is ``resumed``.
 
@@ -303,12 +304,16 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
         UserError: The weights can't be read or are another model's.
     """
     arch = config.Arch
-    own = arch.weights_of(arch.student) if isinstance(arch, DistillationModel) else None
+    own = None
+    if isinstance(arch, DistillationModel):
+        own = arch.weights_of(arch.student)
+    elif isinstance(arch, Arch):
+        own = arch.weights
     source = config.Global.pretrained_model or own
     if resumed is not None:
         return []
-    if not source and isinstance(arch, RecModel) and arch.Backbone.pretrained:
-        return [f"weights of the backbone from {arch.Backbone.pretrained}"]
+    if not source and isinstance(arch, RecModel) and arch.Backbone.weights:
+        return [f"weights of the backbone from {arch.Backbone.weights}"]
     if not source:
         text = "no weights to start from (Global.pretrained_model): training from the start"
         frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from paddle import nn
 from safetensors import SafetensorError
 
+from ppcls.config.architecture import published_folder
 from ppcls.engine.manifest import MANIFEST, check_file, read_manifest
 from ppcls.engine.pickled import unpickle
 from ppcls.errors import UserError
@@ -94,6 +95,11 @@ def read_weights(path: Path) -> Arrays:
     Raises:
         UserError: Nothing there, or nothing that is weights.
     """
+    if path.parent == published_folder() and not path.exists():
+        raise UserError(
+            f"{path}: not there; `pretrained: True` takes what PaddleClas publishes from where it puts "
+            "that, and nothing is downloaded: put the file there, or name another as `pretrained`"
+        )
     if path.is_dir():
         average = path / AVERAGE
         if not (path / WEIGHTS).is_file():

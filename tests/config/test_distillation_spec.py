@@ -95,8 +95,8 @@ def test_two_that_learn_from_each_other() -> None:
     ("override", "problem"),
     [
         (
-            "Arch.models.0.Teacher.pretrained=True",
-            "Arch.models[0].Teacher.pretrained: expected False or a file, for nothing is",
+            "Arch.models.0.Teacher.pretrained=3",
+            "Arch.models[0].Teacher.pretrained: expected True, False or a file, got 3",
         ),
         (
             "Arch.name=DistilationModel",
