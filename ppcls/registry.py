@@ -25,8 +25,8 @@ def nearest(name: str, known: list[str]) -> str:
 class UnknownNameError(ValueError):
     """A name that the registry does not know; the text suggests the nearest one."""
 
-    def __init__(self, kind: str, name: str, known: list[str]) -> None:
-        self.hint = nearest(name, known)
+    def __init__(self, kind: str, name: str, known: list[str], instead: str | None = None) -> None:
+        self.hint = f"; {instead}" if instead else nearest(name, known)
         super().__init__(f"unknown {kind} '{name}'{self.hint}")
 
 
@@ -36,10 +36,14 @@ class Registry:
     Args:
         kind: What an entry is, as error messages call it.
         entries: Name to ``module:attribute``.
+        elsewhere: Names that PaddleClas's files have and that are not there, and what to write instead.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+    def __init__(
+        self, kind: str, entries: Mapping[str, str], elsewhere: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
+        self._elsewhere = elsewhere or {}
         self._entries: dict[str, Any] = dict(entries)
 
     def register(self, name: str, entry: Any) -> None:
@@ -65,7 +69,7 @@ class Registry:
             UnknownNameError: No such name.
         """
         if name not in self._entries:
-            raise UnknownNameError(self.kind, name, list(self._entries))
+            raise UnknownNameError(self.kind, name, list(self._entries), self._elsewhere.get(name))
         entry = self._entries[name]
         if isinstance(entry, str):
             module, attribute = entry.split(":")
@@ -157,6 +161,7 @@ ARCHITECTURES = Registry(
         **_in("ppcls.arch.swin_transformer", "SwinTransformer_large_patch4_window12_384"),
     },
 )
+_OF_LAYERS = ("DistillationDistanceLoss", "DistillationRKDLoss", "DistillationPairLoss", "AFDLoss", "MGDLoss")
 DATASETS = Registry(
     "dataset",
     _in(
@@ -170,6 +175,7 @@ DATASETS = Registry(
         "LMDBDataset",
         "PythonDataset",
     ),
+    {"MultiScaleDataset": "write ImageNetDataset, and give the sizes as DataLoader.Train.input_size"},
 )
 INPUT_SIZES = Registry("schedule of image sizes", _in("ppcls.config.input_size", "MultiScale", "Progressive"))
 SAMPLERS = Registry(
@@ -183,6 +189,10 @@ SAMPLERS = Registry(
         "RepeatedAugSampler",
         "PKSampler",
     ),
+    {
+        "MultiScaleSampler": "write DistributedBatchSampler with batch_size and shuffle: True, and beside "
+        "sampler input_size: {name: MultiScale, sizes: …}; all batches have the same number of images"
+    },
 )
 TRANSFORMS = Registry(
     "transform",
@@ -211,6 +221,11 @@ LOSSES = Registry(
         **_in("ppcls.config.distillation", "DistillationCELoss", "DistillationKLDivLoss"),
         **_in("ppcls.config.distillation", "DistillationDMLLoss", "DistillationDKDLoss"),
         **_in("ppcls.config.embedding", "TripletLossV2", "TripletLoss"),
+    },
+    {
+        **dict.fromkeys(_OF_LAYERS, "losses are of the logits, none of what layers give"),
+        "BCELoss": "MultiLabelLoss is binary cross-entropy, of one class an image too",
+        "MixCELoss": "CELoss takes mixed labels",
     },
 )
 METRICS = Registry(

@@ -156,6 +156,14 @@ def half(name: str) -> Tree:
     return tree
 
 
+def several_sizes() -> Tree:
+    tree = plain("PPLCNetV2_base")
+    train = tree["DataLoader"]["Train"]
+    train["dataset"]["name"] = "MultiScaleDataset"
+    train["sampler"] = {"name": "MultiScaleSampler", "scales": [160, 224], "first_bs": 500}
+    return tree
+
+
 def distilled(teacher: str, student: str, *losses: Tree, frozen: bool = True, **arch: Any) -> Tree:
     tree = plain(student)
     first = {"name": teacher, "class_num": 1000, "pretrained": frozen, "use_ssld": frozen, **arch}
@@ -235,6 +243,19 @@ def test_a_family_loads_as_it_is_and_says_itself_again(family: str) -> None:
 @pytest.mark.parametrize(
     ("tree", "says"),
     [
+        (
+            lambda: distilled("ResNet34", "ResNet18", {"DistillationDistanceLoss": PAIRS}),
+            r"DistillationDistanceLoss: unknown loss; losses are of the logits, none of what layers give",
+        ),
+        (
+            lambda: distilled("ResNet34", "ResNet18", {"BCELoss": {"epsilon": 0.1}}),
+            r"BCELoss: unknown loss; MultiLabelLoss is binary cross-entropy",
+        ),
+        (
+            several_sizes,
+            r"dataset.name: unknown dataset 'MultiScaleDataset'; write ImageNetDataset, .*\n.*"
+            r"sampler.name: unknown sampler 'MultiScaleSampler'; write DistributedBatchSampler with batch",
+        ),
         (
             lambda: distilled("ResNet34", "ResNet18", {"DistillationWSLLoss": PAIRS}),
             r"Loss.Train\[0\].DistillationWSLLoss: unknown loss",
