@@ -34,6 +34,7 @@ class PPLCNet(nn.Layer):  # type: ignore[misc]
         class_num: Number of classes.
         data_format: Layout of the input; parameters have the same shapes in both.
         input_image_channel: Channels of the input.
+        dropout_prob: Of the features before the classifier.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class PPLCNet(nn.Layer):  # type: ignore[misc]
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        dropout_prob: float = 0.2,
     ) -> None:
         super().__init__()
         conv = partial(
@@ -65,7 +67,7 @@ class PPLCNet(nn.Layer):  # type: ignore[misc]
             self.add_sublayer(name, nn.Sequential(*blocks))
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=False, data_format=data_format)
-        self.dropout = nn.Dropout(0.2, mode="downscale_in_infer")
+        self.dropout = nn.Dropout(dropout_prob, mode="downscale_in_infer")
         self.fc = nn.Linear(_FEATURES, class_num)
 
     def forward(self, x: Tensor) -> Tensor:

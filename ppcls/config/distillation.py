@@ -281,9 +281,7 @@ class DistillationTopkAcc(TopkAcc):
         return plain if self.model_key == _STUDENT else tuple(f"{self.model_key}_{each}" for each in plain)
 
 
-def distillation_problems(
-    arch: Section, loss: Loss, metric: Metric, to_static: bool
-) -> Iterator[InitErrorDetails]:
+def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator[InitErrorDetails]:
     """Yields what losses and metrics of several models don't find in the model."""
     found = arch if isinstance(arch, DistillationModel) else None
     places = [
@@ -305,10 +303,6 @@ def distillation_problems(
             yield problem(
                 f"evaluation is of {found.student!r} alone; expected a loss or metric of it", *where
             )
-    if to_static and not isinstance(arch, Arch):
-        yield problem(
-            "a model of several parts is not compiled; expected auto or False", "Global", "to_static"
-        )
     if found is None:
         return
     taught = {name for _, spec in places if isinstance(spec, DistillationSpec) for name in spec.names}

@@ -1,4 +1,4 @@
-"""Keys of PaddleClas's files that have no effect, there or here, and the keys that have one."""
+"""Keys of PaddleClas's files that have no effect, and the keys that have one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 
 from ppcls.config.distillation import Named
 from ppcls.config.fields import Section, Spec
+from ppcls.config.schema import Config
+from ppcls.config.sections import Arch
 
 
-def warn_of(config: Section) -> list[str]:
+def warn_of(config: Config) -> list[str]:
     """Returns a line for each key of ``config`` that was given and does nothing."""
-    return [f"warning: {line}" for line in _lines(config, "")]
+    lines = [*_lines(config, "")]
+    if config.Global.to_static is True and not isinstance(config.Arch, Arch):
+        lines.append(f"Global.to_static has no effect; a {config.Arch.name} is not compiled")
+    return [f"warning: {line}" for line in lines]
 
 
 def _lines(value: Any, place: str) -> Iterator[str]:

@@ -95,8 +95,8 @@ def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:
 def _objective_problems(config: Config) -> Iterator[InitErrorDetails]:
     several, classes = config.Global.use_multilabel, config.Arch.class_num
     yield from objective_problems(classes, config.Loss, config.Metric, config.DataLoader, several)
-    to_static, eval_mode = config.Global.to_static is True, config.Global.eval_mode
-    yield from distillation_problems(config.Arch, config.Loss, config.Metric, to_static)
+    yield from distillation_problems(config.Arch, config.Loss, config.Metric)
+    eval_mode = config.Global.eval_mode
     yield from embedding_problems(config.Arch, config.Loss, config.Metric, config.DataLoader, eval_mode)
     yield from infer_problems(config.Infer, config.DataLoader, classes)
 

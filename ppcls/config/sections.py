@@ -189,7 +189,7 @@ class EMA(Section):
     )
 
 
-_WITH_DROPOUT = "MobileNetV3_"
+_WITH_DROPOUT = ("MobileNetV3_", "PPLCNet_")
 
 
 def _known_architecture(name: str) -> str:
@@ -238,7 +238,7 @@ class Arch(Section):
         None, description="ConvNeXt: factor on the classifier's first weights; by default 1"
     )
     dropout_prob: Decay | None = Field(
-        0.2, description="MobileNetV3: dropout before the classifier; null for none"
+        0.2, description="MobileNetV3, PP-LCNet: dropout before the classifier; null for none"
     )
     use_fused_attn: Literal[False] | None = Field(
         None, description="read for PaddleClas; attention is made of plain operators"
@@ -304,7 +304,7 @@ class Arch(Section):
     def _dropped(cls, value: float | None, info: ValidationInfo) -> float | None:
         name = info.data.get("name")
         if value != cls.model_fields["dropout_prob"].default and not (name or "").startswith(_WITH_DROPOUT):
-            raise ValueError(f"{name} has no such option, only {_WITH_DROPOUT}*; remove it")
+            raise ValueError(f"{name} has no such option, only {'*, '.join(_WITH_DROPOUT)}*; remove it")
         return value
 
     @field_validator("data_format", "input_image_channel")

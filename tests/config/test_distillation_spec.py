@@ -129,10 +129,6 @@ def test_two_that_learn_from_each_other() -> None:
         ),
         ("Arch.modells=1", "Arch.modells: unknown key; did you mean 'models'?"),
         (
-            "Global.to_static=True",
-            "Global.to_static: a model of several parts is not compiled; expected auto or False",
-        ),
-        (
             "Loss.Train.0.DistillationGTCELoss.model_names=[Pupil]",
             "Loss.Train[0].DistillationGTCELoss: there is no model 'Pupil' in Arch.models; expected Teacher,",
         ),

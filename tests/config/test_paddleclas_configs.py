@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from ppcls.config.load import dump_config, load_config, validate
+from ppcls.config.passed_over import warn_of
 from ppcls.errors import UserError
 
 Tree = dict[str, Any]
@@ -187,6 +188,13 @@ LABELS = {"DistillationGTCELoss": {"weight": 1.0, "key": "logits", "model_names"
 BOTH = {"DistillationGTCELoss": {"weight": 1.0, "model_names": ["Student", "Teacher"]}}
 
 
+def compiled() -> Tree:
+    tree = distilled("ResNet50_vd", "PPLCNet_x1_0", {"DistillationDMLLoss": PAIRS})
+    tree["Arch"]["models"][1]["Student"]["dropout_prob"] = 0.0
+    tree["Global"]["to_static"] = True
+    return tree
+
+
 def by_steps() -> Tree:
     factors = {"temperature": 1, "alpha": 1.0, "beta": 1.0}
     tree = distilled("ResNet34", "ResNet18", LABELS, {"DistillationDKDLoss": PAIRS | factors})
@@ -230,6 +238,7 @@ FAMILIES: dict[str, Callable[[], Tree]] = {
         frozen=False,
     ),
     "DKD": by_steps,
+    "SSLD, compiled": compiled,
 }
 
 
@@ -238,6 +247,11 @@ def test_a_family_loads_as_it_is_and_says_itself_again(family: str) -> None:
     config = load_config(FAMILIES[family]())
     again = validate(yaml.safe_load(dump_config(config)), "the dump")
     assert dump_config(again) == dump_config(config)
+
+
+def test_what_is_not_compiled_is_told() -> None:
+    lines = warn_of(load_config(compiled()))
+    assert lines == ["warning: Global.to_static has no effect; a DistillationModel is not compiled"]
 
 
 @pytest.mark.parametrize(

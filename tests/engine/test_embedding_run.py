@@ -183,10 +183,6 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
             "Loss.Train[1].TripletLossV2: is of embeddings; expected Arch.name: RecModel",
         ),
         (
-            {"Global__to_static": True},
-            "Global.to_static: a model of several parts is not compiled; expected auto",
-        ),
-        (
             {"DataLoader__Train__dataset__batch_transform_ops": [{"MixupOperator": {"alpha": 1.0}}]},
             "DataLoader.Train.dataset.batch_transform_ops: mixed images have no identity; remove it",
         ),
