@@ -85,7 +85,7 @@ class CoupledSpec(OptimizerSpec):
     """An optimizer whose weight decay is part of the gradient.
 
     Attributes:
-        weight_decay: ``regularizer.coeff`` by PaddleClas's other name.
+        weight_decay: ``regularizer.coeff`` by PaddleClas's other name; ``regularizer`` goes before it.
     """
 
     regularizer: L2 | None = None
@@ -95,12 +95,6 @@ class CoupledSpec(OptimizerSpec):
     def decay(self) -> float:
         """That of ``regularizer``, or ``weight_decay``."""
         return (self.weight_decay or 0.0) if self.regularizer is None else self.regularizer.coeff
-
-    @model_validator(mode="after")
-    def _one_decay(self) -> Self:
-        if self.regularizer is not None and self.weight_decay is not None:
-            raise ValueError("regularizer and weight_decay are the same; give one of them")
-        return self
 
 
 class DecoupledSpec(OptimizerSpec):

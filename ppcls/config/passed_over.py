@@ -7,16 +7,23 @@ from typing import Any
 
 from ppcls.config.distillation import Named
 from ppcls.config.fields import Section, Spec
+from ppcls.config.optimizer import CoupledSpec
 from ppcls.config.schema import Config
 from ppcls.config.sections import Arch
 
 
 def warn_of(config: Config) -> list[str]:
     """Returns a line for each key of ``config`` that was given and does nothing."""
-    lines = [*_lines(config, "")]
+    return [f"warning: {line}" for line in (*_lines(config, ""), *_beside_others(config))]
+
+
+def _beside_others(config: Config) -> Iterator[str]:
+    """Yields a line for each key that does nothing beside what else the config says."""
+    spec = config.Optimizer
+    if isinstance(spec, CoupledSpec) and spec.regularizer is not None and spec.weight_decay is not None:
+        yield "Optimizer.weight_decay has no effect; regularizer is the same, and goes before it"
     if config.Global.to_static is True and not isinstance(config.Arch, Arch):
-        lines.append(f"Global.to_static has no effect; a {config.Arch.name} is not compiled")
-    return [f"warning: {line}" for line in lines]
+        yield f"Global.to_static has no effect; a {config.Arch.name} is not compiled"
 
 
 def _lines(value: Any, place: str) -> Iterator[str]:

@@ -36,8 +36,9 @@ def test_what_counts_has_no_line_and_is_told_from_what_is_unknown() -> None:
 
 def test_a_weight_decay_is_coupled_as_a_regularizer() -> None:
     assert load_config(tree(weight_decay=1e-4)).Optimizer.decay == 1e-4
-    with pytest.raises(UserError, match="regularizer and weight_decay are the same; give one of them"):
-        load_config(tree(weight_decay=1e-4, regularizer={"name": "L2", "coeff": 1e-4}))
+    both = load_config(tree(weight_decay=1e-4, regularizer={"name": "L2", "coeff": 1e-5}))
+    assert both.Optimizer.decay == 1e-5
+    assert warn_of(both)[-1].startswith("warning: Optimizer.weight_decay has no effect; regularizer is")
 
 
 def test_metrics_of_training_may_be_left_empty() -> None:
