@@ -53,7 +53,7 @@ $(READY26): requirements.txt $(INPUTS)
 	$(call install,.venv-paddle26,requirements.txt)
 
 # A file's tests stay in one process: some start several ranks of their own.
-PARALLEL := -n 2 --dist loadfile
+PARALLEL := -n 3 --dist loadfile
 
 QUICKSTART := output/quickstart
 BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model
