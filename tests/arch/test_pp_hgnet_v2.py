@@ -37,6 +37,6 @@ def test_scale_and_shift_learn_at_a_hundredth_of_the_rate(name):
     before = layer.scale.item(), layer.bias.item()
     (layer.scale + layer.bias).sum().backward()
     optimizer.step()
-    decay = 0.5 * 0.01 * getattr(spec, "weight_decay", 0.0)
+    decay = 0.5 * 0.01 * (getattr(spec, "weight_decay", None) or 0.0)
     moved = before[0] * (1 - decay) - layer.scale.item(), before[1] - layer.bias.item()
     assert moved == pytest.approx((0.5 * 0.01, 0.5 * 0.001), rel=1e-3)

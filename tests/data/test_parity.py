@@ -38,6 +38,7 @@ from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing
 from ppcls.data.transforms.geometry import Pad, RandCropImageV2, RandomCropImage, RandomRot90, RandomRotation
 from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, RandomGrayscale
 from ppcls.data.transforms.policies import AutoAugment, RandAugment, TrivialAugment
+from ppcls.data.transforms.timm_auto_augment import TimmAutoAugment
 from ppcls.registry import TRANSFORMS
 
 DECODE, NORMALIZE, TO_CHW, FLIP = DecodeImage(), NormalizeImage(), ToCHWImage(), RandFlipImage()
@@ -155,6 +156,7 @@ ALONE: dict[str, list[Case]] = {
     "AutoAugment": [decoded(AutoAugment(), how="augmented")],
     "RandAugment": [decoded(RandAugment(), how="augmented")],
     "TrivialAugment": [decoded(TrivialAugment(), how="augmented")],
+    "TimmAutoAugment": [decoded(TimmAutoAugment(), how="augmented")],
 }
 COMBINED = [
     decoded(
