@@ -37,7 +37,7 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart visualdl test test-reliability lint test-gpu test-paddle26 docs clean
+.PHONY: help setup quickstart visualdl test test-models test-reliability lint test-gpu test-paddle26 docs clean
 
 help: ## list the goals
 	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -76,11 +76,14 @@ visualdl: setup ## show the quickstart's run in VisualDL, on http://localhost:80
 	.venv/bin/visualdl --logdir $(QUICKSTART) --port 8040
 
 test: setup ## run the tests that need no GPU
-	$(RUN) -m pytest -m "not gpu and not reliability" $(PARALLEL)
+	$(RUN) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
+
+test-models: setup ## compare the table of all models with PaddleClas's (two minutes)
+	$(RUN) -m pytest -m "table" tests/arch
 
 RELIABILITY := tests/reliability tests/engine/test_stop.py tests/engine/test_watchdog.py
 
-test-reliability: setup ## try hard to break a run; figures in output/reliability.txt (half an hour)
+test-reliability: setup ## try hard to break a run; figures in output/reliability.txt (a quarter of an hour)
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)
 
 lint: setup ## check style, types and the direction of imports
@@ -93,7 +96,7 @@ test-gpu: setup ## run the tests that need an NVIDIA GPU
 	$(RUN) -m pytest -m gpu
 
 test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.2, in .venv-paddle26
-	$(RUN26) -m pytest -m "not gpu and not reliability" $(PARALLEL)
+	$(RUN26) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
 
 docs: setup ## write docs/config.md from the schema
 	$(RUN) -m ppcls.config.reference docs/config.md

@@ -178,7 +178,7 @@ def test_what_paddleclas_does_not_have_is_as_large_as_published(name, plain):
     assert {"SE_ResNet18", "SE_ResNet34", "SE_ResNet50"} == OURS
 
 
-@pytest.mark.slow
+@pytest.mark.table
 def test_the_table_is_what_paddleclas_has(tmp_path):
     path = tmp_path / "table.json"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
