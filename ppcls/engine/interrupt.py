@@ -21,6 +21,7 @@ from ppcls.errors import Stopped
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _ENDS = 0  # no signal's number
+_AGAIN = 0.1  # seconds between two attempts to wake the main thread
 
 
 class Signals:
@@ -28,6 +29,7 @@ class Signals:
 
     Attributes:
         stop: Number of the first SIGTERM or SIGINT; 0 where none came.
+        breaking: Whether a KeyboardInterrupt is due that the main thread has not raised yet.
 
     Args:
         again: Seconds within which more of them mean the same: Slurm signals a launcher and its ranks, and
@@ -38,8 +40,8 @@ class Signals:
 
     def __init__(self, again: float = 1.0, lent: bool = False) -> None:
         self.stop = 0
-        self._save = self._break = False
-        self._echoes = 0  # signals of our own
+        self.breaking = False
+        self._save = False
         self._again, self._first, self._lent = again, 0.0, lent
 
     def take_save(self) -> bool:
@@ -53,8 +55,8 @@ class Signals:
         Raises:
             KeyboardInterrupt: A second Ctrl-C has been heard, in a process that is somebody else's.
         """
-        if self._break:
-            self._break = False
+        if self.breaking:
+            self.breaking, self._first = False, time.monotonic()  # signals of `wake` may be on their way
             raise KeyboardInterrupt
 
     def hear(self, number: int) -> None:
@@ -67,20 +69,20 @@ class Signals:
             self.stop, self._first = number, time.monotonic()
             _say(f"{name}: saves after this update and ends; another signal ends at once")
         elif time.monotonic() - self._first > self._again:
-            if self._lent and number == signal.SIGINT:
-                self._break_off()
-                return
-            _say(f"{name}: ends at once")
-            os._exit(128 + number)
+            if not (self._lent and number == signal.SIGINT):
+                _say(f"{name}: ends at once")
+                os._exit(128 + number)
+            elif not self.breaking:
+                _say("SIGINT: breaks off")
+                self.breaking = True
+                self.wake()
 
-    def _break_off(self) -> None:
-        """Has `handle` called in the main thread, which may have called it before this thread heard."""
-        if self._echoes:
-            self._echoes -= 1
-            return
-        _say("SIGINT: breaks off")
-        self._break, self._echoes = True, self._echoes + 1
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # wakes it, too
+    def wake(self) -> None:
+        """Has `handle` called in the main thread, even where that waits in a library.
+
+        To be repeated while ``breaking``: one that comes just before the main thread begins to wait is lost.
+        """
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _say(text: str) -> None:
@@ -113,9 +115,17 @@ class _Listener:
         self._ears.close()
 
     def _listen(self) -> None:
-        while (data := self._ears.recv(1)) and data[0] != _ENDS:
-            if data[0] in self._before:
-                self._signals.hear(data[0])
+        while True:
+            self._ears.settimeout(_AGAIN if self._signals.breaking else None)
+            try:
+                number = self._ears.recv(1)[0]
+            except TimeoutError:
+                self._signals.wake()
+                continue
+            if number == _ENDS:
+                return
+            if number in self._before:
+                self._signals.hear(number)
 
     def _leave_to_parent(self) -> None:
         """Has a forked process ignore Ctrl-C, for which the terminal signals all, and die of the others."""

@@ -152,15 +152,34 @@ def test_in_a_process_that_is_lent_each_further_ctrl_c_breaks_off_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with heard(lent=True) as signals:
-        signals._again = 0.0
+        signals._again = 0.05
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: signals.stop)
         for _ in range(3):
+            time.sleep(0.1)
             with pytest.raises(KeyboardInterrupt):
                 _interrupt_oneself()
-            until(lambda: not signals._echoes)
-        time.sleep(0.05)  # no other one follows
+        time.sleep(0.1)  # no other one follows
     assert capfd.readouterr().err.count("SIGINT: breaks off") == 3
+
+
+def test_the_main_thread_is_woken_until_it_has_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt comes just before it begins to wait."""
+    attempts = []
+    wake = Signals.wake
+
+    def lost_at_first(signals: Signals) -> None:
+        attempts.append(time.monotonic())
+        if len(attempts) > 2:
+            wake(signals)
+
+    monkeypatch.setattr(Signals, "wake", lost_at_first)
+    with heard(lent=True) as signals:
+        signals._again = 0.0
+        signals.stop = signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            _interrupt_oneself()
+        assert len(attempts) == 3
 
 
 def test_another_ones_handler_and_other_threads_are_left_alone() -> None:
