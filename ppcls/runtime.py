@@ -338,7 +338,7 @@ def _choose_device(wanted: str) -> Literal["cpu", "gpu"]:
     if not compiled:
         raise UserError(
             f"Global.device is gpu, but the installed Paddle {paddle.__version__} is a CPU build; "
-            "install paddlepaddle-gpu (README, 'A GPU machine'), or set Global.device=cpu"
+            "install paddlepaddle-gpu (docs/gpu.md), or set Global.device=cpu"
         )
     if count == 0:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -393,6 +393,6 @@ def _try_gpu(device_id: int) -> None:
         raise UserError(
             f"Paddle {paddle.__version__} (CUDA {paddle.version.cuda()}) has no kernels for GPU {device_id}, "
             f"{name}, of compute capability {major}.{minor}. PyPI's paddlepaddle-gpu 2.6.2 holds 6.1 to 8.6; "
-            "install a newer one from Paddle's own index (README, 'A GPU machine'), "
+            "install a newer one from Paddle's own index (docs/gpu.md), "
             "or set Global.device=cpu"
         )

@@ -117,7 +117,7 @@ class Global(Section):
         1800,
         description="seconds in which each process must make a step; else all have ended by then, with the "
         "place and the stacks of each in the log. Three times as long to the end of the first step, and for "
-        "what is no plain step, such as a checkpoint (README, 'Several GPUs'). null for no limit",
+        "what is no plain step, such as a checkpoint (docs/gpu.md). null for no limit",
     )
     eval_mode: Literal["classification", "retrieval"] = Field(
         "classification",
