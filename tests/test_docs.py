@@ -1,0 +1,166 @@
+"""README, CONTRIBUTING and docs: each link leads somewhere, and what they name and call is there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppcls import benchmark_cli, cli, dataset_cli, deploy_cli, models_cli, serve_cli
+from ppcls.config.load import load_config
+from ppcls.config.reference import render
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+WRITTEN = [path for path in DOCUMENTS if path.name != "config.md"]  # that one is generated
+TOOLS: dict[str, Callable[[list[str]], object]] = {
+    "benchmark": benchmark_cli.main,
+    "dataset": dataset_cli.main,
+    "eval": cli.evaluate,
+    "export": deploy_cli.export,
+    "infer": deploy_cli.infer,
+    "models": models_cli.main,
+    "serve": serve_cli.serve,
+    "train": cli.train,
+}
+EXAMPLE = "configs/quickstart.yaml"
+NOT_OURS = {"utils.py", "tools/export_model.py"}  # what there shall not be, and what PaddleClas has
+PLACEHOLDERS = {"CONFIG": EXAMPLE, "FILE": EXAMPLE, "mine.yaml": EXAMPLE, "KEY=VALUE": "Global.seed=1"}
+of_documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+of_written = pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.name)
+
+
+def read(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
+
+
+FENCED = r"^```[\s\S]*?^```$"
+
+
+def anchors(document: Path) -> set[str]:
+    """Returns the names that GitHub gives the document's headings."""
+    text = re.sub(FENCED, "", read(document), flags=re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def blocks(document: Path) -> Iterator[str]:
+    """Gives the lines of the blocks of code, those that go on in the next one as one."""
+    for block in re.findall(rf"(?:^ {{4}}.*\n)+|{FENCED}", read(document), re.MULTILINE):
+        yield from (line.strip() for line in block.replace("\\\n", " ").splitlines())
+
+
+def spans(document: Path) -> list[str]:
+    """Returns the pieces of code within sentences and tables."""
+    prose = re.sub(rf"{FENCED}|^ {{4}}.*$", "", read(document), flags=re.MULTILINE)
+    return re.findall(r"`([^`]+)`", prose)
+
+
+def calls(document: Path) -> list[tuple[str, list[str]]]:
+    """Returns the tools that the document calls, each with its arguments."""
+    whole = [span for span in spans(document) if " -c " in span or " --model " in span]
+    found = []
+    for line in [*blocks(document), *whole]:
+        called = re.search(r"(?:^|\| )(?:python [^|]*)?\btools/(\w+)\.py (.+)", line)
+        if called and "…" not in line:
+            words = shlex.split(called[2], comments=True)
+            found.append((called[1], [PLACEHOLDERS.get(word, word) for word in words]))
+    return found
+
+
+@of_documents
+def test_its_links_lead_somewhere(document: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", read(document)):
+        if not link.startswith(("http://", "https://")):
+            path, _, anchor = link.partition("#")
+            target = (document.parent / path).resolve() if path else document
+            assert target.exists(), f"{document.name}: {link}"
+            assert not anchor or anchor in anchors(target), f"{document.name}: {link}"
+
+
+@of_written
+def test_the_files_that_it_names_are_there(document: Path) -> None:
+    text = read(document)
+    for name in re.findall(r"(?<![\w/.-])(?:configs|docs|examples|tools|tests|ppcls)/[\w./-]+\.\w+", text):
+        assert name in NOT_OURS or (ROOT / name).exists(), f"{document.name}: {name}"
+    folders = [ROOT / folder for folder in ("ppcls", "tools", "tests", "examples")]
+    modules = {path.name for folder in folders for path in folder.rglob("*.py")}
+    assert set(re.findall(r"(?<![\w*/])\w+\.py\b", text)) <= modules | NOT_OURS
+
+
+@of_written
+def test_the_goals_of_make_that_it_names_are_there(document: Path) -> None:
+    goals = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for literal in [*blocks(document), *spans(document)]:
+        named = re.match(r"make ([a-z][\w-]*)", literal)
+        assert named is None or named[1] in goals, f"{document.name}: {literal}"
+
+
+def test_every_document_is_named_in_the_readme() -> None:
+    text = read(ROOT / "README.md")
+    assert [path.name for path in DOCUMENTS if path.name != "README.md" and path.name not in text] == []
+
+
+KEY = r"\b(?:Global|AMP|EMA|Arch|Optimizer|DataLoader|Infer)\.[\w.]*\w"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in WRITTEN if path.name != "from-paddleclas.md"],  # it names keys that are not there
+    ids=lambda path: path.name,
+)
+def test_the_keys_that_it_names_are_in_the_schema(document: Path) -> None:
+    text = render()
+    headings = " ".join(re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    keys = {*re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE), *re.findall(r"\w+", headings)}
+    for name in re.findall(KEY, "\n".join([*blocks(document), *spans(document)])):
+        wrong = [part for part in name.split(".") if not part.isdecimal() and part not in keys]
+        assert wrong == [], f"{document.name}: {name}"
+
+
+class Parsed(Exception):
+    """What a tool's command line says; the tool goes no further."""
+
+
+@pytest.fixture
+def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_args(parser: argparse.ArgumentParser, argv: Any = None) -> None:
+        raise Parsed(parse(parser, argv))
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+
+
+@pytest.mark.parametrize("document", [path for path in WRITTEN if calls(path)], ids=lambda path: path.name)
+def test_the_commands_that_it_shows_are_right(
+    document: Path, parse_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is parsed by its tool; its config and what it sets there are checked as the tool would."""
+    for folder in ("configs", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    for name in ("cats", "dogs"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for tool, words in calls(document):
+        with pytest.raises(Parsed) as stopped:
+            TOOLS[tool](words)
+        said = stopped.value.args[0]
+        if getattr(said, "config", None) is not None:
+            load_config(said.config, said.override)
+
+
+def test_what_the_readme_sets_for_your_own_pictures_is_valid(tmp_path: Path) -> None:
+    for name in ("cats", "dogs"):
+        (tmp_path / name).mkdir()
+    text = read(ROOT / "README.md")
+    settings = re.findall(r"^\| `'?((?:Optimizer|Arch)\.[^`]*?=[^`]*?)'?` \|", text, re.MULTILINE)
+    assert len(settings) == 4
+    for setting in settings:
+        root = f"DataLoader.Train.dataset.image_root={tmp_path}"
+        load_config(ROOT / "configs" / "finetune.yaml", [root, setting])
