@@ -6,7 +6,8 @@ import argparse
 
 from ppcls import infer_benchmark_cli, loader_cli, train_benchmark_cli
 from ppcls.cli import Arguments, add_config, command, say
-from ppcls.results_cli import Commands, start
+from ppcls.options import Commands, positive
+from ppcls.results_cli import start
 
 
 @command
@@ -26,12 +27,8 @@ def main(argv: Arguments = None) -> None:
 def _add_containers(commands: Commands) -> None:
     made = commands.add_parser("containers", help="image files against containers of them")
     add_config(made)
-    _add_rounds(made)
+    made.add_argument("--rounds", type=positive, default=5, help="counted epochs of each (%(default)s)")
     made.set_defaults(measure=_containers)
-
-
-def _add_rounds(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--rounds", type=int, default=5, help="counted epochs of each (%(default)s)")
 
 
 def _containers(arguments: argparse.Namespace) -> None:
@@ -39,5 +36,5 @@ def _containers(arguments: argparse.Namespace) -> None:
         return
     from ppcls.bench.containers import benchmark_containers
 
-    for each in benchmark_containers(*started, max(1, arguments.rounds)):
+    for each in benchmark_containers(*started, arguments.rounds):
         say(each.describe() + "\n")

@@ -21,6 +21,7 @@ from ppcls.engine.phases import read_window
 from ppcls.errors import Stopped, UserError
 from ppcls.files import write_text
 from ppcls.hosted import in_own_process
+from ppcls.options import add_override
 from ppcls.runtime import Runtime, read_launch
 
 Arguments = Sequence[str] | None
@@ -76,15 +77,7 @@ def add_config(made: argparse.ArgumentParser, model: str | None = None) -> None:
     named.add_argument("-c", "--config", required=model is None, help="YAML file")
     if model is not None:
         named.add_argument("--model", metavar="PATH", help=model)
-    made.add_argument(
-        "-o",
-        "--override",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set one value of the config, such as Global.epochs=10",
-    )
+    add_override(made, "set one value of the config, such as Global.epochs=10")
     made.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ppcls.errors import UserError
-from ppcls.source_cli import add_source, positive, read_source
+from ppcls.options import Commands, positive
+from ppcls.source_cli import add_source, read_source
 
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.data.file_index import FileIndex
     from ppcls.data.records.shard import Format
 
 _FORMATS = ("webdataset", "tfrecord", "recordio", "lmdb")
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_commands(commands: Commands) -> None:

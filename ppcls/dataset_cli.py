@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ppcls import container_cli, image_cli
 from ppcls.errors import UserError
+from ppcls.options import add_override, positive, whole
 
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.config.transform import Transform
@@ -107,16 +108,14 @@ def _parser() -> argparse.ArgumentParser:
     photos.add_argument("--seed", type=int, default=0, help="of the random crops (%(default)s)")
     photos.set_defaults(make=_photos)
     cells = commands.add_parser("cells", help="drawn cells, 16-bit TIFFs of five channels")
-    cells.add_argument("images", type=int, nargs="?", default=800, help="how many (%(default)s)")
+    cells.add_argument("images", type=positive, nargs="?", default=800, help="how many (%(default)s)")
     cells.add_argument("--out", type=Path, default=Path("dataset/cells"), help="folder (%(default)s)")
-    cells.add_argument("--seed", type=int, default=0, help="of the cells (%(default)s)")
+    cells.add_argument("--seed", type=whole, default=0, help="of the cells (%(default)s)")
     cells.set_defaults(make=_cells)
     check = commands.add_parser("check", help="decode all images and list the bad ones; exit code 1 if any")
     check.add_argument("paths", nargs="*", type=Path, help="files and folders, instead of a config")
     check.add_argument("-c", "--config", help="whose data sets to check, as it decodes them")
-    check.add_argument(
-        "-o", "--override", nargs="+", default=[], metavar="KEY=VALUE", help="set values of it"
-    )
+    add_override(check, "set values of it")
     check.add_argument("--split", choices=["Train", "Eval"], help="only this one")
     check.add_argument("--out", type=Path, default=Path("bad_images.txt"), help="the list (%(default)s)")
     check.set_defaults(make=_check)

@@ -7,17 +7,16 @@ import sys
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ppcls.errors import UserError
-from ppcls.source_cli import add_source, positive, read_source
+from ppcls.options import Commands, add_override, positive, whole, within
+from ppcls.source_cli import add_source, read_source
 
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.data.index import Index
     from ppcls.data.resize_tree import Outcome, Resizing
     from ppcls.data.transforms import DecodeImage
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_commands(commands: Commands) -> None:
@@ -25,7 +24,9 @@ def add_commands(commands: Commands) -> None:
     resize = commands.add_parser("resize", help="a copy of a folder whose large images are smaller")
     resize.add_argument("source", type=Path, help="folder; nothing in it is changed")
     resize.add_argument("--max-size", type=positive, required=True, metavar="N", help="short side in pixels")
-    resize.add_argument("--quality", type=_quality, default=90, help="of JPEG and WebP (%(default)s)")
+    resize.add_argument(
+        "--quality", type=within(int, ge=1, le=100), default=90, help="of JPEG and WebP (%(default)s)"
+    )
     resize.add_argument("--out", type=Path, required=True, help="folder of the copy")
     resize.add_argument("--follow-links", action="store_true", help="take what links elsewhere lead to")
     resize.set_defaults(make=_resize, interrupted="the same command goes on with what is missing")
@@ -34,15 +35,13 @@ def add_commands(commands: Commands) -> None:
     split.add_argument(
         "--val", type=_share_or_count, default=Fraction(1, 5), help="share (0.2) or number (5000) to validate"
     )
-    split.add_argument("--seed", type=_natural, default=0, help="another one gives another choice")
+    split.add_argument("--seed", type=whole, default=0, help="another one gives another choice")
     split.add_argument("--out", type=Path, required=True, help="new folder of the lists")
     split.set_defaults(make=_split)
     stats = commands.add_parser("stats", help="classes, sizes, mean and standard deviation; as JSON and PNG")
     add_source(stats, nargs="?")
     stats.add_argument("-c", "--config", help="whose data set to describe instead, as it decodes it")
-    stats.add_argument(
-        "-o", "--override", nargs="+", default=[], metavar="KEY=VALUE", help="set values of it"
-    )
+    add_override(stats, "set values of it")
     stats.add_argument("--split", choices=["Train", "Eval"], default="Train", help="of it (%(default)s)")
     stats.add_argument("--channels", type=positive, default=3, help="of a source's images (%(default)s)")
     stats.add_argument("--dtype", choices=["uint8", "uint16"], default="uint8", help="likewise (%(default)s)")
@@ -174,18 +173,6 @@ def _to_describe(args: argparse.Namespace) -> tuple[str, Index, tuple[str, ...],
             f"{args.config}: expected DecodeImage first, found {decoder.kind}; stats are of images"
         )
     return split.dataset.place, read_index(split.dataset, config.Arch.class_num), (), decoder
-
-
-def _quality(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 100):
-        raise argparse.ArgumentTypeError(f"expected an integer from 1 to 100, got {text!r}")
-    return int(text)
-
-
-def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"expected an integer from 0, got {text!r}")
-    return int(text)
 
 
 def _say(text: str) -> None:

@@ -25,7 +25,8 @@ from ppcls.bench.infer import (
 from ppcls.bench.results import Results, read_results
 from ppcls.bench.turns import Measured, take_turns
 from ppcls.cli import say
-from ppcls.results_cli import Commands, above_zero, add_out, claim_out, finish, keep, positive, terminal_width
+from ppcls.options import Commands, add_override, positive
+from ppcls.results_cli import add_length, add_out, claim_out, finish, keep, terminal_width
 
 
 def add_infer(commands: Commands) -> None:
@@ -43,15 +44,7 @@ def add_infer(commands: Commands) -> None:
         metavar="PATH",
         help="folders that tools/export.py wrote, for Paddle or as ONNX, or checkpoint folders",
     )
-    made.add_argument(
-        "-o",
-        "--override",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="of Global, such as Global.device=cpu",
-    )
+    add_override(made, "of Global, such as Global.device=cpu")
     made.add_argument(
         "--batch-size", nargs="+", type=positive, default=[1, 8, 32], metavar="N", help="(%(default)s)"
     )
@@ -62,16 +55,7 @@ def add_infer(commands: Commands) -> None:
         metavar="N",
         help="CPU threads of the model; by default all cores",
     )
-    length = Length()
-    made.add_argument("--rounds", type=positive, default=length.rounds, help="(%(default)s)")
-    made.add_argument(
-        "--warm-up", type=positive, default=length.warm_up, help="requests not counted (%(default)s)"
-    )
-    made.add_argument("--requests", type=positive, help="counted; by default as many as --seconds take")
-    made.add_argument("--seconds", type=above_zero, default=length.seconds, help="counted (%(default)s)")
-    made.add_argument(
-        "--timeout", type=above_zero, default=length.timeout, help="seconds for one measurement (%(default)s)"
-    )
+    add_length(made, "requests", Length())
     add_out(made)
     made.set_defaults(measure=_infer)
 

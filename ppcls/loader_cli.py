@@ -14,7 +14,8 @@ from rich.progress import MofNCompleteColumn, Progress
 from ppcls.cli import add_config, say
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
-from ppcls.results_cli import Commands, add_out, claim_out, finish, keep, made_results, positive, start
+from ppcls.options import Commands, positive, whole, within
+from ppcls.results_cli import add_out, claim_out, finish, keep, made_results, start
 from ppcls.runtime import Runtime
 
 if TYPE_CHECKING:  # else every command would import what one needs
@@ -51,7 +52,9 @@ def add_command(commands: Commands) -> None:
     made.add_argument(
         "--rounds", type=positive, help=f"runs of each ({_ROUNDS}; epochs with --quick: {_QUICK_ROUNDS})"
     )
-    made.add_argument("--seconds", type=_seconds, default=2.0, help="that count of a run (%(default)s)")
+    made.add_argument(
+        "--seconds", type=within(float, gt=0, le=3600), default=2.0, help="that count of a run (%(default)s)"
+    )
     made.add_argument(
         "--images", type=positive, default=8192, metavar="N", help="the most that are used (%(default)s)"
     )
@@ -67,7 +70,7 @@ def add_command(commands: Commands) -> None:
         "--threads", type=positive, nargs="+", metavar="N", help="of DALI (1, 2, 4, … to the cores)"
     )
     made.add_argument(
-        "--workers", type=_natural, nargs="+", metavar="N", help="of paddle.io (0, 1, 2, 4, …; --quick: 2)"
+        "--workers", type=whole, nargs="+", metavar="N", help="of paddle.io (0, 1, 2, 4, …; --quick: 2)"
     )
     made.add_argument(
         "--prefetch", type=positive, nargs="+", metavar="N", help="batches that DALI makes ahead (1 2 4 8)"
@@ -78,22 +81,6 @@ def add_command(commands: Commands) -> None:
     )
     add_out(made)
     made.set_defaults(measure=_measure)
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer >= 0, got '{text}'")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"expected seconds > 0, got '{text}'")
-    return value
 
 
 def _measure(arguments: argparse.Namespace) -> None:

@@ -7,44 +7,37 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ppcls.cli import read_config, say
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
+from ppcls.options import above_zero, positive
 from ppcls.runtime import Runtime
 
 if TYPE_CHECKING:  # else every command would import what one needs
+    from ppcls.bench import infer, train
     from ppcls.bench.results import Chart, Results, Row
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+def add_length(made: argparse.ArgumentParser, counted: str, length: infer.Length | train.Length) -> None:
+    """Adds how long to measure.
 
-def positive(text: str) -> int:
-    """Reads a number of at least 1."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer > 0, got '{text}'")
-    return value
-
-
-def whole(text: str) -> int:
-    """Reads a number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer >= 0, got '{text}'")
-    return int(text)
-
-
-def above_zero(text: str) -> float:
-    """Reads a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number > 0, got '{text}'")
-    return value
+    Args:
+        made: Gets the options.
+        counted: What is counted: ``steps`` or ``requests``.
+        length: Has the defaults.
+    """
+    made.add_argument("--rounds", type=positive, default=length.rounds, help="(%(default)s)")
+    made.add_argument(
+        "--warm-up", type=positive, default=length.warm_up, help=f"{counted} not counted (%(default)s)"
+    )
+    made.add_argument(f"--{counted}", type=positive, help="counted; by default as many as --seconds take")
+    made.add_argument("--seconds", type=above_zero, default=length.seconds, help="counted (%(default)s)")
+    made.add_argument(
+        "--timeout", type=above_zero, default=length.timeout, help="seconds for one measurement (%(default)s)"
+    )
 
 
 def add_out(made: argparse.ArgumentParser) -> None:

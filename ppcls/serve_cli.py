@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from ppcls.cli import Arguments, command, parser, say
 from ppcls.deploy.source import Source
 from ppcls.deploy_cli import MODEL, read_source
 from ppcls.errors import UserError
+from ppcls.options import within
 
 _MIB = 1 << 20
 
@@ -53,56 +53,42 @@ def _serve(
 def _parser() -> argparse.ArgumentParser:
     made = parser("Serve a model over HTTP: a page on /, POST /predict, /health and /metrics.", model=MODEL)
     made.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all networks (%(default)s)")
-    made.add_argument("--port", type=_number(int, 0, 65535), default=8000, help="0 for any (%(default)s)")
     made.add_argument(
-        "--max-batch", type=_number(int, 1, 4096), default=16, help="images at once (%(default)s)"
+        "--port", type=within(int, ge=0, le=65535), default=8000, help="0 for any (%(default)s)"
+    )
+    made.add_argument(
+        "--max-batch", type=within(int, ge=1, le=4096), default=16, help="images at once (%(default)s)"
     )
     made.add_argument(
         "--max-wait",
-        type=_number(float, 0, 1000),
+        type=within(float, ge=0, le=1000),
         default=5.0,
         metavar="MS",
         help="milliseconds that an image waits for others to join its batch (%(default)s)",
     )
     made.add_argument(
         "--max-waiting",
-        type=_number(int, 1, 100_000),
+        type=within(int, ge=1, le=100_000),
         default=256,
         help="images in work at once; 503 beyond (%(default)s)",
     )
     made.add_argument(
         "--max-images",
-        type=_number(int, 1, 10_000),
+        type=within(int, ge=1, le=10_000),
         default=32,
         help="of a request; 413 beyond (%(default)s)",
     )
     made.add_argument(
         "--max-mib",
-        type=_number(float, 0.001, 1024),
+        type=within(float, ge=0.001, le=1024),
         default=32.0,
         help="MiB of a request; 413 beyond (%(default)s)",
     )
     made.add_argument(
         "--timeout",
-        type=_number(float, 0.1, 3600),
+        type=within(float, ge=0.1, le=3600),
         default=30.0,
         metavar="S",
         help="seconds for a request to arrive (408 beyond), and to be answered (504) (%(default)s)",
     )
     return made
-
-
-def _number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
-    """Returns what reads a number within bounds; argparse tells of others."""
-
-    def read(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = kind(least) - 1
-        if not least <= value <= most:
-            what = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"expected {what} from {least:g} to {most:g}, got '{text}'")
-        return value
-
-    return read

@@ -38,10 +38,3 @@ def read_source(args: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
     index = read_list(root, args.source, args.delimiter, follow_links=args.follow_links)
     names = read_class_names(args.names, int(index.labels.max()) + 1) if args.names else ()
     return index, names
-
-
-def positive(text: str) -> int:
-    """Returns a whole number from 1, for argparse."""
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"expected an integer > 0, got {text!r}")
-    return int(text)

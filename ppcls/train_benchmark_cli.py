@@ -17,7 +17,8 @@ from ppcls.bench.variants import PRECISIONS, Axes, Variant, find_variants
 from ppcls.cli import add_config, read_config, say
 from ppcls.config.load import dump_config
 from ppcls.errors import UserError
-from ppcls.results_cli import Commands, above_zero, add_out, claim_out, finish, keep, positive, whole
+from ppcls.options import Commands, positive, whole
+from ppcls.results_cli import add_length, add_out, claim_out, finish, keep
 from ppcls.runtime import read_launch
 
 if TYPE_CHECKING:  # only --torch needs it
@@ -66,20 +67,12 @@ def add_command(commands: Commands) -> None:
         "(default: synthetic loader)",
     )
     length = Length()
-    made.add_argument("--rounds", type=positive, default=length.rounds, help="(%(default)s)")
-    made.add_argument(
-        "--warm-up", type=positive, default=length.warm_up, help="steps not counted (%(default)s)"
-    )
-    made.add_argument("--steps", type=positive, help="counted; by default as many as --seconds take")
-    made.add_argument("--seconds", type=above_zero, default=length.seconds, help="counted (%(default)s)")
+    add_length(made, "steps", length)
     made.add_argument(
         "--phase-steps",
         type=whole,
         default=length.split_steps,
         help="to time phases in; 0: none (%(default)s)",
-    )
-    made.add_argument(
-        "--timeout", type=above_zero, default=length.timeout, help="seconds for one measurement (%(default)s)"
     )
     made.add_argument(
         "--torch",

@@ -163,7 +163,8 @@ class Bound:
         noun = "an integer" if source is int else "a number"
         return " ".join([noun, " and ".join(limits)]).strip()
 
-    def _holds(self, value: float) -> bool:
+    def holds(self, value: float) -> bool:
+        """Whether a number is within them."""
         return (
             (self.gt is None or value > self.gt)
             and (self.ge is None or value >= self.ge)
@@ -177,7 +178,7 @@ class Bound:
 
         def check(value: Any) -> Any:
             number = value if source is int else read_number(value)
-            if isinstance(number, bool) or not isinstance(number, kinds) or not self._holds(number):
+            if isinstance(number, bool) or not isinstance(number, kinds) or not self.holds(number):
                 raise expected(self.describe(source), value)
             return number
 

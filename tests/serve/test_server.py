@@ -277,8 +277,8 @@ def test_an_exported_model_answers_what_it_has_at_sigterm(
     ("options", "code", "message"),
     [
         (["--model", "gone"], 1, "error: gone: no such file or folder; expected a checkpoint folder"),
-        (["--model", "gone", "--max-batch", "0"], 2, "expected a whole number from 1 to 4096, got '0'"),
-        (["--model", "gone", "--timeout", "nan"], 2, "expected a number from 0.1 to 3600, got 'nan'"),
+        (["--model", "gone", "--max-batch", "0"], 2, "expected an integer >= 1 and <= 4096, got '0'"),
+        (["--model", "gone", "--timeout", "nan"], 2, "expected a number >= 0.1 and <= 3600, got 'nan'"),
         (
             ["--model", "gone", "--max-images", "9", "--max-waiting", "8"],
             1,
