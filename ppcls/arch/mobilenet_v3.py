@@ -17,6 +17,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
 from ppcls.arch.inverted_residual import InvertedResidual
+from ppcls.arch.late_features import LateFeatures
 from ppcls.arch.squeeze_excitation import SqueezeExcitation
 
 Row = tuple[int, int, int, bool, Any, int]
@@ -54,10 +55,9 @@ _SMALL: tuple[Row, ...] = (
     (5, 576, 96, True, F.hardswish, 1),
 )
 _GATE = partial(F.hardsigmoid, slope=0.2, offset=0.5)
-_FEATURES = 1280
 
 
-class MobileNetV3Net(nn.Layer):  # type: ignore[misc]
+class MobileNetV3Net(LateFeatures):
     """A MobileNetV3.
 
     Args:
@@ -95,15 +95,11 @@ class MobileNetV3Net(nn.Layer):  # type: ignore[misc]
         self.blocks = nn.Sequential(*blocks)
         last = round_channels(width * scale)
         self.last_second_conv = conv(channels, last, 1)
-        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        self.last_conv = nn.Conv2D(last, _FEATURES, 1, bias_attr=False, data_format=data_format)
-        self.dropout = nn.Dropout(dropout_prob, mode="downscale_in_infer")
-        self.fc = nn.Linear(_FEATURES, class_num)
+        self.add_classifier(last, class_num, F.hardswish, dropout_prob, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
-        x = self.avg_pool(self.last_second_conv(self.blocks(self.conv(x))))
-        return self.fc(self.dropout(F.hardswish(self.last_conv(x))).flatten(1))
+        return self.classify(self.last_second_conv(self.blocks(self.conv(x))))
 
 
 MobileNetV3_small_x0_35 = partial(MobileNetV3Net, _SMALL, 576, 0.35)

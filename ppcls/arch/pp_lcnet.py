@@ -13,6 +13,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
 from ppcls.arch.depthwise_separable import DepthwiseSeparable
+from ppcls.arch.late_features import LateFeatures
 from ppcls.arch.squeeze_excitation import SqueezeExcitation
 
 # Table 1, of each stage's blocks: kernel, channels, stride, squeeze-and-excitation.
@@ -23,10 +24,9 @@ _STAGES = {
     "blocks5": ((3, 256, 2, False), *[(5, 256, 1, False)] * 5),
     "blocks6": ((5, 512, 2, True), (5, 512, 1, True)),
 }
-_FEATURES = 1280
 
 
-class PPLCNet(nn.Layer):  # type: ignore[misc]
+class PPLCNet(LateFeatures):
     """A PP-LCNet.
 
     Args:
@@ -65,18 +65,14 @@ class PPLCNet(nn.Layer):  # type: ignore[misc]
                 blocks.append(DepthwiseSeparable(channels, out, kernel, stride, conv, weigh))
                 channels = out
             self.add_sublayer(name, nn.Sequential(*blocks))
-        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=False, data_format=data_format)
-        self.dropout = nn.Dropout(dropout_prob, mode="downscale_in_infer")
-        self.fc = nn.Linear(_FEATURES, class_num)
+        self.add_classifier(channels, class_num, F.hardswish, dropout_prob, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
         x = self.conv1(x)
         for name in _STAGES:
             x = getattr(self, name)(x)
-        x = F.hardswish(self.last_conv(self.avg_pool(x)))
-        return self.fc(self.dropout(x).flatten(1))
+        return self.classify(x)
 
 
 PPLCNet_x0_25 = partial(PPLCNet, 0.25)

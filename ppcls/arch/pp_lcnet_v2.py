@@ -17,10 +17,9 @@ from paddle.nn import functional as F
 
 from ppcls.arch.conv_norm import ConvNorm, DataFormat, round_channels
 from ppcls.arch.depthwise_separable import DepthwiseSeparable
+from ppcls.arch.late_features import LateFeatures
 from ppcls.arch.reparameterize import Branched
 from ppcls.arch.squeeze_excitation import SqueezeExcitation
-
-_FEATURES = 1280
 
 
 class LateBlock(Branched):
@@ -79,7 +78,7 @@ class LateBlock(Branched):
         del self.dw_conv_list
 
 
-class PPLCNetV2(nn.Layer):  # type: ignore[misc]
+class PPLCNetV2(LateFeatures):
     """A PP-LCNetV2.
 
     Args:
@@ -127,18 +126,14 @@ class PPLCNetV2(nn.Layer):  # type: ignore[misc]
             blocks = [kind(each, out, kernel, 1 if i else 2) for i, each in enumerate(inputs)]
             self.stages.append(nn.Sequential(*blocks))
             channels = out
-        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=False, data_format=data_format)
-        self.dropout = nn.Dropout(0.2, mode="downscale_in_infer")
-        self.fc = nn.Linear(_FEATURES, class_num)
+        self.add_classifier(channels, class_num, F.relu, 0.2, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
         x = self.stem(x)
         for stage in self.stages:
             x = stage(x)
-        x = F.relu(self.last_conv(self.avg_pool(x)))
-        return self.fc(self.dropout(x).flatten(1))
+        return self.classify(x)
 
 
 PPLCNetV2_small = partial(PPLCNetV2, 0.75, (2, 2, 4, 2))
