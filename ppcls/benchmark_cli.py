@@ -6,7 +6,7 @@ import argparse
 
 from ppcls import infer_benchmark_cli, loader_cli, train_benchmark_cli
 from ppcls.cli import Arguments, add_config, command, say
-from ppcls.options import Commands, positive
+from ppcls.options import Commands, add_command, positive
 from ppcls.results_cli import start
 
 
@@ -25,7 +25,7 @@ def main(argv: Arguments = None) -> None:
 
 
 def _add_containers(commands: Commands) -> None:
-    made = commands.add_parser("containers", help="image files against containers of them")
+    made = add_command(commands, "containers", "image files against containers of them")
     add_config(made)
     made.add_argument("--rounds", type=positive, default=5, help="counted epochs of each (%(default)s)")
     made.set_defaults(measure=_containers)

@@ -66,7 +66,9 @@ def parser(description: str, model: str | None = None) -> argparse.ArgumentParse
         description: Of the tool.
         model: What its ``--model``, in place of a config, may be; None where it has none.
     """
-    made = argparse.ArgumentParser(description=description)
+    made = argparse.ArgumentParser(
+        description=description, epilog="docs/config.md has every key of the config."
+    )
     add_config(made, model)
     return made
 
@@ -77,7 +79,7 @@ def add_config(made: argparse.ArgumentParser, model: str | None = None) -> None:
     named.add_argument("-c", "--config", required=model is None, help="YAML file")
     if model is not None:
         named.add_argument("--model", metavar="PATH", help=model)
-    add_override(made, "set one value of the config, such as Global.epochs=10")
+    add_override(made, "set values of the config, such as Global.epochs=10")
     made.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
 
 

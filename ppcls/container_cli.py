@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.errors import UserError
-from ppcls.options import Commands, positive
+from ppcls.options import Commands, add_command, positive
 from ppcls.source_cli import add_source, read_source
 
 if TYPE_CHECKING:  # else every command would import what one needs
@@ -20,13 +20,11 @@ _FORMATS = ("webdataset", "tfrecord", "recordio", "lmdb")
 
 def add_commands(commands: Commands) -> None:
     """Adds the commands; ``make`` of what is parsed runs one, ``interrupted`` says what Ctrl-C leaves."""
-    index = commands.add_parser("index", help="DALI's index files of containers, beside them")
+    index = add_command(commands, "index", "DALI's index files of containers, beside them")
     index.add_argument("files", type=Path, nargs="+", help=".tar, .tfrecord or .rec")
     index.add_argument("--format", choices=_FORMATS, help="where the ending does not tell it")
     index.set_defaults(make=_index, interrupted="the index files named are whole")
-    convert = commands.add_parser(
-        "convert", help="image files into a container; goes on where it was stopped"
-    )
+    convert = add_command(commands, "convert", "image files into a container; goes on where it was stopped")
     convert.add_argument("format", choices=_FORMATS)
     add_source(convert)
     convert.add_argument("--out", type=Path, required=True, help="folder of the shards")

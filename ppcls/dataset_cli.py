@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ppcls import container_cli, image_cli
 from ppcls.errors import UserError
-from ppcls.options import add_override, positive, whole
+from ppcls.options import add_command, add_override, positive, whole
 
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.config.transform import Transform
@@ -98,21 +98,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(interrupted="nothing was written")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    digits = commands.add_parser("digits", help="1,797 handwritten digits, for the quick start")
+    digits = add_command(commands, "digits", "1,797 handwritten digits, for the quick start")
     digits.add_argument("--out", type=Path, default=Path("dataset/digits"), help="folder (%(default)s)")
     digits.set_defaults(make=_digits)
-    photos = commands.add_parser("photos", help="photographs like ImageNet's, for benchmarks")
+    photos = add_command(commands, "photos", "photographs like ImageNet's, for benchmarks")
     photos.add_argument("images", type=int, metavar="N", help="how many")
     photos.add_argument("--out", type=Path, default=Path("dataset/photos"), help="folder (%(default)s)")
     photos.add_argument("--classes", type=int, default=8, help="2 to 32 (%(default)s)")
     photos.add_argument("--seed", type=int, default=0, help="of the random crops (%(default)s)")
     photos.set_defaults(make=_photos)
-    cells = commands.add_parser("cells", help="drawn cells, 16-bit TIFFs of five channels")
+    cells = add_command(commands, "cells", "drawn cells, 16-bit TIFFs of five channels")
     cells.add_argument("images", type=positive, nargs="?", default=800, help="how many (%(default)s)")
     cells.add_argument("--out", type=Path, default=Path("dataset/cells"), help="folder (%(default)s)")
     cells.add_argument("--seed", type=whole, default=0, help="of the cells (%(default)s)")
     cells.set_defaults(make=_cells)
-    check = commands.add_parser("check", help="decode all images and list the bad ones; exit code 1 if any")
+    check = add_command(commands, "check", "decode all images and list the bad ones; exit code 1 if any")
     check.add_argument("paths", nargs="*", type=Path, help="files and folders, instead of a config")
     check.add_argument("-c", "--config", help="whose data sets to check, as it decodes them")
     add_override(check, "set values of it")

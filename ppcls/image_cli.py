@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.errors import UserError
-from ppcls.options import Commands, add_override, positive, whole, within
+from ppcls.options import Commands, add_command, add_override, positive, whole, within
 from ppcls.source_cli import add_source, read_source
 
 if TYPE_CHECKING:  # else every command would import what one needs
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # else every command would import what one needs
 
 def add_commands(commands: Commands) -> None:
     """Adds the commands; ``make`` of what is parsed runs one, ``interrupted`` says what Ctrl-C leaves."""
-    resize = commands.add_parser("resize", help="a copy of a folder whose large images are smaller")
+    resize = add_command(commands, "resize", "a copy of a folder whose large images are smaller")
     resize.add_argument("source", type=Path, help="folder; nothing in it is changed")
     resize.add_argument("--max-size", type=positive, required=True, metavar="N", help="short side in pixels")
     resize.add_argument(
@@ -30,7 +30,7 @@ def add_commands(commands: Commands) -> None:
     resize.add_argument("--out", type=Path, required=True, help="folder of the copy")
     resize.add_argument("--follow-links", action="store_true", help="take what links elsewhere lead to")
     resize.set_defaults(make=_resize, interrupted="the same command goes on with what is missing")
-    split = commands.add_parser("split", help="lists to train and to validate on, of each class alike")
+    split = add_command(commands, "split", "lists to train and to validate on, of each class alike")
     add_source(split)
     split.add_argument(
         "--val", type=_share_or_count, default=Fraction(1, 5), help="share (0.2) or number (5000) to validate"
@@ -38,7 +38,7 @@ def add_commands(commands: Commands) -> None:
     split.add_argument("--seed", type=whole, default=0, help="another one gives another choice")
     split.add_argument("--out", type=Path, required=True, help="new folder of the lists")
     split.set_defaults(make=_split)
-    stats = commands.add_parser("stats", help="classes, sizes, mean and standard deviation; as JSON and PNG")
+    stats = add_command(commands, "stats", "classes, sizes, mean and standard deviation; as JSON and PNG")
     add_source(stats, nargs="?")
     stats.add_argument("-c", "--config", help="whose data set to describe instead, as it decodes it")
     add_override(stats, "set values of it")

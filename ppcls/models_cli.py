@@ -10,14 +10,17 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ppcls.errors import UserError
+from ppcls.options import add_command
 from ppcls.registry import ARCHITECTURES, nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description="The architectures that Arch.name knows.")
-    commands = parser.add_subparsers(required=True)
-    listing = commands.add_parser("list", help="name, parameters, multiply-adds and input size of each")
+    parser = argparse.ArgumentParser(
+        prog="tools/models.py", description="The architectures that Arch.name knows."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    listing = add_command(commands, "list", "name, parameters, multiply-adds and input size of each")
     listing.add_argument("patterns", nargs="*", metavar="PATTERN", help="of names, such as 'ResNet*'; all")
     listing.add_argument("--json", action="store_true", help="one JSON list")
     arguments = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Options that many command lines have: numbers within bounds, and ``-o``."""
+"""What many command lines have: commands that say what they do, numbers within bounds, and ``-o``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from ppcls.config.fields import Bound
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Number = TypeVar("Number", int, float)
+
+
+def add_command(commands: Commands, name: str, about: str) -> argparse.ArgumentParser:
+    """Adds a command, which says ``about`` of itself in the list of all and in its own ``--help``."""
+    return commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
 
 
 def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
