@@ -52,9 +52,9 @@ def _check(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
+    from ppcls.cores import usable_cores
     from ppcls.data.bad_images import BadImage, refusal, write_bad_images
     from ppcls.data.check import find_bad_images
-    from ppcls.runtime import usable_cores
 
     checked, bad = 0, list[BadImage]()
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:

@@ -53,9 +53,9 @@ def _resize(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from ppcls.cores import usable_cores
     from ppcls.data.bad_images import BadImage, refusal
     from ppcls.data.resize_tree import plan, resize_tree
-    from ppcls.runtime import usable_cores
 
     resizing = plan(args.source, args.out, args.max_size, args.quality, follow_links=args.follow_links)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -135,11 +135,11 @@ def _stats(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
+    from ppcls.cores import usable_cores
     from ppcls.data.moments import measure
     from ppcls.data.stats import gather
     from ppcls.data.stats_picture import draw_stats
     from ppcls.files import write_text
-    from ppcls.runtime import usable_cores
 
     name, index, names, decoder = _to_describe(args)
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:

@@ -6,13 +6,9 @@ Everything that must be settled before Paddle is imported is settled in `start`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
-import math
 import os
 import re
-import socket
-import struct
 import sys
 import warnings
 from collections.abc import Mapping
@@ -22,13 +18,15 @@ from typing import Literal
 
 from ppcls.card import Card, find_card
 from ppcls.config.sections import Global
+from ppcls.cores import usable_cores
+from ppcls.device import choose_device, try_gpu
 from ppcls.errors import UserError
 from ppcls.failures import Launch
 from ppcls.imported import Imported
+from ppcls.interfaces import interface_of
 from ppcls.memory import Asked, Budget, Usage, plan, read_asked
 from ppcls.progress import Progress
 
-_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 # Set where the environment does not, once Paddle is imported, for they pay: docs/performance.md.
 SPEED_FLAGS = {
     "FLAGS_cudnn_exhaustive_search": True,  # times cuDNN's algorithms once for each convolution
@@ -105,24 +103,6 @@ class Runtime:
         return Usage(self.card.free(), paddle.device.cuda.memory_reserved(self.device_id) >> 20)
 
 
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns the CPU cores this process really has: its affinity, less what its cgroup withholds."""
-    limits = [
-        _quota(cgroup / "cpu.max"),
-        _quota(cgroup / "cpu/cpu.cfs_quota_us", cgroup / "cpu/cpu.cfs_period_us"),
-    ]
-    return max(1, int(min(len(os.sched_getaffinity(0)), *limits)))
-
-
-def _quota(*files: Path) -> float:
-    """Returns the cores of a cgroup's CPU quota (v2: one file, v1: two); infinity where it has none."""
-    try:
-        quota, period = " ".join(file.read_text() for file in files).split()
-        return math.inf if quota == "max" or int(quota) <= 0 else int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return math.inf
-
-
 def read_launch() -> Launch:
     """Returns what Paddle's launcher tells this process; that there is only this one where there is none."""
     told = os.environ
@@ -168,8 +148,7 @@ def start(settings: Global, progress: Progress | None = None, lent: bool = False
         warnings.filterwarnings("ignore", message=text)
     progress, launch = progress or Progress(), read_launch()
     rank, world = launch.rank, launch.world
-    here = int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
-    cores = max(1, usable_cores() // here)
+    cores = max(1, usable_cores() // _processes_here())
     if settings.deterministic:
         _refuse_search()
     asked = read_asked(settings.gpu_memory_fraction, settings.use_dali, os.environ)
@@ -192,7 +171,7 @@ def start(settings: Global, progress: Progress | None = None, lent: bool = False
             raise UserError(
                 f"{asked.setting}: the NVIDIA driver (NVML) does not say what memory the GPU has; unset it"
             )
-        _try_gpu(device_id)
+        try_gpu(device_id)
         deterministic = _imported.deterministic
         _set_speed_flags(deterministic)
         paddle.set_device(f"gpu:{device_id}")
@@ -241,19 +220,6 @@ def _name_interface() -> None:
     address = os.environ.get("PADDLE_CURRENT_ENDPOINT", "").rpartition(":")[0]
     if "GLOO_SOCKET_IFNAME" not in os.environ and (name := interface_of(address)) is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
-
-
-def interface_of(address: str) -> str | None:
-    """Returns the network interface that has an IPv4 address, such as ``eth0``; None where none has it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            try:
-                found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:  # it has no address
-                continue
-            if socket.inet_ntoa(found[20:24]) == address:
-                return name
-    return None
 
 
 def _set_threads(wanted: int | None, cores: int, launched: bool) -> int:
@@ -329,70 +295,14 @@ def _import_paddle() -> None:
 
 
 def _choose_device(wanted: str) -> Literal["cpu", "gpu"]:
-    import paddle
-
-    compiled = paddle.is_compiled_with_cuda()
-    count = paddle.device.cuda.device_count() if compiled else 0
-    if wanted == "cpu" or (wanted == "auto" and count == 0):
-        return "cpu"
-    if not compiled:
-        raise UserError(
-            f"Global.device is gpu, but the installed Paddle {paddle.__version__} is a CPU build; "
-            "install paddlepaddle-gpu (docs/gpu.md), or set Global.device=cpu"
-        )
-    if count == 0:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        because = f"CUDA_VISIBLE_DEVICES is '{visible}'" if visible is not None else "no NVIDIA driver or GPU"
-        raise UserError(f"Global.device is gpu, but Paddle finds none ({because}); set Global.device=cpu")
-    _need_gpus(count)
-    return "gpu"
+    return choose_device(wanted, _processes_here(), _selected_gpu(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _need_gpus(count: int) -> None:
-    """Refuses more processes on this machine than the ``count`` GPUs that Paddle sees.
-
-    Paddle's launcher goes by CUDA_VISIBLE_DEVICES, which may name GPUs that are not there.
-
-    Raises:
-        UserError: There are too few, or the one chosen for this process is not among them.
-    """
-    here, chosen = int(os.environ.get("PADDLE_LOCAL_SIZE", "1")), _selected_gpu()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    seen = f"Paddle sees {count}" + (f" (CUDA_VISIBLE_DEVICES is '{visible}')" if visible is not None else "")
-    cure = f"start at most {count} process{'es' if count > 1 else ''} a machine, or set Global.device=cpu"
-    if here > count:
-        raise UserError(f"{here} processes on this machine need {here} GPUs, but {seen}; {cure}")
-    if chosen >= count:
-        raise UserError(f"GPU {chosen} is asked for, counted from 0, but {seen}; {cure}")
+def _processes_here() -> int:
+    """Returns the processes of the run on this machine; 1 without a launcher."""
+    return int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
 
 
 def _selected_gpu() -> int:
     """Returns the GPU that the launcher chose for this process, as Paddle counts; 0 without a launcher."""
     return int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])  # noqa: SIM112 - Paddle's spelling
-
-
-def _try_gpu(device_id: int) -> None:
-    """Runs one of Paddle's own kernels, so that a build without kernels for this GPU fails here.
-
-    Raises:
-        UserError: The installed Paddle has no kernels for the GPU.
-    """
-    import paddle
-
-    try:
-        paddle.set_device(f"gpu:{device_id}")
-        # Paddle 2.6 does not notice a launch that failed: it goes on with whatever was in memory.
-        works = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
-    except (OSError, RuntimeError, SystemError) as error:
-        if "no kernel image" not in str(error):
-            raise
-        works = False
-    if not works:
-        major, minor = paddle.device.cuda.get_device_capability(device_id)
-        name = paddle.device.cuda.get_device_name(device_id)
-        raise UserError(
-            f"Paddle {paddle.__version__} (CUDA {paddle.version.cuda()}) has no kernels for GPU {device_id}, "
-            f"{name}, of compute capability {major}.{minor}. PyPI's paddlepaddle-gpu 2.6.2 holds 6.1 to 8.6; "
-            "install a newer one from Paddle's own index (docs/gpu.md), "
-            "or set Global.device=cpu"
-        )

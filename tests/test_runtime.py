@@ -13,8 +13,11 @@ import pytest
 
 from ppcls import runtime
 from ppcls.config.sections import Global
+from ppcls.cores import usable_cores
+from ppcls.device import try_gpu
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime, usable_cores
+from ppcls.interfaces import interface_of
+from ppcls.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -182,7 +185,7 @@ def test_a_gpu_without_kernels_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(
         UserError, match=r"has no kernels for GPU 0, NVIDIA Future, of compute capability 9\.0"
     ):
-        runtime._try_gpu(0)
+        try_gpu(0)
 
 
 def test_another_failure_of_a_gpu_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +194,7 @@ def test_another_failure_of_a_gpu_is_not_hidden(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(paddle, "set_device", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
-        runtime._try_gpu(0)
+        try_gpu(0)
 
 
 def test_a_fraction_of_a_gpu_of_unknown_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,9 +265,9 @@ def test_a_deterministic_run_does_not_search_by_time(monkeypatch: pytest.MonkeyP
 
 
 def test_an_interface_is_found_by_its_address() -> None:
-    assert runtime.interface_of("127.0.0.1") == "lo"
-    assert runtime.interface_of("203.0.113.7") is None, "of no machine: RFC 5737"
-    assert runtime.interface_of("") is None
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.7") is None, "of no machine: RFC 5737"
+    assert interface_of("") is None
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "lo"), ("eth7", "eth7")])

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from ppcls.config.load import apply_override, validate
 from ppcls.config.schema import Config
+from ppcls.cores import usable_cores
 from ppcls.data.numpy_ops import run, run_on_pixels
 from ppcls.deploy.choose import choose
 from ppcls.deploy.source import Source, configured, find_source
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime, start, usable_cores
+from ppcls.runtime import Runtime, start
 
 Array = NDArray[Any]
 Image = bytes | memoryview | Array
