@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from ppcls.cli import Arguments, command, parser, say
@@ -53,42 +54,17 @@ def _serve(
 def _parser() -> argparse.ArgumentParser:
     made = parser("Serve a model over HTTP: a page on /, POST /predict, /health and /metrics.", model=MODEL)
     made.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all networks (%(default)s)")
-    made.add_argument(
-        "--port", type=within(int, ge=0, le=65535), default=8000, help="0 for any (%(default)s)"
-    )
-    made.add_argument(
-        "--max-batch", type=within(int, ge=1, le=4096), default=16, help="images at once (%(default)s)"
-    )
-    made.add_argument(
-        "--max-wait",
-        type=within(float, ge=0, le=1000),
-        default=5.0,
-        metavar="MS",
-        help="milliseconds that an image waits for others to join its batch (%(default)s)",
-    )
-    made.add_argument(
-        "--max-waiting",
-        type=within(int, ge=1, le=100_000),
-        default=256,
-        help="images in work at once; 503 beyond (%(default)s)",
-    )
-    made.add_argument(
-        "--max-images",
-        type=within(int, ge=1, le=10_000),
-        default=32,
-        help="of a request; 413 beyond (%(default)s)",
-    )
-    made.add_argument(
-        "--max-mib",
-        type=within(float, ge=0.001, le=1024),
-        default=32.0,
-        help="MiB of a request; 413 beyond (%(default)s)",
-    )
-    made.add_argument(
-        "--timeout",
-        type=within(float, ge=0.1, le=3600),
-        default=30.0,
-        metavar="S",
-        help="seconds for a request to arrive (408 beyond), and to be answered (504) (%(default)s)",
-    )
+
+    def number(option: str, read: Callable[[str], float], default: float, text: str, unit: str = "N") -> None:
+        made.add_argument(option, type=read, default=default, metavar=unit, help=f"{text} (%(default)s)")
+
+    number("--port", within(int, ge=0, le=65535), 8000, "0 for any")
+    number("--max-batch", within(int, ge=1, le=4096), 16, "images at once")
+    waits = "milliseconds that an image waits for others to join its batch"
+    number("--max-wait", within(float, ge=0, le=1000), 5.0, waits, "MS")
+    number("--max-waiting", within(int, ge=1, le=100_000), 256, "images in work at once; 503 beyond")
+    number("--max-images", within(int, ge=1, le=10_000), 32, "of a request; 413 beyond")
+    number("--max-mib", within(float, ge=0.001, le=1024), 32.0, "MiB of a request; 413 beyond", "MIB")
+    arrives = "seconds for a request to arrive (408 beyond), and to be answered (504)"
+    number("--timeout", within(float, ge=0.1, le=3600), 30.0, arrives, "S")
     return made
