@@ -11,9 +11,10 @@ from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
 from ppcls.config.fields import Count, Decay, Number, Positive, Section, expected, problem
+from ppcls.config.model import Arch
 from ppcls.config.multi_label import MultiLabelLoss
 from ppcls.config.objective import CELoss, Labels, LossSpec, TopkAcc
-from ppcls.config.sections import Arch, Loss, Metric
+from ppcls.config.sections import Loss, Metric
 
 _SHARED = ("class_num", "data_format", "input_image_channel")
 _STUDENT = "Student"

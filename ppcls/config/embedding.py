@@ -12,8 +12,9 @@ from typing_extensions import Self
 from ppcls.config.dataset import MultiLabelDataset
 from ppcls.config.distillation import Member
 from ppcls.config.fields import Count, NonNegative, Positive, Section, Spec, Tagged, problem
+from ppcls.config.model import Arch
 from ppcls.config.objective import Labels, LossSpec, MetricSpec, TopkAcc
-from ppcls.config.sections import Arch, DataLoader, Loss, Metric
+from ppcls.config.sections import DataLoader, Loss, Metric
 from ppcls.registry import HEADS
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from ppcls.config.distillation import Named
 from ppcls.config.fields import Section, Spec
+from ppcls.config.model import Arch
 from ppcls.config.optimizer import CoupledSpec
 from ppcls.config.schema import Config
-from ppcls.config.sections import Arch
 
 
 def warn_of(config: Config) -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config import sections
+from ppcls.config import model, precision, sections
 from ppcls.config.architecture import wrong_size
 from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.distillation import DistillationModel, distillation_problems
@@ -33,10 +33,10 @@ class Config(Section):
     }
     Global: sections.Global = sections.Global()
     Arch: Annotated[
-        sections.Arch | DistillationModel | RecModel,
-        Variants(sections.Arch, {"DistillationModel": DistillationModel, "RecModel": RecModel}),
+        model.Arch | DistillationModel | RecModel,
+        Variants(model.Arch, {"DistillationModel": DistillationModel, "RecModel": RecModel}),
     ]
-    AMP: sections.AMP | None = None
+    AMP: precision.AMP | None = None
     EMA: sections.EMA | None = None
     Loss: sections.Loss = sections.Loss()
     Optimizer: Annotated[OptimizerSpec, Tagged(OPTIMIZERS)]

@@ -1,14 +1,13 @@
-"""The sections of the YAML, field by field, in PaddleClas's vocabulary."""
+"""Sections of the YAML in PaddleClas's vocabulary: the run, what it is judged by, its data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
-from ppcls.config.architecture import ALL_OPTIONS, check_option, check_side, options, published_weights
 from ppcls.config.dali import Dali
 from ppcls.config.dataset import Dataset, FixedChain
 from ppcls.config.fields import (
@@ -17,27 +16,22 @@ from ppcls.config.fields import (
     Decay,
     Index,
     Keyed,
-    NonNegative,
     Part,
     Positive,
     Section,
     Tagged,
-    show,
 )
 from ppcls.config.input_size import InputSize, check_sizes
 from ppcls.config.objective import CELoss, LossSpec, MetricSpec, TopkAcc
 from ppcls.config.postprocess import PostProcess, Topk
 from ppcls.config.sampler import Sampler
 from ppcls.registry import (
-    ARCHITECTURES,
     DATASETS,
     INPUT_SIZES,
     LOSSES,
     METRICS,
     POSTPROCESSES,
     SAMPLERS,
-    VISION_MODELS,
-    nearest,
 )
 
 
@@ -146,38 +140,6 @@ class Global(Section):
     )
 
 
-class AMP(Section):
-    """Mixed precision."""
-
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        "init_loss_scaling": "scale_loss is the first scale",
-        "use_pure_fp16": "write level: O2",
-        "use_pure_bf16": "write level: O2 and dtype: bfloat16",
-        "master_weight": "level O2 always keeps float32 master weights",
-        "multi_precision": "level O2 always keeps float32 master weights",
-        "custom_white_list": "which operators are cast is Paddle's own choice",
-        "custom_black_list": "which operators are cast is Paddle's own choice",
-        "incr_every_n_steps": "the scale doubles after 2,000 updates without an overflow",
-        "decr_every_n_nan_or_inf": "the scale halves at each overflow",
-        "incr_ratio": "the scale doubles after 2,000 updates without an overflow",
-        "decr_ratio": "the scale halves at each overflow",
-    }
-    use_amp: bool = True
-    level: Literal["O1", "O2"] = Field("O1", description="O1 casts operators, O2 also keeps weights in half")
-    dtype: Literal["float16", "bfloat16"] = "float16"
-    scale_loss: Positive = Field(2.0**15, description="first loss scale of float16")
-    use_dynamic_loss_scaling: bool = Field(
-        True, description="halve the scale at each overflow, double it after 2,000 updates without one"
-    )
-    min_loss_scaling: Annotated[float, Bound(ge=1)] = Field(
-        1.0, description="a loss scale that would fall below this ends the run"
-    )
-    use_promote: bool = Field(
-        True, description="read for PaddleClas; under O2 nothing is promoted, as all is in half precision"
-    )
-    use_fp16_test: bool = Field(False, description="evaluate in mixed precision too (O2 always does)")
-
-
 class EMA(Section):
     """Exponential moving average of the weights, evaluated and saved beside the raw ones."""
 
@@ -187,137 +149,6 @@ class EMA(Section):
         description="let the decay rise to `decay`, as min(decay, (1 + updates) / (10 + updates)), so that "
         "the average soon forgets the first weights",
     )
-
-
-_WITH_DROPOUT = ("MobileNetV3_", "PPLCNet_")
-
-
-def _known_architecture(name: str) -> str:
-    if name not in ARCHITECTURES:
-        known = [*ARCHITECTURES, "DistillationModel", "RecModel"]
-        raise ValueError(f"unknown architecture '{name}'{nearest(name, known)}")
-    return name
-
-
-class Arch(Section):
-    """The model."""
-
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        "return_patterns": "losses are of the logits, none of what layers give",
-        "return_stages": "losses are of the logits, none of what layers give",
-    }
-    name: Annotated[str, AfterValidator(_known_architecture)]
-    class_num: Count = Field(
-        1000,
-        description="auto: as many as DataLoader.Train.dataset (ImageFolderDataset) has class folders; where "
-        "that is not there, as output_dir/label_list.txt has names",
-    )
-    data_format: Literal["NCHW", "NHWC"] = "NCHW"
-    input_image_channel: Count = Field(3, validate_default=True)
-    pretrained: str | bool = Field(
-        False,
-        description="weights to start from: .pdparams, .safetensors or a checkpoint folder. True for those "
-        "that PaddleClas publishes: they are taken from ~/.paddleclas/weights, where it puts them, and never "
-        "downloaded. Global.pretrained_model goes before it",
-    )
-    use_ssld: bool = Field(
-        False, description="with pretrained: True, the weights that PaddleClas distilled (SSLD)"
-    )
-    img_size: Count | None = Field(
-        None, description="ViT, DeiT: side of the images; by default the one in the name"
-    )
-    drop_path_rate: Decay | None = Field(
-        None, description="how often the last block is left out, the others less; by default PaddleClas's"
-    )
-    drop_rate: Decay | None = Field(None, description="dropout of tokens and layers; by default 0")
-    attn_drop_rate: Decay | None = Field(None, description="dropout of attention weights; by default 0")
-    layer_scale_init_value: NonNegative | None = Field(
-        None, description="ConvNeXt: first factor on each block's channels, 0 for none; by default 1e-6"
-    )
-    head_init_scale: Positive | None = Field(
-        None, description="ConvNeXt: factor on the classifier's first weights; by default 1"
-    )
-    dropout_prob: Decay | None = Field(
-        0.2, description="MobileNetV3, PP-LCNet: dropout before the classifier; null for none"
-    )
-    use_fused_attn: Literal[False] | None = Field(
-        None, description="read for PaddleClas; attention is made of plain operators"
-    )
-    use_fused_linear: Literal[False] | None = Field(
-        None, description="read for PaddleClas; linear layers are Paddle's own"
-    )
-
-    @property
-    def margin(self) -> None:
-        """What a loss asks for beyond the best logit: nothing."""
-        return None
-
-    @property
-    def inferred(self) -> Arch:
-        """The model that is evaluated, saved and exported: this one."""
-        return self
-
-    @property
-    def weights(self) -> str | None:
-        """The file or folder that it starts from by itself; None for fresh weights."""
-        if self.pretrained is True:
-            return published_weights(self.name, self.use_ssld)
-        return self.pretrained or None
-
-    @field_validator("pretrained", mode="before")
-    @classmethod
-    def _a_file(cls, value: object) -> object:
-        if not isinstance(value, (str, bool)):
-            raise ValueError(f"expected True, False or a file, got {show(value)}")
-        return value
-
-    def in_layout(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
-        """Returns the same model for images of another layout."""
-        return self.model_copy(update={"data_format": data_format})
-
-    @property
-    def each(self) -> tuple[Arch, ...]:
-        """All models that there are."""
-        return (self,)
-
-    @property
-    def options(self) -> dict[str, float]:
-        """What is set of the options that this architecture takes beside those of all."""
-        values = {key: getattr(self, key) for key in options(self.name) if not key.startswith("use_fused")}
-        if self.name.startswith(_WITH_DROPOUT):
-            values["dropout_prob"] = self.dropout_prob or 0.0
-        return {key: value for key, value in values.items() if value is not None}
-
-    @field_validator(*ALL_OPTIONS)
-    @classmethod
-    def _taken(cls, value: float | None, info: ValidationInfo) -> float | None:
-        name = info.data.get("name")
-        if value is not None and name is not None:
-            assert info.field_name is not None
-            check_option(name, info.field_name)
-            if info.field_name == "img_size":
-                check_side(name, int(value))
-        return value
-
-    @field_validator("dropout_prob")
-    @classmethod
-    def _dropped(cls, value: float | None, info: ValidationInfo) -> float | None:
-        name = info.data.get("name")
-        if value != cls.model_fields["dropout_prob"].default and not (name or "").startswith(_WITH_DROPOUT):
-            raise ValueError(f"{name} has no such option, only {'*, '.join(_WITH_DROPOUT)}*; remove it")
-        return value
-
-    @field_validator("data_format", "input_image_channel")
-    @classmethod
-    def _fits(cls, value: str | int, info: ValidationInfo) -> str | int:
-        name = info.data.get("name")
-        if name in VISION_MODELS:
-            own = "NCHW" if info.field_name == "data_format" else 1 if name == "LeNet" else 3
-            if value != own:
-                ours = next((each for each in ARCHITECTURES if each.lower() == name and each != name), None)
-                hint = f"; Arch.name={ours} takes others" if ours else ""
-                raise ValueError(f"paddle.vision.models' {name} takes {own} only, got {value}{hint}")
-        return value
 
 
 Losses = tuple[Annotated[LossSpec, Keyed(LOSSES)], ...]

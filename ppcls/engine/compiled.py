@@ -5,8 +5,8 @@ from __future__ import annotations
 import paddle
 from paddle import nn
 
+from ppcls.config.model import Arch
 from ppcls.config.schema import Config
-from ppcls.config.sections import Arch
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 

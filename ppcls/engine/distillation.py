@@ -10,8 +10,8 @@ from ppcls.arch.build import build_model
 from ppcls.arch.distillation import Distilling, add_peer
 from ppcls.config.distillation import DistillationModel
 from ppcls.config.fields import Section
+from ppcls.config.model import Arch
 from ppcls.config.schema import Config
-from ppcls.config.sections import Arch
 from ppcls.engine.precision import build_precision
 from ppcls.engine.weights import Arrays, fill_model, read_weights, start_from
 from ppcls.errors import UserError

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import paddle
 
+from ppcls.config.model import Arch
 from ppcls.config.schema import Config
-from ppcls.config.sections import Arch
 from ppcls.engine.captured import CapturedStep, draws
 from ppcls.engine.compiled import compiles, measured
 from ppcls.engine.state import TrainState

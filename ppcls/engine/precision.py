@@ -14,7 +14,7 @@ import paddle
 from paddle import nn
 
 from ppcls.arch.transformer import Product
-from ppcls.config.sections import AMP
+from ppcls.config.precision import AMP
 from ppcls.engine.gradients import Flags, Gradients, any_not_finite, divide
 from ppcls.engine.loss_scale import LossScale
 from ppcls.errors import UserError

@@ -15,9 +15,9 @@ from ppcls.config.dataset import ImageFolderDataset
 from ppcls.config.distillation import DistillationModel
 from ppcls.config.embedding import RecModel
 from ppcls.config.load import dump_config
+from ppcls.config.model import Arch
 from ppcls.config.passed_over import warn_of
 from ppcls.config.schema import Config
-from ppcls.config.sections import Arch
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, read_class_names, write_class_names
 from ppcls.data.folder_part import describe_folders

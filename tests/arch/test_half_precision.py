@@ -14,7 +14,7 @@ from paddle import nn
 from ppcls.arch.convnext import ConvNeXt
 from ppcls.arch.deit import DistilledVisionTransformer
 from ppcls.arch.swin_transformer import SwinTransformer
-from ppcls.config.sections import AMP
+from ppcls.config.precision import AMP
 from ppcls.engine.precision import build_precision
 
 Build = Callable[..., nn.Layer]

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from ppcls.config.errors import ConfigError
 from ppcls.config.load import apply_override, dump_config, load_config, read_tree, validate
-from ppcls.config.sections import AMP
+from ppcls.config.precision import AMP
 from ppcls.data.transforms import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
 

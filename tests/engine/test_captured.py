@@ -11,7 +11,7 @@ import pytest
 from paddle import nn, optimizer
 from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
-from ppcls.config.sections import AMP
+from ppcls.config.precision import AMP
 from ppcls.engine.captured import RECORDED_AFTER, CapturedStep, draws
 from ppcls.engine.ema import Ema
 from ppcls.engine.phases import UNTIMED

@@ -6,7 +6,7 @@ import pytest
 from paddle import nn
 from small_net import Net, assert_equal, content, make_state
 
-from ppcls.config.sections import AMP
+from ppcls.config.precision import AMP
 from ppcls.engine.ema import Ema
 from ppcls.engine.precision import build_precision
 from ppcls.engine.step import train_step

@@ -10,8 +10,8 @@ import paddle
 import pytest
 
 from ppcls import fit, load_config
+from ppcls.config.model import Arch
 from ppcls.config.schema import Config
-from ppcls.config.sections import Arch
 from ppcls.engine.distillation import build_arch
 from ppcls.errors import UserError
 

@@ -15,8 +15,8 @@ from paddle import nn
 from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state, train_epochs
 
 from ppcls.arch.transformer import Product
+from ppcls.config.precision import AMP
 from ppcls.config.schema import Config
-from ppcls.config.sections import AMP
 from ppcls.engine.checkpoint import LATEST, Checkpoints
 from ppcls.engine.evaluate import evaluate
 from ppcls.engine.precision import FP32, AmpO1, AmpO2, RoundedBF16, build_precision
