@@ -22,6 +22,7 @@ from ppcls.config.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.transform import check_chain
 from ppcls.data.batch import Batch, Loader
+from ppcls.engine.captured import CapturedStep
 from ppcls.engine.data_wait import data_wait
 from ppcls.engine.execution import choose_step
 from ppcls.engine.peak import memory_explained, peak_memory
@@ -124,8 +125,8 @@ def _ours(config: Config, runtime: Runtime, source: str) -> _Subject:
         loader = Synthetic(config, split, runtime)
     state = build_state(config, runtime, lambda _: None, loader)
     state.schedule = lambda _update: 0.0  # so that the weights don't learn a few images by heart
-    state.connect(config.Global)
     step, how = choose_step(config, state)
+    state.connect(config.Global, overlapping=not isinstance(step, CapturedStep))
     state.network.train()
     batches, wait, order = _endless(state.loader), data_wait(runtime), state.loader.order
 

@@ -33,8 +33,11 @@ class CapturedStep:
     Unusual are the first updates, the last one of an epoch where it is smaller, and steps that somebody
     measures.
 
+    Ranks exchange gradients between the two, all in one piece: DataParallel, which does so while backward
+    runs, can't be recorded.
+
     Args:
-        state: Changed in place by each step.
+        state: Changed in place by each step; its ranks exchange after backward (`TrainState.connect`).
         record: What records.
     """
 
@@ -67,12 +70,7 @@ class _Recording:
     def __init__(self, state: TrainState, batch: Batch, record: Record) -> None:
         self._state = state
         world = state.runtime.world
-        # Alone: what DataParallel does to exchange gradients can't be recorded.
-        self._alone = state
-        if world > 1:
-            self._alone = replace(
-                state, network=state.network._layers, runtime=replace(state.runtime, world=1)
-            )
+        self._alone = replace(state, runtime=replace(state.runtime, world=1))
         # The exchange below adds gradients up; an average is wanted.
         self._batch = replace(
             batch,

@@ -43,7 +43,8 @@ class CudaGraph:
         for name, value in (("new_executor_use_cuda_graph", True), ("sync_nccl_allreduce", False)):
             if paddle.base.core.globals().is_public(f"FLAGS_{name}"):
                 paddle.set_flags({f"FLAGS_{name}": value})
-        self._graph = CUDAGraph()
+        # In so many words: by itself it takes the GPU that Paddle's launcher names in the environment.
+        self._graph = CUDAGraph(paddle.framework._current_expected_place())
         # Paddle's executor keeps tensors in the graph's memory to the end of the process; if the graph
         # went first, that would be a crash at exit.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._graph))

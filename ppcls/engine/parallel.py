@@ -5,18 +5,29 @@ from __future__ import annotations
 import numpy as np
 import paddle
 from paddle import nn
+from paddle.distributed.parallel import sync_params_buffers
 
 from ppcls.config.sections import Global
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
 
-def exchange_gradients(model: nn.Layer, settings: Global, runtime: Runtime) -> nn.Layer:
+def exchange_gradients(
+    model: nn.Layer, settings: Global, runtime: Runtime, *, overlapping: bool = True
+) -> nn.Layer:
     """Returns the model as training calls it, with the weights of rank 0 on every rank.
 
-    Where there are several processes, their gradients are averaged while backward still runs.
+    Args:
+        model: As one process alone calls it.
+        settings: Of the exchange.
+        runtime: The ranks.
+        overlapping: Whether gradients are averaged while backward still runs; else the model stays as it is,
+            and who trains it averages them afterwards.
     """
     if runtime.world == 1:
+        return model
+    if not overlapping:
+        sync_params_buffers(model)
         return model
     return paddle.DataParallel(
         model,

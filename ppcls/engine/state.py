@@ -95,9 +95,14 @@ class TrainState:
         """Optimizer updates done in the running epoch."""
         return -(-self.step // self.loader.order.accumulate)
 
-    def connect(self, settings: Global) -> None:
-        """Has the ranks exchange gradients from now on, from rank 0's weights; waits for all of them."""
-        self.network = exchange_gradients(self.network, settings, self.runtime)
+    def connect(self, settings: Global, *, overlapping: bool = True) -> None:
+        """Has the ranks exchange gradients from now on, from rank 0's weights; waits for all of them.
+
+        Args:
+            settings: Of the exchange.
+            overlapping: Whether they do so while backward runs; else after it.
+        """
+        self.network = exchange_gradients(self.network, settings, self.runtime, overlapping=overlapping)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def share_statistics(self) -> None:

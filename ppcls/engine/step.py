@@ -33,8 +33,9 @@ def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> pad
     """
     network = state.network
     exchanges = state.runtime.world > 1 and batch.update
-    after = exchanges and phases.exchange_after
-    with network.no_sync() if state.runtime.world > 1 and (after or not exchanges) else nullcontext():
+    overlapping = isinstance(network, paddle.DataParallel)
+    after = exchanges and (phases.exchange_after or not overlapping)
+    with network.no_sync() if overlapping and (after or not exchanges) else nullcontext():
         with phases("forward"):
             with state.precision.forward():
                 outputs = network(state.precision.images(batch.image, training=True))

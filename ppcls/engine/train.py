@@ -24,6 +24,7 @@ from ppcls.data.folder_part import describe_folders
 from ppcls.data.index import Index
 from ppcls.data.quarantine import BAD_IMAGES
 from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, together
+from ppcls.engine.captured import CapturedStep
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.evaluate import Evaluator, build_evaluator
 from ppcls.engine.execution import choose_step
@@ -103,9 +104,9 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path, fresh: TrainStat
             notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
             notes += resume(state, folder, config)
     agree(config, runtime, _indexes(state, evaluator))
-    state.connect(config.Global)
-    measure = _watch_memory(config, runtime, notes)
     step, how = choose_step(config, state)
+    state.connect(config.Global, overlapping=not isinstance(step, CapturedStep))
+    measure = _watch_memory(config, runtime, notes)
     notes.append(how)
     return Prepared(state, step, evaluator, checkpoints, folder, classes, tuple(notes), measure)
 
