@@ -30,7 +30,6 @@ from ppcls.progress import Progress
 # Set where the environment does not, once Paddle is imported, for they pay: docs/performance.md.
 SPEED_FLAGS = {
     "FLAGS_cudnn_exhaustive_search": True,  # times cuDNN's algorithms once for each convolution
-    "FLAGS_conv_workspace_size_limit": 4000,  # MB that one of them may take
     "FLAGS_cudnn_batchnorm_spatial_persistent": True,
 }
 # What has Paddle, cuDNN and cuBLAS compute the same bits in each run; read at Paddle's import.

@@ -135,8 +135,8 @@ class Global(Section):
     )
     cuda_graph: Literal["auto", True, False] = Field(
         "auto",
-        description="record a training step once and replay it, so that the host no longer starts each "
-        "kernel; auto does on a GPU with Paddle 2.6, where the step is always the same work",
+        description="True: record a training step once, on a GPU, and replay it, so that the host no longer "
+        "starts each kernel; auto: not yet, see docs/performance.md",
     )
 
 

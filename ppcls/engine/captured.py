@@ -13,7 +13,7 @@ import paddle
 from paddle import nn, optimizer
 
 from ppcls.data.batch import Batch
-from ppcls.engine.cuda_graph import CudaGraph, Recorded
+from ppcls.engine.cuda_graph import Recorded, Recorder
 from ppcls.engine.flat import Flat
 from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
@@ -38,11 +38,11 @@ class CapturedStep:
 
     Args:
         state: Changed in place by each step; its ranks exchange after backward (`TrainState.connect`).
-        record: What records.
+        record: What records; by default CUDA graphs.
     """
 
-    def __init__(self, state: TrainState, record: Record = CudaGraph) -> None:
-        self._state, self._record = state, record
+    def __init__(self, state: TrainState, record: Record | None = None) -> None:
+        self._state, self._record = state, record or Recorder()
         self._done, self._within = 0, False
         self._recording: _Recording | None = None
 

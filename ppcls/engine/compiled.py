@@ -61,5 +61,5 @@ def compiles(config: Config, runtime: Runtime) -> bool:
 
 
 def measured() -> bool:
-    """Whether this Paddle is one that compiled and recorded steps were measured with; docs/performance.md."""
+    """Whether this Paddle is one that compiled steps were measured with; docs/performance.md."""
     return str(paddle.__version__).startswith("2.6")

@@ -13,6 +13,7 @@ from typing import Protocol
 import paddle
 from paddle.device.cuda.graphs import CUDAGraph
 
+from ppcls.engine.workspace import Workspace, conv_workspace
 from ppcls.errors import UserError
 
 
@@ -23,6 +24,19 @@ class Recorded(Protocol):
         """Does the work once; on a GPU it is only started."""
 
 
+class Recorder:
+    """Records work on the present GPU, all of it with one workspace."""
+
+    def __init__(self) -> None:
+        self._workspace: Workspace | None = None
+
+    def __call__(self, work: Callable[[], None]) -> Recorded:
+        """Records what ``work`` has the GPU do; see `CudaGraph`."""
+        if self._workspace is None:
+            self._workspace = conv_workspace()
+        return CudaGraph(work, self._workspace)
+
+
 class CudaGraph:
     """Records what ``work`` has the GPU do; it is not done yet.
 
@@ -31,12 +45,13 @@ class CudaGraph:
 
     Args:
         work: Starts kernels and nothing else: it may not read from the device. Its host side runs once.
+        workspace: For convolutions.
 
     Raises:
         UserError: The work can't be recorded.
     """
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], workspace: Workspace) -> None:
         paddle.device.cuda.synchronize()
         paddle.device.cuda.empty_cache()
         # What the compiled model's executor asks for; Paddle 3 has it so anyway.
@@ -48,14 +63,17 @@ class CudaGraph:
         # Paddle's executor keeps tensors in the graph's memory to the end of the process; if the graph
         # went first, that would be a crash at exit.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._graph))
-        self._graph.capture_begin()
-        try:
-            work()
-        except (RuntimeError, OSError, ValueError) as error:
-            raise UserError(
-                f"the training step can't be recorded as a CUDA graph: {error}; set Global.cuda_graph=False"
-            ) from error
-        self._graph.capture_end()
+        self._workspace = workspace  # which lives as long as the graph may be replayed
+        with workspace.lent():
+            self._graph.capture_begin()
+            try:
+                work()
+            except (RuntimeError, OSError, ValueError) as error:
+                raise UserError(
+                    f"the training step can't be recorded as a CUDA graph: {error}; "
+                    "set Global.cuda_graph=False"
+                ) from error
+            self._graph.capture_end()
 
     def replay(self) -> None:
         """Starts the work."""

@@ -10,10 +10,13 @@ import paddle
 from ppcls.config.model import Arch
 from ppcls.config.schema import Config
 from ppcls.engine.captured import CapturedStep, draws
-from ppcls.engine.compiled import compiles, measured
+from ppcls.engine.compiled import compiles
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import Step, train_step
 from ppcls.errors import UserError
+
+_UNMEASURED = "not measured since its convolutions have memory of their own; Global.cuda_graph=True records"
+_STRATEGY = "FLAGS_allocator_strategy"
 
 
 def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
@@ -28,7 +31,7 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
         return train_step, f"steps: {how}; no CUDA graph (Global.cuda_graph)"
     hindrance = _hindrance(config, state)
     if hindrance is None and wanted == "auto":
-        hindrance = _unmeasured(state)
+        hindrance = _UNMEASURED
     if hindrance is None:
         return CapturedStep(state), "steps: a CUDA graph, recorded after the first ones"
     if wanted is True:
@@ -36,20 +39,13 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
     return train_step, f"steps: {how}; no CUDA graph: {hindrance}"
 
 
-def _unmeasured(state: TrainState) -> str | None:
-    """Returns what was not seen to work; None if it was."""
-    if not measured():
-        return f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries"
-    if state.runtime.world > 1:
-        return "not measured with several processes; Global.cuda_graph=True tries"
-    return None
-
-
 def _hindrance(config: Config, state: TrainState) -> str | None:
     """Returns why a run's steps can't be recorded; None if they can."""
     split = config.DataLoader.Train
     if state.runtime.device != "gpu":
         return "the run is on a CPU"
+    if (strategy := paddle.get_flags(_STRATEGY)[_STRATEGY]) != "auto_growth":
+        return f"it needs {_STRATEGY}=auto_growth, and that is {strategy}"
     if config.Global.sync_bn and state.runtime.world > 1:
         return "SyncBatchNorm exchanges within the step (Global.sync_bn)"
     if split is not None and split.input_size is not None:

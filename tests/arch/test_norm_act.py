@@ -36,7 +36,7 @@ def test_is_relu_of_the_norm_and_the_shortcut(shortcut: bool) -> None:
 def one_pass(compiled: bool, half: bool) -> tuple[paddle.nn.Layer, dict[str, np.ndarray]]:
     """Returns the network, and logits, gradients and running means of one batch, float32."""
     paddle.seed(1)
-    model = ResNet18(10, data_format="NHWC")
+    model = ResNet18(class_num=10, data_format="NHWC")
     if half:
         model = paddle.amp.decorate(model, level="O2", dtype="float16")
     network = paddle.jit.to_static(model, full_graph=True) if compiled else model

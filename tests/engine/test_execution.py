@@ -16,7 +16,6 @@ from small_net import make_state
 
 from ppcls.config.schema import Config
 from ppcls.engine import compiled as compiling
-from ppcls.engine import execution
 from ppcls.engine.captured import CapturedStep
 from ppcls.engine.compiled import compiles
 from ppcls.engine.execution import choose_step
@@ -33,8 +32,7 @@ O2 = {"AMP": {"level": "O2"}, "Arch__data_format": "NHWC"}
 @pytest.fixture
 def old_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the choice made as on a Paddle that was measured."""
-    for module in (compiling, execution):
-        monkeypatch.setattr(module, "measured", lambda: True)
+    monkeypatch.setattr(compiling, "measured", lambda: True)
 
 
 def test_a_compiled_model_trains_the_same_bits(make_config: Callable[..., Config], tmp_path: Path) -> None:
@@ -86,25 +84,29 @@ def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) ->
         compiling.compiled(nn.Linear(1, 1), config, Runtime())
 
 
-@pytest.mark.usefixtures("old_paddle")
-def test_a_gpu_records_its_steps(make_config: Callable[..., Config]) -> None:
-    step, how = choose_step(make_config("x"), replace(make_state(), runtime=GPU))
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_gpu_records_its_steps_when_asked(make_config: Callable[..., Config], world: int) -> None:
+    state = replace(make_state(), runtime=replace(GPU, world=world))
+    step, how = choose_step(make_config("x", Global__cuda_graph=True), state)
     assert isinstance(step, CapturedStep)
     assert how == "steps: a CUDA graph, recorded after the first ones"
-
-
-def test_an_unmeasured_paddle_records_only_when_asked(
-    make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(execution, "measured", lambda: False)
-    state = replace(make_state(), runtime=GPU)
-    step, how = choose_step(make_config("x"), state)
+    step, how = choose_step(make_config("y"), state)
     assert step is train_step
     assert how == (
-        f"steps: operator by operator; no CUDA graph: not measured on Paddle {paddle.__version__}; "
-        "Global.cuda_graph=True tries"
+        "steps: operator by operator; no CUDA graph: not measured since its convolutions have memory of "
+        "their own; Global.cuda_graph=True records"
     )
-    assert isinstance(choose_step(make_config("y", Global__cuda_graph=True), state)[0], CapturedStep)
+    step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
+    assert step is train_step
+    assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"
+
+
+def test_memory_that_is_taken_at_once_is_not_recorded_in(
+    make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paddle, "get_flags", lambda name: {name: "naive_best_fit"})
+    with pytest.raises(UserError, match="needs FLAGS_allocator_strategy=auto_growth, and that is naive_best"):
+        choose_step(make_config("x", Global__cuda_graph=True), replace(make_state(), runtime=GPU))
 
 
 @pytest.mark.parametrize(
@@ -137,13 +139,3 @@ def test_what_can_not_be_recorded(
     with pytest.raises(UserError) as caught:
         choose_step(make_config("y", Global__cuda_graph=True, **overrides), run)
     assert str(caught.value) == f"Global.cuda_graph: {hindrance}; set it to auto or False"
-
-
-@pytest.mark.usefixtures("old_paddle")
-def test_several_processes_are_not_recorded_unasked(make_config: Callable[..., Config]) -> None:
-    state = replace(make_state(), runtime=replace(GPU, world=2))
-    assert choose_step(make_config("x"), state)[0] is train_step
-    assert isinstance(choose_step(make_config("y", Global__cuda_graph=True), state)[0], CapturedStep)
-    step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
-    assert step is train_step
-    assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"
