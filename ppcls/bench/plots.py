@@ -12,6 +12,8 @@ from ppcls.bench.charts import Drawing, Series
 
 _COLOURS = ("#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214", "#35978f", "#c51b7d", "#666666")
 
+_TICKS = 12  # so few measured places are all named; there is nothing between 1 process and 2
+
 
 def file_name(number: int, drawing: Drawing) -> str:
     """Returns the name of a chart's file; ``number`` is its place, from 1."""
@@ -31,6 +33,8 @@ def to_png(drawing: Drawing) -> bytes:
             _line(axes, series, colour)
     if drawing.categories:
         axes.set_xticks(range(len(drawing.categories)), drawing.categories, parse_math=False)
+    elif len(places := sorted({point.x for series in drawing.series for point in series.points})) <= _TICKS:
+        axes.set_xticks(places, [f"{place:g}" for place in places])
     axes.set_title(drawing.title, parse_math=False)
     axes.set_xlabel(drawing.x, parse_math=False)
     axes.set_ylabel(drawing.y, parse_math=False)

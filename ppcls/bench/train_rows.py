@@ -131,7 +131,11 @@ def _note(measured: Ways, alike: dict[str, str]) -> str:
 def charts_of(measured: Sequence[Ways]) -> list[Chart]:
     """Returns a picture for each thing that was varied."""
     labels = [each.contender.labels() for each in measured if each.rounds]
-    varied = [name for name in (labels[0] if labels else {}) if len({row[name] for row in labels}) > 1]
+    varied = [
+        name
+        for name in (labels[0] if labels else {})
+        if len({row[name] for row in labels}) > 1 and not _told_by_framework(name, labels)
+    ]
     kinds = tuple(name for name in _KINDS if name in varied)
     charts = []
     for name in [each for each in varied if each not in kinds] or list(kinds[:1]):
@@ -141,6 +145,14 @@ def charts_of(measured: Sequence[Ways]) -> list[Chart]:
         if name == "processes":
             charts.append(Chart("Efficiency against one process", EFFICIENCY, name, series, where))
     return charts
+
+
+def _told_by_framework(name: str, labels: Sequence[dict[str, Label]]) -> bool:
+    """Whether a label differs between frameworks only: PyTorch trains by O1 where we train by O2."""
+    values: dict[Label, set[Label]] = {}
+    for row in labels:
+        values.setdefault(row["framework"], set()).add(row[name])
+    return name not in _KINDS and all(len(each) == 1 for each in values.values())
 
 
 def findings_of(measured: Sequence[Ways], look: Look) -> Iterator[str]:

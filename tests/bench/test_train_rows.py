@@ -131,10 +131,11 @@ def test_charts_show_what_varies() -> None:
 
 
 def test_charts_set_frameworks_beside_each_other() -> None:
-    torch = replace(WAY, framework="PyTorch")
+    torch = replace(WAY, framework="PyTorch", precision="O1")  # what stands beside our O2
     counts = [replace(way, processes=count) for count in (1, 2) for way in (WAY, FED, torch)]
     drawn = charts_of([ways(each, 100.0) for each in counts])
     assert [(each.x, each.series) for each in drawn] == [("processes", ("framework", "source"))] * 2
+    assert all(each.where == {} for each in drawn)
     (only,) = charts_of([ways(WAY, 1.0), ways(torch, 1.0)])
     assert (only.x, only.series) == ("framework", ())
 
