@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib  # noqa: F401 - before Paddle: once 2.6 has brought its own copy along, Python's crashes
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

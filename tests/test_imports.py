@@ -33,3 +33,10 @@ def test_three_places_read_use_dali() -> None:
 def test_one_place_reads_the_environment() -> None:
     files = [file for file in (ROOT / "ppcls").rglob("*.py") if {"environ", "getenv"} & attributes(file)]
     assert [file.relative_to(ROOT).as_posix() for file in files] == ["ppcls/runtime.py"]
+
+
+def test_paddles_own_zlib_is_not_pythons() -> None:
+    """Paddle 2.6's, imported first, ends the process where Python's is used."""
+    use = "import ppcls, paddle, zlib; print(zlib.decompress(zlib.compress(b'whole')))"
+    done = subprocess.run([sys.executable, "-c", use], capture_output=True, text=True, check=False)
+    assert done.stdout == "b'whole'\n", done.stderr

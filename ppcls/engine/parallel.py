@@ -27,7 +27,7 @@ def exchange_gradients(
     if runtime.world == 1:
         return model
     if not overlapping:
-        sync_params_buffers(model)
+        sync_params_buffers(model, fuse_params=False)  # one by one, as DataParallel: fused it crashes in 2.6
         return model
     return paddle.DataParallel(
         model,
