@@ -167,6 +167,7 @@ DATASETS = Registry(
     _in(
         "ppcls.config.dataset",
         "ImageNetDataset",
+        "MultiScaleDataset",
         "ImageFolderDataset",
         "MultiLabelDataset",
         "WebDataset",
@@ -175,7 +176,6 @@ DATASETS = Registry(
         "LMDBDataset",
         "PythonDataset",
     ),
-    {"MultiScaleDataset": "write ImageNetDataset, and give the sizes as DataLoader.Train.input_size"},
 )
 INPUT_SIZES = Registry("schedule of image sizes", _in("ppcls.config.input_size", "MultiScale", "Progressive"))
 SAMPLERS = Registry(
@@ -187,12 +187,9 @@ SAMPLERS = Registry(
         "ClassBalancedSampler",
         "WeightedSampler",
         "RepeatedAugSampler",
+        "MultiScaleSampler",
         "PKSampler",
     ),
-    {
-        "MultiScaleSampler": "write DistributedBatchSampler with batch_size and shuffle: True, and beside "
-        "sampler input_size: {name: MultiScale, sizes: …}; all batches have the same number of images"
-    },
 )
 TRANSFORMS = Registry(
     "transform",
@@ -215,7 +212,7 @@ BATCH_TRANSFORMS = Registry(
 LOSSES = Registry(
     "loss",
     {
-        **_in("ppcls.config.objective", "CELoss"),
+        **_in("ppcls.config.objective", "CELoss", "BCELoss"),
         **_in("ppcls.config.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
         **_in("ppcls.config.distillation", "DistillationGTCELoss", "DistillationMultiLabelLoss"),
         **_in("ppcls.config.distillation", "DistillationCELoss", "DistillationKLDivLoss"),
@@ -224,7 +221,6 @@ LOSSES = Registry(
     },
     {
         **dict.fromkeys(_OF_LAYERS, "losses are of the logits, none of what layers give"),
-        "BCELoss": "MultiLabelLoss is binary cross-entropy, of one class an image too",
         "MixCELoss": "CELoss takes mixed labels",
     },
 )
@@ -237,6 +233,7 @@ METRICS = Registry(
         **_in("ppcls.config.embedding", "Recallk", "mAP"),
         **_in("ppcls.config.multi_label", "AccuracyScore", "HammingDistance", "MultiLabelMAP"),
     },
+    {"Topk": "write TopkAcc, with topk"},
 )
 HEADS = Registry("head", _in("ppcls.config.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin"))
 POSTPROCESSES = Registry(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ppcls.card import Card
 from ppcls.config.dali import Dali
+from ppcls.config.sampler import DistributedBatchSampler, MultiScaleSampler
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.config.transform import Layout, check_chain
@@ -193,6 +194,9 @@ def read_subject(config: Config, runtime: Runtime, images: int) -> Subject:
         raise UserError("this benchmark is of one process; start it without paddle.distributed.launch")
     if split.input_size is not None:
         split = split.model_copy(update={"input_size": None})
+    if isinstance(split.sampler, MultiScaleSampler):
+        sampler = DistributedBatchSampler(batch_size=split.sampler.first_bs, shuffle=True)
+        split = split.model_copy(update={"sampler": sampler})
     index = read_index(split.dataset, config.Arch.class_num)
     card = selected_card() if runtime.device_id is not None else None
     subject = Subject(config, split, runtime, index, min(images, len(index)), card)

@@ -92,6 +92,10 @@ class ImageNetDataset(FileDataset):
     delimiter: str = Field(" ", min_length=1, description="between path and label; a path may contain it")
 
 
+class MultiScaleDataset(ImageNetDataset):
+    """PaddleClas's name of ImageNetDataset whose images' size is its sampler's, MultiScaleSampler."""
+
+
 class MultiLabelDataset(FileDataset):
     """Images of several classes each, or none, in a list: ``path 0,1,1`` a line, a 0 or 1 for each class."""
 

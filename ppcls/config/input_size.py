@@ -39,6 +39,24 @@ class Progressive(InputSize):
         return self
 
 
+class EqualPixels(InputSize):
+    """A size for each step, drawn once for all epochs, with fewer images the larger they are.
+
+    It is what ``MultiScaleSampler`` says; YAML has no other name for it.
+    """
+
+    rows: tuple[Count, ...] = Field(description="images a process and step, one number for each size")
+
+    @property
+    def most(self) -> int:
+        """The most images of a step."""
+        return max(self.rows)
+
+    def grouped(self, group: int) -> Self:
+        """Returns the same with multiples of ``group`` images, at least one of them."""
+        return self.model_copy(update={"rows": tuple(max(1, rows // group) * group for rows in self.rows)})
+
+
 def check_sizes(specs: Sequence[Transform], sizes: Sequence[int]) -> None:
     """Folds what is known of an image through a chain at each size.
 

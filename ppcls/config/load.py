@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ppcls.config.class_folders import fill_in
 from ppcls.config.errors import ConfigError, describe
 from ppcls.config.fields import show
+from ppcls.config.older_names import take_older_names
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 
@@ -254,6 +255,7 @@ def load_config(
     else:
         for override in [overrides] if isinstance(overrides, str) else overrides:
             apply_override(tree, override)
+    take_older_names(tree)
     fill_in(tree)
     return validate(tree, name)
 

@@ -51,6 +51,19 @@ class CELoss(LossSpec):
     epsilon: Decay | None = None
 
 
+class BCELoss(LossSpec):
+    """Mean binary cross-entropy of each class's sigmoid; a class is there or is not (Wightman et al. 2021).
+
+    Attributes:
+        epsilon: Label smoothing.
+        target_threshold: A class whose share of the smoothed label is above it counts as there: of mixed
+            images both classes may.
+    """
+
+    epsilon: Decay | None = None
+    target_threshold: Decay = 0.2
+
+
 class TopkAcc(MetricSpec):
     """Share of samples whose label is among the ``k`` highest logits, for each ``k`` of ``topk``."""
 

@@ -8,16 +8,50 @@ from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from ppcls.config.fields import Count, NonNegative, Spec, problem
+from ppcls.config.input_size import EqualPixels
 
 
 class Sampler(Spec):
     """How samples make batches."""
 
+    drop_last: bool = Field(False, description="leave out an epoch's last batch where it is smaller")
+
+    @property
+    def group(self) -> int:
+        """Rows that follow each other and stay on one process."""
+        return 1
+
+    @property
+    def over_all(self) -> int | None:
+        """Images of a step over all processes, where that is what is given."""
+        return None
+
+    @property
+    def input_size(self) -> EqualPixels | None:
+        """The images' sizes, where it gives them."""
+        return None
+
+    @property
+    def size_given(self) -> tuple[str, int]:
+        """Which key gives the size of a batch, and what it is."""
+        raise NotImplementedError(f"{self.kind} does not say how large a batch is")
+
+    def global_batch(self, world: int) -> int:
+        """Returns the images of a step over all of ``world`` processes."""
+        return self.over_all or self.size_given[1] * world
+
+    def rows(self, world: int, group: int = 1) -> int:
+        """Returns the most images of a step on one of ``world`` processes, which share whole groups."""
+        return self.size_given[1] if self.over_all is None else -(-self.over_all // (group * world)) * group
+
+
+class OneSize(Sampler):
+    """Batches that are as large as each other."""
+
     batch_size: Count | None = Field(None, description="images a process and step; this or global_batch_size")
     global_batch_size: Count | None = Field(
         None, description="images a step over all processes, however many there are"
     )
-    drop_last: bool = Field(False, description="leave out an epoch's last batch where it is smaller")
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
@@ -30,9 +64,9 @@ class Sampler(Spec):
         return self
 
     @property
-    def group(self) -> int:
-        """Rows that follow each other and stay on one process."""
-        return 1
+    def over_all(self) -> int | None:
+        """``global_batch_size``."""
+        return self.global_batch_size
 
     @property
     def size_given(self) -> tuple[str, int]:
@@ -42,18 +76,8 @@ class Sampler(Spec):
         assert self.batch_size is not None  # by _check_sizes
         return "batch_size", self.batch_size
 
-    def global_batch(self, world: int) -> int:
-        """Returns the images of a step over all of ``world`` processes."""
-        name, size = self.size_given
-        return size if name == "global_batch_size" else size * world
 
-    def rows(self, world: int, group: int = 1) -> int:
-        """Returns the most images of a step on one of ``world`` processes, which share whole groups."""
-        name, size = self.size_given
-        return -(-size // (group * world)) * group if name == "global_batch_size" else size
-
-
-class DistributedBatchSampler(Sampler):
+class DistributedBatchSampler(OneSize):
     """Each sample once an epoch; the default."""
 
     shuffle: bool = Field(False, description="a new random order every epoch")
@@ -63,13 +87,13 @@ class BatchSampler(DistributedBatchSampler):
     """PaddleClas's other name of DistributedBatchSampler."""
 
 
-class ClassBalancedSampler(Sampler):
+class ClassBalancedSampler(OneSize):
     """All classes equally often, however many images they have; each in turn, in random order."""
 
     samples: Count | None = Field(None, description="samples an epoch; by default those of the dataset")
 
 
-class WeightedSampler(Sampler):
+class WeightedSampler(OneSize):
     """Draws at random with replacement, each sample as often as its weight says."""
 
     class_weights: tuple[NonNegative, ...] | None = Field(
@@ -90,14 +114,58 @@ class WeightedSampler(Sampler):
         return self
 
 
-class RepeatedAugSampler(Sampler):
+class RepeatedAugSampler(OneSize):
     """Repeated augmentation: a part of the images an epoch, each several times in one global batch."""
 
     num_repeats: Count = Field(3, description="copies of an image, each augmented anew")
     shuffle: Literal[True] = Field(True, description="only True: every epoch takes other images")
 
 
-class PKSampler(Sampler):
+class MultiScaleSampler(Sampler):
+    """Each sample once an epoch, in images of several sizes: the smaller, the more in a batch.
+
+    A step's size is drawn once for the whole run, so that all epochs have as many steps. Beside it neither
+    ``input_size`` nor a cache of decoded images.
+    """
+
+    scales: tuple[Count, ...] = Field(min_length=1, description="sides of the images, in pixels")
+    first_bs: Count = Field(
+        description="images a process and step at the first of `scales`; at the others as many as have no "
+        "more pixels than these, at least one"
+    )
+    divided_factor: Count = Field(32, description="sides are lowered to multiples of it")
+    is_training: Literal[True] = Field(True, description="only True: evaluation has one size")
+    shuffle: Literal[True] = Field(True, description="only True: a new random order every epoch")
+
+    @model_validator(mode="after")
+    def _check_sides(self) -> Self:
+        if min(self.scales) < self.divided_factor:
+            text = f"expected at least divided_factor ({self.divided_factor}), got {min(self.scales)}"
+            raise ValidationError.from_exception_data("scales", [problem(text, "scales")])
+        return self
+
+    @property
+    def input_size(self) -> EqualPixels:
+        """The sizes, each with its images a process and step."""
+        sizes = tuple(side // self.divided_factor * self.divided_factor for side in self.scales)
+        pixels = self.scales[0] ** 2 * self.first_bs
+        return EqualPixels(sizes=sizes, rows=tuple(max(1, pixels // side**2) for side in sizes))
+
+    @property
+    def size_given(self) -> tuple[str, int]:
+        """``first_bs``."""
+        return "first_bs", self.first_bs
+
+    def global_batch(self, world: int) -> int:
+        """Returns the most images of a step over all of ``world`` processes."""
+        return self.rows(world) * world
+
+    def rows(self, world: int, group: int = 1) -> int:  # noqa: ARG002
+        """Returns the most images of a step on one process."""
+        return self.input_size.grouped(group).most
+
+
+class PKSampler(OneSize):
     """Batches of P identities (classes) with K images each, for metric learning."""
 
     sample_per_id: Count = Field(description="K; P is batch_size / K on each process")

@@ -18,7 +18,7 @@ from ppcls.config.fields import Section, Tagged, Variants, problem
 from ppcls.config.input_size import Progressive
 from ppcls.config.objective_checks import infer_problems, objective_problems
 from ppcls.config.optimizer import OptimizerSpec
-from ppcls.config.sampler import DistributedBatchSampler, PKSampler, WeightedSampler
+from ppcls.config.sampler import DistributedBatchSampler, MultiScaleSampler, PKSampler, WeightedSampler
 from ppcls.config.schedule import ReduceOnPlateau
 from ppcls.config.transform import Transform, check_chain
 from ppcls.registry import OPTIMIZERS
@@ -139,10 +139,11 @@ def _architecture_problems(config: Config) -> Iterator[InitErrorDetails]:
             size = check_chain(chain).size
             if size is not None and (text := wrong_size(arch.name, arch.img_size, size)):
                 yield problem(f"makes images of {text}", *loc)
-        if train is not None and train.input_size is not None:
-            for side in train.input_size.sizes:
+        if train is not None and train.sizes is not None:
+            where = ("input_size", "sizes") if train.input_size is not None else ("sampler", "scales")
+            for side in train.sizes.sizes:
                 if text := wrong_size(arch.name, arch.img_size, (side, side)):
-                    yield problem(text, *("DataLoader", "Train", "input_size", "sizes"))
+                    yield problem(text, "DataLoader", "Train", *where)
 
 
 def _folder_problems(config: Config) -> Iterator[InitErrorDetails]:
@@ -175,6 +176,14 @@ def _sampler_problems(config: Config) -> Iterator[InitErrorDetails]:
             f"evaluation takes each sample once, in order; expected DistributedBatchSampler, "
             f"got {data.Eval.sampler.kind}",
             *("DataLoader", "Eval", "sampler", "name"),
+        )
+    if (
+        data.Train is not None
+        and isinstance(data.Train.sampler, MultiScaleSampler)
+        and config.Global.auto_scale_lr
+    ):
+        yield problem(
+            "expected False: MultiScaleSampler's batches are not of one size", "Global", "auto_scale_lr"
         )
     if data.Train is not None and isinstance(data.Train.sampler, WeightedSampler):
         weights = data.Train.sampler.class_weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.dali import Dali
@@ -20,6 +20,7 @@ from ppcls.config.fields import (
     Positive,
     Section,
     Tagged,
+    problem,
 )
 from ppcls.config.input_size import InputSize, check_sizes
 from ppcls.config.objective import CELoss, LossSpec, MetricSpec, TopkAcc
@@ -38,7 +39,7 @@ from ppcls.registry import (
 class Global(Section):
     """The run as a whole."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {"class_num": "write Arch.class_num"}
+    without_effect: ClassVar[Mapping[str, str]] = {"class_num": "Arch.class_num is the key"}
 
     output_dir: str = Field("./output", description="folder of the run: log, curves, checkpoints")
     device: Literal["auto", "gpu", "cpu"] = Field("auto", description="auto takes a GPU where there is one")
@@ -201,9 +202,22 @@ class Split(Section):
 
     @model_validator(mode="after")
     def _check_input_size(self) -> Self:
-        if self.input_size is not None:
-            check_sizes(self.dataset.transform_ops, self.input_size.sizes)
+        if self.sampler.input_size is not None:
+            if self.input_size is not None:
+                text = f"{self.sampler.kind} has the sizes; remove it, or choose another sampler"
+                raise ValidationError.from_exception_data("split", [problem(text, "input_size")])
+            if self.loader.dali.cache_size:
+                text = f"expected 0: the cache needs batches of one size, and {self.sampler.kind} has several"
+                where = ("loader", "dali", "cache_size")
+                raise ValidationError.from_exception_data("split", [problem(text, *where)])
+        if self.sizes is not None:
+            check_sizes(self.dataset.transform_ops, self.sizes.sizes)
         return self
+
+    @property
+    def sizes(self) -> InputSize | None:
+        """How the images' size changes, as ``input_size`` or the sampler says; None where it does not."""
+        return self.input_size or self.sampler.input_size
 
 
 class DataLoader(Section):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.config.dataset import Dataset
 from ppcls.config.embedding import RecModel
+from ppcls.config.sampler import Sampler
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.config.transform import Layout, check_chain
 from ppcls.data.batch import Loader
 from ppcls.data.dali_settings import DaliSettings, resolve
+from ppcls.data.equal_pixels import EqualPixelsOrder
 from ppcls.data.index import Index, read_index
 from ppcls.data.order import Order
 from ppcls.data.quarantine import BAD_IMAGES, Quarantine, Rejected
@@ -49,7 +52,9 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     spec = split.sampler
     mixing = split.dataset.batch_transform_ops if training else ()
     group = math.lcm(spec.group, 2 if mixing else 1) if training else 1
-    order = Order(
+    sizes = spec.input_size
+    kind = Order if sizes is None else partial(EqualPixelsOrder, sizes=sizes.grouped(group))
+    order = kind(
         sampler=build_sampler(spec, index, runtime.world) if training else InOrder(len(index)),
         batch_size=spec.rows(runtime.world, group),
         seed=config.Global.seed,
@@ -58,10 +63,10 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         drop_last=spec.drop_last and training,
         accumulate=config.Global.update_freq if training else 1,
         group=group,
-        global_batch_size=spec.global_batch_size,
+        global_batch_size=spec.over_all,
     )
     if training and order.global_batch > order.size:
-        _refuse_small(index, order)
+        _refuse_small(index, order, spec)
     layout: Layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
     ops = plan_chain(split.dataset.transform_ops, layout)
     chain = f"DataLoader.{'Train' if training else 'Eval'}.dataset.transform_ops"
@@ -105,14 +110,14 @@ def _reader(
             ops,
             loader.num_workers,
             loader.use_shared_memory,
-            sizes=split.input_size,
+            sizes=split.sizes,
             quarantine=quarantine,
         )
     settings = resolve(split.loader.dali, runtime)
     check_dali(ops, chain, settings)
     from ppcls.data.dali_loader import DaliLoader
 
-    return DaliLoader(index, order, ops, settings, split.input_size, quarantine)
+    return DaliLoader(index, order, ops, settings, split.sizes, quarantine)
 
 
 def build_file_loader(
@@ -185,7 +190,7 @@ def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
         return 0
     state = check_chain(split.dataset.transform_ops)
     assert state.size is not None  # by check_chain
-    largest = max(split.input_size.sizes) if split.input_size is not None else 0
+    largest = max(split.sizes.sizes) if split.sizes is not None else 0
     height, width = (max(side, largest) for side in state.size)
     dali = resolve(split.loader.dali, runtime)
     return pipeline_need(
@@ -193,11 +198,11 @@ def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
     )
 
 
-def _refuse_small(index: Index, order: Order) -> None:
+def _refuse_small(index: Index, order: Order, spec: Sampler) -> None:
     an_epoch = "" if order.size == len(index) else " an epoch"
-    name, size = "global_batch_size", str(order.global_batch)
+    name, size = spec.size_given[0], str(order.global_batch)
     if order.global_batch_size is None:
-        name, size = "batch_size", str(order.batch_size)
+        size = str(order.batch_size)
         size += f" x {order.world} processes" if order.world > 1 else ""
     raise UserError(
         f"{index.source}: {order.size} images{an_epoch} are fewer than one batch of {size}; "

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ppcls.config.input_size import InputSize, MultiScale, Progressive
+from ppcls.config.input_size import EqualPixels, InputSize, MultiScale, Progressive
 from ppcls.config.transform import ImageState, Transform
 from ppcls.data.decisions import Decided, Draws, Sides, decide, sides_after
 from ppcls.data.draws import Purpose, step_fractions
@@ -32,6 +32,17 @@ def _(spec: MultiScale, seed: int, cursor: Cursor) -> int:
 @size_at.register
 def _(spec: Progressive, seed: int, cursor: Cursor) -> int:
     return spec.sizes[sum(cursor.epoch >= first for first in spec.epochs) - 1]
+
+
+@size_at.register
+def _(spec: EqualPixels, seed: int, cursor: Cursor) -> int:
+    return spec.sizes[drawn_size(spec, seed, cursor.step)]
+
+
+def drawn_size(spec: EqualPixels, seed: int, step: int) -> int:
+    """Returns which of the sizes a step of every epoch has."""
+    (drawn,) = step_fractions(seed, 0, step, 1, Purpose.SIZE)
+    return int(drawn * len(spec.sizes))
 
 
 class Sized(Transform):

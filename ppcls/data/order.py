@@ -149,6 +149,14 @@ class Order:
         """Returns the steps of an epoch."""
         return self.size // self.global_batch if self.drop_last else -(-self.size // self.global_batch)
 
+    def start(self, step: int) -> int:
+        """Returns how many samples full steps before this one have, of all ranks."""
+        return step * self.global_batch
+
+    def rows(self, step: int) -> int:  # noqa: ARG002 - of a step's size, see `EqualPixelsOrder`
+        """Returns the rows of a step on this rank, padding included."""
+        return self.batch_size
+
     @property
     def updates_per_epoch(self) -> int:
         """Optimizer updates of an epoch."""
@@ -156,8 +164,8 @@ class Order:
 
     def samples(self, first: int, last: int) -> int:
         """Returns the real samples of all ranks in the steps ``[first, last)``."""
-        end = self.size if not self.drop_last else len(self) * self.global_batch
-        return min(last * self.global_batch, end) - first * self.global_batch
+        end = self.size if not self.drop_last else self.start(len(self))
+        return min(self.start(last), end) - self.start(first)
 
     def positions(self, epoch: int) -> Positions:
         """Returns the samples of an epoch, of all ranks, in order: [size] int64."""
@@ -166,12 +174,12 @@ class Order:
     def at(self, cursor: Cursor) -> Step:
         """Returns this rank's part of a step."""
         step = cursor.step
-        start = step * self.global_batch
+        start = self.start(step)
         positions, repeats = _epoch_of(self.sampler, self.seed, cursor.epoch)
-        begin, end = self._share(min(self.global_batch, self.size - start))
+        begin, end = self._share(min(self.start(step + 1), self.size) - start)
         valid = end - begin
         # Others of the epoch rather than these few again: BatchNorm sees the padding too.
-        missing = self.batch_size - valid
+        missing = self.rows(step) - valid
         padding = (self.rank * missing + np.arange(missing)) % self.size
         rows = np.concatenate([np.arange(start + begin, start + end), padding])
         first = step - step % self.accumulate

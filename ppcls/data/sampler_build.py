@@ -35,6 +35,8 @@ def build_sampler(spec: specs.Sampler, index: Index, world: int) -> Sampler:
     match spec:
         case specs.DistributedBatchSampler():
             return Shuffled(len(index)) if spec.shuffle else InOrder(len(index))
+        case specs.MultiScaleSampler():
+            return Shuffled(len(index))
         case specs.ClassBalancedSampler():
             return ClassBalanced(index.labels, spec.samples or len(index))
         case specs.WeightedSampler():

@@ -94,6 +94,7 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
     batches = _endless(state.loader)
     last = _feed(run, batches, _warm_up(run))
     alone = _repeat(run, last, STEPS)
+    alone_images = len(last.image) * order.world * order.accumulate
     del last  # its memory is the next one's
     loader, counted = _drain(state.runtime, batches, who_feeds(config, split, state.runtime).ahead)
     _feed(run, batches, _REFILL)
@@ -108,7 +109,7 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
     measured = Measured(
         **{name: seconds / STEPS for name, seconds in slowest.items()},
         fed_images=images / STEPS,
-        alone_images=order.global_batch * order.accumulate,
+        alone_images=alone_images,
         loader=loader,
         evaluation=evaluation,
         steps=max(0, steps),
@@ -137,7 +138,7 @@ def _warm_up(run: Prepared) -> int:
 def _take(run: Prepared, batch: Batch, *, update: bool) -> None:
     """Takes a batch as if it were a full one, for ranks may be at other places than each other here."""
     order = run.state.loader.order
-    full = replace(batch, update=update, valid=order.batch_size, weight=1 / order.accumulate)
+    full = replace(batch, update=update, valid=len(batch.image), weight=1 / order.accumulate)
     run.step(run.state, full, UNTIMED)
 
 

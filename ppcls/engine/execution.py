@@ -48,8 +48,9 @@ def _hindrance(config: Config, state: TrainState) -> str | None:
         return f"it needs {_STRATEGY}=auto_growth, and that is {strategy}"
     if config.Global.sync_bn and state.runtime.world > 1:
         return "SyncBatchNorm exchanges within the step (Global.sync_bn)"
-    if split is not None and split.input_size is not None:
-        return "the images' size changes (DataLoader.Train.input_size)"
+    if split is not None and split.sizes is not None:
+        key = "input_size" if split.input_size is not None else f"sampler, {split.sampler.kind}"
+        return f"the images' size changes (DataLoader.Train.{key})"
     if not isinstance(config.Arch, Arch):
         return f"not tried with a model of several parts ({config.Arch.name})"
     if draws(state.model):

@@ -43,8 +43,9 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Desc
         f"labels {list(batch.label.shape)} {_dtype(batch.label)}",
     }
     feeder = f"DALI on {where}" if by_dali else "paddle.io, by numpy on the CPU"
-    if split.input_size is not None:
-        facts["size"] = f"changes by {named(split.input_size)}; below, that of the first batch"
+    if split.sizes is not None:
+        by = named(split.input_size or split.sampler)
+        facts["size"] = f"changes by {by}; below, that of the first batch"
     stages = _stages(reads)
     if split.dataset.batch_transform_ops:
         mixed = Operator("mix_images", runtime.device, f"{list(batch.image.shape)} {layout}")
@@ -76,6 +77,8 @@ def _stages(loader: Loader) -> list[Stage]:
 
 def _sampler(split: Split, order: Order) -> str:
     ranks = f" in each of {order.world} processes" if order.world > 1 else ""
+    if split.sampler.input_size is not None:
+        ranks += " at most"
     if order.global_batch_size is not None:
         ranks += f" at most, {order.global_batch} together" if order.world > 1 else ""
     last = "; a smaller last batch is dropped" if order.drop_last else ""

@@ -20,7 +20,7 @@ from ppcls.config.distillation import (
 )
 from ppcls.config.embedding import ArcMargin, CircleMargin, CosMargin, MarginHead, TripletLossV2
 from ppcls.config.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
-from ppcls.config.objective import CELoss, LossSpec
+from ppcls.config.objective import BCELoss, CELoss, LossSpec
 from ppcls.loss.ce import cross_entropy
 from ppcls.loss.distillation import (
     decoupled_divergence,
@@ -29,7 +29,12 @@ from ppcls.loss.distillation import (
     softened_divergence,
 )
 from ppcls.loss.embedding import arc_margin, circle_margin, cos_margin, hard_triplets
-from ppcls.loss.multi_label import asymmetric_loss, binary_cross_entropy, label_weights
+from ppcls.loss.multi_label import (
+    asymmetric_loss,
+    binary_cross_entropy,
+    label_weights,
+    thresholded_cross_entropy,
+)
 from ppcls.outputs import LOGITS, Outputs, logits_of
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
@@ -93,6 +98,13 @@ def _term(spec: LossSpec, _positives: Tensor | None) -> Criterion:
 @_term.register
 def _(spec: CELoss, _positives: Tensor | None) -> Criterion:
     return _of_logits(partial(cross_entropy, smoothing=spec.epsilon or 0.0))
+
+
+@_term.register
+def _(spec: BCELoss, _positives: Tensor | None) -> Criterion:
+    return _of_logits(
+        partial(thresholded_cross_entropy, smoothing=spec.epsilon or 0.0, threshold=spec.target_threshold)
+    )
 
 
 @_term.register

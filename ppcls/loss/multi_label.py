@@ -28,11 +28,31 @@ def binary_cross_entropy(
     """
     with paddle.amp.auto_cast(enable=False):
         z, target = logits.astype("float32"), _many_hot(label, logits.shape[-1])
-        smooth = (1.0 - smoothing) * target + smoothing / z.shape[-1] if smoothing else target
+        smooth = _smoothed(target, smoothing)
         cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
         if positives is not None:
             cost = cost * label_weights(target, positives)
         return cost.sum(axis=-1).mean() if size_sum else cost.mean()
+
+
+def thresholded_cross_entropy(logits: Tensor, label: Tensor, smoothing: float, threshold: float) -> Tensor:
+    """Binary cross-entropy with what is above a threshold taken for 1 and all else for 0, in float32.
+
+    Wightman et al. 2021, "ResNet strikes back", section 2.2.
+
+    Args:
+        logits: [B, C], any floating dtype.
+        label: [B, C] float, 0..1, such as a mixed image's shares; or [B] int64, which is taken as one-hot.
+        smoothing: In [0, 1), before the threshold.
+        threshold: In [0, 1).
+
+    Returns:
+        The mean over batch and classes, a float32 scalar.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z = logits.astype("float32")
+        target = _smoothed(_many_hot(label, z.shape[-1]), smoothing) > threshold
+        return F.binary_cross_entropy_with_logits(z, target.astype("float32"))
 
 
 def label_weights(label: Tensor, positives: Tensor) -> Tensor:
@@ -88,6 +108,10 @@ def asymmetric_loss(
         focus = wrong.pow(y * gamma_pos + (1.0 - y) * gamma_neg)
         cost = -right.clip(min=epsilon).log() * focus
         return cost.mean() if mean else cost.sum(axis=-1).mean()
+
+
+def _smoothed(target: Tensor, smoothing: float) -> Tensor:
+    return (1.0 - smoothing) * target + smoothing / target.shape[-1] if smoothing else target
 
 
 def _many_hot(label: Tensor, classes: int) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ppcls.config.sampler import MultiScaleSampler, WeightedSampler
 from ppcls.config.sampler import Sampler as Spec
-from ppcls.config.sampler import WeightedSampler
 from ppcls.data.file_index import FileIndex
 from ppcls.data.sampler import (
     ClassBalanced,
@@ -69,8 +69,13 @@ def test_an_epoch_does_not_depend_on_the_number_of_ranks(name: str) -> None:
         np.testing.assert_array_equal(spread.epoch(3, 1), one.epoch(3, 1))
 
 
+def test_one_of_several_sizes_takes_each_sample_once() -> None:
+    found = build_sampler(MultiScaleSampler(scales=(32, 64), first_bs=8), INDEX, world=2)
+    np.testing.assert_array_equal(found.epoch(3, 1), Shuffled(30).epoch(3, 1))
+
+
 def test_every_name_is_tried() -> None:
-    assert set(EXPECTED) == set(SAMPLERS)
+    assert {*EXPECTED, "MultiScaleSampler"} == set(SAMPLERS)
 
 
 def test_weights_of_a_file(tmp_path: Path) -> None:

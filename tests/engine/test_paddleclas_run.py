@@ -1,8 +1,9 @@
-"""A file as PaddleClas has it for its SSLD, trained on a few pictures: only places and sizes are set."""
+"""Files as PaddleClas has them, trained on a few pictures: only places and sizes are set."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -10,10 +11,18 @@ import paddle
 import pytest
 
 from ppcls import fit, load_config
+from ppcls.config.input_size import EqualPixels
+from ppcls.config.load import read_tree
 from ppcls.config.model import Arch
 from ppcls.config.schema import Config
+from ppcls.data.equal_pixels import EqualPixelsOrder
+from ppcls.data.sampler import Shuffled
 from ppcls.engine.distillation import build_arch
 from ppcls.errors import UserError
+from ppcls.report.jsonlines import read_records
+from ppcls.report.record import StepRecord
+
+Tree = dict[str, Any]
 
 FILE = """
 Global: {{checkpoints: null, pretrained_model: null, output_dir: {folder}/output, device: cpu, epochs: 1,
@@ -61,7 +70,7 @@ Metric:
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """Of 8 pictures; the home folder is the test's own."""
     monkeypatch.setenv("HOME", str(tmp_path))
     chance = np.random.default_rng(0)
@@ -69,20 +78,66 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         cv2.imwrite(str(tmp_path / f"{number}.png"), chance.integers(0, 256, (40, 40, 3)).astype(np.uint8))
     (tmp_path / "list.txt").write_text("".join(f"{number}.png {number % 2}\n" for number in range(8)))
     (tmp_path / "run.yaml").write_text(FILE.format(folder=tmp_path))
-    return load_config(tmp_path / "run.yaml")
+    return read_tree(tmp_path / "run.yaml")
 
 
-def test_it_trains_by_what_paddleclas_has_downloaded(config: Config, tmp_path: Path) -> None:
+def publish(config: Config, folder: Path) -> None:
+    """Puts a teacher's weights where PaddleClas would have put them."""
+    teacher = next(iter(config.Arch.each))
+    assert isinstance(teacher, Arch)
+    assert teacher.weights is not None
+    file = folder / ".paddleclas" / "weights" / Path(teacher.weights).name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    paddle.save(build_arch(teacher).state_dict(), str(file))
+
+
+def alone(tree: Tree, name: str) -> Tree:
+    """The same with one model."""
+    tree["Arch"] = {"name": name, "class_num": 2}
+    tree["Loss"]["Train"] = [{"CELoss": {"weight": 1.0, "epsilon": 0.1}}]
+    tree["Metric"] = {"Eval": [{"TopkAcc": {"topk": [1, 2]}}]}
+    return tree
+
+
+def test_it_trains_by_what_paddleclas_has_downloaded(tree: Tree, tmp_path: Path) -> None:
+    config = load_config(tree)
     with pytest.raises(
         UserError, match=r"PPLCNet_x0_25_ssld_pretrained[.]pdparams: not there; `pretrained: True`"
     ):
         fit(config)
-    published = tmp_path / ".paddleclas" / "weights" / "PPLCNet_x0_25_ssld_pretrained.pdparams"
-    published.parent.mkdir(parents=True)
-    teacher = next(iter(config.Arch.each))
-    assert isinstance(teacher, Arch)
-    paddle.save(build_arch(teacher).state_dict(), str(published))
+    publish(config, tmp_path)
     fit(config)
     log = (tmp_path / "output" / "train.log").read_text()
     assert "warning: Optimizer.clip_grad has no effect; clip_norm, or clip_value, is the key" in log
     assert "warning: Optimizer.lr.step_each_epoch has no effect" in log
+
+
+@pytest.mark.parametrize("dali", [True, False], ids=["dali", "paddle"])
+def test_pp_lcnet_v2_trains_on_several_sizes(tree: Tree, tmp_path: Path, dali: bool) -> None:
+    alone(tree, "PPLCNetV2_small")["Global"]["use_dali"] = dali
+    train = tree["DataLoader"]["Train"]
+    train["dataset"]["name"] = "MultiScaleDataset"
+    train["dataset"]["transform_ops"][1:3] = [{"RandCropImage": {"size": 32}}]
+    sizes = {"scales": [32, 40, 64], "first_bs": 4, "divided_factor": 32, "is_training": True}
+    train["sampler"] = {"name": "MultiScaleSampler", **sizes}
+    tree["Global"]["epochs"] = 2
+    fit(load_config(tree))
+    drawn = EqualPixels(sizes=(32, 32, 64), rows=(4, 4, 1))
+    steps = len(EqualPixelsOrder(sampler=Shuffled(8), batch_size=4, sizes=drawn))
+    assert steps > 2
+    last = [
+        each for each in read_records(tmp_path / "output" / "metrics.jsonl") if isinstance(each, StepRecord)
+    ][-1]
+    assert (last.steps_per_epoch, last.update) == (steps, 2 * steps)
+
+
+def test_resnet_strikes_back_trains(tree: Tree, tmp_path: Path) -> None:
+    alone(tree, "ResNet18")["Loss"]["Train"] = [{"BCELoss": {"weight": 1.0, "epsilon": 0.1}}]
+    decay = {"weight_decay": 0.01, "no_weight_decay_name": "bn norm", "one_dim_param_no_weight_decay": True}
+    rate = {"name": "Cosine", "learning_rate": 5e-3, "warmup_epoch": 0}
+    tree["Optimizer"] = {"name": "Lamb", "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, **decay, "lr": rate}
+    both = {"MixupOperator": {"alpha": 0.2, "prob": 0.5}, "CutmixOperator": {"alpha": 1.0, "prob": 0.5}}
+    tree["DataLoader"]["Train"]["dataset"]["batch_transform_ops"] = [{"OpSampler": both}]
+    tree["DataLoader"]["Train"]["sampler"]["name"] = "RepeatedAugSampler"
+    fit(load_config(tree))
+    assert "done: 1 epochs" in (tmp_path / "output" / "train.log").read_text()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
+from ppcls.config.objective import BCELoss
 from ppcls.loss.build import build_criterion
 
 quick = settings(deadline=None, max_examples=40)
@@ -116,3 +117,28 @@ def test_half_precision_logits_are_computed_in_float32(dtype, spec):
         loss = criterion(logits, label)
     assert loss.dtype == paddle.float32
     assert float(loss) == want
+
+
+@quick
+@given(batches(), st.sampled_from([None, 0.1, 0.6]), st.sampled_from([0.0, 0.2, 0.5]), st.floats(0, 1))
+def test_a_class_above_the_threshold_counts_as_there(batch, epsilon, threshold, share):
+    logits, _, _ = batch
+    rows, classes = logits.shape
+    one, other = np.random.default_rng(rows).integers(0, classes, (2, rows))
+    label = (share * np.eye(classes)[one] + (1 - share) * np.eye(classes)[other]).astype("float32")
+    spec = BCELoss(epsilon=epsilon, target_threshold=threshold)
+    loss = build_criterion((spec,))(paddle.to_tensor(logits), paddle.to_tensor(label))
+    smooth = np.float32(1 - (epsilon or 0)) * label + np.float32((epsilon or 0) / classes)
+    p = sigmoid(logits)
+    want = -np.where(smooth > np.float32(threshold), np.log(p), np.log1p(-p)).mean()
+    assume(np.abs(smooth - threshold).min() > 1e-6)
+    assert float(loss) == pytest.approx(want, rel=1e-4, abs=1e-5)
+
+
+def test_of_one_class_an_image_it_is_binary_cross_entropy():
+    logits, label = paddle.randn([4, 5]), paddle.to_tensor([0, 4, 2, 2])
+    plain = build_criterion((MultiLabelLoss(),))(logits, label)
+    for epsilon in (None, 0.1):
+        assert float(build_criterion((BCELoss(epsilon=epsilon),))(logits, label)) == pytest.approx(
+            float(plain)
+        )

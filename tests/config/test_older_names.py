@@ -1,0 +1,55 @@
+"""Names that older files of PaddleClas have for keys of today."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ppcls.config.load import load_config
+from ppcls.config.passed_over import warn_of
+from ppcls.errors import UserError
+
+
+def tree(**sections: Any) -> dict[str, Any]:
+    rate = {"name": "Constant", "learning_rate": 0.1}
+    return {"Arch": {"name": "ResNet18"}, "Optimizer": {"name": "Momentum", "lr": rate}, **sections}
+
+
+@pytest.mark.parametrize(
+    ("sections", "level", "dtype"),
+    [
+        ({"AMP": {"scale_loss": 128.0, "use_pure_fp16": True}}, "O2", "float16"),
+        ({"AMP": {"use_pure_fp16": False}}, "O1", "float16"),
+        ({"AMP": {"use_pure_fp16": True, "amp_level": "O2"}}, "O2", "float16"),
+        ({"AMP": {"use_pure_fp16": True, "amp_level": "O1"}}, "O1", "float16"),
+        ({"AMP_BF16": {"use_pure_bf16": False}}, "O1", "bfloat16"),
+        ({"AMP_BF16": {"use_pure_bf16": True}}, "O2", "bfloat16"),
+        ({"AMP": {"level": "O2"}}, "O2", "float16"),
+    ],
+)
+def test_they_are_read(sections: dict[str, Any], level: str, dtype: str) -> None:
+    amp = load_config(tree(**sections)).AMP
+    assert amp is not None
+    assert (amp.use_amp, amp.level, amp.dtype) == (True, level, dtype)
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"AMP": {"level": "O1", "use_pure_fp16": True}}, "AMP.use_pure_fp16: unknown key; write level: O2"),
+        ({"AMP": {"use_pure_fp16": "yes"}}, "AMP.use_pure_fp16: unknown key; write level: O2"),
+        ({"AMP": {"amp_level": "O3"}}, "AMP.amp_level: unknown key; did you mean 'level'"),
+        ({"AMP": {"level": "O1"}, "AMP_BF16": {}}, "AMP_BF16: unknown key; write AMP with dtype"),
+        ({"AMP_BF16": True}, "AMP_BF16: unknown key; write AMP with dtype"),
+        ({"Metric": {"Eval": [{"Topk": {"k": [1, 5]}}]}}, "Topk: unknown metric; write TopkAcc, with topk"),
+    ],
+)
+def test_what_is_said_twice_or_wrongly_is_refused(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        load_config(tree(**sections))
+
+
+def test_a_number_of_classes_that_nothing_reads_is_told() -> None:
+    lines = warn_of(load_config(tree(Global={"class_num": 10})))
+    assert lines == ["warning: Global.class_num has no effect; Arch.class_num is the key"]
