@@ -12,6 +12,11 @@ Outputs: TypeAlias = Tensor | dict[str, Tensor]  # [B, ...] each
 LOGITS = "logits"
 
 
+def of_layer(model: str, layer: str) -> str:
+    """Returns the name of what a layer of one of several models gives."""
+    return f"{model}.{layer}"
+
+
 def of_each(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
     """Returns ``outputs`` with each tensor changed."""
     if isinstance(outputs, dict):

@@ -161,7 +161,6 @@ ARCHITECTURES = Registry(
         **_in("ppcls.arch.swin_transformer", "SwinTransformer_large_patch4_window12_384"),
     },
 )
-_OF_LAYERS = ("DistillationDistanceLoss", "DistillationRKDLoss", "DistillationPairLoss", "AFDLoss", "MGDLoss")
 DATASETS = Registry(
     "dataset",
     _in(
@@ -214,13 +213,18 @@ LOSSES = Registry(
     {
         **_in("ppcls.config.objective", "CELoss", "BCELoss"),
         **_in("ppcls.config.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
-        **_in("ppcls.config.distillation", "DistillationGTCELoss", "DistillationMultiLabelLoss"),
-        **_in("ppcls.config.distillation", "DistillationCELoss", "DistillationKLDivLoss"),
-        **_in("ppcls.config.distillation", "DistillationDMLLoss", "DistillationDKDLoss"),
+        **_in("ppcls.config.distillation_losses", "DistillationGTCELoss", "DistillationMultiLabelLoss"),
+        **_in("ppcls.config.distillation_losses", "DistillationCELoss", "DistillationKLDivLoss"),
+        **_in("ppcls.config.distillation_losses", "DistillationDMLLoss", "DistillationDKDLoss"),
+        **_in("ppcls.config.distillation_losses", "DistillationWSLLoss", "DistillationSKDLoss"),
+        **_in("ppcls.config.distillation_losses", "DistillationDISTLoss"),
+        **_in("ppcls.config.layer_losses", "DistillationDistanceLoss", "DistillationRKDLoss"),
+        **_in("ppcls.config.layer_losses", "DistillationPairLoss", "AFDLoss"),
         **_in("ppcls.config.embedding", "TripletLossV2", "TripletLoss"),
     },
     {
-        **dict.fromkeys(_OF_LAYERS, "losses are of the logits, none of what layers give"),
+        "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
+        "PEFDLoss": "write DistillationPairLoss with base_loss_name: PEFDLoss",
         "MixCELoss": "CELoss takes mixed labels",
     },
 )
@@ -228,7 +232,7 @@ METRICS = Registry(
     "metric",
     {
         **_in("ppcls.config.objective", "TopkAcc"),
-        **_in("ppcls.config.distillation", "DistillationTopkAcc"),
+        **_in("ppcls.config.distillation_losses", "DistillationTopkAcc"),
         **_in("ppcls.config.by_class", "PerClassRecall", "ConfusionMatrix"),
         **_in("ppcls.config.embedding", "Recallk", "mAP"),
         **_in("ppcls.config.multi_label", "AccuracyScore", "HammingDistance", "MultiLabelMAP"),

@@ -7,50 +7,72 @@ from collections.abc import Mapping, Sequence
 import paddle
 from paddle import Tensor, nn
 
-from ppcls.outputs import LOGITS
+from ppcls.arch.taps import Tapped
+from ppcls.outputs import LOGITS, of_layer
 
 
 class Distilling(nn.Layer):  # type: ignore[misc]
-    """Gives the logits of all models, by name.
+    """Gives the logits of all models, by name, and what some of their layers give.
 
-    Only the student is a part of it, with the peers that learn beside it, which are the student's own
-    sublayers: so its parameters are what is trained, and the student's keep their names. Teachers are held
-    apart: no optimizer, average, checkpoint, exchange or `train` finds them.
+    Only the student is a part of it, with what learns beside it, peers and losses that have layers of their
+    own, which are the student's sublayers: so its parameters are what is trained, and the student's keep
+    their names. Teachers are held apart: no optimizer, average, checkpoint, exchange or `train` finds them.
 
     Args:
         name: Of the student.
-        student: With its peers.
-        peers: Their names.
-        teachers: By name; put into evaluation mode, without gradients.
+        student: With its peers, under their names, and with the losses.
+        taps: The models by name, the student and its peers among them; all others are teachers, and are put
+            into evaluation mode, without gradients.
+        peers: Names of those that learn beside the student.
+        losses: Names of the student's sublayers that are losses: each maps these outputs to [B] float32.
     """
 
     def __init__(
-        self, name: str, student: nn.Layer, peers: Sequence[str], teachers: Mapping[str, nn.Layer]
+        self,
+        name: str,
+        student: nn.Layer,
+        taps: Mapping[str, Tapped],
+        peers: Sequence[str] = (),
+        losses: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.student, self._name, self._peers = student, name, tuple(peers)
-        for teacher in teachers.values():
-            teacher.eval()
-            for parameter in teacher.parameters():
+        self.student, self._losses = student, tuple(losses)
+        self._learning = {name: taps[name], **{peer: taps[peer] for peer in peers}}
+        self._teachers = {other: tapped for other, tapped in taps.items() if other not in self._learning}
+        self._name = name
+        for tapped in self._teachers.values():
+            tapped.model.eval()
+            for parameter in tapped.model.parameters():
                 parameter.stop_gradient = True
-        self._teachers = dict(teachers)
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        """Maps images to name to logits [B, C]; the student's also as ``logits``."""
+        """Maps images to name to logits [B, C], the student's also as ``logits``.
+
+        There is what layers give too, by ``ppcls.outputs.of_layer``, and by their names the losses' costs of
+        each image, [B].
+        """
+        outputs: dict[str, Tensor] = {}
         with paddle.no_grad():
-            outputs = {name: teacher(image) for name, teacher in self._teachers.items()}
-        outputs[self._name] = outputs[LOGITS] = self.student(image)
-        for name in self._peers:
-            outputs[name] = getattr(self.student, name)(image)
+            for name, tapped in self._teachers.items():
+                outputs |= _named(name, *tapped(image))
+        for name, tapped in self._learning.items():
+            outputs |= _named(name, *tapped(image))
+        outputs[LOGITS] = outputs[self._name]
+        for loss in self._losses:
+            outputs[loss] = getattr(self.student, loss)(outputs)
         return outputs
 
 
-def add_peer(student: nn.Layer, name: str, peer: nn.Layer) -> None:
-    """Makes ``peer`` a sublayer of ``student``, whose own work does not change.
+def _named(name: str, logits: Tensor, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: logits, **{of_layer(name, layer): each for layer, each in given.items()}}
+
+
+def add_beside(student: nn.Layer, name: str, layer: nn.Layer) -> None:
+    """Makes ``layer``, a model or a loss, a sublayer of ``student``, whose own work does not change.
 
     Raises:
         ValueError: The student has something of this name, or would take it for one of its stages.
     """
     if isinstance(student, nn.Sequential) or hasattr(student, name):
         raise ValueError(f"{type(student).__name__} can't hold a model called {name!r}; choose another name")
-    student.add_sublayer(name, peer)
+    student.add_sublayer(name, layer)

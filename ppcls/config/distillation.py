@@ -1,27 +1,41 @@
-"""Models that learn from each other: ``Arch.name: DistillationModel``, its losses and its metric."""
+"""Models that learn from each other: ``Arch.name: DistillationModel``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
-from ppcls.config.fields import Count, Decay, Number, Positive, Section, expected, problem
+from ppcls.config.attention_model import plain_members
+from ppcls.config.fields import Count, Section, expected, problem
 from ppcls.config.model import Arch
-from ppcls.config.multi_label import MultiLabelLoss
-from ppcls.config.objective import CELoss, Labels, LossSpec, TopkAcc
-from ppcls.config.sections import Loss, Metric
 
 _SHARED = ("class_num", "data_format", "input_image_channel")
-_STUDENT = "Student"
+STUDENT = "Student"
 
 
 class Member(Arch):
     """One of the models; what it leaves out of classes, layout and channels is as for all."""
+
+
+class Attention(Section):
+    """What of a model ``AFDLoss`` attends to; an ``AttentionModel``'s linear transform says it."""
+
+    keys: tuple[str, ...] = Field(min_length=1, description="layers, as in return_patterns")
+    qk_dim: Count = Field(128, description="numbers of a query or key")
+
+
+class Distilled(Member):
+    """One of the models that learn from each other."""
+
+    return_patterns: tuple[str, ...] = Field(
+        (), description="layers whose outputs losses may be of, such as `blocks[2].conv1`"
+    )
+    attention: Attention | None = Field(None, description="for AFDLoss, which layers it is of")
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,7 @@ class Named:
     """A list item ``{Name: keys of Arch}``."""
 
     name: str
-    arch: Member
+    arch: Distilled
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -42,7 +56,7 @@ class Named:
             if name == "logits" or not name.isidentifier():
                 text = "expected a name of letters and digits other than 'logits'"
                 raise ValidationError.from_exception_data(name, [problem(text, name)])
-            return cls(name, Member.model_validate(keys))
+            return cls(name, Distilled.model_validate(keys))
 
         def write(value: Named) -> dict[str, Any]:
             return {value.name: value.arch.model_dump(mode="json")}
@@ -78,7 +92,7 @@ class DistillationModel(Section):
     use_ssld: bool = Field(False, description="read for PaddleClas; each model says it of its own weights")
 
     @property
-    def members(self) -> dict[str, Member]:
+    def members(self) -> dict[str, Distilled]:
         """The models by name."""
         return {each.name: each.arch for each in self.models}
 
@@ -92,7 +106,7 @@ class DistillationModel(Section):
     def student(self) -> str:
         """The name of the model that is evaluated, saved and exported."""
         learning = [each.name for each in self.models if each.name not in self.frozen]
-        default = _STUDENT if _STUDENT in learning or len(learning) != 1 else learning[0]
+        default = STUDENT if STUDENT in learning or len(learning) != 1 else learning[0]
         return self.infer_model_name or self.infer_model_key or default
 
     @property
@@ -106,7 +120,7 @@ class DistillationModel(Section):
         return self.model_copy(update={"data_format": data_format, "models": models})
 
     @property
-    def each(self) -> tuple[Member, ...]:
+    def each(self) -> tuple[Distilled, ...]:
         """All models."""
         return tuple(self.members.values())
 
@@ -116,7 +130,7 @@ class DistillationModel(Section):
         return None
 
     @property
-    def inferred(self) -> Member:
+    def inferred(self) -> Distilled:
         """The student."""
         return self.members[self.student]
 
@@ -138,6 +152,7 @@ class DistillationModel(Section):
         """Has what is given for all hold for each, and what a model gives hold for all."""
         if not isinstance(data, dict) or not isinstance(data.get("models"), list):
             return data
+        data = plain_members(data)
         given = [keys for each in data["models"] if isinstance(each, dict) for keys in each.values()]
         given = [keys for keys in given if isinstance(keys, dict)]
         shared = {
@@ -182,134 +197,3 @@ class DistillationModel(Section):
         elif self.student not in learning:
             key = "infer_model_key" if self.infer_model_key is not None else "infer_model_name"
             yield problem(f"expected a model that learns: {' or '.join(learning)}", key)
-
-
-class DistillationSpec(LossSpec):
-    """A loss of some of ``Arch.models``."""
-
-    of_models: ClassVar[bool] = True
-    key: Literal["logits", "output"] | None = Field(
-        None, description="read for PaddleClas: losses are of the logits"
-    )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the models that it is about."""
-        raise NotImplementedError(f"{self.kind} names no models")
-
-
-class _OfModels(DistillationSpec):
-    model_names: tuple[str, ...] = Field(min_length=1, description="whose loss is added up")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.model_names
-
-
-class _OfPairs(DistillationSpec):
-    model_name_pairs: tuple[tuple[str, str], ...] = Field(
-        min_length=1, description="each [who learns, from whom]; their losses are added up"
-    )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for pair in self.model_name_pairs for name in pair)
-
-
-class DistillationGTCELoss(_OfModels):
-    """Cross-entropy of models with the labels, as ``CELoss``."""
-
-    labels: ClassVar[Labels] = "one"
-    epsilon: Decay | None = Field(None, description="label smoothing")
-
-    @property
-    def loss(self) -> CELoss:
-        """What it is of each model."""
-        return CELoss(epsilon=self.epsilon)
-
-
-class DistillationMultiLabelLoss(_OfModels, MultiLabelLoss):
-    """``MultiLabelLoss`` of models."""
-
-    @property
-    def loss(self) -> MultiLabelLoss:
-        """What it is of each model."""
-        return MultiLabelLoss(epsilon=self.epsilon, size_sum=self.size_sum, weight_ratio=self.weight_ratio)
-
-
-class DistillationCELoss(_OfPairs):
-    """Cross-entropy with the other model's softmax."""
-
-    epsilon: Decay | None = Field(None, description="smoothing of that softmax")
-
-
-class DistillationKLDivLoss(_OfPairs):
-    """Divergence from the other model's softmax, at a temperature (Hinton et al. 2015)."""
-
-    temperature: Positive = Field(4.0, description="logits are divided by it; higher is softer")
-
-
-class DistillationDMLLoss(_OfPairs):
-    """Divergence in both directions: both learn, if neither is frozen (Zhang et al. 2018)."""
-
-    act: Literal["softmax", "sigmoid"] = "softmax"
-    weight_ratio: bool = Field(False, description="weigh labels as MultiLabelLoss does")
-    sum_across_class_dim: bool = Field(False, description="multiply by the number of classes")
-
-
-class DistillationDKDLoss(_OfPairs):
-    """Divergence, that of the label's class and that among the others apart (Zhao et al. 2022)."""
-
-    labels: ClassVar[Labels] = "one"
-    temperature: Positive = 1.0
-    alpha: Number = Field(1.0, description="weight of the label's class against the others")
-    beta: Number = Field(1.0, description="weight of the others among each other")
-    use_target_as_gt: bool = Field(
-        False, description="take the other model's best class for the label (PaddleClas's own name)"
-    )
-
-
-class DistillationTopkAcc(TopkAcc):
-    """``TopkAcc`` of one of the models; in evaluation that is the student."""
-
-    of_models: ClassVar[bool] = True
-    model_key: str = Field(description="name of the model")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """As those of `TopkAcc`; of others than the student with their name."""
-        plain = super().names
-        return plain if self.model_key == _STUDENT else tuple(f"{self.model_key}_{each}" for each in plain)
-
-
-def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator[InitErrorDetails]:
-    """Yields what losses and metrics of several models don't find in the model."""
-    found = arch if isinstance(arch, DistillationModel) else None
-    places = [
-        ((section, split, position, spec.kind), spec)
-        for section, specs in (("Loss", loss), ("Metric", metric))
-        for split in ("Train", "Eval")
-        for position, spec in enumerate(getattr(specs, split))
-    ]
-    for where, spec in places:
-        if not isinstance(spec, (DistillationSpec, DistillationTopkAcc)):
-            continue
-        names = spec.names if isinstance(spec, DistillationSpec) else (spec.model_key,)
-        if found is None:
-            yield problem("is of several models; expected Arch.name: DistillationModel", *where)
-        elif unknown := [name for name in names if name not in found.members]:
-            known = ", ".join(found.members)
-            yield problem(f"there is no model {unknown[0]!r} in Arch.models; expected {known}", *where)
-        elif where[1] == "Eval" and (isinstance(spec, _OfPairs) or set(names) != {found.student}):
-            yield problem(
-                f"evaluation is of {found.student!r} alone; expected a loss or metric of it", *where
-            )
-    if found is None:
-        return
-    taught = {name for _, spec in places if isinstance(spec, DistillationSpec) for name in spec.names}
-    if any(not isinstance(each, DistillationSpec) for each in loss.Train):
-        taught.add(found.student)
-    for name in (found.student, *found.peers):
-        if name not in taught:
-            text = f"{name!r} learns, and no loss is of it; name it in one, or freeze it"
-            yield problem(text, "Loss", "Train")

@@ -26,8 +26,9 @@ class Arch(Section):
     """The model."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "return_patterns": "losses are of the logits, none of what layers give",
-        "return_stages": "losses are of the logits, none of what layers give",
+        "layer_type": "branches are only RepVGG's and PP-LCNetV2's; remove it",
+        "return_patterns": "only the models of a DistillationModel have it, for its losses",
+        "return_stages": "write return_patterns, with the layers' names",
     }
     name: Annotated[str, AfterValidator(_known_architecture)]
     class_num: Count = Field(

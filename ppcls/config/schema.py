@@ -12,7 +12,8 @@ from typing_extensions import Self
 from ppcls.config import model, precision, sections
 from ppcls.config.architecture import wrong_size
 from ppcls.config.dataset import ImageFolderDataset
-from ppcls.config.distillation import DistillationModel, distillation_problems
+from ppcls.config.distillation import DistillationModel
+from ppcls.config.distillation_losses import distillation_problems
 from ppcls.config.embedding import RecModel, embedding_problems
 from ppcls.config.fields import Section, Tagged, Variants, problem
 from ppcls.config.input_size import Progressive

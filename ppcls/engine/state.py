@@ -18,7 +18,7 @@ from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.data.index import positives
 from ppcls.engine.compiled import compiled
-from ppcls.engine.distillation import build_arch, distilling, join_peers
+from ppcls.engine.distillation import build_arch, distilling, join_beside
 from ppcls.engine.ema import Ema
 from ppcls.engine.embedding import build_embedding
 from ppcls.engine.parallel import exchange_gradients, synchronize_batch_norm
@@ -173,7 +173,7 @@ def build_state(
     paddle.seed(config.Global.seed)
     model = build_network(config, pretrained=True)
     pretrained(model)
-    join_peers(model, config.Arch)
+    join_beside(model, config)
     frozen = freeze(config.Optimizer, model)
     if config.Global.sync_bn:
         model = synchronize_batch_norm(model, runtime)

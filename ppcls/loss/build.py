@@ -10,32 +10,41 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
-from ppcls.config.distillation import (
+from ppcls.config.distillation_losses import (
     DistillationCELoss,
+    DistillationDISTLoss,
     DistillationDKDLoss,
     DistillationDMLLoss,
     DistillationGTCELoss,
     DistillationKLDivLoss,
     DistillationMultiLabelLoss,
+    DistillationSKDLoss,
+    DistillationWSLLoss,
 )
 from ppcls.config.embedding import ArcMargin, CircleMargin, CosMargin, MarginHead, TripletLossV2
+from ppcls.config.layer_losses import DistillationDistanceLoss, DistillationRKDLoss
 from ppcls.config.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
 from ppcls.config.objective import BCELoss, CELoss, LossSpec
 from ppcls.loss.ce import cross_entropy
 from ppcls.loss.distillation import (
+    correlation_distance,
     decoupled_divergence,
     mutual_divergence,
     soft_cross_entropy,
     softened_divergence,
+    spherical,
+    weighted_soft_labels,
 )
 from ppcls.loss.embedding import arc_margin, circle_margin, cos_margin, hard_triplets
+from ppcls.loss.features import distance, relational
+from ppcls.loss.learning import learning_losses
 from ppcls.loss.multi_label import (
     asymmetric_loss,
     binary_cross_entropy,
     label_weights,
     thresholded_cross_entropy,
 )
-from ppcls.outputs import LOGITS, Outputs, logits_of
+from ppcls.outputs import LOGITS, Outputs, logits_of, of_layer
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
 OfLogits = Callable[[Tensor, Tensor], Tensor]
@@ -63,7 +72,11 @@ def build_criterion(
     if not losses:
         raise ValueError("expected at least one loss")
     share = paddle.to_tensor(positives, dtype="float32") if positives is not None else None
-    terms = [(_term(spec, share), spec.weight) for spec in losses]
+    beside = learning_losses(losses)
+    terms = [
+        (_mean_of(name) if (name := f"loss{position}") in beside else _term(spec, share), spec.weight)
+        for position, spec in enumerate(losses)
+    ]
 
     def criterion(outputs: Outputs, label: Tensor) -> Tensor:
         if margin is not None:
@@ -71,6 +84,11 @@ def build_criterion(
         return sum(weight * loss(outputs, label) for loss, weight in terms)
 
     return criterion
+
+
+def _mean_of(name: str) -> Criterion:
+    """The mean of what a loss that has layers of its own gave for each image."""
+    return lambda outputs, _: outputs[name].mean()
 
 
 def _harder(head: MarginHead, cosine: Tensor, label: Tensor) -> Tensor:
@@ -178,10 +196,63 @@ def _(spec: DistillationDMLLoss, positives: Tensor | None) -> Criterion:
 @_term.register
 def _(spec: DistillationDKDLoss, _positives: Tensor | None) -> Criterion:
     def loss(own: Tensor, other: Tensor, label: Tensor) -> Tensor:
-        chosen = other.detach().argmax(axis=-1) if spec.use_target_as_gt else label
+        chosen = _chosen(spec, other, label)
         return decoupled_divergence(own, other, chosen, spec.temperature, spec.alpha, spec.beta)
 
     return _of_pairs(spec.model_name_pairs, loss)
+
+
+def _chosen(
+    spec: DistillationDKDLoss | DistillationWSLLoss | DistillationSKDLoss, other: Tensor, label: Tensor
+) -> Tensor:
+    """Returns the labels that a loss goes by."""
+    return other.detach().argmax(axis=-1) if spec.use_target_as_gt else label
+
+
+@_term.register
+def _(spec: DistillationWSLLoss, _positives: Tensor | None) -> Criterion:
+    def loss(own: Tensor, other: Tensor, label: Tensor) -> Tensor:
+        return weighted_soft_labels(own, other, _chosen(spec, other, label), spec.temperature)
+
+    return _of_pairs(spec.model_name_pairs, loss)
+
+
+@_term.register
+def _(spec: DistillationSKDLoss, _positives: Tensor | None) -> Criterion:
+    def loss(own: Tensor, other: Tensor, label: Tensor) -> Tensor:
+        chosen = _chosen(spec, other, label)
+        return spherical(own, other, chosen, spec.temperature, spec.multiplier, spec.alpha)
+
+    return _of_pairs(spec.model_name_pairs, loss)
+
+
+@_term.register
+def _(spec: DistillationDISTLoss, _positives: Tensor | None) -> Criterion:
+    return _of_pairs(
+        spec.model_name_pairs,
+        lambda own, other, _: correlation_distance(own, other, spec.beta, spec.gamma),
+    )
+
+
+@_term.register
+def _(spec: DistillationDistanceLoss, _positives: Tensor | None) -> Criterion:
+    def given(outputs: Outputs, name: str) -> Tensor:
+        return outputs[name if spec.layer is None else of_layer(name, spec.layer)]
+
+    return lambda outputs, _: sum(
+        distance(given(outputs, one), given(outputs, other), spec.mode)
+        for one, other in spec.model_name_pairs
+    )
+
+
+@_term.register
+def _(spec: DistillationRKDLoss, _positives: Tensor | None) -> Criterion:
+    keys = list(zip(spec.student_keepkeys, spec.teacher_keepkeys, strict=True))
+    return lambda outputs, _: sum(
+        relational(outputs[of_layer(one, own)], outputs[of_layer(two, other)], spec.target_size)
+        for one, two in spec.model_name_pairs
+        for own, other in keys
+    )
 
 
 @_term.register

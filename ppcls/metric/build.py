@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paddle import Tensor
 
 from ppcls.config.by_class import ConfusionMatrix, PerClassRecall
-from ppcls.config.distillation import DistillationTopkAcc
+from ppcls.config.distillation_losses import DistillationTopkAcc
 from ppcls.config.embedding import Recallk, mAP
 from ppcls.config.multi_label import AccuracyScore, HammingDistance, MultiLabelMAP
 from ppcls.config.objective import MetricSpec, TopkAcc

@@ -1,6 +1,7 @@
 """Builds PaddleClas's models and writes down what ours are compared with; runs in a process of its own.
 
     python paddleclas_reference.py FILE.npz NAME ...     what these models compute
+    python paddleclas_reference.py FILE.npz layers       what layers of some models give
     python paddleclas_reference.py FILE.json [NAME ...] what these, or all that PaddleClas has, consist of
 
 PaddleClas's package runs its whole command line when it is imported. So its parent packages are put in place
@@ -33,6 +34,11 @@ ONLY_SIDES = {  # of networks that take images of one size
     "DeiT_tiny_distilled_patch16_224": SIDES,
 }
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
+LAYERS = {  # as its distillation has them
+    "ResNet18": ("blocks[0]", "blocks[7]", "blocks[2].short", "avg_pool"),
+    "MobileNetV3_small_x0_35": ("blocks[2].expand_conv",),
+    "PPLCNet_x0_25": ("blocks3", "blocks5"),
+}
 
 
 def images(sides, channels=3):
@@ -127,6 +133,19 @@ def write_values(path, names):
     np.savez(path, **written)
 
 
+def write_layers(path):
+    written = {}
+    for name, layers in LAYERS.items():
+        with unique_name.guard():
+            model = builder(name)(class_num=CLASSES, return_patterns=list(layers))
+        fill(model)
+        model.eval()
+        with paddle.no_grad():
+            for key, value in model(paddle.to_tensor(images(SIDES))).items():
+                written[f"{name}/{key}"] = value.numpy()
+    np.savez(path, **written)
+
+
 def products(_layer, tokens, _made):
     """Counts the multiplications of attention that are in no layer of its own."""
     groups, count, width = tokens.shape
@@ -173,5 +192,7 @@ if __name__ == "__main__":
     lay_out()
     if sys.argv[1].endswith(".json"):
         write_table(sys.argv[1], sys.argv[2:])
+    elif sys.argv[2:] == ["layers"]:
+        write_layers(sys.argv[1])
     else:
         write_values(sys.argv[1], sys.argv[2:])

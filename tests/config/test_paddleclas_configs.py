@@ -227,6 +227,56 @@ def by_steps() -> Tree:
     return tree
 
 
+def patterned(layers: dict[str, list[str]], *losses: Tree, frozen: bool = True) -> Tree:
+    """ResNet34 teaching ResNet18 by what layers give."""
+    tree = distilled("ResNet34", "ResNet18", *losses, frozen=frozen)
+    for model in tree["Arch"]["models"]:
+        for name, keys in model.items():
+            keys["return_patterns"] = layers[name]
+    return tree
+
+
+STAGES = {
+    "Teacher": [f"blocks[{each}]" for each in (2, 6, 12, 15)],
+    "Student": [f"blocks[{each}]" for each in (1, 3, 5, 7)],
+}
+POOLED = {"Teacher": ["avg_pool"], "Student": ["avg_pool"]}
+MGD = {"base_loss_name": "MGDLoss", "s_keys": ["blocks[7]"], "t_keys": ["blocks[15]"], "name": "loss_mgd"}
+PEFD = {"base_loss_name": "PEFDLoss", "s_key": "avg_pool", "t_key": "avg_pool", "name": "loss_pefd"}
+RKD = {"student_keepkeys": ["blocks[7]"], "teacher_keepkeys": ["blocks[15]"], "avgpool": False}
+
+
+def attentive() -> Tree:
+    """A ResNet18 that attends to a ResNet34: models within models."""
+    sides, deep, models = (56, 28, 14, 7), {"Teacher": (3, 4, 6, 3), "Student": (2, 2, 2, 2)}, []
+    shapes = {
+        name: [[64 << stage, side, side] for stage, side in enumerate(sides) for _ in range(depths[stage])]
+        for name, depths in deep.items()
+    }
+    for name, backbone in (("Teacher", "ResNet34"), ("Student", "ResNet18")):
+        keys = [f"blocks[{each}]" for each in range(len(shapes[name]))]
+        transform = {"name": f"LinearTransform{name}", "qk_dim": 128, "keys": keys}
+        transform["t_shapes"] = shapes["Teacher"]
+        if name == "Student":
+            transform["s_shapes"] = shapes["Student"]
+        frozen = name == "Teacher"
+        within = [
+            {backbone: {"name": backbone, "pretrained": frozen, "return_patterns": keys}},
+            {transform["name"]: transform},
+        ]
+        plain = {"pretrained_list": None, "freeze_params_list": [frozen, False], "models": within}
+        models.append({name: {"name": "AttentionModel", **plain}})
+    both = {"student_keys": ["bilinear_key", "value"], "teacher_keys": ["query", "value"]}
+    tree = distilled("ResNet34", "ResNet18", LABELS)
+    tree["Arch"] = {"name": "DistillationModel", "pretrained_list": None, "freeze_params_list": None}
+    tree["Arch"] |= {"models": models, "infer_model_name": "Student"}
+    afd = {"weight": 50.0, "model_name_pair": ["Student", "Teacher"], **both}
+    afd |= {"s_shapes": shapes["Student"], "t_shapes": shapes["Teacher"]}
+    soft = {"weight": 0.9, "model_name_pairs": [["Student", "Teacher"]], "temperature": 4, "key": "logits"}
+    tree["Loss"]["Train"] += [{"DistillationKLDivLoss": soft}, {"AFDLoss": afd}]
+    return tree
+
+
 FAMILIES: dict[str, Callable[[], Tree]] = {
     **{
         name: lambda name=name: plain(name)
@@ -266,6 +316,35 @@ FAMILIES: dict[str, Callable[[], Tree]] = {
         frozen=False,
     ),
     "DKD": by_steps,
+    "a layer of both": lambda: distilled(
+        "PPLCNet_x2_5",
+        "PPLCNet_x2_5",
+        BOTH,
+        {"DistillationDistanceLoss": PAIRS | {"key": "blocks5"}},
+        frozen=False,
+        return_patterns=["blocks3", "blocks4", "blocks5", "blocks6"],
+    ),
+    "relations": lambda: patterned(STAGES, LABELS, {"DistillationRKDLoss": PAIRS | RKD}),
+    "MGD": lambda: patterned(
+        STAGES,
+        LABELS,
+        {"DistillationPairLoss": PAIRS | MGD | {"student_channels": 512, "teacher_channels": 512}},
+    ),
+    "PEFD": lambda: patterned(
+        POOLED,
+        LABELS,
+        {"DistillationPairLoss": PAIRS | PEFD | {"student_channel": 512, "teacher_channel": 512}},
+    ),
+    "WSL": lambda: distilled(
+        "ResNet34", "ResNet18", LABELS, {"DistillationWSLLoss": PAIRS | {"temperature": 2}}
+    ),
+    "SKD": lambda: distilled(
+        "ResNet34",
+        "ResNet18",
+        {"DistillationSKDLoss": PAIRS | {"temperature": 1.0, "multiplier": 2.0, "alpha": 0.9}},
+    ),
+    "DIST": lambda: distilled("ResNet34", "ResNet18", LABELS, {"DistillationDISTLoss": PAIRS}),
+    "AFD": attentive,
     "SSLD, compiled": compiled,
 }
 
@@ -286,16 +365,16 @@ def test_what_is_not_compiled_is_told() -> None:
     ("tree", "says"),
     [
         (
-            lambda: distilled("ResNet34", "ResNet18", {"DistillationDistanceLoss": PAIRS}),
-            r"DistillationDistanceLoss: unknown loss; losses are of the logits, none of what layers give",
+            lambda: patterned(STAGES, LABELS, {"DistillationPairLoss": {"base_loss_name": "ReviewKDLoss"}}),
+            r"Loss.Train\[1\].DistillationPairLoss.base_loss_name: expected 'MGDLoss' or 'PEFDLoss', got",
         ),
         (
-            lambda: distilled("ResNet34", "ResNet18", {"DistillationWSLLoss": PAIRS}),
-            r"Loss.Train\[0\].DistillationWSLLoss: unknown loss",
+            lambda: distilled("ResNet34", "ResNet18", {"DistillationGuidedDMLLoss": PAIRS}),
+            r"DistillationGuidedDMLLoss: unknown loss; did you mean 'DistillationDMLLoss'",
         ),
         (
-            lambda: distilled("PPLCNet_x0_25", "PPLCNet_x0_25", BOTH, return_patterns=["blocks5"]),
-            r"Arch.models\[0\].Teacher.return_patterns: unknown key; losses are of the logits",
+            lambda: plain("ResNet18") | {"Arch": {"name": "ResNet18", "layer_type": "DiverseBranchBlock"}},
+            r"Arch.layer_type: unknown key; branches are only RepVGG's and PP-LCNetV2's",
         ),
         (lambda: plain("ResNet50") | {"Slim": {"quant": {"name": "pact"}}}, "Slim: unknown key; .* quantiz"),
     ],

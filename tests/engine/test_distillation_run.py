@@ -103,7 +103,7 @@ def test_teachers_stay_as_they_are_and_are_kept_apart(images: Path, tmp_path: Pa
     state = state_of(taught(images, tmp_path / "run", teacher, Global__use_dali=False))
     network = state.network
     assert isinstance(network, Distilling)
-    held = network._teachers["Teacher"]
+    held = network._teachers["Teacher"].model
     before = {name: each.numpy().copy() for name, each in held.state_dict().items()}
     own = {name: each.numpy().copy() for name, each in state.model.state_dict().items()}
     network.train()

@@ -11,13 +11,15 @@ import paddle
 import pytest
 
 from ppcls import fit, load_config
+from ppcls.config.distillation import DistillationModel
 from ppcls.config.input_size import EqualPixels
 from ppcls.config.load import read_tree
 from ppcls.config.model import Arch
 from ppcls.config.schema import Config
 from ppcls.data.equal_pixels import EqualPixelsOrder
 from ppcls.data.sampler import Shuffled
-from ppcls.engine.distillation import build_arch
+from ppcls.engine.distillation import build_arch, read_inferred
+from ppcls.engine.weights import read_arrays
 from ppcls.errors import UserError
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import StepRecord
@@ -141,3 +143,110 @@ def test_resnet_strikes_back_trains(tree: Tree, tmp_path: Path) -> None:
     tree["DataLoader"]["Train"]["sampler"]["name"] = "RepeatedAugSampler"
     fit(load_config(tree))
     assert "done: 1 epochs" in (tmp_path / "output" / "train.log").read_text()
+
+
+LAYERS = ["blocks4", "blocks5", "blocks6"]
+SHAPES = [[32, 4, 4], [64, 2, 2], [128, 1, 1]]
+PAIRS = {"model_name_pairs": [["Student", "Teacher"]]}
+OF_LAYERS: dict[str, Tree] = {
+    "distance": {"DistillationDistanceLoss": {"key": "blocks5", **PAIRS}},
+    "RKD": {"DistillationRKDLoss": {"student_keepkeys": LAYERS, "teacher_keepkeys": LAYERS, **PAIRS}},
+    "WSL": {"DistillationWSLLoss": PAIRS},
+    "SKD": {"DistillationSKDLoss": PAIRS},
+    "DIST": {"DistillationDISTLoss": PAIRS},
+    "MGD": {
+        "DistillationPairLoss": {
+            **{"base_loss_name": "MGDLoss", "s_keys": ["blocks5"], "t_keys": ["blocks5"]},
+            **{"student_channels": 64, "teacher_channels": 64, **PAIRS},
+        }
+    },
+    "PEFD": {
+        "DistillationPairLoss": {
+            **{"base_loss_name": "PEFDLoss", "s_key": "avg_pool", "t_key": "avg_pool"},
+            **{"student_channel": 128, "teacher_channel": 128, **PAIRS},
+        }
+    },
+    "AFD": {"AFDLoss": {"weight": 50.0, "s_shapes": SHAPES, "t_shapes": SHAPES, "qk_dim": 16}},
+}
+WITH_LAYERS = ("MGD", "PEFD", "AFD")
+
+
+def distilled(tree: Tree, loss: str, frozen: bool = True) -> Tree:
+    """A PP-LCNet that learns from one of its kind, at once from the labels."""
+    plain = {"name": "PPLCNet_x0_25", "class_num": 2, "return_patterns": [*LAYERS, "avg_pool"]}
+    models = {"Teacher": {**plain, "pretrained": frozen}, "Student": {**plain, "pretrained": False}}
+    if loss == "AFD":
+        for name, keys in models.items():
+            transform = {"name": f"LinearTransform{name}", "qk_dim": 16, "keys": LAYERS, "t_shapes": SHAPES}
+            within = [{"Backbone": keys}, {"Transform": transform}]
+            flags = [frozen and name == "Teacher", False]
+            models[name] = {"name": "AttentionModel", "freeze_params_list": flags, "models": within}
+    tree["Arch"] |= {"models": [{name: keys} for name, keys in models.items()]}
+    tree["Arch"]["freeze_params_list"] = [frozen, False]
+    names = ["Student"] if frozen else ["Student", "Teacher"]
+    tree["Loss"]["Train"] = [{"DistillationGTCELoss": {"model_names": names}}, OF_LAYERS[loss]]
+    tree["Global"]["epochs"] = 2
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("loss", "frozen"), [*((loss, True) for loss in OF_LAYERS), ("distance", False), ("MGD", False)]
+)
+def test_a_student_learns_and_goes_on_where_it_was(
+    tree: Tree, tmp_path: Path, loss: str, frozen: bool
+) -> None:
+    """And what learns beside it is kept with it, and is no part of what is handed on."""
+    config = load_config(distilled(tree, loss, frozen))
+    if frozen:
+        publish(config, tmp_path)
+    fit(config)
+    latest = tmp_path / "output" / "latest" / "model.safetensors"
+    weights, first = read_arrays(latest), read_arrays(tmp_path / "output" / "epoch_1" / "model.safetensors")
+    kinds = {name.partition(".")[0] for name in weights}
+    assert ("loss1" in kinds, "Teacher" in kinds) == (loss in WITH_LAYERS, not frozen)
+    learns = [name for name in weights if name.startswith("loss1.") and name.endswith("weight")]
+    assert all((weights[name] != first[name]).any() for name in learns)
+    assert (weights["fc.weight"] != first["fc.weight"]).any()
+    assert isinstance(config.Arch, DistillationModel)
+    assert set(read_inferred(config, latest.parent)) == set(build_arch(config.Arch.inferred).state_dict())
+    tree["Global"] |= {
+        "checkpoints": str(tmp_path / "output" / "epoch_1"),
+        "output_dir": str(tmp_path / "on"),
+    }
+    fit(load_config(tree))
+    for name, value in read_arrays(tmp_path / "on" / "latest" / "model.safetensors").items():
+        np.testing.assert_array_equal(value, weights[name], err_msg=name)
+
+
+def test_a_layer_that_is_not_there_ends_the_run_at_once(tree: Tree, tmp_path: Path) -> None:
+    distilled(tree, "distance", frozen=False)
+    for model in tree["Arch"]["models"]:
+        for keys in model.values():
+            keys["return_patterns"] = ["blocks9"]
+    tree["Loss"]["Train"][1]["DistillationDistanceLoss"] = {"key": "blocks9", **PAIRS}
+    with pytest.raises(UserError, match=r"Arch.models: Student: PPLCNet has no layer 'blocks9'; there are: "):
+        fit(load_config(tree))
+    assert not (tmp_path / "output" / "latest").exists()
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "says"),
+    [
+        ("MGD", [128, 128], r"Student.blocks5 gives \[64, 2, 2\], channels first, .* expects \[128, 2, 2\]"),
+        (
+            "AFD",
+            [[32, 4, 4], [64, 2, 2], [128, 7, 7]],
+            r"Student.blocks6 gives \[128, 1, 1\], .*\[128, 7, 7\]",
+        ),
+    ],
+)
+def test_shapes_that_a_loss_does_not_have_are_told(tree: Tree, loss: str, shape: Any, says: str) -> None:
+    distilled(tree, loss, frozen=False)
+    ((name, spec),) = tree["Loss"]["Train"][1].items()
+    if name == "AFDLoss":
+        spec = {**spec, "s_shapes": shape}
+    else:
+        spec = {**spec, "student_channels": shape[0], "teacher_channels": shape[1]}
+    tree["Loss"]["Train"][1] = {name: spec}
+    with pytest.raises(UserError, match=says):
+        fit(load_config(tree))

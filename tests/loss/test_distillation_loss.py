@@ -5,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import log_expit, log_softmax, rel_entr, softmax
+from scipy.stats import pearsonr
 
-from ppcls.config.distillation import (
+from ppcls.config.distillation_losses import (
     DistillationCELoss,
+    DistillationDISTLoss,
     DistillationDKDLoss,
     DistillationDMLLoss,
     DistillationGTCELoss,
     DistillationKLDivLoss,
     DistillationMultiLabelLoss,
+    DistillationSKDLoss,
+    DistillationWSLLoss,
 )
 from ppcls.config.multi_label import MultiLabelLoss
 from ppcls.config.objective import CELoss
@@ -130,14 +134,78 @@ def test_decoupled_divergence_is_the_whole_where_beta_is_the_others_share(batch,
     np.testing.assert_allclose(grad.numpy(), want.numpy(), atol=1e-4)
 
 
+@quick
+@given(logits(), st.sampled_from([1.0, 2.0]))
+def test_soft_labels_weigh_by_who_is_worse(batch, temperature):
+    own, other, label = batch
+    spec = DistillationWSLLoss(model_name_pairs=PAIR, temperature=temperature)
+    loss, grad, taught = learnt(spec, *batch)
+    z, t = own.astype("float64"), other.astype("float64")
+    rows = np.arange(len(label))
+    hard, hard_of_other = (-log_softmax(each, axis=1)[rows, label] for each in (z, t))
+    weight = 1 - np.exp(-hard / (hard_of_other + 1e-7))
+    p, q = softmax(z / temperature, axis=1), softmax(t / temperature, axis=1)
+    soft = -(q * log_softmax(z / temperature, axis=1)).sum(axis=1)
+    assert loss == pytest.approx(temperature**2 * (weight * soft).mean(), rel=1e-3, abs=1e-4)
+    want = temperature * weight[:, None] * (p - q) / len(label)
+    np.testing.assert_allclose(grad.numpy(), want, atol=1e-4)
+    assert taught is None
+
+
+@quick
+@given(logits(), st.sampled_from([1.0, 4.0]), st.sampled_from([1.0, 2.0]), st.sampled_from([0.0, 0.9]))
+def test_spherical_logits_have_one_length(batch, temperature, length, alpha):
+    own, other, label = batch
+    assume(min(each.std(axis=1).min() for each in batch[:2]) > 0.05)
+    spec = DistillationSKDLoss(model_name_pairs=PAIR, temperature=temperature, multiplier=length, alpha=alpha)
+    loss, _, taught = learnt(spec, *batch)
+    z, t = (
+        (each - each.mean(axis=1, keepdims=True)) / each.std(axis=1, keepdims=True) * length
+        for each in (own.astype("float64"), other.astype("float64"))
+    )
+    q = softmax(t / temperature, axis=1)
+    soft = -(q * log_softmax(z / temperature, axis=1)).sum(axis=1).mean() * temperature**2
+    hard = -log_softmax(z, axis=1)[np.arange(len(label)), label].mean()
+    assert loss == pytest.approx(alpha * soft + (1 - alpha) * hard, rel=1e-3, abs=1e-4)
+    assert taught is None
+    again = learnt(spec, own * 3 + 5, other, label)[0]
+    assert again == pytest.approx(loss, rel=1e-3, abs=1e-3), "length and mean do not count"
+
+
+@quick
+@given(logits(), st.sampled_from([1.0, 2.0]), st.sampled_from([1.0, 0.5]))
+def test_correlation_of_rows_and_of_columns(batch, beta, gamma):
+    own, other, _ = batch
+    rows, classes = own.shape
+    assume(rows > 2 and classes > 2 and np.abs(own).max() < 6 and np.abs(other).max() < 6)
+    spec = DistillationDISTLoss(model_name_pairs=PAIR, beta=beta, gamma=gamma)
+    loss, grad, taught = learnt(spec, *batch)
+    p, q = softmax(own.astype("float64"), axis=1), softmax(other.astype("float64"), axis=1)
+    of_images = np.mean([1 - pearsonr(p[row], q[row])[0] for row in range(rows)])
+    of_classes = np.mean([1 - pearsonr(p[:, each], q[:, each])[0] for each in range(classes)])
+    assert loss == pytest.approx(beta * of_images + gamma * of_classes, rel=1e-3, abs=1e-3)
+    assert np.isfinite(grad.numpy()).all()
+    assert taught is None
+
+
+def test_what_is_all_alike_is_not_correlated_and_has_a_gradient():
+    for own in (np.zeros((1, 4), "float32"), np.zeros((3, 4), "float32")):
+        loss, grad, _ = learnt(
+            DistillationDISTLoss(model_name_pairs=PAIR), own, own + 1, np.zeros(len(own), int)
+        )
+        assert loss == 2.0
+        assert np.isfinite(grad.numpy()).all()
+
+
 def test_the_teachers_best_class_as_label():
     own, other = np.random.default_rng(1).standard_normal((2, 6, 5)).astype("float32")
     label, best = np.zeros(6, "int64"), other.argmax(axis=1)
-    by_teacher = DistillationDKDLoss(model_name_pairs=PAIR, use_target_as_gt=True)
-    plain = DistillationDKDLoss(model_name_pairs=PAIR)
-    assert learnt(by_teacher, own, other, label)[0] == learnt(plain, own, other, best)[0]
-    mixed = np.eye(5, dtype="float32")[best] * 0.7 + np.eye(5, dtype="float32")[label] * 0.3
-    assert learnt(plain, own, other, mixed)[0] == learnt(plain, own, other, best)[0]
+    for spec in (DistillationDKDLoss, DistillationWSLLoss, DistillationSKDLoss):
+        by_teacher = spec(model_name_pairs=PAIR, use_target_as_gt=True)
+        plain = spec(model_name_pairs=PAIR)
+        assert learnt(by_teacher, own, other, label)[0] == learnt(plain, own, other, best)[0]
+        mixed = np.eye(5, dtype="float32")[best] * 0.7 + np.eye(5, dtype="float32")[label] * 0.3
+        assert learnt(plain, own, other, mixed)[0] == learnt(plain, own, other, best)[0]
 
 
 def test_losses_with_labels_are_those_of_each_model():
@@ -157,7 +225,11 @@ def test_losses_with_labels_are_those_of_each_model():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
-    "spec", [DistillationCELoss, DistillationKLDivLoss, DistillationDMLLoss, DistillationDKDLoss]
+    "spec",
+    [
+        *(DistillationCELoss, DistillationKLDivLoss, DistillationDMLLoss, DistillationDKDLoss),
+        *(DistillationWSLLoss, DistillationSKDLoss, DistillationDISTLoss),
+    ],
 )
 def test_half_precision_logits_are_computed_in_float32(dtype, spec):
     own, other = ((paddle.randn([4, 300]) * 8).astype(dtype) for _ in range(2))

@@ -1,0 +1,68 @@
+"""Losses of what layers of two models give."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import paddle
+from paddle import Tensor
+from paddle.nn import functional as F
+
+_LEAST = 1e-12
+
+
+def distance(own: Tensor, other: Tensor, mode: Literal["l1", "l2", "smooth_l1"]) -> Tensor:
+    """Mean distance of two tensors of one shape; a gradient reaches both.
+
+    Args:
+        own: [B, ...], any floating dtype.
+        other: [B, ...].
+        mode: Absolute, squared, or Huber's with its border at 1.
+
+    Returns:
+        A float32 scalar.
+    """
+    measure = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}[mode]
+    with paddle.amp.auto_cast(enable=False):
+        return measure(own.astype("float32"), other.astype("float32"))
+
+
+def relational(own: Tensor, other: Tensor, side: int | None = None) -> Tensor:
+    """Relational knowledge distillation (Park et al. 2019, equations 6 and 9), both parts with weight 1.
+
+    Huber's distance of what both models have between a batch's images: distances over their mean, and the
+    cosines of the angles of three. No gradient reaches ``other``.
+
+    Args:
+        own: [B, ...], any floating dtype; with ``side`` [B, C, H, W].
+        other: [B, ...], of any other shape behind B.
+        side: Rows and columns that both are pooled to; None for no pooling.
+
+    Returns:
+        A float32 scalar.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        features = [each.astype("float32") for each in (own, other.detach())]
+        if side is not None:
+            features = [F.adaptive_avg_pool2d(each, side) for each in features]
+        (far, angles), (far_of_other, angles_of_other) = (_relations(each.flatten(1)) for each in features)
+        return F.smooth_l1_loss(far, far_of_other) + F.smooth_l1_loss(angles, angles_of_other)
+
+
+def _relations(points: Tensor) -> tuple[Tensor, Tensor]:
+    """Maps points [B, D] to distances over their mean, [B, B], and cosines at each point, [B, B, B].
+
+    All from products of two points, so that the memory does not grow with B * B * D.
+    """
+    points = points - points.mean(axis=0)  # changes neither, and keeps products from cancelling
+    products = points.matmul(points, transpose_y=True)
+    square = products.diagonal()
+    apart = 1.0 - paddle.eye(len(points))
+    squares = (square.unsqueeze(1) + square.unsqueeze(0) - 2.0 * products) * apart
+    far = squares.clip(min=_LEAST).sqrt()
+    # At i: (j - i) . (k - i) = jk - ij - ik + ii
+    at = products.unsqueeze(0) - products.unsqueeze(2) - products.unsqueeze(1) + square.reshape([-1, 1, 1])
+    real = apart.unsqueeze(2) * apart.unsqueeze(1)
+    cosines = at * real / (far.unsqueeze(2) * far.unsqueeze(1))
+    # Clipped for images at one place, whose angles are rounding over rounding.
+    return far / (far.mean() + _LEAST), cosines.clip(-1.0, 1.0)

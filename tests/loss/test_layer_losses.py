@@ -1,0 +1,245 @@
+"""Losses of what layers give, against the papers' formulas in float64 and PaddleClas's own layers."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paddle import nn
+
+from ppcls.config.distillation import DistillationModel
+from ppcls.config.layer_losses import (
+    AFDLoss,
+    DistillationDistanceLoss,
+    DistillationPairLoss,
+    DistillationRKDLoss,
+)
+from ppcls.loss.build import build_criterion
+from ppcls.loss.learning import build_learning, learning_losses
+from ppcls.outputs import of_layer
+
+quick = settings(deadline=None, max_examples=25)
+PAIR = (("Student", "Teacher"),)
+NO_LABEL = paddle.zeros([1], "int64")
+
+
+def huber(difference):
+    far = np.abs(difference)
+    return np.where(far < 1, far**2 / 2, far - 0.5)
+
+
+@st.composite
+def features(draw):
+    """Those of two models of a batch's images, of different shapes."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows, side = draw(st.integers(2, 5)), draw(st.sampled_from([2, 4]))
+    own = rng.standard_normal((rows, draw(st.integers(1, 4)), side, side)) * draw(st.sampled_from([1, 20]))
+    other = rng.standard_normal((rows, draw(st.integers(1, 4)), 4, 4)) + draw(st.sampled_from([0, 30]))
+    return own.astype("float32"), other.astype("float32")
+
+
+def learnt(spec, own, other, one="a", two="b"):
+    """Returns the loss and the gradients of both."""
+    outputs = {
+        of_layer("Student", one): paddle.to_tensor(own, stop_gradient=False),
+        of_layer("Teacher", two): paddle.to_tensor(other, stop_gradient=False),
+    }
+    loss = build_criterion((spec,))(outputs, NO_LABEL)
+    assert loss.dtype == paddle.float32
+    assert loss.shape == []
+    loss.backward()
+    return float(loss), *(each.grad for each in outputs.values())
+
+
+@pytest.mark.parametrize(
+    ("mode", "formula"), [("l1", np.abs), ("l2", np.square), ("smooth_l1", huber)], ids=str
+)
+def test_a_distance_is_between_one_layer_of_both(mode, formula):
+    own, other = (np.random.default_rng(seed).standard_normal((3, 4, 2, 2)) * 2 for seed in (0, 1))
+    spec = DistillationDistanceLoss(model_name_pairs=PAIR, key="a", mode=mode, weight=0.5)
+    loss, grad, taught = learnt(spec, own.astype("float32"), other.astype("float32"), "a", "a")
+    assert loss == pytest.approx(formula(own - other).mean() / 2, rel=1e-5)
+    np.testing.assert_allclose(grad.numpy(), -taught.numpy(), atol=1e-7)
+    logits = {"Student": paddle.to_tensor(own[..., 0, 0]), "Teacher": paddle.to_tensor(other[..., 0, 0])}
+    for key in ("logits", "output", None):
+        plain = DistillationDistanceLoss(model_name_pairs=PAIR, key=key, mode=mode)
+        want = formula(own - other)[..., 0, 0].mean()
+        assert float(build_criterion((plain,))(logits, NO_LABEL)) == pytest.approx(want, rel=1e-5)
+
+
+def relations(points):
+    """Distances over their mean, and cosines at each point, of points [B, D], as Park et al. define them."""
+    points, count = points.reshape(len(points), -1).astype("float64"), len(points)
+    far = np.linalg.norm(points[:, None] - points[None], axis=2)
+    cosines = np.zeros((count,) * 3)
+    for i, j, k in itertools.product(range(count), repeat=3):
+        if i not in (j, k):
+            to_j, to_k = points[j] - points[i], points[k] - points[i]
+            cosines[i, j, k] = to_j @ to_k / (np.linalg.norm(to_j) * np.linalg.norm(to_k))
+    return far / far.mean(), cosines
+
+
+def pooled_to(side, maps):
+    rows, channels, height, _ = maps.shape
+    parts = maps.astype("float64").reshape(rows, channels, side, height // side, side, -1)
+    return parts.mean((3, 5))
+
+
+@quick
+@given(features(), st.sampled_from([None, 1, 2]))
+def test_relations_are_those_of_the_paper(batch, side):
+    spec = DistillationRKDLoss(
+        model_name_pairs=PAIR, student_keepkeys=["a"], teacher_keepkeys=["b"], target_size=side
+    )
+    loss, grad, taught = learnt(spec, *batch)
+    pooled = batch if side is None else [pooled_to(side, each) for each in batch]
+    (far, angle), (far_of_other, angle_of_other) = map(relations, pooled)
+    want = huber(far - far_of_other).mean() + huber(angle - angle_of_other).mean()
+    assert loss == pytest.approx(want, rel=2e-3, abs=2e-4)
+    assert np.isfinite(grad.numpy()).all()
+    assert taught is None
+
+
+def test_images_at_one_place_have_finite_relations():
+    own = np.ones((4, 3, 2, 2), "float32")
+    spec = DistillationRKDLoss(student_keepkeys=["a"], teacher_keepkeys=["b"])
+    loss, grad, _ = learnt(spec, own, np.random.default_rng(0).standard_normal((4, 5)).astype("float32"))
+    assert np.isfinite(loss)
+    assert np.isfinite(grad.numpy()).all()
+
+
+def pair(name, **options):
+    keys = {"s_key": "a", "t_key": "b", "student_channels": 3, "teacher_channels": 4}
+    return DistillationPairLoss(base_loss_name=name, model_name_pairs=PAIR, **{**keys, **options})
+
+
+def both(own, other):
+    return {of_layer("Student", "a"): own, of_layer("Teacher", "b"): other}
+
+
+def test_features_are_generated_from_what_is_left_of_others():
+    paddle.seed(0)
+    layer = build_learning(pair("MGDLoss", lambda_mgd=0.0), arch=None)
+    own, other = paddle.randn([5, 3, 4, 4]), paddle.randn([5, 4, 4, 4])
+    own.stop_gradient = False
+    cost = layer(both(own, other))
+    assert cost.shape == [5]
+    made = layer.generation[2](nn.functional.relu(layer.generation[0](layer.align(own))))
+    want = 1.756 * ((made - other) ** 2).mean(axis=[1, 2, 3])
+    np.testing.assert_allclose(cost.numpy(), want.numpy(), rtol=1e-5)
+    cost.sum().backward()
+    assert own.grad is not None
+    assert all(each.grad is not None for each in layer.parameters())
+    first = layer.generation[0].weight.numpy()
+    assert first.std() == pytest.approx(np.sqrt(2 / (9 * 4)), rel=0.2)
+
+
+def test_some_channels_are_left_out_at_random():
+    paddle.seed(0)
+    seen = []
+    layer = build_learning(pair("MGDLoss", lambda_mgd=0.25, student_channels=4), arch=None)
+    layer.generation.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    layer(both(paddle.ones([500, 4, 2, 2]), paddle.ones([500, 4, 2, 2])))
+    masked = seen[0].numpy()
+    assert set(np.unique(masked)) == {0.0, 1.0}
+    assert (masked == masked[:, :, :1, :1]).all()
+    assert (masked == 0).mean() == pytest.approx(0.25, abs=5 * (0.25 * 0.75 / 2000) ** 0.5)
+
+
+def test_an_ensemble_of_projections_is_compared_by_its_angle():
+    paddle.seed(0)
+    layer = build_learning(pair("PEFDLoss", num_projectors=2), arch=None)
+    assert len(layer.projectors) == 2
+    own, other = paddle.randn([5, 3, 1, 1]), paddle.randn([5, 4, 1, 1])
+    mean = sum(np.maximum(each(own).numpy(), 0) for each in layer.projectors).reshape(5, 4) / 2
+    flat = other.numpy().reshape(5, 4)
+    cosine = (mean * flat).sum(1) / np.linalg.norm(mean, axis=1) / np.linalg.norm(flat, axis=1)
+    np.testing.assert_allclose(layer(both(own, other)).numpy(), 1 - cosine, atol=1e-5)
+
+
+def test_costs_of_images_are_averaged_by_the_criterion():
+    losses = (pair("PEFDLoss"), pair("MGDLoss", weight=3.0))
+    assert list(learning_losses(losses)) == ["loss0", "loss1"]
+    outputs = {"loss0": paddle.to_tensor([1.0, 2.0]), "loss1": paddle.to_tensor([0.0, 4.0])}
+    assert float(build_criterion(losses)(outputs, NO_LABEL)) == 1.5 + 3 * 2
+
+
+STUDENT, TEACHER = [[4, 6, 6], [5, 3, 3]], [[3, 6, 6], [7, 3, 3], [7, 3, 3]]
+
+
+def attending():
+    """An AFDLoss and the models that it is of."""
+    models = [
+        {
+            name: {
+                "name": "AttentionModel",
+                "freeze_params_list": [name == "Teacher", False],
+                "models": [
+                    {"Backbone": {"name": "ResNet18", "pretrained": name == "Teacher"}},
+                    {"Transform": {"name": f"LinearTransform{name}", "qk_dim": 8, "keys": keys, **shapes}},
+                ],
+            }
+        }
+        for name, keys, shapes in (
+            ("Teacher", ["c", "d", "e"], {"t_shapes": TEACHER}),
+            ("Student", ["a", "b"], {"s_shapes": STUDENT, "t_shapes": TEACHER}),
+        )
+    ]
+    arch = DistillationModel.model_validate({"name": "DistillationModel", "models": models})
+    return AFDLoss(s_shapes=STUDENT, t_shapes=TEACHER, qk_dim=8), arch
+
+
+def test_attention_is_paddleclas_and_its_difference_the_papers():
+    """PaddleClas's two transforms, with our weights, and equations 4 to 6 by loops."""
+    root = Path(importlib.util.find_spec("paddleclas").submodule_search_locations[0])
+    file = importlib.util.spec_from_file_location("afd", root / "ppcls/arch/distill/afd_attention.py")
+    theirs = importlib.util.module_from_spec(file)
+    file.loader.exec_module(theirs)  # alone: the package asks for what is not installed
+    spec, arch = attending()
+    paddle.seed(0)
+    ours = build_learning(spec, arch)
+    shapes = {"t_shapes": TEACHER}
+    query = theirs.LinearTransformTeacher(qk_dim=8, keys=["c", "d", "e"], **shapes)
+    key = theirs.LinearTransformStudent(qk_dim=8, keys=["a", "b"], s_shapes=STUDENT, **shapes)
+    state = ours.state_dict()
+    for transform in (query, key):
+        own = transform.state_dict()
+        assert set(own) < set(state)
+        transform.set_state_dict({name: state[name] for name in own})
+    own, other = (
+        {name: paddle.randn([6, *shape]) for name, shape in zip(names, made, strict=True)}
+        for names, made in (("ab", STUDENT), ("cde", TEACHER))
+    )
+    for layer in (ours, query, key):
+        layer.train()
+    asked, answers = query(other), key(own)
+    fit = np.einsum("bstq,btq->bts", answers["bilinear_key"].numpy(), asked["query"].numpy())
+    fit = (fit + ours.p_t.numpy() @ ours.p_s.numpy().T) / np.sqrt(8)
+    share = np.exp(fit) / np.exp(fit).sum(axis=2, keepdims=True)
+    want = np.zeros(6)
+    for image, t, s in itertools.product(range(6), range(3), range(2)):
+        value = answers["value"][0 if t == 0 else 1][image, s].numpy()
+        want[image] += share[image, t, s] * ((value - asked["value"][t][image].numpy()) ** 2).mean()
+    outputs = {of_layer("Student", name): each for name, each in own.items()}
+    outputs |= {of_layer("Teacher", name): each for name, each in other.items()}
+    np.testing.assert_allclose(ours(outputs).numpy(), want, rtol=1e-4)
+
+
+def test_attention_learns():
+    spec, arch = attending()
+    layer = build_learning(spec, arch)
+    outputs = {}
+    for name, keys, shapes in (("Student", "ab", STUDENT), ("Teacher", "cde", TEACHER)):
+        for key, shape in zip(keys, shapes, strict=True):
+            outputs[of_layer(name, key)] = paddle.randn([4, *shape])
+            outputs[of_layer(name, key)].stop_gradient = False
+    layer(outputs).sum().backward()
+    grads = {name: each.grad for name, each in outputs.items()}
+    assert all((grad is None) == name.startswith("Teacher") for name, grad in grads.items())
+    assert all(each.grad is not None for each in layer.parameters() if not each.stop_gradient)
