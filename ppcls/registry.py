@@ -203,6 +203,7 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale", "GaussianBlur"),
         **_in("ppcls.data.transforms.erasing", "RandomErasing", "Cutout", "GridMask"),
     },
+    {"PCALighting": "ColorJitter is what changes colours"},
 )
 SOURCES = Registry("Python source", {})  # filled by the user's code
 BATCH_TRANSFORMS = Registry(

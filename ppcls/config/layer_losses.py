@@ -21,6 +21,9 @@ class DistillationDistanceLoss(OfPairs):
 
     mode: Literal["l1", "l2", "smooth_l1"] = Field("l2", description="absolute, squared, or Huber's at 1")
     key: str | None = Field(None, description="the layer, as in return_patterns; by default the logits")
+    act: Literal["sigmoid", "softmax"] | None = Field(
+        None, description="done to both first; softmax goes over the last axis"
+    )
 
     @property
     def layer(self) -> str | None:

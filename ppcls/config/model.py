@@ -27,6 +27,7 @@ class Arch(Section):
 
     elsewhere: ClassVar[Mapping[str, str]] = {
         "layer_type": "branches are only RepVGG's and PP-LCNetV2's; remove it",
+        "use_first_short_conv": "each stage's first block has a convolution in its shortcut; remove it",
         "return_patterns": "only the models of a DistillationModel have it, for its losses",
         "return_stages": "write return_patterns, with the layers' names",
     }

@@ -1,17 +1,20 @@
-"""Keys by the names that PaddleClas's older files have for them."""
+"""Names that some of PaddleClas's files have for what has another here."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ppcls.registry import ARCHITECTURES
+
 _LEVELS = {True: "O2", False: "O1"}
 
 
 def take_older_names(tree: dict[str, Any]) -> None:
-    """Gives sections and keys of older files their present names, in place, before a config is checked.
+    """Gives sections and keys their present names, in place, before a config is checked.
 
-    ``AMP.use_pure_fp16`` and ``AMP.amp_level`` say what ``AMP.level`` does, and the section ``AMP_BF16`` is
-    ``AMP`` with ``dtype: bfloat16``. What has both names, or another value, is left for the check to refuse.
+    ``AMP.use_pure_fp16`` and ``AMP.amp_level`` say what ``AMP.level`` does, the section ``AMP_BF16`` is
+    ``AMP`` with ``dtype: bfloat16``, and ``PPLCNet`` with a ``scale`` is the architecture of that scale. What
+    has both names, or another value, is left for the check to refuse.
 
     Args:
         tree: The YAML, which may have any shape.
@@ -19,8 +22,14 @@ def take_older_names(tree: dict[str, Any]) -> None:
     half = tree.get("AMP_BF16")
     if "AMP" not in tree and isinstance(half, dict):
         tree["AMP"] = {"dtype": "bfloat16", **tree.pop("AMP_BF16")}
-    amp = tree.get("AMP")
-    if not isinstance(amp, dict) or "level" in amp:
+    if isinstance(tree.get("AMP"), dict):
+        _name_level(tree["AMP"])
+    if isinstance(tree.get("Arch"), dict):
+        _name_scale(tree["Arch"])
+
+
+def _name_level(amp: dict[str, Any]) -> None:
+    if "level" in amp:
         return
     pure = [key for key in ("use_pure_fp16", "use_pure_bf16") if isinstance(amp.get(key), bool)]
     if amp.get("amp_level") in _LEVELS.values():
@@ -30,3 +39,15 @@ def take_older_names(tree: dict[str, Any]) -> None:
         amp["level"] = _LEVELS[amp[pure[0]]]
     if "level" in amp and len(pure) == 1:
         del amp[pure[0]]
+
+
+def _name_scale(arch: dict[str, Any]) -> None:
+    name = f"PPLCNet_x{arch.get('scale')}".replace(".", "_")
+    if (
+        arch.get("name") == "PPLCNet"
+        and name in ARCHITECTURES
+        and arch.get("act", "hardswish") == "hardswish"
+    ):
+        arch["name"] = name
+        del arch["scale"]
+        arch.pop("act", None)

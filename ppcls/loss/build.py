@@ -240,7 +240,7 @@ def _(spec: DistillationDistanceLoss, _positives: Tensor | None) -> Criterion:
         return outputs[name if spec.layer is None else of_layer(name, spec.layer)]
 
     return lambda outputs, _: sum(
-        distance(given(outputs, one), given(outputs, other), spec.mode)
+        distance(given(outputs, one), given(outputs, other), spec.mode, spec.act)
         for one, other in spec.model_name_pairs
     )
 

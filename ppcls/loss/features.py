@@ -9,22 +9,30 @@ from paddle import Tensor
 from paddle.nn import functional as F
 
 _LEAST = 1e-12
+_ACTS = {"sigmoid": F.sigmoid, "softmax": F.softmax}
 
 
-def distance(own: Tensor, other: Tensor, mode: Literal["l1", "l2", "smooth_l1"]) -> Tensor:
+def distance(
+    own: Tensor,
+    other: Tensor,
+    mode: Literal["l1", "l2", "smooth_l1"],
+    act: Literal["sigmoid", "softmax"] | None = None,
+) -> Tensor:
     """Mean distance of two tensors of one shape; a gradient reaches both.
 
     Args:
         own: [B, ...], any floating dtype.
         other: [B, ...].
         mode: Absolute, squared, or Huber's with its border at 1.
+        act: Done to both first; softmax over the last axis.
 
     Returns:
         A float32 scalar.
     """
     measure = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}[mode]
     with paddle.amp.auto_cast(enable=False):
-        return measure(own.astype("float32"), other.astype("float32"))
+        own, other = own.astype("float32"), other.astype("float32")
+        return measure(own, other) if act is None else measure(_ACTS[act](own), _ACTS[act](other))
 
 
 def relational(own: Tensor, other: Tensor, side: int | None = None) -> Tensor:

@@ -50,6 +50,16 @@ def test_what_is_said_twice_or_wrongly_is_refused(sections: dict[str, Any], says
         load_config(tree(**sections))
 
 
+@pytest.mark.parametrize(("scale", "name"), [(1.0, "PPLCNet_x1_0"), (0.25, "PPLCNet_x0_25")])
+def test_an_architecture_by_its_scale(scale: float, name: str) -> None:
+    given = {"name": "PPLCNet", "scale": scale, "act": "hardswish", "class_num": 7}
+    arch = load_config(tree(Arch=given)).Arch
+    assert (arch.name, arch.class_num) == (name, 7)
+    for other in ({"scale": 3.0}, {"act": "relu"}, {"name": "ResNet18"}):
+        with pytest.raises(UserError, match=r"Arch.(name|scale): unknown"):
+            load_config(tree(Arch=given | other))
+
+
 def test_a_number_of_classes_that_nothing_reads_is_told() -> None:
     lines = warn_of(load_config(tree(Global={"class_num": 10})))
     assert lines == ["warning: Global.class_num has no effect; Arch.class_num is the key"]

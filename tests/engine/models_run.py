@@ -1,4 +1,4 @@
-"""tools/train.py for two models: one without BatchNorm, one with it and with dropout."""
+"""tools/train.py for small models: without BatchNorm, with it and with dropout, and with a convolution."""
 
 from __future__ import annotations
 
@@ -39,9 +39,27 @@ def normalized(class_num: int, data_format: str, input_image_channel: int) -> ob
     return Normalized()
 
 
+def convolving(class_num: int, data_format: str, input_image_channel: int) -> object:
+    """Builds one with a convolution."""
+    from paddle import Tensor, nn
+
+    class Convolving(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2D(input_image_channel, 4, 3, stride=4, padding=1)
+            self.fc = nn.Linear(4 * 4 * 4, class_num)
+
+        def forward(self, image: Tensor) -> Tensor:
+            return self.fc(self.conv(image).flatten(1))
+
+    return Convolving()
+
+
+MODELS = {"Layer": linear, "Normalized": normalized, "Convolving": convolving}
+
 if __name__ == "__main__":
     from ppcls.cli import train
 
-    ARCHITECTURES.register("Layer", linear)
-    ARCHITECTURES.register("Normalized", normalized)
+    for name, model in MODELS.items():
+        ARCHITECTURES.register(name, model)
     sys.exit(train())

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle import nn
+from scipy.special import softmax
 
 from ppcls.config.distillation import DistillationModel
 from ppcls.config.layer_losses import (
@@ -66,6 +67,13 @@ def test_a_distance_is_between_one_layer_of_both(mode, formula):
     loss, grad, taught = learnt(spec, own.astype("float32"), other.astype("float32"), "a", "a")
     assert loss == pytest.approx(formula(own - other).mean() / 2, rel=1e-5)
     np.testing.assert_allclose(grad.numpy(), -taught.numpy(), atol=1e-7)
+    for act, shape in (
+        ("sigmoid", lambda z: 1 / (1 + np.exp(-z))),
+        ("softmax", lambda z: softmax(z, axis=-1)),
+    ):
+        acting = spec.model_copy(update={"act": act, "weight": 1.0})
+        found = learnt(acting, own.astype("float32"), other.astype("float32"), "a", "a")[0]
+        assert found == pytest.approx(formula(shape(own) - shape(other)).mean(), rel=1e-5)
     logits = {"Student": paddle.to_tensor(own[..., 0, 0]), "Teacher": paddle.to_tensor(other[..., 0, 0])}
     for key in ("logits", "output", None):
         plain = DistillationDistanceLoss(model_name_pairs=PAIR, key=key, mode=mode)
