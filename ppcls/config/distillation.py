@@ -77,7 +77,9 @@ class DistillationModel(Section):
     data_format: Literal["NCHW", "NHWC"] = Field("NCHW", description="of all models")
     input_image_channel: Count = Field(3, description="of all models")
     models: tuple[Named, ...] = Field(
-        min_length=2, description="each `Name: {…}` with the keys of Arch, and a file as `pretrained`"
+        min_length=2,
+        description="each `Name: {…}` with the keys of Arch, a file as `pretrained`, and `return_patterns`: "
+        "layers whose outputs losses may be of, such as `blocks[2].conv1`",
     )
     pretrained_list: tuple[str | None, ...] | None = Field(
         None, description="instead of `pretrained`: a file, or null, for each model"
