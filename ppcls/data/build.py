@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ppcls.config.dataset import Dataset
 from ppcls.config.embedding import RecModel
+from ppcls.config.input_size import EqualPixels
 from ppcls.config.sampler import Sampler
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
@@ -190,12 +191,20 @@ def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
         return 0
     state = check_chain(split.dataset.transform_ops)
     assert state.size is not None  # by check_chain
-    largest = max(split.sizes.sizes) if split.sizes is not None else 0
-    height, width = (max(side, largest) for side in state.size)
     dali = resolve(split.loader.dali, runtime)
-    return pipeline_need(
-        split.sampler.rows(runtime.world), dali.prefetch, (state.channels, height, width), dali.threads
+    return max(
+        pipeline_need(rows, dali.prefetch, (state.channels, height, width), dali.threads)
+        for rows, height, width in _batches(split, runtime.world, state.size)
     )
+
+
+def _batches(split: Split, world: int, size: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """Returns images a process, height and width of the largest batch, or of one of each size."""
+    sizes, (height, width) = split.sizes, size
+    if isinstance(sizes, EqualPixels):
+        return [(rows, side, side) for side, rows in zip(sizes.sizes, sizes.rows, strict=True)]
+    largest = 0 if sizes is None else max(sizes.sizes)
+    return [(split.sampler.rows(world), max(height, largest), max(width, largest))]
 
 
 def _refuse_small(index: Index, order: Order, spec: Sampler) -> None:

@@ -40,6 +40,24 @@ def test_a_loaders_need_follows_the_config(make_config: Callable[..., Config], g
     assert gpu_memory_need(make_config(Global__use_dali=False), split, gpu) == 0
 
 
+def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
+    make_config: Callable[..., Config], gpu: Runtime
+) -> None:
+    sampler = {"name": "MultiScaleSampler", "scales": [32, 320], "first_bs": 200}
+    config = make_config(
+        DataLoader__Train__sampler=sampler,
+        DataLoader__Train__dataset__transform_ops=[
+            {"DecodeImage": None},
+            {"RandCropImage": {"size": 16}},
+            {"NormalizeImage": None},
+        ],
+    )
+    split = config.DataLoader.Train
+    assert split is not None
+    of_each = [pipeline_need(rows, 2, (3, side, side), 1) for rows, side in ((200, 32), (2, 320))]
+    assert gpu_memory_need(config, split, gpu) == max(of_each) < pipeline_need(200, 2, (3, 320, 320), 1)
+
+
 def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
     measure = _watch_memory(make_config(), gpu, notes)
