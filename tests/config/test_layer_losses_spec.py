@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_paddleclas_configs import LABELS, MGD, PAIRS, PEFD, RKD, STAGES, attentive, distilled, patterned
+from paddleclas_trees import LABELS, MGD, PAIRS, PEFD, RKD, STAGES, attentive, distilled, patterned
 
 from ppcls.config.distillation import DistillationModel
 from ppcls.config.errors import ConfigError
