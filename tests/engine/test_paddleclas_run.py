@@ -218,6 +218,15 @@ def test_a_student_learns_and_goes_on_where_it_was(
         np.testing.assert_array_equal(value, weights[name], err_msg=name)
 
 
+@pytest.mark.parametrize(("loss", "level"), [("AFD", "O1"), ("MGD", "O2"), ("RKD", "O2")])
+def test_layers_are_learnt_from_in_half_precision(tree: Tree, tmp_path: Path, loss: str, level: str) -> None:
+    distilled(tree, loss, frozen=False)["AMP"] = {"level": level, "dtype": "bfloat16"}
+    fit(load_config(tree))
+    losses = [each.loss for each in read_records(tmp_path / "output" / "metrics.jsonl")]
+    assert len(losses) == 6
+    assert np.isfinite(losses).all()
+
+
 def test_a_layer_that_is_not_there_ends_the_run_at_once(tree: Tree, tmp_path: Path) -> None:
     distilled(tree, "distance", frozen=False)
     for model in tree["Arch"]["models"]:
