@@ -27,17 +27,23 @@ def infer(argv: Arguments = None) -> None:
     if source is None:
         return
     files = _files(arguments.images or [source.infer.infer_imgs])
+    gallery = find_images(arguments.gallery)
     with _results(arguments.out) as out:
         from ppcls import runtime
 
         run = runtime.start(source.run) if source.needs_paddle or source.by_dali else None
         if run is not None:
             need_one_process(run)
-        from ppcls.deploy.infer import Failed, predict_files, refuse_failed
+        from ppcls.deploy.infer import Failed, predict_files, refuse_failed, search
         from ppcls.deploy.predictor import Predictor
 
-        failed = 0
-        for result in predict_files(Predictor(source, runtime=run), files, run):
+        predictor, failed = Predictor(source, runtime=run), 0
+        results = (
+            search(predictor, gallery, files, arguments.nearest, run)
+            if gallery
+            else predict_files(predictor, files, run)
+        )
+        for result in results:
             out(f"{result.as_json()}\n")
             say(f"{result.as_json() if arguments.json else result}\n")
             if isinstance(result, Failed):
@@ -45,7 +51,7 @@ def infer(argv: Arguments = None) -> None:
                 if arguments.on_error == "stop":
                     break
     if arguments.on_error != "ignore":
-        refuse_failed(failed, len(files))
+        refuse_failed(failed, len(gallery) + len(files))
 
 
 def _infer_parser() -> argparse.ArgumentParser:
@@ -65,6 +71,18 @@ def _infer_parser() -> argparse.ArgumentParser:
         "--out", "--output", metavar="FILE", help="write a line of JSON an image to FILE, a new one, at once"
     )
     made.add_argument(
+        "--gallery",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="tell which images of this folder (or file, or pattern; it may be given several times) are "
+        "nearest to each image, by a model of embeddings",
+    )
+    made.add_argument(
+        "--nearest", type=_count, default=5, metavar="K", help="how many of the gallery (%(default)s)"
+    )
+    made.add_argument(
         "--on-error",
         choices=["fail", "ignore", "stop"],
         default="fail",
@@ -72,6 +90,12 @@ def _infer_parser() -> argparse.ArgumentParser:
         "exit code 3 at once",
     )
     return made
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"expected a whole number > 0, got '{text}'")
+    return int(text)
 
 
 def _files(given: Sequence[str | None]) -> list[Path]:
@@ -152,7 +176,7 @@ def _results(name: str | None) -> Iterator[_Results]:
 def export(argv: Arguments = None) -> None:
     """Writes a model for other programs into ``Global.save_inference_dir``."""
     options = parser(
-        "Export an image classifier for Paddle Inference or as ONNX, or its weights for PaddleClas.",
+        "Export a model for Paddle Inference or as ONNX, or its weights for PaddleClas.",
         model="checkpoint folder to export; needs no config",
     )
     options.add_argument(
@@ -190,9 +214,12 @@ def export(argv: Arguments = None) -> None:
         f"input {list(given.shape)} {given.dtype} {given.layout}, any batch size\n"
     )
     if exported.difference is not None:
+        what = "embeddings are the trained model's: they"
+        if exported.description.told is not None:
+            what = "scores are the trained model's: their logarithms"
         sys.stdout.write(
-            "[Export] its scores are the trained model's: their logarithms differ by "
-            f"{exported.difference:.1e} at most, relative, for batches of 1, 2 and 5 random images\n"
+            f"[Export] its {what} differ by {exported.difference:.1e} at most, relative, for batches of "
+            "1, 2 and 5 random images\n"
         )
 
 

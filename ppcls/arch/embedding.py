@@ -49,10 +49,12 @@ class RecModel(nn.Layer):  # type: ignore[misc]
         backbone: Maps images to [B, C].
         neck: From there to the embedding; None for none.
         head: From the embedding to classes; None for none.
+        size: Numbers of an embedding.
     """
 
-    def __init__(self, backbone: nn.Layer, neck: nn.Layer | None, head: nn.Layer | None) -> None:
+    def __init__(self, backbone: nn.Layer, neck: nn.Layer | None, head: nn.Layer | None, size: int) -> None:
         super().__init__()
+        self.size = size
         self.backbone, self.neck, self.head = backbone, neck, head
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:

@@ -53,7 +53,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     shape = (task["batch_size"], *predictor.description.Input.shape[1:])
     images = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
     for _ in range(task["warm_up"]):
-        predictor.model.scores(images)
+        predictor.model.run(images)
     latencies: list[float] = []
     meter = Meter()
     meter.start()
@@ -62,7 +62,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         task["requests"] is None and time.perf_counter() - began < task["seconds"]
     ):
         asked = time.perf_counter()
-        predictor.model.scores(images)
+        predictor.model.run(images)
         latencies.append(time.perf_counter() - asked)
     wall, usage = time.perf_counter() - began, meter.stop()
     p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()

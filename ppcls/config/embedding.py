@@ -106,6 +106,13 @@ class RecModel(Section):
         return self.Head.class_num if self.Head is not None else 2**31
 
     @property
+    def embedding_size(self) -> int | None:
+        """Numbers of an embedding; None where they are as many as the backbone gives."""
+        if self.Neck is not None:
+            return self.Neck.class_num
+        return self.Head.embedding_size if self.Head is not None else None
+
+    @property
     def data_format(self) -> Literal["NCHW", "NHWC"]:
         """Of the backbone's images."""
         return self.Backbone.data_format

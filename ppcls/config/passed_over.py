@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ppcls.config.distillation import Named
+from ppcls.config.embedding import RecModel
 from ppcls.config.fields import Section, Spec
 from ppcls.config.model import Arch
 from ppcls.config.optimizer import CoupledSpec
+from ppcls.config.postprocess import Topk
 from ppcls.config.schema import Config
 
 
@@ -24,6 +26,8 @@ def _beside_others(config: Config) -> Iterator[str]:
         yield "Optimizer.weight_decay has no effect; regularizer is the same, and goes before it"
     if config.Global.to_static is True and not isinstance(config.Arch, Arch):
         yield f"Global.to_static has no effect; a {config.Arch.name} is not compiled"
+    if isinstance(config.Arch, RecModel) and config.Infer is not None and config.Infer.PostProcess != Topk():
+        yield "Infer.PostProcess has no effect; a RecModel gives embeddings"
 
 
 def _lines(value: Any, place: str) -> Iterator[str]:

@@ -99,7 +99,8 @@ def _objective_problems(config: Config) -> Iterator[InitErrorDetails]:
     yield from distillation_problems(config.Arch, config.Loss, config.Metric)
     eval_mode = config.Global.eval_mode
     yield from embedding_problems(config.Arch, config.Loss, config.Metric, config.DataLoader, eval_mode)
-    yield from infer_problems(config.Infer, config.DataLoader, classes)
+    if not isinstance(config.Arch, RecModel):  # it tells embeddings, whatever PostProcess says
+        yield from infer_problems(config.Infer, config.DataLoader, classes)
 
 
 def _image_problems(config: Config) -> Iterator[InitErrorDetails]:

@@ -234,5 +234,7 @@ class Infer(Section):
     batch_size: Count = 10
     transforms: FixedChain = Field(description="what happens to each image, in order; nothing random")
     PostProcess: Annotated[PostProcess, Tagged(POSTPROCESSES, default="Topk")] = Field(
-        Topk(), description="which classes of an image are told; without a name, Topk"
+        Topk(),
+        description="which classes of an image are told; without a name, Topk. A RecModel tells embeddings, "
+        "whatever stands here",
     )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from ppcls.config.dataset import FixedChain
+from ppcls.config.embedding import RecModel
 from ppcls.config.errors import ConfigError
 from ppcls.config.errors import describe as describe_errors
-from ppcls.config.fields import Count, Fraction, Section
+from ppcls.config.fields import Bound, Count, Fraction, Section
 from ppcls.config.load import read_tree
-from ppcls.config.postprocess import Activation, MultiLabelThreshOutput, Topk
+from ppcls.config.postprocess import MultiLabelThreshOutput, Topk
 from ppcls.config.postprocess import PostProcess as Choice
 from ppcls.config.schema import Config
 from ppcls.config.sections import Infer
@@ -24,6 +25,7 @@ from ppcls.errors import UserError
 
 DESCRIPTION = "inference.yml"
 INPUT = "x"
+Ending = Literal["softmax", "sigmoid", "l2_norm"]  # what the output is made by; l2_norm of embeddings
 
 
 class _About(Section):
@@ -47,9 +49,9 @@ class _PreProcess(Section):
 
 
 class _Output(Section):
-    shape: tuple[int, Count]
+    shape: tuple[int, Annotated[int, Bound(ge=-1)]]
     dtype: Literal["float32"]
-    activation: Activation
+    activation: Ending
 
 
 class _Topk(Section):
@@ -85,7 +87,7 @@ class Description(Section):
     Input: _Input
     PreProcess: _PreProcess
     Output: _Output
-    PostProcess: _PostProcess = Field(description="what is told of the scores")
+    PostProcess: _PostProcess | None = Field(description="what is told of the scores; null of embeddings")
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
@@ -96,11 +98,15 @@ class Description(Section):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         names = self.names
-        if names is not None and len(names) != self.class_num:
-            raise ValueError(f"label_list names {len(names)} of {self.class_num} classes")
+        if names is not None and len(names) != self.width:
+            raise ValueError(f"label_list names {len(names)} of {self.width} classes")
         told = self.told
-        if isinstance(told, Topk) and told.topk > self.class_num:
-            raise ValueError(f"topk is {told.topk}, of {self.class_num} classes")
+        if told is None:
+            if self.Output.activation != "l2_norm":
+                raise ValueError("PostProcess is null, but the model gives scores, no embeddings")
+            return self
+        if isinstance(told, Topk) and told.topk > self.width:
+            raise ValueError(f"topk is {told.topk}, of {self.width} classes")
         if told.activation != self.Output.activation:
             raise ValueError(f"{told.kind} needs a {told.activation}, and the model ends in another")
         return self
@@ -108,21 +114,25 @@ class Description(Section):
     @property
     def names(self) -> tuple[str, ...] | None:
         """[class_num] names of the classes; None where nobody named them."""
+        if self.PostProcess is None:
+            return None
         given = self.PostProcess.Topk or self.PostProcess.MultiLabelThreshOutput
         assert given is not None  # by _check_one
         return given.label_list
 
     @property
-    def told(self) -> Choice:
-        """Which classes of an image are told."""
+    def told(self) -> Choice | None:
+        """Which classes of an image are told; None of a model that gives embeddings."""
+        if self.PostProcess is None:
+            return None
         if self.PostProcess.Topk is not None:
             return Topk(topk=self.PostProcess.Topk.topk)
         assert self.PostProcess.MultiLabelThreshOutput is not None  # by _check_one
         return MultiLabelThreshOutput(threshold=self.PostProcess.MultiLabelThreshOutput.threshold)
 
     @property
-    def class_num(self) -> int:
-        """Number of classes."""
+    def width(self) -> int:
+        """Number of classes, or of an embedding's numbers; -1 where only the model knows."""
         return self.Output.shape[1]
 
     def chain(self) -> tuple[Op, ...]:
@@ -142,10 +152,15 @@ class Description(Section):
             }
         )
 
+    def with_width(self, width: int) -> Description:
+        """Returns the description of a model that gives so many numbers."""
+        return self.model_copy(update={"Output": self.Output.model_copy(update={"shape": (-1, width)})})
+
     def as_yaml(self) -> str:
         """Returns the file's text."""
         tree = self.model_dump(mode="json")
-        tree["PostProcess"] = self.PostProcess.model_dump(mode="json", exclude_none=True)
+        if self.PostProcess is not None:
+            tree["PostProcess"] = self.PostProcess.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
 
@@ -165,18 +180,23 @@ def describe(config: Config, settings: Infer, names: Sequence[str] | None) -> De
         settings: Its section ``Infer``.
         names: [class_num] of the classes; None where nothing tells them.
     """
-    layout, told = config.Arch.data_format, settings.PostProcess
+    arch, layout = config.Arch, config.Arch.data_format
     chain = [op.spec for op in plan_chain(settings.transforms, "CHW" if layout == "NCHW" else "HWC")]
     ops = [
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
     ]
     tree: dict[str, Any] = {
-        "Global": {"model_name": config.Arch.inferred.name},
+        "Global": {"model_name": arch.inferred.name},
         "Input": {"name": INPUT, "shape": input_shape(config), "dtype": "float32", "layout": layout},
         "PreProcess": {"transform_ops": ops},
-        "Output": {"shape": [-1, config.Arch.class_num], "dtype": "float32", "activation": told.activation},
-        "PostProcess": post_process(told, names),
+        "Output": {"shape": [-1, arch.class_num], "dtype": "float32"},
+        "PostProcess": None,
     }
+    if isinstance(arch, RecModel):
+        tree["Output"] |= {"shape": [-1, arch.embedding_size or -1], "activation": "l2_norm"}
+    else:
+        tree["Output"] |= {"activation": settings.PostProcess.activation}
+        tree["PostProcess"] = post_process(settings.PostProcess, names)
     return Description.model_validate(tree)
 
 

@@ -15,27 +15,22 @@ from typing import Literal
 import paddle
 from paddle import nn
 
-from ppcls.arch.reparameterize import reparameterize
-from ppcls.config.postprocess import Activation
-from ppcls.config.schema import Config
+from ppcls.arch.embedding import RecModel
 from ppcls.deploy.description import DESCRIPTION, Description, describe
 from ppcls.deploy.in_graph import Preprocessing
+from ppcls.deploy.network import ending, load_network
 from ppcls.deploy.onnx_export import convert, need_converter
 from ppcls.deploy.onnx_model import OnnxModel
 from ppcls.deploy.paddle_inference import PaddleInferenceModel
 from ppcls.deploy.parity import Array, check
 from ppcls.deploy.predictor import Model
 from ppcls.deploy.source import ONNX, Source, find_program, need_infer
-from ppcls.engine.distillation import read_inferred
-from ppcls.engine.state import build_network
-from ppcls.engine.weights import fill_model
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
 from ppcls.runtime import Runtime
 
 Kind = Literal["paddle", "onnx"]
 _STEM = "inference"
-_SCORING = {"softmax": nn.Softmax, "sigmoid": nn.Sigmoid}
 
 
 @dataclass(frozen=True)
@@ -45,8 +40,8 @@ class Exported:
     Attributes:
         files: Name to bytes of each.
         description: Of the model.
-        difference: Of its scores from the trained model's, see `ppcls.deploy.parity.check`; None where the
-            program is Paddle's own, and nothing is added.
+        difference: Of its scores or embeddings from the trained model's, see `ppcls.deploy.parity.check`;
+            None where the program is Paddle's own, and nothing is added.
     """
 
     files: dict[str, int]
@@ -56,6 +51,8 @@ class Exported:
 
 def export(source: Source, folder: Path, kind: Kind = "paddle", *, preprocess: bool = False) -> Exported:
     """Writes a trained model for inference, in float32, with a softmax or sigmoid at its end.
+
+    A model of embeddings gives these, of length 1.
 
     Branches that have one convolution's effect, as RepVGG's, are written as one. The layout is NCHW whatever
     the config says: onnxruntime computes in it, and Paddle Inference's operators for CPUs fail on models in
@@ -71,7 +68,7 @@ def export(source: Source, folder: Path, kind: Kind = "paddle", *, preprocess: b
     Raises:
         UserError: The folder is there with something in it, or can't be made; or the weights can't be
             read or are another model's; or there is no ONNX of it, or no form of a transform in a graph; or
-            the exported model's scores are others.
+            the exported model gives others.
     """
     _refuse_taken(folder)
     if source.config is None:
@@ -82,7 +79,10 @@ def export(source: Source, folder: Path, kind: Kind = "paddle", *, preprocess: b
     description = describe(config, need_infer(config), source.description.names)
     ops = description.chain()
     first = [Preprocessing([op.spec for op in ops])] if preprocess else []
-    model = _build(config, source.file, description.Output.activation)
+    network = load_network(config, source.file)
+    if isinstance(network, RecModel):
+        description = description.with_width(network.size)
+    model = nn.Sequential(network, ending(description.Output.activation))
     whole = nn.Sequential(*first, model)
     whole.eval()
     if preprocess:
@@ -95,7 +95,7 @@ def export(source: Source, folder: Path, kind: Kind = "paddle", *, preprocess: b
             write_text(temporary / DESCRIPTION, description.as_yaml())
             file = _write(whole, description, temporary, kind)
             if kind == "onnx" or preprocess:
-                difference = check(_load(file, description), description, ops, partial(_scores, model))
+                difference = check(_load(file, description), description, ops, partial(_run, model))
     except OSError as error:
         raise UserError(
             f"{folder}: can't write the inference model: {error.strerror or error}; "
@@ -105,17 +105,10 @@ def export(source: Source, folder: Path, kind: Kind = "paddle", *, preprocess: b
     return Exported(files, description, difference)
 
 
-def _build(config: Config, weights: Path, activation: Activation) -> nn.Layer:
-    model = build_network(config)
-    fill_model(model, read_inferred(config, weights), weights)
-    reparameterize(model)
-    return nn.Sequential(model, _SCORING[activation]())
-
-
 @paddle.no_grad()  # type: ignore[untyped-decorator]
-def _scores(model: nn.Layer, images: Array) -> Array:
-    scores: Array = model(paddle.to_tensor(images)).numpy()
-    return scores
+def _run(model: nn.Layer, images: Array) -> Array:
+    answers: Array = model(paddle.to_tensor(images)).numpy()
+    return answers
 
 
 def _load(file: Path, description: Description) -> Model:

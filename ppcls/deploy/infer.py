@@ -1,4 +1,4 @@
-"""Prediction on files: image files to their most probable classes."""
+"""Prediction on files: image files to their most probable classes, or to embeddings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import numpy as np
 from ppcls.data.dali_settings import resolve
 from ppcls.data.file_index import list_files, read_image
 from ppcls.data.quarantine import AllRejectedError, Rejected
-from ppcls.deploy.predictor import Array, Predictor, Result
+from ppcls.deploy.nearest import Gallery, Nearest, printable
+from ppcls.deploy.predictor import Array, Predictor
+from ppcls.deploy.results import Answer, Embedding
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
@@ -28,16 +30,14 @@ class Predicted:
     """What the model says of one file."""
 
     file: Path
-    result: Result
+    result: Answer | Nearest
 
     def __str__(self) -> str:
-        return f"{_printable(self.file)}: {self.result}"
+        return f"{printable(self.file)}: {self.result}"
 
     def as_json(self) -> str:
-        """Returns ``{"path", "class_ids", "names", "scores"}``, in ASCII."""
-        result = self.result
-        tree = {"class_ids": result.class_ids, "names": result.names, "scores": result.scores}
-        return json.dumps({"path": str(self.file), **tree}, allow_nan=False)
+        """Returns ``{"path", "class_ids", "names", "scores"}`` or ``{"path", "embedding"}``, in ASCII."""
+        return json.dumps({"path": str(self.file), **self.result.as_tree()}, allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Failed:
     reason: str
 
     def __str__(self) -> str:
-        return f"{_printable(self.file)}: error: {self.reason}"
+        return f"{printable(self.file)}: error: {self.reason}"
 
     def as_json(self) -> str:
         """Returns ``{"path", "error"}``, in ASCII."""
@@ -79,6 +79,42 @@ def predict_files(
     return _by_threads(predictor, files)
 
 
+def search(
+    predictor: Predictor, gallery: Sequence[Path], files: Sequence[Path], count: int, runtime: Runtime | None
+) -> Iterator[Predicted | Failed]:
+    """Finds what is near to files; yields the bad images of the gallery, then one result a file, in order.
+
+    Args:
+        predictor: Of embeddings.
+        gallery: The images to look among.
+        files: Of the images to find the nearest of.
+        count: How many of these.
+        runtime: Where DALI feeds, if it does.
+
+    Raises:
+        UserError: As of `predict_files`; or the model gives no embeddings, or the gallery has no good image.
+    """
+    if not predictor.embeds:
+        raise UserError(f"{predictor.source.file}: gives classes; a gallery needs embeddings (RecModel)")
+    shown: list[Path] = []
+    embeddings: list[Embedding] = []
+    for each in predict_files(predictor, gallery, runtime):
+        if isinstance(each, Failed):
+            yield each
+            continue
+        assert isinstance(each.result, Embedding)
+        shown.append(each.file)
+        embeddings.append(each.result)
+    if not shown:
+        raise UserError("no image of the gallery can be read; their lines say why")
+    among = Gallery(shown, embeddings)
+    for each in predict_files(predictor, files, runtime):
+        if isinstance(each, Predicted):
+            assert isinstance(each.result, Embedding)
+            each = Predicted(each.file, among.nearest(each.result, count))
+        yield each
+
+
 def _by_threads(predictor: Predictor, files: Sequence[Path]) -> Iterator[Predicted | Failed]:
 
     def prepare(file: Path) -> Array | Failed:
@@ -100,7 +136,7 @@ def _by_threads(predictor: Predictor, files: Sequence[Path]) -> Iterator[Predict
 
 def _finish(predictor: Predictor, batch: list[tuple[Path, Future[Any]]]) -> Iterator[Predicted | Failed]:
     prepared = [(file, future.result()) for file, future in batch]
-    results = iter(predictor.classify([each for _, each in prepared if not isinstance(each, Failed)]))
+    results = iter(predictor.answer([each for _, each in prepared if not isinstance(each, Failed)]))
     for file, each in prepared:
         yield each if isinstance(each, Failed) else Predicted(file, next(results))
 
@@ -118,8 +154,8 @@ def _by_dali(predictor: Predictor, files: Sequence[Path], runtime: Runtime) -> I
         for batch in loader:
             assert batch.positions is not None
             positions = batch.positions[: batch.valid].tolist()
-            scores = predictor.model.scores(batch.image)[: batch.valid] if positions else np.zeros((0, 1))
-            results = dict(zip(positions, predictor.best(scores), strict=True))
+            outputs = predictor.model.run(batch.image)[: batch.valid] if positions else np.zeros((0, 1))
+            results = dict(zip(positions, predictor.answers(outputs), strict=True))
             for position in range(done, min(done + predictor.batch_size, len(files))):
                 yield _told(files[position], results.get(position), rejected.reasons.get(position))
             done += predictor.batch_size
@@ -130,7 +166,7 @@ def _by_dali(predictor: Predictor, files: Sequence[Path], runtime: Runtime) -> I
         loader.release()
 
 
-def _told(file: Path, result: Result | None, reason: str | None) -> Predicted | Failed:
+def _told(file: Path, result: Answer | None, reason: str | None) -> Predicted | Failed:
     if result is not None:
         return Predicted(file, result)
     assert reason is not None
@@ -153,8 +189,3 @@ def refuse_failed(failed: int, count: int) -> None:
         raise NotAllPredictedError(
             f"{failed} of {count} images could not be predicted; their lines say why (--on-error)"
         )
-
-
-def _printable(path: Path) -> str:
-    """Returns a path with what is not UTF-8 in it escaped."""
-    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")

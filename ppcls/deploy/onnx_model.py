@@ -51,14 +51,14 @@ class OnnxModel:
         if given != [self._input]:
             raise UserError(f"{file}: takes {', '.join(given)}, but inference.yml describes {self._input}")
 
-    def scores(self, images: Any) -> NDArray[Any]:
+    def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.Model`."""
         images = np.ascontiguousarray(images, self._dtype)
         try:
-            (scores,) = self._session.run(None, {self._input: images})
+            (answers,) = self._session.run(None, {self._input: images})
         except (Fail, RuntimeException, InvalidArgument) as error:
             raise UserError(f"{self._file}: onnxruntime can't run this model: {error}") from None
-        return np.asarray(scores)
+        return np.asarray(answers)
 
 
 def _providers(device: str) -> list[str]:

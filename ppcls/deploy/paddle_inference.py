@@ -54,7 +54,7 @@ class PaddleInferenceModel:
         self._runtime = runtime
         self._file, self._dtype = program, description.Input.dtype
 
-    def scores(self, images: Any) -> NDArray[Any]:
+    def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.Model`."""
         if isinstance(images, np.ndarray):
             self._input.copy_from_cpu(np.ascontiguousarray(images, self._dtype))
@@ -67,5 +67,5 @@ class PaddleInferenceModel:
         except (RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise UserError(f"{self._file}: Paddle Inference can't run this model: {reason}") from None
-        scores: NDArray[Any] = self._output.copy_to_cpu()
-        return scores
+        answers: NDArray[Any] = self._output.copy_to_cpu()
+        return answers

@@ -25,7 +25,7 @@ _LEAST = 1e-27  # scores below it count as it: Paddle's softmax on a CPU gives n
 def check(
     model: Model, description: Description, ops: Sequence[Op], expected: Callable[[Array], Array]
 ) -> float:
-    """Compares an exported model's scores with the trained one's, on random images.
+    """Compares an exported model's scores with the trained one's, or its embeddings, on random images.
 
     Where the model prepares images itself, the other one gets them as the loader would prepare them.
 
@@ -33,14 +33,18 @@ def check(
         model: As it was exported.
         description: Of it.
         ops: The chain that makes the trained model's input.
-        expected: Maps this input to scores [B, class_num].
+        expected: Maps this input to scores [B, class_num], or embeddings [B, D].
 
     Returns:
-        The largest difference of two logarithms of scores, relative to the largest of them, or to 1.
+        The largest difference of two logarithms of scores, relative to the largest of them, or to 1; of two
+        numbers of embeddings, relative to the largest of these.
 
     Raises:
         UserError: It is more than `TOLERANCE`.
     """
+    what, compare = "scores", _scores_apart
+    if description.told is None:
+        what, compare = "embeddings", _embeddings_apart
     random = np.random.default_rng(0)
     worst = 0.0
     for count, sides in zip(_BATCHES, _SIDES, strict=True):
@@ -49,18 +53,21 @@ def check(
             given = np.stack([run_on_pixels(ops, image) for image in images]).astype(np.float32)
         else:
             images = given = random.standard_normal((count, *description.Input.shape[1:]), np.float32)
-        difference = _difference(model.scores(images), expected(given))
+        own, other = model.run(images), expected(given)
+        difference = compare(own, other) if own.shape == other.shape else float("inf")
         if not difference <= TOLERANCE:
             raise UserError(
-                f"the exported {description.Global.model_name}'s scores differ by {difference:.1e} from the "
+                f"the exported {description.Global.model_name}'s {what} differ by {difference:.1e} from the "
                 f"trained one's, more than {TOLERANCE:.0e}, with {count} images; nothing was written"
             )
         worst = max(worst, difference)
     return worst
 
 
-def _difference(own: Array, other: Array) -> float:
-    if own.shape != other.shape:
-        return float("inf")
+def _scores_apart(own: Array, other: Array) -> float:
     logs = [np.log(np.maximum(each.astype(np.float64), _LEAST)) for each in (own, other)]
     return float(np.abs(logs[0] - logs[1]).max() / max(1.0, np.abs(logs[1]).max()))
+
+
+def _embeddings_apart(own: Array, other: Array) -> float:
+    return float(np.abs(own - other).max() / np.abs(other).max())

@@ -1,13 +1,12 @@
-"""Images to their most probable classes, by any model: trained, exported for Paddle Inference, or ONNX."""
+"""Images to classes or embeddings, by any model: trained, exported for Paddle Inference, or ONNX."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from ppcls.config.schema import Config
 from ppcls.cores import usable_cores
 from ppcls.data.numpy_ops import run, run_on_pixels
 from ppcls.deploy.choose import choose
+from ppcls.deploy.results import Answer, Embedding, Result
 from ppcls.deploy.source import Source, configured, find_source
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime, start
@@ -26,44 +26,23 @@ Image = bytes | memoryview | Array
 _NO_DRAWS = np.zeros(0, np.float32)
 
 
-@dataclass(frozen=True)
-class Result:
-    """What the model says of one image: its classes, the best first; of several labels perhaps none.
-
-    Attributes:
-        class_ids: From 0.
-        names: Of these classes; None where nobody named them.
-        scores: Probabilities, 0..1.
-    """
-
-    class_ids: tuple[int, ...]
-    names: tuple[str, ...] | None
-    scores: tuple[float, ...]
-
-    def __str__(self) -> str:
-        names = [f" {each}" for each in self.names] if self.names else [""] * len(self.class_ids)
-        rows = zip(self.class_ids, names, self.scores, strict=True)
-        told = ", ".join(f"{class_id}{name} {score * 100:.2f} %" for class_id, name, score in rows)
-        return told or "no class"
-
-
 class Model(Protocol):
     """What predicts."""
 
-    def scores(self, images: Any) -> Array:
-        """Maps images to probabilities.
+    def run(self, images: Any) -> Array:
+        """Maps images to probabilities, or to embeddings of length 1.
 
         Args:
             images: [B, C, H, W] or [B, H, W, C], float32 or float16: a numpy array, or a tensor of Paddle's
                 on the model's device.
 
         Returns:
-            [B, class_num] float32.
+            [B, class_num] float32, or [B, D].
         """
 
 
 class Predictor:
-    """A model with all that turns images into classes; for one caller at a time, but for `prepare`.
+    """A model with all that turns images into answers; for one caller at a time, but for `prepare`.
 
     Args:
         model: A checkpoint folder, a run's output folder (its best model), a folder that ``tools/export.py``
@@ -104,6 +83,8 @@ class Predictor:
         overrides = [*overrides, *(f"{key}={value}" for key, value in asked if value is not None)]
         self.source = _find(model, overrides)
         self.description, self.batch_size = self.source.description, self.source.infer.batch_size
+        if self.embeds and topk is not None:
+            raise UserError(f"{self.source.file}: the model gives embeddings, no classes; remove topk")
         self.model, self.cores = _load(self.source, runtime)
         self.chain = self.description.chain()
 
@@ -112,21 +93,35 @@ class Predictor:
         """[class_num] names of all classes; None where nobody named them."""
         return self.description.names
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the model gives embeddings; else classes."""
+        return self.description.told is None
+
     def predict(self, images: Sequence[Image]) -> list[Result]:
-        """Returns one result an image, in their order.
+        """Returns the classes of each image, in their order.
 
         Args:
             images: The bytes of an image file each, or RGB pixels [H, W, 3] uint8.
 
         Raises:
             ValueError: One can't be decoded or is no such array; it is named by its place, from 0.
-            UserError: A score is not finite.
+            UserError: A score is not finite, or the model gives embeddings.
         """
-        results: list[Result] = []
-        waiting = iter(self._prepared(images))
-        while batch := list(islice(waiting, self.batch_size)):
-            results += self.classify(batch)
-        return results
+        if self.embeds:
+            raise UserError(f"{self.source.file}: the model gives embeddings, no classes; call embed")
+        return cast(list[Result], self._answer_all(images))
+
+    def embed(self, images: Sequence[Image]) -> list[Embedding]:
+        """Returns the embedding of each image, in their order; the arguments are those of `predict`.
+
+        Raises:
+            ValueError: As of `predict`.
+            UserError: A number is not finite, or the model gives classes.
+        """
+        if not self.embeds:
+            raise UserError(f"{self.source.file}: the model gives classes, no embeddings; call predict")
+        return cast(list[Embedding], self._answer_all(images))
 
     def prepare(self, image: Image) -> Array:
         """Returns the model's input for one image: [C, H, W] or [H, W, C] float32. Any thread may call it.
@@ -140,40 +135,51 @@ class Predictor:
             return run_on_pixels(self.chain, image)
         return run(self.chain, image, _NO_DRAWS)
 
-    def classify(self, prepared: Sequence[Array]) -> list[Result]:
-        """Returns one result for each image that `prepare` made, of one batch.
+    def answer(self, prepared: Sequence[Array]) -> list[Answer]:
+        """Returns one answer for each image that `prepare` made, of one batch.
 
         Raises:
-            UserError: A score is not finite.
+            UserError: A number is not finite.
         """
-        scores = np.zeros((len(prepared), self.description.class_num), np.float32)
+        found: dict[int, Answer] = {}
         shapes = [each.shape for each in prepared]
         for shape in dict.fromkeys(shapes):  # one, but for models that prepare images themselves
             rows = [row for row, each in enumerate(shapes) if each == shape]
-            scores[rows] = self.model.scores(np.stack([prepared[row] for row in rows]))
-        return self.best(scores)
+            outputs = self.model.run(np.stack([prepared[row] for row in rows]))
+            found |= zip(rows, self.answers(outputs), strict=True)
+        return [found[row] for row in range(len(prepared))]
 
-    def best(self, scores: Array) -> list[Result]:
-        """Maps probabilities [B, class_num] float32 to results.
+    def answers(self, outputs: Array) -> list[Answer]:
+        """Maps what the model gave, probabilities [B, class_num] or embeddings [B, D], to answers.
 
         Raises:
-            UserError: One is not finite.
+            UserError: A number is not finite.
         """
-        if not np.isfinite(scores).all():
+        if not np.isfinite(outputs).all():
+            what = "embeddings" if self.embeds else "scores"
             raise UserError(
-                f"{self.source.file}: the model's scores are not finite; "
+                f"{self.source.file}: the model's {what} are not finite; "
                 "its weights overflow or are not numbers"
             )
         told, names = self.description.told, self.names
-        chosen = [choose(told, each) for each in scores]
+        if told is None:
+            return [Embedding(each) for each in outputs]
+        chosen = [choose(told, each) for each in outputs]
         return [
             Result(
                 tuple(row.tolist()),
                 tuple(names[each] for each in row) if names is not None else None,
                 tuple(of[row].tolist()),
             )
-            for row, of in zip(chosen, scores, strict=True)
+            for row, of in zip(chosen, outputs, strict=True)
         ]
+
+    def _answer_all(self, images: Sequence[Image]) -> list[Answer]:
+        answers: list[Answer] = []
+        waiting = iter(self._prepared(images))
+        while batch := list(islice(waiting, self.batch_size)):
+            answers += self.answer(batch)
+        return answers
 
     def _prepared(self, images: Sequence[Image]) -> Iterator[Array]:
         """Yields the model's inputs, made by as many threads as there are cores."""
@@ -216,7 +222,7 @@ def _load(source: Source, runtime: Runtime | None) -> tuple[Model, int]:
     if source.config is not None:
         from ppcls.deploy.trained import TrainedModel
 
-        return TrainedModel(source.config, source.file, runtime), runtime.cores
+        return TrainedModel(source.config, source.description, source.file, runtime), runtime.cores
     from ppcls.deploy.paddle_inference import PaddleInferenceModel
 
     return PaddleInferenceModel(source.file, source.description, runtime), runtime.cores

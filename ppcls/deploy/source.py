@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -129,11 +130,6 @@ def need_infer(config: Config) -> Infer:
     """
     if config.Infer is None:
         raise UserError("the config has no section Infer, which says how images are prepared (transforms)")
-    if isinstance(config.Arch, RecModel):
-        raise UserError(
-            "Arch.name RecModel gives embeddings, and prediction and export are of classes; "
-            "tools/eval.py evaluates it, and export.py --pdparams gives its weights away"
-        )
     return config.Infer
 
 
@@ -151,7 +147,8 @@ def _checkpoint(folder: Path, overrides: Sequence[str]) -> Source:
 def _trained(config: Config, weights: Path, named: str | None, folders: Sequence[Path]) -> Source:
     lists = [Path(named)] if named else [each / LABEL_LIST for each in folders]
     listing = lists[0] if named else next((each for each in lists if each.is_file()), None)
-    names = read_class_names(listing, config.Arch.class_num) if listing is not None else None
+    of_classes = not isinstance(config.Arch, RecModel)
+    names = read_class_names(listing, config.Arch.class_num) if listing is not None and of_classes else None
     settings, split = need_infer(config), config.DataLoader.Eval
     return Source(
         weights,
@@ -166,8 +163,10 @@ def _trained(config: Config, weights: Path, named: str | None, folders: Sequence
 def _exported(file: Path, overrides: Sequence[str]) -> Source:
     description = read_description(file.parent)
     transforms = description.model_dump(mode="json")["PreProcess"]["transform_ops"]
-    told = {"name": description.told.kind, **description.told.model_dump(mode="json")}
-    tree = {"Global": {}, "Infer": {"transforms": transforms, "PostProcess": told}}
+    told = description.told
+    tree: dict[str, Any] = {"Global": {}, "Infer": {"transforms": transforms}}
+    if told is not None:
+        tree["Infer"]["PostProcess"] = {"name": told.kind, **told.model_dump(mode="json")}
     for override in overrides:
         apply_override(tree, override)
     try:
@@ -177,8 +176,12 @@ def _exported(file: Path, overrides: Sequence[str]) -> Source:
         raise ConfigError(where, describe_errors(tree, error)) from None
     if settings.Infer.transforms != description.PreProcess.transform_ops:
         raise UserError(f"{file}: Infer.transforms are part of an exported model; export it anew")
+    if told is None:
+        if "PostProcess" in settings.Infer.model_fields_set:
+            raise UserError(f"{file}: gives embeddings, no classes; remove Infer.PostProcess")
+        return Source(file, description, settings.Global, settings.Infer, Dali(), None)
     named = settings.Infer.PostProcess.class_id_map_file
-    names = read_class_names(Path(named), description.class_num) if named else description.names
+    names = read_class_names(Path(named), description.width) if named else description.names
     post = post_process(settings.Infer.PostProcess, names)
     try:
         description = Description.model_validate({**dict(description), "PostProcess": post})

@@ -32,11 +32,12 @@ def build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
         size = cut_classifier(backbone)
     except ValueError as error:
         raise UserError(f"Arch.Backbone: {error}; take another") from None
-    layers: list[nn.Layer | None] = []
-    for name, spec in (("Neck", arch.Neck), ("Head", arch.Head)):
-        layers.append(_layer(name, spec, size) if spec is not None else None)
-        size = spec.class_num if spec is not None else size
-    return embedding.RecModel(backbone, *layers)
+    neck = head = None
+    if arch.Neck is not None:
+        neck, size = _layer("Neck", arch.Neck, size), arch.Neck.class_num
+    if arch.Head is not None:
+        head = _layer("Head", arch.Head, size)
+    return embedding.RecModel(backbone, neck, head, size)
 
 
 def _layer(name: str, spec: HeadSpec, size: int) -> nn.Layer:

@@ -1,1 +1,1 @@
-"""A small HTTP server: pictures in, their classes out."""
+"""A small HTTP server: pictures in, their classes or embeddings out."""

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ppcls import __version__
-from ppcls.deploy.predictor import Result
+from ppcls.deploy.results import Answer, Embedding
 from ppcls.errors import UserError
 from ppcls.serve.room import BusyError, Room, Share
 from ppcls.serve.service import Service
@@ -75,7 +75,7 @@ def build_app(service: Service, limits: Limits) -> FastAPI:
 
     @app.post("/predict", responses=_RESPONSES, openapi_extra=_BODY)
     async def predict(request: Request) -> Response:
-        """Classes of the images of a request, the best first; `topk` of each."""
+        """Classes of the images of a request, the best first, `topk` of each; or their embeddings."""
         began, status = time.perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
         try:
             response = await _respond(request, service, limits, bodies)
@@ -94,11 +94,12 @@ def build_app(service: Service, limits: Limits) -> FastAPI:
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """The model, and what a request may bring."""
-        description = service.predictor.description
+        description, embeds = service.predictor.description, service.predictor.embeds
+        width = description.width if description.width > 0 else None
         return {
             "status": "ok",
             "model": description.Global.model_name,
-            "classes": description.class_num,
+            "embedding_size" if embeds else "classes": width,
             "max_bytes": limits.max_bytes,
             "max_images": limits.max_images,
             "timeout": limits.timeout,
@@ -141,12 +142,14 @@ async def _respond(request: Request, service: Service, limits: Limits, bodies: R
 
 async def _answer(request: Request, service: Service, limits: Limits, bodies: Room) -> dict[str, Any]:
     topk = _topk(request.query_params.getlist("topk"))
+    if topk is not None and service.predictor.embeds:
+        raise RefusedError(400, "topk: the model gives embeddings, no classes")
     with Share(bodies) as share:
         images = await read_images(request.headers, request.stream(), limits, share)
-        results = await asyncio.wait_for(service.predict(images), limits.timeout)
+        answers = await asyncio.wait_for(service.predict(images), limits.timeout)
     return {
         "model": service.predictor.description.Global.model_name,
-        "results": [_told(each, topk) for each in results],
+        "results": [_told(each, topk) for each in answers],
     }
 
 
@@ -159,9 +162,11 @@ def _topk(given: list[str]) -> int | None:
     return int(text)
 
 
-def _told(result: Result, topk: int | None) -> dict[str, Any]:
-    names = result.names or (None,) * len(result.class_ids)
-    rows = list(zip(result.class_ids, names, result.scores, strict=True))[:topk]
+def _told(answer: Answer, topk: int | None) -> dict[str, Any]:
+    if isinstance(answer, Embedding):
+        return answer.as_tree()
+    names = answer.names or (None,) * len(answer.class_ids)
+    rows = list(zip(answer.class_ids, names, answer.scores, strict=True))[:topk]
     return {
         "predictions": [
             {"class_id": class_id, "name": name, "score": score} for class_id, name, score in rows

@@ -1,4 +1,4 @@
-"""From the bytes of images to their classes: prepared by threads, predicted in batches of all requests."""
+"""From the bytes of images to answers: prepared by threads, predicted in batches of all requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.deploy.predictor import Predictor, Result
+from ppcls.deploy.predictor import Predictor
+from ppcls.deploy.results import Answer
 from ppcls.deploy.source import Source
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.figures import Figures
@@ -50,7 +51,7 @@ def load(source: Source, batch_size: int) -> Predictor:
     predictor = Predictor(source)
     shape = predictor.description.Input.shape[1:]
     for count in {1, batch_size}:
-        predictor.model.scores(np.zeros((count, *shape), np.float32))
+        predictor.model.run(np.zeros((count, *shape), np.float32))
     return predictor
 
 
@@ -73,7 +74,7 @@ class Service:
         self.figures = Figures(self._images)
         self._worker = worker
         self._cores = ThreadPoolExecutor(predictor.cores, "prepare")
-        self._batcher = Batcher[Array, Result](self._classify, batching.max_batch, batching.max_wait)
+        self._batcher = Batcher[Array, Answer](self._answer, batching.max_batch, batching.max_wait)
 
     def start(self) -> None:
         """Begins to work."""
@@ -84,13 +85,13 @@ class Service:
         await self._batcher.stop()
         self._cores.shutdown(cancel_futures=True)
 
-    async def predict(self, images: Sequence[bytes]) -> list[Result]:
-        """Returns one result an image, in their order.
+    async def predict(self, images: Sequence[bytes]) -> list[Answer]:
+        """Returns one answer an image, in their order.
 
         Raises:
             BusyError: Too many images are in work.
             RefusedError: Some are no images that the model takes; all of them are named.
-            UserError: A score is not finite.
+            UserError: A number is not finite.
         """
         with Share(self._images) as share:
             share.take(len(images))
@@ -100,9 +101,9 @@ class Service:
                 named = [f"image {at}: {reason}" for at, reason in bad.items()]
                 raise RefusedError(422, "; ".join(named if len(images) > 1 else bad.values()), bad)
             arrays = [each for each in prepared if not isinstance(each, ValueError)]
-            results = await asyncio.gather(*map(self._batcher.put, arrays))
-            self.figures.images.inc(len(results))
-            return list(results)
+            answers = await asyncio.gather(*map(self._batcher.put, arrays))
+            self.figures.images.inc(len(answers))
+            return list(answers)
 
     async def _prepare(self, image: bytes) -> Array | ValueError:
         try:
@@ -112,11 +113,9 @@ class Service:
         except ValueError as error:
             return error
 
-    async def _classify(self, batch: list[Array]) -> Sequence[Result]:
+    async def _answer(self, batch: list[Array]) -> Sequence[Answer]:
         began = time.perf_counter()
-        results = await asyncio.get_running_loop().run_in_executor(
-            self._worker, self.predictor.classify, batch
-        )
+        answers = await asyncio.get_running_loop().run_in_executor(self._worker, self.predictor.answer, batch)
         self.figures.batch.observe(len(batch))
         self.figures.model_seconds.observe(time.perf_counter() - began)
-        return results
+        return answers

@@ -37,7 +37,7 @@ def test_what_does_not_end_in_a_linear_layer_is_refused() -> None:
 def test_names_are_paddleclas_and_cosines_are_cosines() -> None:
     backbone = build_model("ResNet18", 7)
     cut_classifier(backbone)
-    model = RecModel(backbone, Neck(512, 8), Cosines(8, 5))
+    model = RecModel(backbone, Neck(512, 8), Cosines(8, 5), 8)
     names = {name for name in model.state_dict() if not name.startswith("backbone.")}
     assert names == {"neck.fc.weight", "neck.fc.bias", "head.weight"}
     model.eval()

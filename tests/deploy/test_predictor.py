@@ -11,7 +11,8 @@ from small_classifier import CLASSES, config_tree, write_config, write_image, wr
 from ppcls import deploy_cli
 from ppcls.config.errors import ConfigError
 from ppcls.config.load import validate
-from ppcls.deploy.predictor import Predictor, Result
+from ppcls.deploy.predictor import Predictor
+from ppcls.deploy.results import Result
 from ppcls.errors import UserError
 
 
@@ -58,8 +59,8 @@ def test_all_kinds_of_models_say_the_same(tree: dict[str, Any], exported: Path, 
     assert predictor.names == CLASSES
     same(predictor.predict(images), expected)
     same(predictor.predict([pixels(each) for each in images]), expected)
-    same(predictor.classify([predictor.prepare(each) for each in images]), expected)
-    assert predictor.predict([]) == predictor.classify([]) == []
+    same(predictor.answer([predictor.prepare(each) for each in images]), expected)
+    assert predictor.predict([]) == predictor.answer([]) == []
 
 
 def test_a_bad_image_is_named_by_its_place(exported: Path, images: list[bytes]) -> None:

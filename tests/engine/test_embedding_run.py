@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,12 @@ def test_images_find_their_identity(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use_dali: bool
 ) -> None:
     tree = retrieving(images, tmp_path / "run", Global__use_dali=use_dali, Global__epochs=4)
+    tree["Infer"] = {"transforms": tree["DataLoader"]["Eval"]["dataset"]["transform_ops"]}
     path = str(write(tree))
     assert cli.train(["-c", path]) == 0
-    told = evaluations(tmp_path / "run")
-    assert list(told[0].metrics) == ["recall1", "recall2", "mAP"]
-    assert told[-1].metrics["mAP"] > 0.6, "it learns"
+    measured = evaluations(tmp_path / "run")
+    assert list(measured[0].metrics) == ["recall1", "recall2", "mAP"]
+    assert measured[-1].metrics["mAP"] > 0.6, "it learns"
     config = validate(tree, "tree")
     model = build_network(config)
     best = read_weights(tmp_path / "run" / "best_model")
@@ -110,6 +112,9 @@ def test_images_find_their_identity(
     found = capsys.readouterr().out
     assert f"loss 0.0000 recall1 {np.mean(nearest == index.labels):.4f}" in found
     assert "11 images" in found
+    assert deploy_cli.infer([index.name(0), "--model", str(tmp_path / "run"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    np.testing.assert_allclose(told["embedding"], unit[0], atol=1e-5)
     log = (tmp_path / "run" / "train.log").read_text()
     assert "backbone Layer, embeddings of 6 numbers, ArcMargin of 4 classes" in log
 
@@ -206,17 +211,3 @@ def test_a_size_that_does_not_come_in_is_told(images: Path, tmp_path: Path) -> N
     tree = retrieving(images, tmp_path / "run", Arch__Neck__embedding_size=100)
     with pytest.raises(UserError, match=r"Arch\.Neck\.embedding_size: 768 numbers come in, got 100"):
         build_network(validate(tree, "tree"))
-
-
-def test_prediction_says_that_there_are_no_classes(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tree = retrieving(images, tmp_path / "run")
-    tree["Infer"] = {"transforms": tree["DataLoader"]["Eval"]["dataset"]["transform_ops"]}
-    tree["Infer"]["PostProcess"] = {"topk": 1}
-    (tmp_path / "run" / "best_model").mkdir(parents=True)
-    assert deploy_cli.infer([str(images / "eval 0.jpg"), "-c", str(write(tree))]) == 1
-    assert (
-        "Arch.name RecModel gives embeddings, and prediction and export are of classes"
-        in capsys.readouterr().err
-    )

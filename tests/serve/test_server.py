@@ -22,7 +22,8 @@ from small_classifier import CLASSES, write_config, write_huge_png
 
 from ppcls import deploy_cli
 from ppcls.config.load import validate
-from ppcls.deploy.predictor import Predictor, Result
+from ppcls.deploy.predictor import Predictor
+from ppcls.deploy.results import Result
 
 
 @pytest.fixture(scope="module")

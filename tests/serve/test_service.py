@@ -112,7 +112,7 @@ def test_scores_that_are_no_numbers_are_the_servers_fault(
     def fail(self: object, batch: object) -> None:
         raise UserError("the model's scores are not finite")
 
-    monkeypatch.setattr("ppcls.deploy.predictor.Predictor.classify", fail)
+    monkeypatch.setattr("ppcls.deploy.predictor.Predictor.answer", fail)
 
     async def act(client: httpx.AsyncClient, free: threading.Event) -> httpx.Response:
         free.set()
