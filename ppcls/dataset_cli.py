@@ -83,12 +83,13 @@ def _to_check(args: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]
         yield "images", list_files(find_images(args.paths)), DecodeImage()
         return
     config = load_config(args.config, args.override)
-    for name in (args.split,) if args.split else ("Train", "Eval"):
-        split = getattr(config.DataLoader, name)
-        if split is not None:
-            yield name, read_index(split.dataset, config.Arch.class_num), split.dataset.transform_ops[0]
-        elif args.split:
-            raise UserError(f"{args.config}: DataLoader.{name} is not set; there is nothing to check")
+    splits = config.DataLoader.splits
+    chosen = [name for name in splits if args.split is None or name.split(".")[0] == args.split]
+    if args.split and not chosen:
+        raise UserError(f"{args.config}: DataLoader.{args.split} is not set; there is nothing to check")
+    for name in chosen:
+        dataset, classes = splits[name].dataset, config.classes_of(training=name == "Train")
+        yield name, read_index(dataset, classes), dataset.transform_ops[0]
 
 
 def _parser() -> argparse.ArgumentParser:

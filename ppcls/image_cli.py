@@ -42,7 +42,8 @@ def add_commands(commands: Commands) -> None:
     add_source(stats, nargs="?")
     stats.add_argument("-c", "--config", help="whose data set to describe instead, as it decodes it")
     add_override(stats, "set values of it")
-    stats.add_argument("--split", choices=["Train", "Eval"], default="Train", help="of it (%(default)s)")
+    places = ["Train", "Eval", "Eval.Query", "Eval.Gallery"]
+    stats.add_argument("--split", choices=places, default="Train", help="of it (%(default)s)")
     stats.add_argument("--channels", type=positive, default=3, help="of a source's images (%(default)s)")
     stats.add_argument("--dtype", choices=["uint8", "uint16"], default="uint8", help="likewise (%(default)s)")
     stats.add_argument("--out", type=Path, default=Path("stats"), help="folder of the results (%(default)s)")
@@ -164,15 +165,17 @@ def _to_describe(args: argparse.Namespace) -> tuple[str, Index, tuple[str, ...],
         index, names = read_source(args)
         return str(args.source), index, names, DecodeImage(channels=args.channels, dtype=args.dtype)
     config = load_config(args.config, args.override)
-    split = getattr(config.DataLoader, args.split)
-    if split is None:
-        raise UserError(f"{args.config}: DataLoader.{args.split} is not set; there is nothing to describe")
+    splits = config.DataLoader.splits
+    if (split := splits.get(args.split)) is None:
+        there = f"; there is {', '.join(splits)}" if splits else ""
+        raise UserError(f"{args.config}: DataLoader.{args.split} is no data set{there}")
     decoder = split.dataset.transform_ops[0]
     if not isinstance(decoder, DecodeImage):
         raise UserError(
             f"{args.config}: expected DecodeImage first, found {decoder.kind}; stats are of images"
         )
-    return split.dataset.place, read_index(split.dataset, config.Arch.class_num), (), decoder
+    classes = config.classes_of(training=args.split == "Train")
+    return split.dataset.place, read_index(split.dataset, classes), (), decoder
 
 
 def _say(text: str) -> None:

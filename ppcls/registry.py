@@ -189,6 +189,7 @@ SAMPLERS = Registry(
         "MultiScaleSampler",
         "PKSampler",
     ),
+    {"DistributedRandomIdentitySampler": "write PKSampler, with num_instances as sample_per_id"},
 )
 TRANSFORMS = Registry(
     "transform",

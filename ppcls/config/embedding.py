@@ -14,7 +14,7 @@ from ppcls.config.distillation import Member
 from ppcls.config.fields import Count, NonNegative, Positive, Section, Spec, Tagged, problem
 from ppcls.config.model import Arch
 from ppcls.config.objective import Labels, LossSpec, MetricSpec, TopkAcc
-from ppcls.config.sections import DataLoader, Loss, Metric
+from ppcls.config.sections import DataLoader, Loss, Metric, QueryAndGallery
 from ppcls.registry import HEADS
 
 
@@ -216,11 +216,12 @@ def embedding_problems(
             yield problem(text, "Metric", "Eval", position, spec.kind)
     if retrieval and rec is None:
         yield problem("retrieval is by embeddings; expected Arch.name: RecModel", "Global", "eval_mode")
-    for split in ("Train", "Eval"):
-        given = getattr(data, split)
-        if rec is None or given is None:
+    if isinstance(data.Eval, QueryAndGallery) and not retrieval:
+        yield problem("has Query and Gallery; expected Global.eval_mode: retrieval", "DataLoader", "Eval")
+    for split, given in data.splits.items():
+        if rec is None:
             continue
-        place = ("DataLoader", split, "dataset")
+        place = ("DataLoader", *split.split("."), "dataset")
         if isinstance(given.dataset, MultiLabelDataset):
             yield problem("embeddings are learnt from one identity an image", *place, "name")
         if given.dataset.batch_transform_ops:

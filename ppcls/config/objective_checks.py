@@ -25,17 +25,17 @@ def objective_problems(
 ) -> Iterator[InitErrorDetails]:
     """Yields what losses and metrics can't do with the labels and classes that there are."""
     for name in ("Train", "Eval"):
-        split, losses, metrics = (getattr(each, name) for each in (data, loss, metric))
-        yield from _metric_problems(name, metrics, class_num)
-        if split is None:
-            continue
+        yield from _metric_problems(name, getattr(metric, name), class_num)
+    for place, split in data.splits.items():
+        name = place.partition(".")[0]
+        losses, metrics = getattr(loss, name), getattr(metric, name)
         several = isinstance(split.dataset, MultiLabelDataset)
         for section, registry, specs in (("Loss", LOSSES, losses), ("Metric", METRICS, metrics)):
             for position, spec in enumerate(specs):
                 if spec.labels == ("one" if several else "several"):
                     yield problem(
                         f"is for images of {spec.labels} class{'es' if not several else ''}, and "
-                        f"DataLoader.{name}.dataset is {split.dataset.kind}; "
+                        f"DataLoader.{place}.dataset is {split.dataset.kind}; "
                         f"expected {_suited(registry, several, name)}",
                         *(section, name, position, spec.kind),
                     )
@@ -45,7 +45,7 @@ def objective_problems(
             yield problem(
                 f"{split.dataset.kind} has one class an image; expected MultiLabelDataset, "
                 "or Global.use_multilabel: False",
-                *("DataLoader", name, "dataset", "name"),
+                *("DataLoader", *place.split("."), "dataset", "name"),
             )
         yield from _ratio_problems(name, losses, split)
 
@@ -121,7 +121,7 @@ def infer_problems(
     chosen, where = infer.PostProcess, ("Infer", "PostProcess")
     if isinstance(chosen, Topk) and chosen.topk > class_num:
         yield problem(f"expected at most Arch.class_num ({class_num}), got {chosen.topk}", *where, "topk")
-    split = data.Train or data.Eval
+    split = next(iter(data.splits.values()), None)
     if split is None:
         return
     several = isinstance(split.dataset, MultiLabelDataset)

@@ -62,6 +62,22 @@ class Config(Section):
             raise ValidationError.from_exception_data("Config", problems)
         return self
 
+    @property
+    def fed(self) -> dict[str, sections.Split]:
+        """The data sets that a training run is fed with, by their places in ``DataLoader``."""
+        found, all_of_them = self.DataLoader.splits, self.Global.eval_during_train
+        return {place: split for place, split in found.items() if all_of_them or place == "Train"}
+
+    def classes_of(self, *, training: bool) -> int | None:
+        """Returns how many classes labels are of; None where they are of identities, any numbers.
+
+        Args:
+            training: Whether those of ``DataLoader.Train``; else those that are evaluated on.
+        """
+        retrieved = self.Global.eval_mode == "retrieval" and not training
+        headless = isinstance(self.Arch, RecModel) and self.Arch.Head is None
+        return None if retrieved or headless else self.Arch.class_num
+
 
 def _schedule_problems(config: Config) -> Iterator[InitErrorDetails]:
     try:
@@ -127,9 +143,8 @@ def _image_problems(config: Config) -> Iterator[InitErrorDetails]:
 
 
 def _chains(config: Config) -> Iterator[tuple[tuple[str, ...], tuple[Transform, ...]]]:
-    for name in ("Train", "Eval"):
-        if (split := getattr(config.DataLoader, name)) is not None:
-            yield ("DataLoader", name, "dataset", "transform_ops"), split.dataset.transform_ops
+    for place, split in config.DataLoader.splits.items():
+        yield ("DataLoader", *place.split("."), "dataset", "transform_ops"), split.dataset.transform_ops
     if config.Infer is not None:
         yield ("Infer", "transforms"), config.Infer.transforms
 
@@ -149,13 +164,20 @@ def _architecture_problems(config: Config) -> Iterator[InitErrorDetails]:
 
 
 def _folder_problems(config: Config) -> Iterator[InitErrorDetails]:
-    train, evaluation = (
-        split.dataset if split is not None and isinstance(split.dataset, ImageFolderDataset) else None
-        for split in (config.DataLoader.Train, config.DataLoader.Eval)
-    )
-    if train is None or evaluation is None or train.image_root != evaluation.image_root:
+    train = config.DataLoader.Train
+    if train is None or not isinstance(train.dataset, ImageFolderDataset):
         return
-    loc = ("DataLoader", "Eval", "dataset")
+    for place, split in config.DataLoader.evaluated.items():
+        if isinstance(split.dataset, ImageFolderDataset):
+            loc = ("DataLoader", *place.split("."), "dataset")
+            yield from _part_problems(train.dataset, split.dataset, loc)
+
+
+def _part_problems(
+    train: ImageFolderDataset, evaluation: ImageFolderDataset, loc: tuple[str, ...]
+) -> Iterator[InitErrorDetails]:
+    if train.image_root != evaluation.image_root:
+        return
     if (train.part, evaluation.part) not in ((None, None), ("train", "val")):
         yield problem(
             f"expected train for DataLoader.Train and val here, or they have images in common; "
@@ -173,12 +195,13 @@ def _folder_problems(config: Config) -> Iterator[InitErrorDetails]:
 
 def _sampler_problems(config: Config) -> Iterator[InitErrorDetails]:
     data = config.DataLoader
-    if data.Eval is not None and not isinstance(data.Eval.sampler, DistributedBatchSampler):
-        yield problem(
-            f"evaluation takes each sample once, in order; expected DistributedBatchSampler, "
-            f"got {data.Eval.sampler.kind}",
-            *("DataLoader", "Eval", "sampler", "name"),
-        )
+    for place, split in data.evaluated.items():
+        if not isinstance(split.sampler, DistributedBatchSampler):
+            yield problem(
+                f"evaluation takes each sample once, in order; expected DistributedBatchSampler, "
+                f"got {split.sampler.kind}",
+                *("DataLoader", *place.split("."), "sampler", "name"),
+            )
     if (
         data.Train is not None
         and isinstance(data.Train.sampler, MultiScaleSampler)
@@ -199,8 +222,10 @@ def _sampler_problems(config: Config) -> Iterator[InitErrorDetails]:
 
 def _input_size_problems(config: Config) -> Iterator[InitErrorDetails]:
     data, epochs = config.DataLoader, config.Global.epochs
-    if data.Eval is not None and data.Eval.input_size is not None:
-        yield problem("evaluation has one size; remove it", "DataLoader", "Eval", "input_size")
+    for place, split in data.evaluated.items():
+        if split.input_size is not None:
+            loc = ("DataLoader", *place.split("."), "input_size")
+            yield problem("evaluation has one size; remove it", *loc)
     sizes = None if data.Train is None else data.Train.input_size
     if isinstance(sizes, Progressive) and sizes.epochs[-1] >= epochs:
         yield problem(
@@ -211,11 +236,10 @@ def _input_size_problems(config: Config) -> Iterator[InitErrorDetails]:
 
 def _mixing_problems(config: Config) -> Iterator[InitErrorDetails]:
     data = config.DataLoader
-    if data.Eval is not None and data.Eval.dataset.batch_transform_ops:
-        yield problem(
-            "evaluation takes the images as they are; remove it",
-            *("DataLoader", "Eval", "dataset", "batch_transform_ops"),
-        )
+    for place, split in data.evaluated.items():
+        if split.dataset.batch_transform_ops:
+            loc = ("DataLoader", *place.split("."), "dataset", "batch_transform_ops")
+            yield problem("evaluation takes the images as they are; remove it", *loc)
     if data.Train is None:
         return
     sampler = data.Train.sampler

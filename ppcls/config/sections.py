@@ -116,8 +116,9 @@ class Global(Section):
     )
     eval_mode: Literal["classification", "retrieval"] = Field(
         "classification",
-        description="retrieval: each image of DataLoader.Eval looks for its identity among all others, whose "
-        "labels may be any numbers; of losses only those of identities are told (Arch.name: RecModel)",
+        description="retrieval: each image of DataLoader.Eval looks for its identity among all others, or "
+        "each of its Query in its Gallery; labels may be any numbers; of losses only those of identities "
+        "are told (Arch.name: RecModel)",
     )
     use_multilabel: bool = Field(
         False, description="read for PaddleClas; MultiLabelDataset says it of its images"
@@ -187,8 +188,8 @@ class Split(Section):
     """One data set with its sampler and loader."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "Query": "each image looks among all others; give one data set",
-        "Gallery": "each image looks among all others; give one data set",
+        "Query": "only DataLoader.Eval has two sets",
+        "Gallery": "only DataLoader.Eval has two sets",
     }
 
     dataset: Annotated[Dataset, Tagged(DATASETS)]
@@ -220,11 +221,40 @@ class Split(Section):
         return self.input_size or self.sampler.input_size
 
 
+class QueryAndGallery(Section):
+    """Two data sets to evaluate retrieval on: each image of one looks for its identity in the other."""
+
+    Query: Split = Field(description="the images that look for theirs")
+    Gallery: Split = Field(description="the images that they look among")
+
+
 class DataLoader(Section):
     """The data to train on and to evaluate on."""
 
     Train: Split | None = None
-    Eval: Split | None = None
+    Eval: Split | QueryAndGallery | None = Field(
+        None, description="one data set; or, for Global.eval_mode: retrieval, Query and Gallery"
+    )
+
+    @field_validator("Eval", mode="before")
+    @classmethod
+    def _one_or_two(cls, value: object) -> object:
+        if value is None or isinstance(value, Section):
+            return value
+        two = isinstance(value, dict) and bool(value.keys() & QueryAndGallery.model_fields)
+        return (QueryAndGallery if two else Split).model_validate(value)
+
+    @property
+    def evaluated(self) -> dict[str, Split]:
+        """What is evaluated on: ``Eval``, or ``Eval.Query`` and ``Eval.Gallery``; perhaps nothing."""
+        if isinstance(self.Eval, QueryAndGallery):
+            return {"Eval.Query": self.Eval.Query, "Eval.Gallery": self.Eval.Gallery}
+        return {} if self.Eval is None else {"Eval": self.Eval}
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """All data sets that there are, by their places."""
+        return {**({} if self.Train is None else {"Train": self.Train}), **self.evaluated}
 
 
 class Infer(Section):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.config.dataset import Dataset
-from ppcls.config.embedding import RecModel
 from ppcls.config.input_size import EqualPixels
 from ppcls.config.sampler import Sampler
 from ppcls.config.schema import Config
@@ -40,7 +39,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
 
     Args:
         config: The whole config.
-        split: ``DataLoader.Train`` or ``DataLoader.Eval``.
+        split: ``DataLoader.Train``, or what is evaluated on.
         runtime: Rank, world, device and cores.
         training: Whether batches train: then the sampler says which samples make an epoch, and a global
             batch larger than that is an error. Evaluation takes each sample once, in order.
@@ -49,7 +48,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         UserError: The dataset can't be read, is empty, has wrong lines, or is smaller than a batch; or the
             sampler can't work on it; or a transform has no form for the loader and the device.
     """
-    index = read_index(split.dataset, _classes(config, training))
+    index = read_index(split.dataset, config.classes_of(training=training))
     spec = split.sampler
     mixing = split.dataset.batch_transform_ops if training else ()
     group = math.lcm(spec.group, 2 if mixing else 1) if training else 1
@@ -70,7 +69,8 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         _refuse_small(index, order, spec)
     layout: Layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
     ops = plan_chain(split.dataset.transform_ops, layout)
-    chain = f"DataLoader.{'Train' if training else 'Eval'}.dataset.transform_ops"
+    places = [place for place, each in config.DataLoader.splits.items() if each is split]
+    chain = f"DataLoader.{places[0] if places else 'Train'}.dataset.transform_ops"
     quarantine = _quarantine(config, split.dataset, index)
     loader = _reader(config, split, runtime, index, order, ops, chain, quarantine)
     if not mixing:
@@ -78,15 +78,6 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     from ppcls.data.mixed_loader import MixedLoader
 
     return MixedLoader(loader, mixing[0], config.Arch.class_num, layout)
-
-
-def _classes(config: Config, training: bool) -> int | None:
-    """Returns how many classes labels are of; None where they are of identities, any numbers."""
-    if config.Global.eval_mode == "retrieval" and not training:
-        return None
-    if isinstance(config.Arch, RecModel) and config.Arch.Head is None:
-        return None
-    return config.Arch.class_num
 
 
 def _reader(

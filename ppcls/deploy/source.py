@@ -149,7 +149,7 @@ def _trained(config: Config, weights: Path, named: str | None, folders: Sequence
     listing = lists[0] if named else next((each for each in lists if each.is_file()), None)
     of_classes = not isinstance(config.Arch, RecModel)
     names = read_class_names(listing, config.Arch.class_num) if listing is not None and of_classes else None
-    settings, split = need_infer(config), config.DataLoader.Eval
+    settings, split = need_infer(config), next(iter(config.DataLoader.evaluated.values()), None)
     return Source(
         weights,
         describe(config, settings, names),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -192,11 +192,12 @@ def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> 
 
     The loader may have made that one ahead; so none is taken to be faster than the training loader's.
     """
-    rest, batches = len(evaluator.loader) - 1, iter(evaluator.loader)
+    loaders = evaluator.loaders.values()
+    rest, batches = sum(map(len, loaders)) - 1, chain.from_iterable(loaders)
     with state.ema.applied() if state.ema is not None else nullcontext():
         start = _evaluate(state, evaluator, batches)
         one = _evaluate(state, evaluator, batches) if rest else 0.0
-    return start + rest * max(one, evaluator.loader.order.global_batch / loader)
+    return start + rest * max(one, max(each.order.global_batch for each in loaders) / loader)
 
 
 def _evaluate(state: TrainState, evaluator: Evaluator, batches: Iterator[Batch]) -> float:

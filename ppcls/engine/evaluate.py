@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import paddle
 from paddle import nn
@@ -63,6 +63,7 @@ def evaluate(
     world: int,
     progress: Progress | None = None,
     collector: Collector | None = None,
+    queries: int | None = None,
 ) -> Result:
     """Evaluates ``model`` on all that ``loader`` gives, once.
 
@@ -78,12 +79,14 @@ def evaluate(
         world: Number of ranks.
         progress: Is told of each batch.
         collector: Collects what became of each sample, where that is wanted; on all ranks or none.
+        queries: Where images look for their identity among others: those whose positions are below this do,
+            among those from it on. None: each among all others.
     """
     progress = progress or Progress()
     progress.tell("evaluation: waiting for batch 1", patient=not progress.evaluated)
     began, training = time.perf_counter(), model.training
     model.eval()
-    tally = Tally(metrics)
+    tally = Tally(metrics, queries)
     for number, batch in enumerate(loader, start=1):
         progress.tell(f"evaluation: batch {number}", patient=not progress.evaluated)
         if batch.valid == 0:
@@ -112,13 +115,14 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models on one split, as often as wanted; the arguments are those of `evaluate`.
+    """Evaluates models on one data set or two, as often as wanted; the arguments are those of `evaluate`.
 
     Attributes:
+        loaders: Of what is evaluated on, by place; of two, the images of the first look in the other.
         classes: Of what is collected sample by sample; None to collect nothing.
     """
 
-    loader: Loader
+    loaders: dict[str, Loader]
     criterion: Criterion
     metrics: Metrics
     precision: FP32
@@ -133,27 +137,46 @@ class Evaluator:
             model: In training mode afterwards if it was.
             between: Called after each batch, as often on every rank; may raise to end the evaluation.
         """
-        loader = self.loader if between is None else _pausing(self.loader, between)
+        batches, queries = _one_after_the_other(list(self.loaders.values()))
+        batches = batches if between is None else _pausing(batches, between)
         collector = Collector(self.classes) if self.classes is not None else None
         result: Result = evaluate(
             model,
-            loader,
+            batches,
             self.criterion,
             self.metrics,
             self.precision,
             self.world,
             self.progress,
             collector,
+            queries,
         )
         return result
 
     def release(self) -> None:
-        """Lets go of the loader's threads and memory until the next evaluation, for training to have them."""
-        self.loader.release()
+        """Lets go of the loaders' threads and memory until the next evaluation, for training to have them."""
+        for loader in self.loaders.values():
+            loader.release()
 
 
-def _pausing(loader: Loader, between: Callable[[], None]) -> Iterator[Batch]:
-    for batch in loader:
+def _one_after_the_other(loaders: list[Loader]) -> tuple[Iterable[Batch], int | None]:
+    """Returns the batches of one data set or two; positions of the second go on behind the first's."""
+    first, *others = loaders
+    if not others:
+        return first, None
+    count = len(first.index)
+
+    def batches() -> Iterator[Batch]:
+        yield from first
+        for batch in others[0]:
+            assert batch.positions is not None
+            yield replace(batch, positions=batch.positions + count)
+
+    return batches(), count
+
+
+def _pausing(batches: Iterable[Batch], between: Callable[[], None]) -> Iterator[Batch]:
+    for batch in batches:
         yield batch
         between()
 
@@ -172,17 +195,21 @@ def build_evaluator(
     Raises:
         UserError: The config has no ``DataLoader.Eval``, or its data can't be used.
     """
-    if config.DataLoader.Eval is None:
+    if not config.DataLoader.evaluated:
         raise UserError(
             "evaluation needs DataLoader.Eval in the config; "
             "to train without, set Global.eval_during_train=False"
         )
-    loader = build_loader(config, config.DataLoader.Eval, runtime, training=False)
+    loaders = {
+        place: build_loader(config, split, runtime, training=False)
+        for place, split in config.DataLoader.evaluated.items()
+    }
+    index = next(iter(loaders.values())).index
     # Images of several labels, or of identities to retrieve, are not taken for one class.
-    of_classes = loader.index.labels.ndim == 1 and config.Global.eval_mode == "classification"
+    of_classes = index.labels.ndim == 1 and config.Global.eval_mode == "classification"
     return Evaluator(
-        loader=loader,
-        criterion=evaluation_criterion(config, positives(loader.index)),
+        loaders=loaders,
+        criterion=evaluation_criterion(config, positives(index)),
         metrics=build_metrics(config.Metric.Eval, config.Arch.class_num),
         precision=precision,
         world=runtime.world,

@@ -93,10 +93,7 @@ def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
 
 
 def _batch_sizes(config: Config) -> str:
-    splits = {"Train": config.DataLoader.Train}
-    if config.Global.eval_during_train:
-        splits["Eval"] = config.DataLoader.Eval
-    given = {name: split.sampler.size_given for name, split in splits.items() if split is not None}
+    given = {name: split.sampler.size_given for name, split in config.fed.items()}
     return " or ".join(f"DataLoader.{name}.sampler.{key} ({size})" for name, (key, size) in given.items())
 
 

@@ -35,7 +35,7 @@ class RunPictures:
     """
 
     def __init__(self, config: Config, evaluated: Index | None, names: Sequence[str]) -> None:
-        train, evaluation = config.DataLoader.Train, config.DataLoader.Eval
+        train, evaluation = config.DataLoader.Train, config.DataLoader.evaluated.get("Eval")
         assert train is not None  # by prepare
         self._chain = train.dataset.transform_ops
         self._decoder = evaluation.dataset.transform_ops[0] if evaluation is not None else None

@@ -21,10 +21,11 @@ class Tally:
 
     Args:
         metrics: What is to be known.
+        queries: Images at positions below this look among those from it on; None: each among all others.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Metrics, queries: int | None = None) -> None:
+        self._metrics, self._queries = metrics, queries
         self._sums = paddle.zeros([2 + metrics.width], "float64")  # loss, images, counts
         self._rows: dict[str, list[Tensor]] = {name: [] for name in metrics.gathered}
         self._labels: list[Tensor] = []
@@ -62,10 +63,12 @@ class Tally:
     def _all_rows(self, world: int) -> dict[str, Rows]:
         """Returns outputs and labels of all ranks, in the order of the samples whatever the ranks."""
         positions = np.concatenate([np.zeros(0, np.int64), *self._positions])
-        order = np.argsort(_over_ranks(positions[:, None], world)[:, 0], kind="stable")
+        positions = _over_ranks(positions[:, None], world)[:, 0]
+        order = np.argsort(positions, kind="stable")
+        queries = None if self._queries is None else int((positions < self._queries).sum())
         labels = _over_ranks(_joined(self._labels, "float64"), world)[order]
         return {
-            name: (_over_ranks(_joined(rows, "float32"), world)[order], labels)
+            name: Rows(_over_ranks(_joined(rows, "float32"), world)[order], labels, queries)
             for name, rows in self._rows.items()
         }
 

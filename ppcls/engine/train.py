@@ -98,7 +98,7 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path, fresh: TrainStat
             else None
         )
         assert config.DataLoader.Train is not None  # by build_state
-        val = None if evaluator is None else len(evaluator.loader.index)
+        val = None if evaluator is None else sum(len(each.index) for each in evaluator.loaders.values())
         notes += describe_folders(config.DataLoader.Train.dataset, classes, len(state.loader.index), val)
         if folder is not None:
             notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
@@ -241,10 +241,9 @@ def _describe(config: Config, state: TrainState) -> list[str]:
 
 
 def _indexes(state: TrainState, evaluator: Evaluator | None) -> dict[str, Index]:
-    loaders = {"DataLoader.Train": state.loader}
-    if evaluator is not None:
-        loaders["DataLoader.Eval"] = evaluator.loader
-    return {name: loader.index for name, loader in loaders.items()}
+    evaluated = evaluator.loaders if evaluator is not None else {}
+    loaders = {"Train": state.loader, **evaluated}
+    return {f"DataLoader.{place}": loader.index for place, loader in loaders.items()}
 
 
 def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:
@@ -257,13 +256,11 @@ def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callabl
     if budget is None:
         return None
     notes.append(budget.describe())
-    loader = config.DataLoader
-    splits = {"train": loader.Train, "eval": loader.Eval if config.Global.eval_during_train else None}
     needs = Needs(
         {
-            name: need
-            for name, split in splits.items()
-            if split is not None and (need := gpu_memory_need(config, split, runtime))
+            place.lower(): need
+            for place, split in config.fed.items()
+            if (need := gpu_memory_need(config, split, runtime))
         }
     )
     if not needs.pipelines:
@@ -279,12 +276,11 @@ def _folder_classes(config: Config) -> tuple[str, ...]:
     Raises:
         UserError: Training and evaluation have other class folders, so labels would mean other classes.
     """
-    loader = config.DataLoader
-    compared = config.Global.eval_during_train and config.Global.eval_mode == "classification"
     folders = [
         class_root(Path(split.dataset.image_root), split.dataset.part)[0]
-        for split in (loader.Train, loader.Eval if compared else None)
-        if split is not None and isinstance(split.dataset, ImageFolderDataset)
+        for place, split in config.fed.items()
+        if isinstance(split.dataset, ImageFolderDataset)
+        and (place == "Train" or config.Global.eval_mode == "classification")
     ]
     named = [folder_classes(folder) for folder in folders if folder.is_dir()]
     if len(named) == 2 and named[0] != named[1]:

@@ -22,10 +22,7 @@ def describe(config: Config, runtime: Runtime) -> list[Description]:
     Raises:
         UserError: As `build_loader`; or an image of the first batch can't be read.
     """
-    splits = {"Train": config.DataLoader.Train}
-    if config.Global.eval_during_train:
-        splits["Eval"] = config.DataLoader.Eval
-    return [_describe(config, runtime, name, split) for name, split in splits.items() if split is not None]
+    return [_describe(config, runtime, name, split) for name, split in config.fed.items()]
 
 
 def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Description:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, singledispatch
+from typing import NamedTuple
 
 import numpy as np
 import paddle
@@ -26,7 +27,20 @@ from ppcls.outputs import LOGITS, Outputs, logits_of
 
 Count = Callable[[Outputs, Tensor], Tensor]
 Floats = NDArray[np.float64]
-Rows = tuple[NDArray[np.float32], Floats]  # what the model gave [N, D], labels [N, C] or [N, 1]
+
+
+class Rows(NamedTuple):
+    """What is known of all samples.
+
+    Attributes:
+        outputs: What the model gave, [N, D].
+        labels: [N, C] or [N, 1].
+        queries: So many, the first ones, look among the others for their like; None: each among all others.
+    """
+
+    outputs: NDArray[np.float32]
+    labels: Floats
+    queries: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,12 +66,12 @@ class Gathered:
 
     Attributes:
         names: Of its numbers.
-        values: What the model gave, [N, D] float32, and labels, [N, C] or [N, 1] float64, to its numbers.
+        values: What is known of all samples to its numbers.
         output: Which of the model's outputs.
     """
 
     names: tuple[str, ...]
-    values: Callable[[NDArray[np.float32], Floats], list[float]]
+    values: Callable[[Rows], list[float]]
     output: str = LOGITS
 
 
@@ -115,7 +129,7 @@ class Metrics:
         for part in self.parts:
             if isinstance(part, Gathered):
                 assert rows is not None
-                values += part.values(*rows[part.output])
+                values += part.values(rows[part.output])
                 continue
             own, counts = counts[: part.width], counts[part.width :]
             values += part.values(own, images) if images else [float("nan")] * len(part.names)
@@ -205,19 +219,23 @@ def _labels(outputs: Outputs, label: Tensor) -> Tensor:
 @_part.register
 def _(spec: MultiLabelMAP, _classes: int) -> Gathered:
     return Gathered(
-        spec.names, lambda scores, labels: [mean_average_precision(scores, labels, spec.map_type)]
+        spec.names, lambda rows: [mean_average_precision(rows.outputs, rows.labels, spec.map_type)]
     )
 
 
 @_part.register
 def _(spec: Recallk, _classes: int) -> Gathered:
     return Gathered(
-        spec.names, lambda features, labels: recalls_at(features, labels[:, 0], spec.topk), "features"
+        spec.names,
+        lambda rows: recalls_at(rows.outputs, rows.labels[:, 0], spec.topk, rows.queries),
+        "features",
     )
 
 
 @_part.register
 def _(spec: mAP, _classes: int) -> Gathered:
     return Gathered(
-        spec.names, lambda features, labels: [retrieval_precision(features, labels[:, 0])], "features"
+        spec.names,
+        lambda rows: [retrieval_precision(rows.outputs, rows.labels[:, 0], rows.queries)],
+        "features",
     )

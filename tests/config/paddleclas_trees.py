@@ -213,6 +213,27 @@ def compiled() -> Tree:
     return tree
 
 
+def retrieving() -> Tree:
+    """Embeddings, trained by classes and triplets, and evaluated by queries in a gallery."""
+    tree = plain("ResNet50_vd")
+    tree["Global"] |= {"eval_mode": "retrieval", "eval_during_train": False}
+    tree["Arch"] = {
+        "name": "RecModel",
+        "infer_output_key": "features",
+        "infer_add_softmax": False,
+        "Backbone": {"name": "ResNet50_vd", "pretrained": False},
+        "BackboneStopLayer": {"name": "flatten"},
+        "Neck": {"name": "FC", "embedding_size": 2048, "class_num": 512},
+        "Head": {"name": "ArcMargin", "embedding_size": 512, "class_num": 3997, "margin": 0.15, "scale": 30},
+    }
+    tree["Loss"]["Train"].append({"TripletLossV2": {"weight": 1.0, "margin": 0.5}})
+    tree["Metric"] = {"Eval": [{"Recallk": {"topk": [1, 5]}}]}
+    both = tree["DataLoader"]["Eval"]
+    tree["DataLoader"]["Eval"] = {"Query": both, "Gallery": json.loads(json.dumps(both))}
+    del tree["Infer"]["PostProcess"]
+    return tree
+
+
 def by_steps() -> Tree:
     factors = {"temperature": 1, "alpha": 1.0, "beta": 1.0}
     tree = distilled("ResNet34", "ResNet18", LABELS, {"DistillationDKDLoss": PAIRS | factors})

@@ -31,6 +31,7 @@ from paddleclas_trees import (
     piecewise,
     plain,
     published,
+    retrieving,
     several_sizes,
     strikes_back,
     transformer,
@@ -109,6 +110,7 @@ FAMILIES: dict[str, Callable[[], Tree]] = {
     "DIST": lambda: distilled("ResNet34", "ResNet18", LABELS, {"DistillationDISTLoss": PAIRS}),
     "AFD": attentive,
     "SSLD, compiled": compiled,
+    "retrieval": retrieving,
 }
 
 

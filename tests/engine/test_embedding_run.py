@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from small_config import put
 from small_tree import CLASSES, small_tree
 from test_distributed import run
 
-from ppcls import cli, deploy_cli
+from ppcls import cli, dataset_cli, deploy_cli
 from ppcls.arch.build import build_model
 from ppcls.config.errors import ConfigError
 from ppcls.config.load import dump_config, validate
@@ -140,6 +142,97 @@ def test_two_ranks_retrieve_as_one(images: Path, tmp_path: Path) -> None:
         assert b.metrics == a.metrics
 
 
+def two_sets(images: Path, output: Path, **changes: Any) -> dict[str, Any]:
+    """The images that are evaluated on, parted: every third looks among the others."""
+    tree = retrieving(images, output, **changes)
+    both = tree["DataLoader"]["Eval"]
+    listing = Path(both["dataset"]["cls_label_path"])
+    lines = listing.read_text().splitlines(keepends=True)
+    parts = {"Query": lines[::3], "Gallery": [each for i, each in enumerate(lines) if i % 3]}
+    for name, part in parts.items():
+        file = listing.with_name(f"{name}.txt")
+        file.write_text("".join(part))
+        parts[name] = copy.deepcopy(both)
+        parts[name]["dataset"]["cls_label_path"] = str(file)
+    tree["DataLoader"]["Eval"] = parts
+    return tree
+
+
+@pytest.mark.parametrize("use_dali", [False, True], ids=["paddle.io", "dali"])
+def test_queries_look_in_a_gallery_on_any_number_of_ranks(
+    images: Path, tmp_path: Path, use_dali: bool
+) -> None:
+    for name, ranks in (("one", 1), ("two", 2)):
+        tree = two_sets(
+            images,
+            tmp_path / name,
+            Global__epochs=2,
+            Global__use_dali=use_dali,
+            Loss__Train=[{"CELoss": None}],
+            Loss__Eval=[{"TripletLoss": None}],
+            DataLoader__Train__sampler__batch_size=8 // ranks,
+        )
+        for part in tree["DataLoader"]["Eval"].values():
+            part["sampler"]["batch_size"] = 8 // ranks
+        run(SCRIPT, "-c", str(write(tree)), ranks=ranks, logs=tmp_path / f"log{ranks}")
+    for a, b in zip(evaluations(tmp_path / "one"), evaluations(tmp_path / "two"), strict=True):
+        assert a.images == b.images == 11, "queries and gallery"
+        assert b.metrics == a.metrics
+    config = validate(tree, "tree")
+    model = build_network(config)
+    fill_model(model, read_weights(tmp_path / "two" / "latest"), "latest")
+    model.eval()
+    features, labels = [], []
+    for split in config.DataLoader.evaluated.values():
+        index, ops = read_index(split.dataset, None), plan_chain(split.dataset.transform_ops, "CHW")
+        pixels = [apply_chain(ops, index.read(i), np.zeros(0, np.float32)) for i in range(len(index))]
+        found = model(paddle.to_tensor(np.stack(pixels)))["features"].numpy().astype("float64")
+        features.append(found / np.linalg.norm(found, axis=1, keepdims=True))
+        labels.append(index.labels)
+    nearest = labels[1][(features[0] @ features[1].T).argmax(axis=1)]
+    known = np.isin(labels[0], labels[1])
+    last = evaluations(tmp_path / "two")[-1].metrics["recall1"]
+    assert last == pytest.approx(np.mean(nearest[known] == labels[0][known]))
+
+
+def test_two_sets_are_evaluated_and_described(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(two_sets(images, tmp_path / "run", Global__epochs=1)))
+    assert cli.train(["-c", path, "--dry-run"]) == 0
+    assert cli.train(["-c", path]) == 0
+    (told,) = evaluations(tmp_path / "run")
+    capsys.readouterr()
+    assert cli.evaluate(["-c", path]) == 0
+    said = capsys.readouterr().out
+    assert f"recall1 {told.metrics['recall1']:.4f}" in said
+    assert "11 images" in said
+    assert cli.train(["-c", path, "--explain-data"]) == 0
+    said = capsys.readouterr().out
+    assert "DataLoader.Eval.Query" in said
+    assert "DataLoader.Eval.Gallery" in said
+    broken = tmp_path / "bad.txt"
+    assert dataset_cli.main(["check", "-c", path, "--out", str(broken)]) == 0
+
+
+def test_a_bad_query_is_left_out(images: Path, tmp_path: Path) -> None:
+    tree = two_sets(images, tmp_path / "run", Global__epochs=1)
+    query = tree["DataLoader"]["Eval"]["Query"]["dataset"]
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    copied = tmp_path / "images"
+    shutil.copytree(images, copied)
+    (copied / "bad.png").write_bytes(b"no image")
+    query |= {"image_root": str(copied), "on_error": "skip"}
+    listing = Path(query["cls_label_path"])
+    listing.write_text(f"bad.png 100\n{listing.read_text()}")
+    assert cli.train(["-c", str(write(tree))]) == 0
+    (told,) = evaluations(tmp_path / "run")
+    assert told.images == 11
+    whole = two_sets(images, tmp_path / "whole", Global__epochs=1)
+    assert cli.train(["-c", str(write(whole))]) == 0
+    assert evaluations(tmp_path / "whole")[0].metrics == told.metrics
+
+
 def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_path: Path) -> None:
     paddle.seed(9)
     other = build_model("ResNet18", 3)
@@ -192,8 +285,12 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
             "DataLoader.Train.dataset.batch_transform_ops: mixed images have no identity; remove it",
         ),
         (
-            {"DataLoader__Eval__Query": {}},
-            "DataLoader.Eval.Query: unknown key; each image looks among all others; give one data set",
+            {"DataLoader__Train__Query": {}},
+            "DataLoader.Train.Query: unknown key; only DataLoader.Eval has two sets",
+        ),
+        (
+            {"DataLoader__Eval": {"Query": {}}},
+            "DataLoader.Eval.Gallery: missing",
         ),
         (
             {"Arch__BackboneStopLayer": {"name": "blocks"}},
@@ -205,6 +302,21 @@ def test_what_is_wrong_is_told(images: Path, tmp_path: Path, changes: dict[str, 
     with pytest.raises(ConfigError) as caught:
         validate(retrieving(images, tmp_path / "run", **changes), "tree")
     assert any(each.startswith(problem) for each in caught.value.problems), caught.value.problems
+
+
+def test_what_is_wrong_with_two_sets_is_told(images: Path, tmp_path: Path) -> None:
+    tree = two_sets(images, tmp_path / "run", Global__eval_mode="classification")
+    tree["Metric"]["Eval"] = [{"TopkAcc": {"topk": 1}}]
+    tree["DataLoader"]["Eval"]["Gallery"]["sampler"]["name"] = "PKSampler"
+    tree["DataLoader"]["Eval"]["Gallery"]["sampler"]["sample_per_id"] = 2
+    chain = tree["DataLoader"]["Eval"]["Query"]["dataset"]["transform_ops"]
+    chain[0], chain[-1] = {"DecodeImage": {"channels": 1}}, {"NormalizeImage": {"mean": [0.5], "std": [0.5]}}
+    with pytest.raises(ConfigError) as caught:
+        validate(tree, "tree")
+    told = "\n".join(caught.value.problems)
+    assert "DataLoader.Eval: has Query and Gallery; expected Global.eval_mode: retrieval" in told
+    assert "DataLoader.Eval.Gallery.sampler.name: evaluation takes each sample once" in told
+    assert "DataLoader.Eval.Query.dataset.transform_ops: makes images of 1 channels" in told
 
 
 def test_a_size_that_does_not_come_in_is_told(images: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 
 from ppcls.config.embedding import Recallk, mAP
 from ppcls.metric import retrieval
-from ppcls.metric.build import build_metrics
+from ppcls.metric.build import Rows, build_metrics
 
 
 @st.composite
@@ -25,19 +25,22 @@ def embeddings(draw):
 
 
 @settings(deadline=None, max_examples=60)
-@given(embeddings(), st.sampled_from([2, 256]))
-def test_numbers_are_those_of_one_query_after_the_other(sample, block):
+@given(embeddings(), st.sampled_from([2, 256]), st.booleans(), st.data())
+def test_numbers_are_those_of_one_query_after_the_other(sample, block, two_sets, data):
     features, labels = sample
+    queries = data.draw(st.integers(0, len(labels))) if two_sets else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrieval, "_BLOCK", block)
-        recalls = retrieval.recalls_at(features, labels, (1, 3))
-        precision = retrieval.mean_average_precision(features, labels)
+        recalls = retrieval.recalls_at(features, labels, (1, 3), queries)
+        precision = retrieval.mean_average_precision(features, labels, queries)
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype("float32")
-    similar = np.concatenate([unit[i : i + block] @ unit.T for i in range(0, len(unit), block)])
+    asking, gallery = (unit, unit) if queries is None else (unit[:queries], unit[queries:])
+    blocks = [asking[i : i + block] @ gallery.T for i in range(0, len(asking), block)]
+    known = labels if queries is None else labels[queries:]
     hits, precisions = {1: [], 3: []}, []
-    for i, row in enumerate(similar):
-        others = np.arange(len(labels)) != i
-        same = labels[others] == labels[i]
+    for i, row in enumerate(np.concatenate(blocks) if blocks else []):
+        others = np.arange(len(known)) != i if queries is None else np.full(len(known), True)
+        same = known[others] == labels[i]
         if not same.any():
             continue
         scores = row[others]
@@ -59,7 +62,15 @@ def test_a_perfect_and_a_hopeless_embedding():
     assert metrics.names == ("recall1", "mAP")
     assert metrics.gathered == ("features",)
     assert metrics.width == 0
-    rows = {"features": (perfect, labels[:, None])}
+    rows = {"features": Rows(perfect, labels[:, None])}
     assert metrics.values(np.zeros(0), 4, rows) == {"recall1": 1.0, "mAP": 1.0}
-    rows = {"features": (perfect[[0, 2, 1, 3]], labels[:, None])}
+    rows = {"features": Rows(perfect[[0, 2, 1, 3]], labels[:, None])}
     assert metrics.values(np.zeros(0), 4, rows)["recall1"] == 0.0
+
+
+def test_an_image_of_both_sets_finds_itself():
+    features = np.array([[1, 0], [0, 1], [1, 0], [0.6, 0.8]], "float32")
+    labels = np.array([0.0, 1.0, 0.0, 0.0])
+    rows = {"features": Rows(features, labels[:, None], queries=2)}
+    found = build_metrics((Recallk(topk=1), mAP())).values(np.zeros(0), 4, rows)
+    assert found == {"recall1": 1.0, "mAP": 1.0}, "nothing in the gallery is of the second identity"
