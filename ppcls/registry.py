@@ -235,9 +235,9 @@ METRICS = Registry(
     {
         **_in("ppcls.config.objective", "TopkAcc"),
         **_in("ppcls.config.distillation_losses", "DistillationTopkAcc"),
-        **_in("ppcls.config.by_class", "PerClassRecall", "ConfusionMatrix"),
+        **_in("ppcls.config.by_class", "PerClassRecall", "ConfusionMatrix", "TprAtFpr"),
         **_in("ppcls.config.embedding", "Recallk", "mAP"),
-        **_in("ppcls.config.multi_label", "AccuracyScore", "HammingDistance", "MultiLabelMAP"),
+        **_in("ppcls.config.multi_label", "AccuracyScore", "ATTRMetric", "HammingDistance", "MultiLabelMAP"),
     },
     {"Topk": "write TopkAcc, with topk"},
 )

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from ppcls.config.fields import Fraction
 from ppcls.config.objective import MetricSpec
 
 MOST_CLASSES = 1000  # of a confusion matrix: so many squared are added up at each batch
@@ -40,3 +41,12 @@ class ConfusionMatrix(MetricSpec):
     def names(self) -> tuple[str, ...]:
         """Three."""
         return ("macro_precision", "macro_recall", "macro_f1")
+
+
+class TprAtFpr(MetricSpec):
+    """Of two classes, the largest share of the second's images that a threshold finds at few false alarms."""
+
+    whole: ClassVar[bool] = True
+    max_fpr: Fraction = Field(
+        0.001, description="the most false alarms, as a share of the first class's images"
+    )

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from ppcls.config.fields import Decay, NonNegative, Positive
+from ppcls.config.fields import Decay, Fraction, NonNegative, Positive
 from ppcls.config.objective import Labels, LossSpec, MetricSpec
 
 
@@ -71,3 +71,22 @@ class MultiLabelMAP(MetricSpec):
         description="`integral`: area under the steps of precision over recall; `11point`: mean of the best "
         "precision at recalls of at least 0, 0.1 … 1 (PASCAL VOC 2007)",
     )
+
+
+class ATTRMetric(MetricSpec):
+    """How attributes of images are recognized: ``mA``, and what is right of each image, on average.
+
+    ``mA`` (Deng et al. 2014) is the mean over classes of the mean recall of their positives and negatives; a
+    recall of none is 0. ``instance_accuracy``, ``_precision`` and ``_recall`` (Li et al. 2016, RAP) are means
+    over images of what is told and true as a share of what is either, of what is told, and of what is true;
+    a share of nothing is 0. ``instance_f1`` is the harmonic mean of the latter two.
+    """
+
+    labels: ClassVar[Labels] = "several"
+    whole: ClassVar[bool] = True
+    threshold: Fraction = Field(0.5, description="a class is told where its sigmoid is above")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Five."""
+        return ("mA", *(f"instance_{each}" for each in ("accuracy", "precision", "recall", "f1")))

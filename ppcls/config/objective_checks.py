@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic_core import InitErrorDetails
 
 from ppcls.config import sections
-from ppcls.config.by_class import MOST_CLASSES, ConfusionMatrix
+from ppcls.config.by_class import MOST_CLASSES, ConfusionMatrix, TprAtFpr
 from ppcls.config.dataset import MultiLabelDataset
 from ppcls.config.fields import problem
 from ppcls.config.objective import LossSpec, MetricSpec, TopkAcc
@@ -76,6 +76,8 @@ def _metric_problems(
             yield problem(
                 f"expected at most {MOST_CLASSES} classes, and Arch.class_num is {class_num}", *where
             )
+        if isinstance(metric, TprAtFpr) and class_num != 2:
+            yield problem(f"is of two classes, and Arch.class_num is {class_num}", *where)
         if isinstance(metric, TopkAcc):
             for k in metric.topk:
                 if k > class_num:

@@ -13,13 +13,19 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
-from ppcls.config.by_class import ConfusionMatrix, PerClassRecall
+from ppcls.config.by_class import ConfusionMatrix, PerClassRecall, TprAtFpr
 from ppcls.config.distillation_losses import DistillationTopkAcc
 from ppcls.config.embedding import Recallk, mAP
-from ppcls.config.multi_label import AccuracyScore, HammingDistance, MultiLabelMAP
+from ppcls.config.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
 from ppcls.config.objective import MetricSpec, TopkAcc
+from ppcls.metric.binary import true_at_false_positives
 from ppcls.metric.by_class import confusion, macro_averages, recalls, right_of_class
-from ppcls.metric.multi_label import mean_average_precision, right_images, right_labels
+from ppcls.metric.multi_label import (
+    attribute_measures,
+    mean_average_precision,
+    right_images,
+    right_labels,
+)
 from ppcls.metric.retrieval import mean_average_precision as retrieval_precision
 from ppcls.metric.retrieval import recalls_at
 from ppcls.metric.topk import topk_correct
@@ -220,6 +226,18 @@ def _labels(outputs: Outputs, label: Tensor) -> Tensor:
 def _(spec: MultiLabelMAP, _classes: int) -> Gathered:
     return Gathered(
         spec.names, lambda rows: [mean_average_precision(rows.outputs, rows.labels, spec.map_type)]
+    )
+
+
+@_part.register
+def _(spec: ATTRMetric, _classes: int) -> Gathered:
+    return Gathered(spec.names, lambda rows: attribute_measures(rows.outputs, rows.labels, spec.threshold))
+
+
+@_part.register
+def _(spec: TprAtFpr, _classes: int) -> Gathered:
+    return Gathered(
+        spec.names, lambda rows: [true_at_false_positives(rows.outputs, rows.labels[:, 0], spec.max_fpr)]
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from paddle import Tensor
+from scipy.special import expit
 from sklearn.metrics import precision_recall_curve
 
 
@@ -59,3 +60,33 @@ def _average_precision(score: NDArray[np.float32], label: NDArray[np.float64], k
     # The last point is no image's, so it counts for none; a recall within rounding of k / 10 reaches it.
     best = [precision[:-1][recall[:-1] >= k / 10 - 1e-12].max() for k in range(11)]
     return float(np.mean(best))
+
+
+def attribute_measures(
+    scores: NDArray[np.float32], labels: NDArray[np.float64], threshold: float
+) -> list[float]:
+    """Returns what `ppcls.config.multi_label.ATTRMetric` tells; NaN for scores that are no numbers.
+
+    Args:
+        scores: [N, C], logits.
+        labels: [N, C], 0 or 1.
+        threshold: A class is told where its sigmoid is above.
+    """
+    if not len(scores) or not np.isfinite(scores).all():
+        return [float("nan")] * 5
+    true, told = labels > 0.5, expit(scores.astype(np.float64)) > threshold
+    recalls = [_shares((told == true) & kind, kind, axis=0) for kind in (true, ~true)]
+    accuracy, precision, recall = (
+        float(_shares(told & true, of, axis=1).mean()) for of in (told | true, told, true)
+    )
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return [float(np.mean(recalls)), accuracy, precision, recall, f1]
+
+
+def _shares(part: NDArray[np.bool_], whole: NDArray[np.bool_], axis: int) -> NDArray[np.float64]:
+    """Returns how many of ``whole`` are in ``part``; 0 of none."""
+    found, all_of_them = part.sum(axis=axis), whole.sum(axis=axis)
+    shares: NDArray[np.float64] = np.divide(
+        found, all_of_them, out=np.zeros(len(found)), where=all_of_them > 0
+    )
+    return shares

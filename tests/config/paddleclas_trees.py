@@ -234,6 +234,20 @@ def retrieving() -> Tree:
     return tree
 
 
+def attributes() -> Tree:
+    """Attributes of people: several labels an image, the rarer ones of more weight."""
+    tree = plain("PPLCNet_x1_0")
+    tree["Global"]["use_multilabel"] = True
+    tree["Arch"] |= {"pretrained": True, "use_ssld": True, "class_num": 26}
+    loss = {"MultiLabelLoss": {"weight": 1.0, "weight_ratio": True, "size_sum": True}}
+    tree["Loss"] = {"Train": [loss], "Eval": [loss]}
+    for split in tree["DataLoader"].values():
+        split["dataset"] |= {"name": "MultiLabelDataset", "label_ratio": True}
+    tree["Metric"] = {"Eval": [{"ATTRMetric": None}]}
+    del tree["Infer"]
+    return tree
+
+
 def by_steps() -> Tree:
     factors = {"temperature": 1, "alpha": 1.0, "beta": 1.0}
     tree = distilled("ResNet34", "ResNet18", LABELS, {"DistillationDKDLoss": PAIRS | factors})

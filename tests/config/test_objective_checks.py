@@ -96,6 +96,12 @@ def test_a_metric_of_all_samples_is_not_for_training() -> None:
     ]
 
 
+def test_false_alarms_are_of_two_classes() -> None:
+    two, top = "Metric.Eval=[TprAtFpr: {max_fpr: 0.01}]", "Arch.class_num=2"
+    assert outcome(two) == ["Metric.Eval[0].TprAtFpr: is of two classes, and Arch.class_num is 10"]
+    assert outcome(two, top, "Metric.Train=[]", "Infer.PostProcess.topk=1") == []
+
+
 def test_prediction_goes_by_the_labels() -> None:
     assert outcome("Infer.PostProcess={name: MultiLabelThreshOutput}") == [
         "Infer.PostProcess.name: expected Topk, got MultiLabelThreshOutput: the model learns from "

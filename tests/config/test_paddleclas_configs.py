@@ -17,6 +17,7 @@ from paddleclas_trees import (
     STAGES,
     Tree,
     attentive,
+    attributes,
     automatic,
     averaged,
     by_steps,
@@ -111,6 +112,7 @@ FAMILIES: dict[str, Callable[[], Tree]] = {
     "AFD": attentive,
     "SSLD, compiled": compiled,
     "retrieval": retrieving,
+    "attributes": attributes,
 }
 
 

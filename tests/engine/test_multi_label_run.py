@@ -19,6 +19,7 @@ from test_distributed import LINEAR, run
 
 from ppcls import cli, deploy_cli
 from ppcls.config.load import validate
+from ppcls.config.multi_label import ATTRMetric
 from ppcls.data.index import read_index
 from ppcls.data.numpy_ops import run as apply_chain
 from ppcls.data.transforms import plan_chain
@@ -57,7 +58,12 @@ def several(images: Path, output: Path, **changes: Any) -> dict[str, Any]:
     }
     tree["Metric"] = {
         "Train": [{"AccuracyScore": None}, {"HammingDistance": None}],
-        "Eval": [{"MultiLabelMAP": None}, {"HammingDistance": None}, {"AccuracyScore": {"base": "sample"}}],
+        "Eval": [
+            {"MultiLabelMAP": None},
+            {"HammingDistance": None},
+            {"AccuracyScore": {"base": "sample"}},
+            {"ATTRMetric": None},
+        ],
     }
     transforms = tree["DataLoader"]["Eval"]["dataset"]["transform_ops"]
     tree["Infer"] = {
@@ -101,9 +107,8 @@ def test_two_ranks_train_and_evaluate_as_one(images: Path, tmp_path: Path) -> No
         assert b.metrics == pytest.approx(a.metrics, rel=1e-12)
         assert b.loss == pytest.approx(a.loss, rel=1e-5)
     told = [each for each in alone if isinstance(each, EvalRecord)]
-    assert all(
-        list(each.metrics) == ["MultiLabelMAP", "HammingDistance", "AccuracyScore_sample"] for each in told
-    )
+    names = ["MultiLabelMAP", "HammingDistance", "AccuracyScore_sample", *ATTRMetric().names]
+    assert all(list(each.metrics) == names for each in told)
     assert [each.images for each in told] == [11] * 2
 
 

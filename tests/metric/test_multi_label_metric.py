@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, average_precision_score, hamming_loss
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    hamming_loss,
+    jaccard_score,
+    precision_score,
+    recall_score,
+)
 
-from ppcls.config.multi_label import AccuracyScore, HammingDistance, MultiLabelMAP
-from ppcls.metric.build import build_metrics
-from ppcls.metric.multi_label import mean_average_precision
+from ppcls.config.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
+from ppcls.metric.build import Rows, build_metrics
+from ppcls.metric.multi_label import attribute_measures, mean_average_precision
 
 
 @st.composite
@@ -79,6 +89,58 @@ def test_eleven_points_are_those_of_a_plain_loop(sample):
         assert found == pytest.approx(np.mean([eleven_points(scores[:, k], label[:, k]) for k in known]))
     else:
         assert math.isnan(found)
+
+
+@pytest.fixture(scope="module")
+def attr_meter():
+    """PaddleClas's, of its one file: its package runs a command line when it is imported."""
+    (package,) = importlib.util.find_spec("paddleclas").submodule_search_locations
+    return runpy.run_path(str(Path(package, "ppcls/utils/misc.py")))["AttrMeter"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(samples(), st.sampled_from([0.2, 0.5, 0.9]))
+def test_attributes_are_measured_as_by_paddleclas_and_scikit_learn(attr_meter, sample, threshold):
+    logits, label = sample
+    spec = ATTRMetric(threshold=threshold)
+    metrics = build_metrics((spec,))
+    found = metrics.values(np.zeros(0), len(label), {"logits": Rows(logits, label.astype("float64"))})
+    told = 1 / (1 + np.exp(-logits.astype("float64"))) > threshold
+    true = label > 0.5
+    meter = attr_meter()
+    meter.update(
+        {
+            "gt_pos": true.sum(axis=0).astype("float64"),
+            "gt_neg": (~true).sum(axis=0).astype("float64"),
+            "true_pos": (told & true).sum(axis=0).astype("float64"),
+            "true_neg": (~told & ~true).sum(axis=0).astype("float64"),
+            "false_pos": (told & ~true).sum(axis=0).astype("float64"),
+            "false_neg": (~told & true).sum(axis=0).astype("float64"),
+            "gt_pos_ins": true.sum(axis=1).astype("float64"),
+            "true_pos_ins": told.sum(axis=1).astype("float64"),
+            "intersect_pos": (told & true).sum(axis=1).astype("float64"),
+            "union_pos": (told | true).sum(axis=1).astype("float64"),
+        }
+    )
+    ma, _, _, _, f1, accuracy, precision, recall = meter.res()
+    assert list(found) == list(spec.names)
+    assert list(found.values()) == pytest.approx([ma, accuracy, precision, recall, f1])
+    if label.shape[1] > 1:  # scikit-learn takes one column for one class of two
+        how = {"average": "samples", "zero_division": 0}
+        assert found["instance_accuracy"] == pytest.approx(jaccard_score(true, told, **how))
+        assert found["instance_precision"] == pytest.approx(precision_score(true, told, **how))
+        assert found["instance_recall"] == pytest.approx(recall_score(true, told, **how))
+
+
+def test_attributes_that_are_all_right_and_all_wrong():
+    label = np.array([[1.0, 0.0], [0.0, 1.0]])
+    metrics = build_metrics((ATTRMetric(),))
+    for sign, expected in ((3.0, 1.0), (-3.0, 0.0)):
+        logits = (sign * (2 * label - 1)).astype("float32")
+        found = metrics.values(np.zeros(0), 2, {"logits": Rows(logits, label)})
+        assert list(found.values()) == [expected] * 5
+    logits[0, 0] = np.inf
+    assert all(math.isnan(each) for each in attribute_measures(logits, label, 0.5))
 
 
 def test_scores_that_are_no_numbers_give_no_number():
