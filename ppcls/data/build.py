@@ -69,8 +69,8 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         _refuse_small(index, order, spec)
     layout: Layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
     ops = plan_chain(split.dataset.transform_ops, layout)
-    places = [place for place, each in config.DataLoader.splits.items() if each is split]
-    chain = f"DataLoader.{places[0] if places else 'Train'}.dataset.transform_ops"
+    evaluated = (place for place, each in config.DataLoader.evaluated.items() if each is split)
+    chain = f"DataLoader.{'Train' if training else next(evaluated, 'Eval')}.dataset.transform_ops"
     quarantine = _quarantine(config, split.dataset, index)
     loader = _reader(config, split, runtime, index, order, ops, chain, quarantine)
     if not mixing:

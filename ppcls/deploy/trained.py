@@ -41,7 +41,8 @@ class TrainedModel:
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.Model`."""
         with self._precision.evaluation():
-            image = self._precision.images(paddle.to_tensor(images), training=False)
+            given = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
+            image = self._precision.images(given, training=False)
             outputs = of_each(self._model(image), lambda each: each.astype("float32"))
         answers: NDArray[Any] = self._ending(outputs).numpy()
         return answers

@@ -22,14 +22,17 @@ from ppcls import cli, dataset_cli, deploy_cli
 from ppcls.arch.build import build_model
 from ppcls.config.errors import ConfigError
 from ppcls.config.load import dump_config, validate
+from ppcls.config.transform import ImageState, Transform
 from ppcls.data.index import read_index
 from ppcls.data.numpy_ops import run as apply_chain
 from ppcls.data.transforms import plan_chain
+from ppcls.engine.evaluate import build_evaluator
+from ppcls.engine.precision import FP32
 from ppcls.engine.state import build_network, build_state
 from ppcls.engine.train import load_pretrained
 from ppcls.engine.weights import fill_model, read_weights, write_arrays
 from ppcls.errors import UserError
-from ppcls.registry import ARCHITECTURES
+from ppcls.registry import ARCHITECTURES, TRANSFORMS
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
 from ppcls.runtime import Runtime
@@ -317,6 +320,24 @@ def test_what_is_wrong_with_two_sets_is_told(images: Path, tmp_path: Path) -> No
     assert "DataLoader.Eval: has Query and Gallery; expected Global.eval_mode: retrieval" in told
     assert "DataLoader.Eval.Gallery.sampler.name: evaluation takes each sample once" in told
     assert "DataLoader.Eval.Query.dataset.transform_ops: makes images of 1 channels" in told
+
+
+class Formless(Transform):
+    """A spec that no backend has a form of."""
+
+    def after(self, state: ImageState) -> ImageState:
+        return state
+
+
+def test_the_set_is_named_whose_chain_a_loader_can_not_do(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TRANSFORMS._entries, "Formless", Formless)
+    tree = two_sets(images, tmp_path / "run", Global__use_dali=False)
+    tree["DataLoader"]["Eval"]["Gallery"]["dataset"]["transform_ops"].insert(2, "Formless")
+    place = r"^DataLoader\.Eval\.Gallery\.dataset\.transform_ops\[2\]\.Formless: paddle\.io can't do this"
+    with pytest.raises(UserError, match=place):
+        build_evaluator(validate(tree, "tree"), Runtime(cores=1, threads=1), FP32())
 
 
 def test_a_size_that_does_not_come_in_is_told(images: Path, tmp_path: Path) -> None:
