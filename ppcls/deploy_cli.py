@@ -14,6 +14,7 @@ from ppcls.config.load import dump_config, load_config
 from ppcls.data.image_files import find_images, read_paths
 from ppcls.deploy.source import Source, configured, find_source, find_weights
 from ppcls.errors import UserError
+from ppcls.options import positive
 
 _STDIN = "-"
 MODEL = "checkpoint folder, folder or .onnx file that tools/export.py wrote; needs no config"
@@ -80,7 +81,7 @@ def _infer_parser() -> argparse.ArgumentParser:
         "nearest to each image, by a model of embeddings",
     )
     made.add_argument(
-        "--nearest", type=_count, default=5, metavar="K", help="how many of the gallery (%(default)s)"
+        "--nearest", type=positive, default=5, metavar="K", help="how many of the gallery (%(default)s)"
     )
     made.add_argument(
         "--on-error",
@@ -90,12 +91,6 @@ def _infer_parser() -> argparse.ArgumentParser:
         "exit code 3 at once",
     )
     return made
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"expected a whole number > 0, got '{text}'")
-    return int(text)
 
 
 def _files(given: Sequence[str | None]) -> list[Path]:

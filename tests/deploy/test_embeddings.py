@@ -211,4 +211,4 @@ def test_galleries_that_are_none(
     assert "gives classes; a gallery needs embeddings (RecModel)" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         deploy_cli.infer([str(images[0]), "-c", str(config), "--nearest", "0"])
-    assert "--nearest: expected a whole number > 0, got '0'" in capsys.readouterr().err
+    assert "--nearest: expected an integer > 0, got '0'" in capsys.readouterr().err
