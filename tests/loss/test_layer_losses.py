@@ -59,7 +59,9 @@ def learnt(spec, own, other, one="a", two="b"):
 
 
 @pytest.mark.parametrize(
-    ("mode", "formula"), [("l1", np.abs), ("l2", np.square), ("smooth_l1", huber)], ids=str
+    ("mode", "formula"),
+    [("l1", np.abs), ("l2", np.square), ("smooth_l1", huber)],
+    ids=["l1", "l2", "smooth_l1"],  # the same in every process of a run
 )
 def test_a_distance_is_between_one_layer_of_both(mode, formula):
     own, other = (np.random.default_rng(seed).standard_normal((3, 4, 2, 2)) * 2 for seed in (0, 1))
