@@ -201,10 +201,10 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.geometry", "RandomRotation", "RandomRot90"),
         **_in("ppcls.data.transforms.policies", "AutoAugment", "RandAugment", "TrivialAugment"),
         **_in("ppcls.data.transforms.timm_auto_augment", "TimmAutoAugment"),
-        **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale", "GaussianBlur"),
+        **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale"),
+        **_in("ppcls.data.transforms.photometric", "PCALighting", "GaussianBlur"),
         **_in("ppcls.data.transforms.erasing", "RandomErasing", "Cutout", "GridMask"),
     },
-    {"PCALighting": "ColorJitter is what changes colours"},
 )
 SOURCES = Registry("Python source", {})  # filled by the user's code
 BATCH_TRANSFORMS = Registry(

@@ -36,7 +36,7 @@ from ppcls.data.transforms import (
 )
 from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing
 from ppcls.data.transforms.geometry import Pad, RandCropImageV2, RandomCropImage, RandomRot90, RandomRotation
-from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, RandomGrayscale
+from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
 from ppcls.data.transforms.policies import AutoAugment, RandAugment, TrivialAugment
 from ppcls.data.transforms.timm_auto_augment import TimmAutoAugment
 from ppcls.registry import TRANSFORMS
@@ -129,6 +129,11 @@ ALONE: dict[str, list[Case]] = {
         decoded(ColorJitter()),
     ],
     "RandomGrayscale": [decoded(RandomGrayscale(prob=0.5), how="bilinear"), decoded(RandomGrayscale(prob=0))],
+    "PCALighting": [
+        decoded(PCALighting(), how="bilinear"),
+        decoded(PCALighting(alphastd=3), how="bilinear"),
+        decoded(PCALighting(alphastd=0)),
+    ],
     "GaussianBlur": [
         decoded(GaussianBlur(), how="blurred"),
         decoded(GaussianBlur(prob=1, kernel_size=5, sigma=1.5), how="blurred"),

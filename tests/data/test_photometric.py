@@ -16,7 +16,7 @@ from ppcls.config.transform import ImageState, Transform
 from ppcls.data.decisions import decide
 from ppcls.data.draws import uniforms
 from ppcls.data.numpy_ops import apply, apply_drawn
-from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, RandomGrayscale
+from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
 
 MANY = 20_000
 LUMA = np.array([0.299, 0.587, 0.114])
@@ -39,6 +39,7 @@ def jitter(image: NDArray[Any], **factors: float) -> NDArray[np.float64]:
         (ColorJitter, {"brightness": -1}, "expected a number >= 0, or [min, max], got -1"),
         (ColorJitter, {"contrast": [-1, 1]}, "expected a number >= 0, got -1"),
         (ColorJitter, {"hue": 0.6}, "expected a number >= -0.5 and <= 0.5, got 0.6"),
+        (PCALighting, {"alphastd": -0.1}, "expected a number >= 0, got -0.1"),
         (GaussianBlur, {"sigma": 0}, "expected a number > 0, got 0"),
         (GaussianBlur, {"sigma": [2, 1]}, "expected a number >= 0, or [min, max], got [2, 1]"),
         (GaussianBlur, {"kernel_size": 4}, "expected an odd kernel_size, got 4"),
@@ -59,7 +60,7 @@ def test_one_number_is_a_range() -> None:
     assert GaussianBlur.model_validate({"sigma": 1.5}).sigma == (1.5, 1.5)
 
 
-@pytest.mark.parametrize("spec", [ColorJitter(), RandomGrayscale()])
+@pytest.mark.parametrize("spec", [ColorJitter(), RandomGrayscale(), PCALighting()])
 @pytest.mark.parametrize(
     ("known", "text"),
     [
@@ -142,6 +143,29 @@ def test_grey_is_luma_for_a_share_of_the_images() -> None:
     assert (made[..., 0] == made[..., 1]).all()
     assert (made[..., 1] == made[..., 2]).all()
     assert apply_drawn(RandomGrayscale(prob=0), IMAGE, np.zeros(1, np.float32)) is IMAGE
+
+
+def test_light_is_normal_along_the_axes_of_imagenets_colours() -> None:
+    matrix, offset = decided(PCALighting())
+    assert (matrix == np.eye(3)).all()
+    # Krizhevsky et al.: eigenvectors, times 0.1 of the square roots of the eigenvalues of colours from 0 to 1
+    extents, axes = np.linalg.eigh(np.cov(offset.T))
+    np.testing.assert_allclose(np.sqrt(extents[::-1]) / 25.5, [0.2175, 0.0188, 0.0045], rtol=0.03)
+    most = axes[:, 2] * np.sign(axes[0, 2])
+    np.testing.assert_allclose(most, [0.5675, 0.5808, 0.5836], atol=0.01)
+    assert np.abs(offset.mean(0)).max() < 0.15
+    along = offset @ most / offset.std(0).mean() / np.sqrt(3)
+    assert np.abs(np.mean(np.abs(along) < 1) - 0.6827) < 0.02
+
+
+def test_light_shifts_all_pixels_alike() -> None:
+    drawn = np.array([0.4, 0.9, 0.2, 0.05], np.float32)
+    (offset,) = decide(PCALighting(alphastd=0.5), drawn[None], np.full([1, 2], 30))[1]
+    assert np.abs(offset).max() > 10
+    made = apply_drawn(PCALighting(alphastd=0.5), IMAGE, drawn)
+    assert made.dtype == np.uint8
+    assert np.abs(made - np.clip(IMAGE + offset, 0, 255)).max() <= 0.51
+    assert apply_drawn(PCALighting(alphastd=0), IMAGE, drawn) is IMAGE
 
 
 def blur(image: NDArray[Any], sigma: float, size: int) -> NDArray[np.float64]:

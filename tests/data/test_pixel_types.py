@@ -18,7 +18,7 @@ from ppcls.data.draws import uniforms
 from ppcls.data.numpy_ops import apply
 from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing
 from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
-from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, RandomGrayscale
+from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
 
 SPECS: list[Transform] = [
     Pad(padding=[3, 50], fill=7),
@@ -30,6 +30,7 @@ SPECS: list[Transform] = [
     RandomRot90(),
     ColorJitter(brightness=0.4, hue=0.1),
     RandomGrayscale(prob=0.5),
+    PCALighting(),
     GaussianBlur(kernel_size=9),
     RandomErasing(mean=(9,)),
     RandomErasing(mode="rand"),

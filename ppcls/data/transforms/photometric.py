@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from ppcls.config.fields import Bound, Count, Fraction, NonNegative, Positive
 from ppcls.config.transform import ImageState, Transform
 from ppcls.data.decisions import Decided, Draws, Sides, decide
+from ppcls.data.draws import normals
 from ppcls.data.transforms.basic import need_8_bit, need_hwc
 from ppcls.data.transforms.fields import AroundOne, AroundZero, Itself, chosen, spread
 
@@ -20,6 +21,9 @@ NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 # Rows: luma and the two chroma axes of NTSC. Chroma of grey is 0, so grey stays grey at any hue.
 _RGB_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 _LUMA = np.tile(_RGB_TO_YIQ[0], (3, 1))
+# Columns: along which ImageNet's colours vary, the most first, and how far, in grey levels.
+_PRINCIPAL = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
+_EXTENT = 255 * np.array([0.2175, 0.0188, 0.0045])
 
 Factors = Annotated[tuple[NonNegative, NonNegative], AroundOne]
 Turn = Annotated[float, Bound(ge=-0.5, le=0.5)]
@@ -96,6 +100,25 @@ def _(spec: RandomGrayscale, draws: Draws, sides: Sides) -> Decided:
     """Matrix [N, 3, 3] and offset [N, 3] of the map from RGB to RGB, float32."""
     grey = chosen(spec.prob, draws[:, 0])[:, None, None]
     return np.where(grey, _LUMA, np.eye(3)).astype(np.float32), np.zeros([len(draws), 3], np.float32)
+
+
+class PCALighting(ColorMap):
+    """Shifts all pixels by one random colour, as light changes (Krizhevsky et al. 2012, section 4.1).
+
+    It is normal along each of the three axes along which ImageNet's colours vary.
+    """
+
+    draws: ClassVar[int] = 4
+
+    alphastd: NonNegative = Field(0.1, description="standard deviation, as a share of the colours' own")
+
+
+@decide.register
+def _(spec: PCALighting, draws: Draws, sides: Sides) -> Decided:
+    """Matrix [N, 3, 3], which changes nothing, and offset [N, 3] in grey levels, float32."""
+    shares = spec.alphastd * normals(draws)[:, 1:].astype(np.float64)
+    offset = (shares * _EXTENT) @ _PRINCIPAL.T
+    return np.tile(np.eye(3, dtype=np.float32), (len(draws), 1, 1)), offset.astype(np.float32)
 
 
 class GaussianBlur(Transform):
