@@ -18,10 +18,10 @@ from ppcls.engine.weights import write_arrays
 CLASSES = ("cat", "great white shark", "café")
 
 
-def write_weights(path: Path, name: str = "ResNet18") -> Path:
+def write_weights(path: Path, name: str = "ResNet18", **options: str) -> Path:
     """Writes weights that fit both layouts; batch norm's statistics are not the fresh ones either."""
     paddle.seed(7)
-    model = build_model(name, len(CLASSES))
+    model = build_model(name, len(CLASSES), **options)
     model.train()
     for _ in range(2):
         model(paddle.randn([4, 3, 32, 32]))

@@ -27,7 +27,7 @@ def build_model(
     class_num: int = 1000,
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
     input_image_channel: int = 3,
-    **options: float,
+    **options: float | str,
 ) -> nn.Layer:
     """Builds the architecture ``name`` with fresh parameters, drawn from Paddle's global generator.
 

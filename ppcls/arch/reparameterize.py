@@ -1,8 +1,8 @@
 """Branches that become one convolution for inference (Ding et al. 2021, https://arxiv.org/abs/2101.03697).
 
 Networks such as RepVGG train with several branches side by side, whose outputs are added up: convolutions
-with batch norm, and batch norm alone. In evaluation batch norm multiplies and adds fixed numbers, so the sum
-is a single convolution with a bias (section 3.3).
+with batch norm, batch norm alone, and what gives its own convolution. In evaluation batch norm multiplies and
+adds fixed numbers, so the sum is a single convolution with a bias (section 3.3).
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from ppcls.arch.conv_norm import ConvNorm
 Array = NDArray[np.float64]
 
 
+class Foldable(nn.Layer):  # type: ignore[misc]
+    """A branch that is no `ConvNorm`, and yet one convolution in evaluation."""
+
+    def folded(self) -> tuple[Array, Array]:
+        """Returns the kernel [C', C / groups, side, side] of that convolution, and its bias [C']."""
+        raise NotImplementedError
+
+
 class Branched(nn.Layer):  # type: ignore[misc]
     """A layer with branches whose outputs are added up.
 
     Attributes:
         branches: Convolutions without activation, of odd kernels that keep the size but for one stride, with
-            the same channels and groups; and batch norms. The first is the convolution of the largest kernel.
+            the same channels and groups; batch norms; and `Foldable`s. The first is the convolution of the
+            largest kernel.
     """
 
     def __init__(self) -> None:
@@ -60,22 +69,27 @@ def reparameterize(model: nn.Layer) -> None:
             layer.merge()
 
 
-def _merged(branches: Sequence[ConvNorm | nn.BatchNorm2D]) -> nn.Conv2D:
+def fold(kernel: Array, norm: nn.BatchNorm2D) -> tuple[Array, Array]:
+    """Returns the kernel and bias [C'] of a convolution by ``kernel`` [C', ...] with ``norm`` behind it."""
+    scale = numbers(norm.weight) / np.sqrt(numbers(norm._variance) + norm._epsilon)
+    return kernel * scale[:, None, None, None], numbers(norm.bias) - numbers(norm._mean) * scale
+
+
+def numbers(tensor: Any) -> Array:
+    """Returns what is in a tensor, exactly."""
+    return np.asarray(tensor.numpy(), np.float64)
+
+
+def _merged(branches: Sequence[nn.Layer]) -> nn.Conv2D:
     largest = _convolution(branches[0])
     side, groups = largest.weight.shape[-1], largest._groups
     out_channels, in_channels = largest.weight.shape[0], largest.weight.shape[1] * groups
     kernel, bias = np.zeros(largest.weight.shape), np.zeros(out_channels)
     for branch in branches:
-        if isinstance(branch, ConvNorm):
-            weight = _numbers(_convolution(branch).weight)
-            norm = getattr(branch, branch.names[1])
-        else:
-            weight, norm = _identity(in_channels, groups), branch
-        scale = _numbers(norm.weight) / np.sqrt(_numbers(norm._variance) + norm._epsilon)
-        edge = (side - weight.shape[-1]) // 2
-        padded = np.pad(weight, ((0, 0), (0, 0), (edge, edge), (edge, edge)))
-        kernel += padded * scale[:, None, None, None]
-        bias += _numbers(norm.bias) - _numbers(norm._mean) * scale
+        own_kernel, own_bias = _folded(branch, in_channels, groups)
+        edge = (side - own_kernel.shape[-1]) // 2
+        kernel += np.pad(own_kernel, ((0, 0), (0, 0), (edge, edge), (edge, edge)))
+        bias += own_bias
     convolution = nn.Conv2D(
         in_channels,
         out_channels,
@@ -90,6 +104,14 @@ def _merged(branches: Sequence[ConvNorm | nn.BatchNorm2D]) -> nn.Conv2D:
     return convolution
 
 
+def _folded(branch: nn.Layer, channels: int, groups: int) -> tuple[Array, Array]:
+    if isinstance(branch, Foldable):
+        return branch.folded()
+    if isinstance(branch, ConvNorm):
+        return fold(numbers(_convolution(branch).weight), getattr(branch, branch.names[1]))
+    return fold(_identity(channels, groups), branch)
+
+
 def _convolution(branch: ConvNorm) -> nn.Conv2D:
     return getattr(branch, branch.names[0])
 
@@ -98,7 +120,3 @@ def _identity(channels: int, groups: int) -> Array:
     """Returns the kernel [channels, channels / groups, 1, 1] of a convolution that changes nothing."""
     share = channels // groups
     return np.eye(share)[np.arange(channels) % share][:, :, None, None]
-
-
-def _numbers(tensor: Any) -> Array:
-    return np.asarray(tensor.numpy(), np.float64)

@@ -10,6 +10,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.conv_norm import ConvNorm, DataFormat, UnderscoredConvNorm, uniform_linear
+from ppcls.arch.diverse_branch import DiverseBranchBlock
 from ppcls.arch.squeeze_excitation import LinearSqueezeExcitation
 
 RESNET_WIDTHS = (64, 128, 256, 512)
@@ -26,6 +27,8 @@ class Style:
         pooled_shortcut: Whether a shortcut that halves the size averages 2x2 pixels and then projects
             ("vd"; figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187) rather than skips pixels.
         excited: Whether squeeze-and-excitation ends the residual.
+        diverse: Whether a `BasicBlock`'s two convolutions are `DiverseBranchBlock`s.
+        first_projected: Whether the first block of all projects its shortcut.
     """
 
     conv: type[ConvNorm] = ConvNorm
@@ -33,6 +36,8 @@ class Style:
     expansion: int = 4
     pooled_shortcut: bool = False
     excited: bool = False
+    diverse: bool = False
+    first_projected: bool = True
 
 
 class Block(nn.Layer):  # type: ignore[misc]
@@ -72,7 +77,7 @@ class Block(nn.Layer):  # type: ignore[misc]
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
         raise NotImplementedError
 
-    def _join(self, last: ConvNorm, inner: Tensor, x: Tensor) -> Tensor:
+    def _join(self, last: ConvNorm | DiverseBranchBlock, inner: Tensor, x: Tensor) -> Tensor:
         """Ends the block: ``last`` on what the inner convolutions made, and the shortcut of ``x``."""
         shortcut = self.short(self.pool(x))
         if self._excited:
@@ -87,8 +92,9 @@ class BasicBlock(Block):
         self, in_channels: int, width: int, stride: int, project: bool, style: Style, data_format: DataFormat
     ) -> None:
         super().__init__(in_channels, width, stride, project, style, data_format)
-        self.conv0 = style.conv(in_channels, width, 3, stride, act=F.relu, data_format=data_format)
-        self.conv1 = style.conv(width, width, 3, data_format=data_format)
+        conv = DiverseBranchBlock if style.diverse else style.conv
+        self.conv0 = conv(in_channels, width, 3, stride, act=F.relu, data_format=data_format)
+        self.conv1 = conv(width, width, 3, data_format=data_format)
 
     @staticmethod
     def out_channels(width: int, style: Style) -> int:  # noqa: ARG004 (one signature for both blocks)
@@ -133,7 +139,8 @@ def make_blocks(
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         for i in range(depth):
             stride = 2 if stage > 0 and i == 0 else 1
-            yield stage, i, kind(channels, width, stride, i == 0, style, data_format)
+            project = i == 0 and (stage > 0 or style.first_projected)
+            yield stage, i, kind(channels, width, stride, project, style, data_format)
             channels = kind.out_channels(width, style)
 
 

@@ -12,6 +12,7 @@ ResNet18_vd 11.7, ResNet34_vd 21.8, ResNet50_vd 25.6, ResNet101_vd 44.6, ResNet1
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 from paddle import Tensor, nn
 
@@ -37,6 +38,8 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         class_num: Number of classes.
         data_format: Layout of the input; parameters have the same shapes in both.
         input_image_channel: Channels of the input.
+        layer_type: What the inner convolutions of basic blocks are: with batch norm, or of several branches.
+        use_first_short_conv: Whether the first block projects its shortcut; the paper's basic one does not.
     """
 
     def __init__(
@@ -47,9 +50,15 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] = "ConvBNLayer",
+        use_first_short_conv: bool = True,
     ) -> None:
         super().__init__()
-        style = Style(pooled_shortcut=vd)
+        style = Style(
+            pooled_shortcut=vd,
+            diverse=layer_type == "DiverseBranchBlock",
+            first_projected=use_first_short_conv,
+        )
         stem = (32, 32, 64) if vd else (64,)
         self.stem = nn.Sequential(*make_stem(style.conv, input_image_channel, stem, data_format))
         self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)

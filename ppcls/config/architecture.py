@@ -8,7 +8,10 @@ from pathlib import Path
 from ppcls.registry import ARCHITECTURES
 
 _RATES = ("drop_path_rate", "drop_rate", "attn_drop_rate")
+_OF_BASIC_BLOCKS = ("layer_type", "use_first_short_conv")
 _OPTIONS = {  # by the beginning of the name
+    "ResNet18": _OF_BASIC_BLOCKS,
+    "ResNet34": _OF_BASIC_BLOCKS,
     "ConvNeXt_": ("drop_path_rate", "layer_scale_init_value", "head_init_scale"),
     "ViT_": ("img_size", *_RATES),
     "DeiT_": ("img_size", *_RATES),

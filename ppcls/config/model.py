@@ -26,8 +26,6 @@ class Arch(Section):
     """The model."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "layer_type": "branches are only RepVGG's and PP-LCNetV2's; remove it",
-        "use_first_short_conv": "each stage's first block has a convolution in its shortcut; remove it",
         "return_patterns": "only the models of a DistillationModel have it, for its losses",
         "return_stages": "write return_patterns, with the layers' names",
     }
@@ -62,6 +60,16 @@ class Arch(Section):
     head_init_scale: Positive | None = Field(
         None, description="ConvNeXt: factor on the classifier's first weights; by default 1"
     )
+    layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] | None = Field(
+        None,
+        description="ResNet18, ResNet34: DiverseBranchBlock trains several branches for each of the blocks' "
+        "convolutions, which are one convolution in inference (Ding et al. 2021); by default ConvBNLayer",
+    )
+    use_first_short_conv: bool | None = Field(
+        None,
+        description="ResNet18, ResNet34: whether the first block has a convolution in its shortcut; by "
+        "default True",
+    )
     dropout_prob: Decay | None = Field(
         0.2, description="MobileNetV3, PP-LCNet: dropout before the classifier; null for none"
     )
@@ -86,7 +94,8 @@ class Arch(Section):
     def weights(self) -> str | None:
         """The file or folder that it starts from by itself; None for fresh weights."""
         if self.pretrained is True:
-            return published_weights(self.name, self.use_ssld)
+            branched = "_dbb" if self.layer_type == "DiverseBranchBlock" else ""
+            return published_weights(self.name + branched, self.use_ssld)
         return self.pretrained or None
 
     @field_validator("pretrained", mode="before")
@@ -106,7 +115,7 @@ class Arch(Section):
         return (self,)
 
     @property
-    def options(self) -> dict[str, float]:
+    def options(self) -> dict[str, float | str]:
         """What is set of the options that this architecture takes beside those of all."""
         values = {key: getattr(self, key) for key in options(self.name) if not key.startswith("use_fused")}
         if self.name.startswith(_WITH_DROPOUT):
@@ -115,7 +124,7 @@ class Arch(Section):
 
     @field_validator(*ALL_OPTIONS)
     @classmethod
-    def _taken(cls, value: float | None, info: ValidationInfo) -> float | None:
+    def _taken(cls, value: float | str | None, info: ValidationInfo) -> float | str | None:
         name = info.data.get("name")
         if value is not None and name is not None:
             assert info.field_name is not None

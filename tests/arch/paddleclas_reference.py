@@ -34,6 +34,7 @@ ONLY_SIDES = {  # of networks that take images of one size
     "DeiT_tiny_distilled_patch16_224": SIDES,
 }
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
+OPTIONS["ResNet18_dbb"] = {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
 LAYERS = {  # as its distillation has them
     "ResNet18": ("blocks[0]", "blocks[7]", "blocks[2].short", "avg_pool"),
     "MobileNetV3_small_x0_35": ("blocks[2].expand_conv",),
@@ -111,6 +112,7 @@ def lay_out():
 def builder(name):
     """Returns PaddleClas's function that builds ``name``; None where it has none."""
     backbone = "paddleclas.ppcls.arch.backbone"
+    name = name.removesuffix("_dbb")  # of its weights, not of the function
     for folder in ("legendary_models", "model_zoo"):
         for path in sorted(Path(sys.modules[f"{backbone}.{folder}"].__path__[0]).glob("*.py")):
             if f"def {name}(" in path.read_text(encoding="utf-8"):
@@ -124,6 +126,9 @@ def write_values(path, names):
     for name in names:
         with unique_name.guard():  # several give their parameters the same names
             model = builder(name)(class_num=CLASSES, **OPTIONS.get(name, {}))
+        for layer in model.sublayers():
+            if hasattr(layer, "id_tensor"):  # float64, which Paddle 3 no longer adds to float32 as float32
+                layer.id_tensor = layer.id_tensor.astype("float32")
         for key, tensor in model.state_dict().items():
             value = tensor.numpy()
             written[f"{name}/shape/{key}"] = np.array(value.shape, int)

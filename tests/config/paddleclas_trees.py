@@ -95,6 +95,17 @@ def piecewise(name: str) -> Tree:
     return tree
 
 
+def diverse() -> Tree:
+    """Branches for each convolution, and colours changed as they were for AlexNet."""
+    tree = plain("ResNet18")
+    tree["Arch"] |= {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
+    ops = tree["DataLoader"]["Train"]["dataset"]["transform_ops"]
+    ops[1]["RandCropImage"] |= {"backend": "pil", "interpolation": "bilinear"}
+    ops.insert(3, {"ColorJitter": {"brightness": 0.4, "saturation": 0.4, "hue": 0.4}})
+    ops.insert(4, {"PCALighting": None})
+    return tree
+
+
 def automatic(name: str) -> Tree:
     tree = plain(name)
     tree["Optimizer"] = yaml.safe_load(RMSPROP)

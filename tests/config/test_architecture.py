@@ -127,3 +127,11 @@ def test_published_sides() -> None:
     assert sides["SwinTransformer_base_patch4_window12_384"] == 384
     assert published_side("ConvNeXt_tiny") is None
     assert published_side("ResNeXt101_32x4d") is None
+
+
+def test_published_weights_of_branches_are_others() -> None:
+    plain = read("Arch={name: ResNet18, class_num: 10, pretrained: True}").Arch.weights
+    assert plain is not None
+    assert plain.endswith("/ResNet18_pretrained.pdparams")
+    branched = "Arch={name: ResNet18, class_num: 10, pretrained: True, layer_type: DiverseBranchBlock}"
+    assert read(branched).Arch.weights == plain.replace("ResNet18", "ResNet18_dbb")

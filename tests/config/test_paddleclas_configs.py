@@ -23,6 +23,7 @@ from paddleclas_trees import (
     by_steps,
     compiled,
     distilled,
+    diverse,
     half,
     in_bfloat16,
     mixed_up,
@@ -111,6 +112,7 @@ FAMILIES: dict[str, Callable[[], Tree]] = {
     "DIST": lambda: distilled("ResNet34", "ResNet18", LABELS, {"DistillationDISTLoss": PAIRS}),
     "AFD": attentive,
     "SSLD, compiled": compiled,
+    "ResNet18 of diverse branches": diverse,
     "retrieval": retrieving,
     "attributes": attributes,
 }
@@ -140,8 +142,8 @@ def test_what_is_not_compiled_is_told() -> None:
             r"DistillationGuidedDMLLoss: unknown loss; did you mean 'DistillationDMLLoss'",
         ),
         (
-            lambda: plain("ResNet18") | {"Arch": {"name": "ResNet18", "layer_type": "DiverseBranchBlock"}},
-            r"Arch.layer_type: unknown key; branches are only RepVGG's and PP-LCNetV2's",
+            lambda: plain("ResNet50") | {"Arch": {"name": "ResNet50", "layer_type": "DiverseBranchBlock"}},
+            r"Arch.layer_type: ResNet50 has no such option, only ResNet18\*, ResNet34\*; remove it",
         ),
         (lambda: plain("ResNet50") | {"Slim": {"quant": {"name": "pact"}}}, "Slim: unknown key; .* quantiz"),
     ],

@@ -243,9 +243,12 @@ def test_the_shape_must_be_the_chains(weights: Path) -> None:
         validate(tree, "test")
 
 
-def test_branches_are_exported_as_one_convolution(tmp_path: Path) -> None:
-    tree = config_tree(write_weights(tmp_path / "model.safetensors", "RepVGG_A0"), None)
-    tree["Arch"] |= {"name": "RepVGG_A0", "data_format": "NHWC"}
+@pytest.mark.parametrize(
+    ("name", "options"), [("RepVGG_A0", {}), ("ResNet18", {"layer_type": "DiverseBranchBlock"})]
+)
+def test_branches_are_exported_as_one_convolution(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    tree = config_tree(write_weights(tmp_path / "model.safetensors", name, **options), None)
+    tree["Arch"] |= {"name": name, "data_format": "NHWC", **options}
     assert export(tmp_path, tree) == 0
     tree["Arch"]["data_format"] = "NCHW"
     config = validate(tree, "test")

@@ -145,6 +145,23 @@ def test_resnet_strikes_back_trains(tree: Tree, tmp_path: Path) -> None:
     assert "done: 1 epochs" in (tmp_path / "output" / "train.log").read_text()
 
 
+@pytest.mark.parametrize("dali", [True, False], ids=["dali", "paddle"])
+def test_resnet18_of_diverse_branches_trains(tree: Tree, tmp_path: Path, dali: bool) -> None:
+    alone(tree, "ResNet18")["Global"]["use_dali"] = dali
+    tree["Arch"] |= {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
+    tree["DataLoader"]["Train"]["dataset"]["transform_ops"][1:3] = [
+        {"RandCropImage": {"size": 32, "backend": "pil", "interpolation": "bilinear"}},
+        {"RandFlipImage": {"flip_code": 1}},
+        {"ColorJitter": {"brightness": 0.4, "saturation": 0.4, "hue": 0.4}},
+        {"PCALighting": None},
+    ]
+    fit(load_config(tree))
+    weights = read_arrays(tmp_path / "output" / "latest" / "model.safetensors")
+    learnt = [value for key, value in weights.items() if key.endswith(".idconv1.weight")]
+    assert len(learnt) == 16
+    assert all(value.any() for value in learnt)
+
+
 LAYERS = ["blocks4", "blocks5", "blocks6"]
 SHAPES = [[32, 4, 4], [64, 2, 2], [128, 1, 1]]
 PAIRS = {"model_name_pairs": [["Student", "Teacher"]]}
