@@ -37,7 +37,7 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart visualdl test test-models test-reliability lint test-gpu test-paddle26 docs clean
+.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability lint test-gpu test-paddle26 docs clean
 
 help: ## list the goals
 	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -53,7 +53,7 @@ $(READY26): requirements.txt $(INPUTS)
 	$(call install,.venv-paddle26,requirements.txt)
 
 # A file's tests stay in one process: some start several ranks of their own.
-PARALLEL := -n 3 --dist loadfile
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 QUICKSTART := output/quickstart
 BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model
@@ -76,7 +76,10 @@ visualdl: setup ## show the quickstart's run in VisualDL, on http://localhost:80
 	.venv/bin/visualdl --logdir $(QUICKSTART) --port 8040
 
 test: setup ## run the tests that need no GPU
-	$(RUN) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
+	$(RUN) -m pytest -m "not gpu and not slow and not reliability and not table" $(PARALLEL)
+
+test-slow: setup ## run those that `make test` leaves out: two processes of each kind of run, kills, a lost host
+	$(RUN) -m pytest -m "slow and not gpu" $(PARALLEL)
 
 test-models: setup ## compare the table of all models with PaddleClas's (two minutes)
 	$(RUN) -m pytest -m "table" tests/arch

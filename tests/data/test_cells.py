@@ -56,7 +56,7 @@ def test_the_same_cells_each_time(folder: Path, tmp_path: Path) -> None:
     ("device", "use_dali"),
     [
         pytest.param("cpu", True, id="dali-cpu"),
-        pytest.param("cpu", False, id="paddle"),
+        pytest.param("cpu", False, id="paddle", marks=pytest.mark.slow),
         pytest.param("gpu", True, id="dali-gpu", marks=pytest.mark.gpu),
     ],
 )

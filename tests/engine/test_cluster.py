@@ -206,6 +206,7 @@ def etcd(hosts: Hosts, tmp_path: Path) -> Iterator[str]:
         server.wait()
 
 
+@pytest.mark.slow
 def test_an_elastic_run_goes_on_without_a_lost_host(
     make_run: Callable[[str], Path],
     folder: Path,

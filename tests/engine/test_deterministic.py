@@ -35,7 +35,10 @@ def hold_that_runs_are_equal(make_yaml: Callable[..., Path], folder: Path, **cha
         assert one == two, file
 
 
-@pytest.mark.parametrize(("use_dali", "workers"), [(True, 0), (False, 2)], ids=["dali", "paddle.io"])
+@pytest.mark.parametrize(
+    ("use_dali", "workers"),
+    [pytest.param(True, 0, id="dali", marks=pytest.mark.slow), pytest.param(False, 2, id="paddle.io")],
+)
 def test_runs_with_several_threads_are_equal(
     make_yaml: Callable[..., Path], tmp_path: Path, use_dali: bool, workers: int
 ) -> None:

@@ -251,6 +251,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(images: Path, tmp_path: Path, teacher
             np.testing.assert_array_equal(parts[key], value, err_msg=key)
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_as_one(images: Path, tmp_path: Path, teacher: Path) -> None:
     for name, ranks in (("one", 1), ("two", 2)):
         tree = taught(
@@ -272,6 +273,7 @@ def test_two_ranks_learn_as_one(images: Path, tmp_path: Path, teacher: Path) -> 
         assert b.loss == pytest.approx(a.loss, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_by_a_layer_as_one(images: Path, tmp_path: Path) -> None:
     """With a loss that has weights of its own; the last step of an epoch leaves the ranks different rows."""
     paddle.seed(4)

@@ -46,14 +46,17 @@ CONSTANT = {"name": "Constant", "learning_rate": 0.01}
             # after the second evaluation: none is twice as good as the one before
             {"name": "SGD", "lr": {**CONSTANT, "name": "ReduceOnPlateau", "patience": 0, "threshold": 0.5}},
         ),
-        (True, {"name": "PKSampler", "sample_per_id": 2}, [], {"name": "Lamb", "lr": CONSTANT}),
+        pytest.param(
+            *(True, {"name": "PKSampler", "sample_per_id": 2}, [], {"name": "Lamb", "lr": CONSTANT}),
+            marks=pytest.mark.slow,
+        ),
         (
             False,
             {"name": "RepeatedAugSampler", "num_repeats": 2},
             [],
             {"name": "LARS", "lars_coeff": 0.1, "lr": CONSTANT},
         ),
-        (
+        pytest.param(
             True,
             {"name": "DistributedBatchSampler"},
             [{"MixupOperator": {"alpha": 1.0}}],
@@ -62,6 +65,7 @@ CONSTANT = {"name": "Constant", "learning_rate": 0.01}
                 "lr": {**CONSTANT, "name": "Cosine"},
                 "by_name": [{"pattern": "*.bias", "lr_mult": 2}],
             },
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["dali", "dali-identities", "paddle.io-repeated", "dali-mixed"],

@@ -142,6 +142,7 @@ def test_an_output_folder_that_cannot_be(
     assert f"can't write to this output folder: {tmp_path}/run is no folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Arch__name="Linear", DataLoader__Train__sampler__batch_size=4, Global__update_freq=2)
     run(LINEAR, "-c", str(config), "--dry-run", ranks=2, logs=tmp_path / "log")

@@ -124,6 +124,7 @@ def test_images_find_their_identity(
     assert "backbone Layer, embeddings of 6 numbers, ArcMargin of 4 classes" in log
 
 
+@pytest.mark.slow
 def test_two_ranks_retrieve_as_one(images: Path, tmp_path: Path) -> None:
     # Triplets are of a process's own images, so the margin alone is compared.
     for name, ranks in (("one", 1), ("two", 2)):
@@ -161,7 +162,10 @@ def two_sets(images: Path, output: Path, **changes: Any) -> dict[str, Any]:
     return tree
 
 
-@pytest.mark.parametrize("use_dali", [False, True], ids=["paddle.io", "dali"])
+@pytest.mark.parametrize(
+    "use_dali",
+    [pytest.param(False, id="paddle.io"), pytest.param(True, id="dali", marks=pytest.mark.slow)],
+)
 def test_queries_look_in_a_gallery_on_any_number_of_ranks(
     images: Path, tmp_path: Path, use_dali: bool
 ) -> None:

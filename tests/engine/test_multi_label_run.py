@@ -80,6 +80,7 @@ def write(tree: dict[str, Any], path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_two_ranks_train_and_evaluate_as_one(images: Path, tmp_path: Path) -> None:
     common = {key.replace(".", "__"): value for key, value in MODEL.items() if key != "Global.epochs"}
     for name, ranks in (("one", 1), ("two", 2)):

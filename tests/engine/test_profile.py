@@ -164,6 +164,7 @@ def test_wrong_command_lines(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     common = {"Arch__name": "Linear", "Global__epochs": 3}
     plain = make_yaml("plain", **common)

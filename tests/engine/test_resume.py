@@ -77,7 +77,13 @@ def same_files(one: Path, other: Path) -> None:
             np.testing.assert_array_equal(found[key], value, err_msg=f"{file} {key}")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[] if name in ("dali", "paddle.io") else pytest.mark.slow)
+        for name in VARIANTS
+    ],
+)
 def test_a_killed_run_ends_as_the_undisturbed_one(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:

@@ -70,6 +70,7 @@ COMMON = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_stopped_ends_as_the_undisturbed_one(
     make_yaml: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -126,7 +126,7 @@ def told(output: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("variant", "kills"),
     [
-        ("dali", 5),
+        pytest.param("dali", 5, marks=pytest.mark.slow),
         *(pytest.param(name, 25, marks=pytest.mark.reliability) for name in VARIANTS),
     ],
 )
