@@ -132,6 +132,7 @@ def evaluations(run: Path) -> list[tuple[int, dict[str, float]]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_documented_ssh_script_goes_on_after_a_killed_worker(
     make_run: Callable[[str], Path], folder: Path, undisturbed: dict[str, Any], hosts: Hosts, tmp_path: Path
 ) -> None:

@@ -35,9 +35,10 @@ def hold_that_runs_are_equal(make_yaml: Callable[..., Path], folder: Path, **cha
         assert one == two, file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("use_dali", "workers"),
-    [pytest.param(True, 0, id="dali", marks=pytest.mark.slow), pytest.param(False, 2, id="paddle.io")],
+    [pytest.param(True, 0, id="dali"), pytest.param(False, 2, id="paddle.io")],
 )
 def test_runs_with_several_threads_are_equal(
     make_yaml: Callable[..., Path], tmp_path: Path, use_dali: bool, workers: int

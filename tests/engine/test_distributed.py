@@ -50,11 +50,12 @@ CONSTANT = {"name": "Constant", "learning_rate": 0.01}
             *(True, {"name": "PKSampler", "sample_per_id": 2}, [], {"name": "Lamb", "lr": CONSTANT}),
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             False,
             {"name": "RepeatedAugSampler", "num_repeats": 2},
             [],
             {"name": "LARS", "lars_coeff": 0.1, "lr": CONSTANT},
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             True,
@@ -113,6 +114,7 @@ def test_two_ranks_train_and_evaluate_as_one(
         assert first
 
 
+@pytest.mark.slow
 def test_two_ranks_with_recorded_steps_train_as_one(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     common = {
         "Arch__name": "Linear",

@@ -162,10 +162,8 @@ def two_sets(images: Path, output: Path, **changes: Any) -> dict[str, Any]:
     return tree
 
 
-@pytest.mark.parametrize(
-    "use_dali",
-    [pytest.param(False, id="paddle.io"), pytest.param(True, id="dali", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("use_dali", [False, True], ids=["paddle.io", "dali"])
 def test_queries_look_in_a_gallery_on_any_number_of_ranks(
     images: Path, tmp_path: Path, use_dali: bool
 ) -> None:

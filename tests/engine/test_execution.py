@@ -35,6 +35,7 @@ def old_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "measured", lambda: True)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_trains_the_same_bits(make_config: Callable[..., Config], tmp_path: Path) -> None:
     found = []
     for name, compile_it in (("plain", False), ("compiled", True)):
