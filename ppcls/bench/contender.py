@@ -110,7 +110,6 @@ def decoders(*, on_gpu: bool, windowed: bool) -> dict[str, dict[str, Any]]:
         found |= {"window": {"decode": "window"}, "whole": {"decode": "whole"}}
     if on_gpu:
         found["on the CPU"] = {"decode_on": "cpu"}
-        found["on the CPU, resized there"] = {"decode_on": "cpu", "resize_on": "cpu"}
         found |= {f"hardware {load}": {"hw_decoder_load": load} for load in (0.65, 0.8, 1.0)}
     return found
 

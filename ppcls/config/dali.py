@@ -38,11 +38,6 @@ class Dali(Section):
         description="where images are decoded that the GPU then transforms; cpu leaves the GPU to training, "
         "where there are cores enough; auto: gpu",
     )
-    resize_on: Literal["auto", "gpu", "cpu"] = Field(
-        "auto",
-        description="where images are resized that the CPU decodes (decode_on: cpu); cpu leaves the GPU "
-        "still less to do, and less to be sent to it; auto: gpu",
-    )
     hw_decoder_load: Annotated[Fraction | None, BeforeValidator(_auto)] = Field(
         None, description="share of the JPEGs for the GPU's hardware decoder; auto: 0.9"
     )
@@ -70,12 +65,6 @@ class Dali(Section):
         "largest", description="keep images from cache_threshold on as they come, or the largest"
     )
     cache_threshold: Index = Field(0, description="bytes of a decoded image from which it is kept")
-
-    @model_validator(mode="after")
-    def _check_resize(self) -> Self:
-        if self.resize_on == "cpu" and self.decode_on != "cpu":
-            raise ValueError("the CPU resizes only what it decodes; set decode_on: cpu, or resize_on: auto")
-        return self
 
     @model_validator(mode="after")
     def _check_cache(self) -> Self:

@@ -247,7 +247,6 @@ class DaliLoader:
                 pool=source.pool,
                 decoder=settings.decoder,
                 decodes_on_gpu=settings.decodes_on_gpu,
-                on_cpu=settings.count_on_cpu(self._ops),
             )
             images = lower_each(self._ops, encoded, decided, place)
             label = label if device == "cpu" else label.gpu()

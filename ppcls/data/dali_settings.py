@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ppcls.config.dali import Dali
-from ppcls.config.transform import Transform
-from ppcls.data.fuse import DecodeRandCrop, fuse
-from ppcls.data.input_size import Sized
-from ppcls.data.transforms import Op, RandCropImage, ResizeImage
+from ppcls.data.fuse import fuse
+from ppcls.data.transforms import Op
 from ppcls.runtime import Runtime
 
 _DECODER_SETTINGS = (
@@ -36,7 +34,6 @@ class DaliSettings:
         prefetch: Batches made ahead.
         exec_dynamic: Use DALI's dynamic executor.
         decode_on_cpu: Decode on the CPU, though pixels are transformed on a GPU.
-        resize_on_cpu: And do so until the images are resized.
         decode_window: Decode only the window of a random crop that comes first.
         decoder: Arguments of DALI's decoders beyond those of the chain.
         cores: CPU cores for its threads; None for all of the process.
@@ -47,7 +44,6 @@ class DaliSettings:
     prefetch: int = 2
     exec_dynamic: bool = True
     decode_on_cpu: bool = False
-    resize_on_cpu: bool = False
     decode_window: bool = True
     decoder: Mapping[str, Any] = field(default_factory=dict)
     cores: frozenset[int] | None = None
@@ -66,11 +62,6 @@ class DaliSettings:
         """Returns a chain as DALI will do it."""
         return fuse(ops, decode_window=self.decode_window, by_opencv=self.device_id is None)
 
-    def count_on_cpu(self, ops: Sequence[Op]) -> int:
-        """Returns how many of a fused chain's ops, from the first, the CPU does as a whole for a GPU."""
-        resizes = (number for number, op in enumerate(ops, 1) if _resizes(op.spec))
-        return next(resizes, 0) if self.resize_on_cpu else 0
-
     @contextmanager
     def on_cores(self) -> Iterator[None]:
         """Lets threads that are made within the block run on `cores` only."""
@@ -83,10 +74,6 @@ class DaliSettings:
             yield
         finally:
             os.sched_setaffinity(0, before)
-
-
-def _resizes(spec: Transform) -> bool:
-    return isinstance(spec, (ResizeImage, RandCropImage, DecodeRandCrop, Sized))
 
 
 def resolve(dali: Dali, runtime: Runtime) -> DaliSettings:
@@ -103,7 +90,6 @@ def resolve(dali: Dali, runtime: Runtime) -> DaliSettings:
         exec_dynamic=dali.exec_dynamic,
         decode_window=dali.decode == "window" or (dali.decode == "auto" and not dali.cache_size),
         decode_on_cpu=decode_on_cpu,
-        resize_on_cpu=decode_on_cpu and dali.resize_on == "cpu",
         decoder=_decoder(dali) if on_gpu and not decode_on_cpu else _decoder_on_cpu(dali),
         cores=_cores(dali, runtime),
     )

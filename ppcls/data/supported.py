@@ -64,7 +64,7 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
 
     fused = settings.fuse(ops)
     try:
-        draft(fused, settings.device_id, settings.exec_dynamic, settings.count_on_cpu(fused))
+        draft(fused, settings.device_id, settings.exec_dynamic)
     except UnsupportedError as error:
         cures = ["remove this transform (docs/data.md says how to give it a DALI form)"]
         if all(_missing_in_numpy(spec) is None for _, spec in parts(error.op)):

@@ -11,17 +11,6 @@ from pydantic import ValidationError
 
 from ppcls.config.dali import Dali
 from ppcls.data.dali_settings import DaliSettings, resolve
-from ppcls.data.input_size import at_size
-from ppcls.data.transforms import (
-    CropImage,
-    DecodeImage,
-    NormalizeImage,
-    RandCropImage,
-    RandFlipImage,
-    ResizeImage,
-    plan_chain,
-)
-from ppcls.data.transforms.photometric import ColorJitter
 from ppcls.runtime import Runtime
 
 CPU = Runtime(cores=3)
@@ -86,29 +75,6 @@ def test_a_cache_needs_whole_images() -> None:
     assert not resolve(Dali(), GPU).caches
     with pytest.raises(ValidationError, match="the decoder caches whole images; set decode: whole"):
         Dali(cache_size=1, decode="window")
-
-
-def test_the_cpu_does_a_gpus_first_transforms_up_to_the_resizing() -> None:
-    flip, normalize = RandFlipImage(), NormalizeImage()
-    random = plan_chain([DecodeImage(), RandCropImage(size=(64, 64)), flip, normalize], "HWC")
-    centre = plan_chain(
-        [DecodeImage(), ColorJitter(brightness=0.1), ResizeImage(size=(64, 64)), flip, normalize], "HWC"
-    )
-    none = plan_chain([DecodeImage(), CropImage(size=(64, 64)), normalize], "HWC")
-    expected = {
-        Dali(): (0, 0, 0),
-        Dali(decode_on="cpu"): (0, 0, 0),
-        Dali(decode_on="cpu", resize_on="cpu"): (1, 3, 0),
-        Dali(decode_on="cpu", resize_on="cpu", decode="whole"): (2, 3, 0),
-    }
-    for dali, counts in expected.items():
-        settings = resolve(dali, GPU)
-        fused = [settings.fuse(chain) for chain in (random, centre, none)]
-        assert tuple(settings.count_on_cpu(ops) for ops in fused) == counts
-        assert settings.count_on_cpu(at_size(fused[0], 32)) == counts[0]
-        assert resolve(dali, CPU).count_on_cpu(random) == 0
-    with pytest.raises(ValidationError, match="the CPU resizes only what it decodes; set decode_on: cpu"):
-        Dali(resize_on="cpu")
 
 
 def test_threads_stay_next_to_the_gpu() -> None:

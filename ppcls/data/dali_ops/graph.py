@@ -32,7 +32,6 @@ class Place:
     Attributes:
         device: Where pixels are transformed.
         decodes_on_gpu: Whether they are there from decoding on; without it they are moved there, if anywhere.
-        on_cpu: Ops, from the first, that the CPU does as a whole before the images are moved.
         threads: CPU threads for what is not done by DALI's own.
         pool: Lends these threads; without one each op that needs them makes its own.
         callbacks: Whether numpy_ops works from within the graph where it is faster than DALI's operator for
@@ -50,11 +49,6 @@ class Place:
     decoder: Mapping[str, Any] = field(default_factory=dict)
     size: Node | None = None
     decodes_on_gpu: bool = True
-    on_cpu: int = 0
-
-    def of(self, number: int) -> Place:
-        """Returns the place of a chain's op, counted from 0."""
-        return replace(self, device="cpu", callbacks=False) if number < self.on_cpu else self
 
     @property
     def decoder_device(self) -> Literal["mixed", "cpu"]:
@@ -104,37 +98,33 @@ def lower_chain(ops: Sequence[Op], encoded: Node, decided: Iterable[Node], place
 def lower_each(ops: Sequence[Op], encoded: Node, decided: Iterable[Node], place: Place) -> list[Node]:
     """Builds the graph of a whole chain as `lower_chain` does, and returns the images' node after each op."""
     nodes, waiting = [encoded], iter(decided)
-    for number, op in enumerate(ops):
+    for op in ops:
         try:
             own = tuple(islice(waiting, count_decisions(op.spec)))
-            nodes.append(lower(op.spec, nodes[-1], replace(place.of(number), decided=own)))
+            nodes.append(lower(op.spec, nodes[-1], replace(place, decided=own)))
         except RuntimeError as error:  # ours, NotImplementedError; or DALI's, of what its executor refuses
             raise UnsupportedError(op, str(error)) from error
         for each in nodes_between(nodes[-1], [nodes[-2], *own]):
             if not is_supported(each):
                 text = f"its operator {operator_name(each)} does not work on '{operator_device(each)}'"
                 raise UnsupportedError(op, text)
-        if number + 1 == place.on_cpu:
-            nodes[-1] = nodes[-1].gpu()
     return nodes[1:]
 
 
-def draft(ops: Sequence[Op], device_id: int | None, exec_dynamic: bool = True, on_cpu: int = 0) -> None:
+def draft(ops: Sequence[Op], device_id: int | None, exec_dynamic: bool = True) -> None:
     """Builds a chain's graph and drops it: no pipeline is built, and no GPU is touched.
 
     Args:
         ops: The chain, fused or not.
         device_id: GPU to work on; None for the CPU.
         exec_dynamic: Whether DALI's dynamic executor will run it, which lets more through.
-        on_cpu: Ops, from the first, that the CPU does although there is a GPU.
 
     Raises:
         UnsupportedError: As `lower_chain`.
     """
     with Pipeline(batch_size=1, num_threads=1, device_id=device_id, exec_dynamic=exec_dynamic):
         inputs = (fn.external_source(source=lambda: None) for _ in count())
-        place = Place("cpu" if device_id is None else "gpu", on_cpu=on_cpu)
-        lower_chain(ops, next(inputs), inputs, place)
+        lower_chain(ops, next(inputs), inputs, Place("cpu" if device_id is None else "gpu"))
 
 
 @singledispatch
