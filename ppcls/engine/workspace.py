@@ -68,7 +68,7 @@ class Workspace:
             UserError: The pool does not work as we think, so the block can't be kept apart.
         """
         memory = self._memory
-        block = self._block or memory.take(self._size)
+        block = memory.take(self._size) if self._block is None else self._block
         others = _take_all(memory, self._size)
         memory.shrink()
         before = memory.reserved()

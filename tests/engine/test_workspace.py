@@ -25,6 +25,9 @@ class Block:
     def __del__(self) -> None:
         self._back(self.place)
 
+    def __bool__(self) -> bool:
+        raise AssertionError("a tensor of many elements is neither true nor false")
+
 
 class Pool:
     """The smallest free block that is large enough, else a new chunk of that size; neighbours merge."""
