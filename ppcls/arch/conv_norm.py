@@ -9,6 +9,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
+from ppcls.arch.convolution import Conv2D
 from ppcls.arch.norm_act import norm_relu
 
 DataFormat = Literal["NCHW", "NHWC"]
@@ -54,7 +55,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         conv, norm = self.names
-        convolution = nn.Conv2D(
+        convolution = Conv2D(
             in_channels,
             out_channels,
             kernel,
