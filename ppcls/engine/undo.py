@@ -33,9 +33,9 @@ class Undo:
     def back_if(self, condition: Tensor) -> None:
         """Puts the kept values back where ``condition``, [1] bool, holds; the host does not wait for it."""
         with paddle.no_grad():
-            row = condition.astype("int32")
+            row = condition.logical_not().astype("int32")
             for pair in self._pairs:
-                pair.take(row)
+                pair.put(row)
 
 
 class _Pair:
@@ -51,14 +51,17 @@ class _Pair:
         for tensor, start in zip(tensors, starts, strict=True):
             _move(tensor, memory._slice(start, start + tensor.size))
         self._live, self._kept = memory._slice(0, length), memory._slice(length, 2 * length)
+        self._row = memory._slice(length, 2 * length)
+        self._row.get_tensor()._set_dims([1, length])
         memory.get_tensor()._set_dims([2, length])
         self._rows = memory
 
     def keep(self) -> None:
         self._kept.copy_(self._live, False)
 
-    def take(self, row: Tensor) -> None:
-        self._live.copy_(paddle.gather(self._rows, row).reshape([-1]), False)
+    def put(self, row: Tensor) -> None:
+        """Writes the copy into a row: onto the tensors, or onto itself."""
+        paddle.scatter_(self._rows, row, self._row)
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
