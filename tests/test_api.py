@@ -255,9 +255,10 @@ def test_an_unknown_name_of_the_package() -> None:
 def said(code: str, *arguments: object) -> list[str]:
     """Returns the lines that a process of its own prints."""
     kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    found = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
-        env=kept | {"PYTHONPATH": str(ROOT)},
+        env=kept | {"PYTHONPATH": found},
         capture_output=True,
         text=True,
         check=False,

@@ -88,7 +88,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cached": {"decode_window": False, "decoder": {"cache_size": 64, "cache_type": "threshold"}},
 }
 # Two conventions meet here: numpy and OpenCV round resized pixels, and DALI's GPU decodes by itself.
-GREY_LEVELS = {"dali-cpu": 1.01, "dali-gpu": 60.0, "paddle": 0.0}
+GREY_LEVELS = {"dali-cpu": 1.01, "dali-gpu": 70.0, "paddle": 0.0}
 OF_LEVEL = 255 * 0.225
 
 

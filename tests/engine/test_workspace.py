@@ -139,4 +139,5 @@ def test_on_a_gpu_the_block_comes_back() -> None:
     for _ in range(2):
         with workspace.lent():
             address = paddle.empty([workspace._size // 2], "uint8").data_ptr()
-        assert workspace._block.data_ptr() == address  # type: ignore[union-attr]
+        begin = workspace._block.data_ptr()  # type: ignore[union-attr]
+        assert begin <= address < begin + workspace._size
