@@ -19,6 +19,7 @@ _OPTIONS = {  # by the beginning of the name
 }
 ALL_OPTIONS = tuple({option: None for taken in _OPTIONS.values() for option in taken})
 _LEAST = {"ConvNeXt_": 32}  # of a side, where a smaller one leaves no pixel
+_ONLY_WEIGHTS = {"PPHGNetV2_": "_ssld_stage1", "SwinTransformer_large_": "_22kto1k"}  # of a family
 _OF_PATCHES = re.compile(r"(?:ViT|DeiT)_.*patch(\d+)_(\d+)")
 _MADE_FOR = re.compile(r"(?:ViT|DeiT|ConvNeXt|SwinTransformer)_.*_(\d+)")
 
@@ -54,9 +55,10 @@ def published_weights(name: str, ssld: bool) -> str:
 
     Args:
         name: The architecture.
-        ssld: Whether those of its SSLD are meant; all of PPHGNetV2 are.
+        ssld: Whether those of its SSLD are meant, where it has both.
     """
-    kind = "_ssld" if ssld or name.startswith("PPHGNetV2_") else ""
+    only = next((kind for family, kind in _ONLY_WEIGHTS.items() if name.startswith(family)), None)
+    kind = only or ("_ssld" if ssld else "")
     return str(published_folder() / f"{name}{kind}_pretrained.pdparams")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.config.architecture import options, published_side, wrong_size
+from ppcls.config.architecture import options, published_side, published_weights, wrong_size
 from ppcls.config.errors import ConfigError
 from ppcls.config.load import apply_override, read_tree, validate
 from ppcls.config.schema import Config
@@ -135,3 +135,18 @@ def test_published_weights_of_branches_are_others() -> None:
     assert plain.endswith("/ResNet18_pretrained.pdparams")
     branched = "Arch={name: ResNet18, class_num: 10, pretrained: True, layer_type: DiverseBranchBlock}"
     assert read(branched).Arch.weights == plain.replace("ResNet18", "ResNet18_dbb")
+
+
+@pytest.mark.parametrize("ssld", [True, False])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("PPHGNetV2_B0", "PPHGNetV2_B0_ssld_stage1_pretrained.pdparams"),
+        (
+            "SwinTransformer_large_patch4_window7_224",
+            "SwinTransformer_large_patch4_window7_224_22kto1k_pretrained.pdparams",
+        ),
+    ],
+)
+def test_a_family_that_has_one_kind_of_published_weights_takes_it(name: str, file: str, ssld: bool) -> None:
+    assert Path(published_weights(name, ssld)).name == file
