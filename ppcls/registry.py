@@ -204,6 +204,7 @@ TRANSFORMS = Registry(
         **_in("ppcls.data.transforms.photometric", "ColorJitter", "RandomGrayscale"),
         **_in("ppcls.data.transforms.photometric", "PCALighting", "GaussianBlur"),
         **_in("ppcls.data.transforms.erasing", "RandomErasing", "Cutout", "GridMask"),
+        **_in("ppcls.data.transforms.erasing", "HideAndSeek"),
     },
 )
 SOURCES = Registry("Python source", {})  # filled by the user's code

@@ -16,7 +16,7 @@ from ppcls.data.decisions import decide
 from ppcls.data.draws import uniforms
 from ppcls.data.numpy_ops import apply, apply_drawn
 from ppcls.data.transforms import DecodeImage, NormalizeImage, ResizeImage, ToCHWImage
-from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing, noise_bank
+from ppcls.data.transforms.erasing import Cutout, GridMask, HideAndSeek, RandomErasing, noise_bank
 
 MANY = 20_000
 IMAGE = np.random.default_rng(1).integers(1, 256, [40, 50, 3]).astype(np.uint8)
@@ -44,6 +44,8 @@ def drawn(spec: Transform, index: int) -> NDArray[np.float32]:
         (Cutout, {"n_holes": 0}, "expected an integer > 0, got 0"),
         (GridMask, {"d1": 50, "d2": 50}, "expected d1 < d2, got 50 and 50"),
         (GridMask, {"mode": 2}, "expected 0 or 1, got 2"),
+        (HideAndSeek, {"grid_sizes": []}, "expected at least 1 item(s), got []"),
+        (HideAndSeek, {"grid_sizes": [-16]}, "expected an integer >= 0, got -16"),
     ],
 )
 def test_fields_that_make_no_sense(cls: type[Transform], fields: dict[str, object], text: str) -> None:
@@ -89,6 +91,8 @@ def test_they_stand_anywhere_behind_the_decoder(erase: Transform) -> None:
         ),
         (Cutout(fill_value=(-1,)), {}, r"expected integers from 0 to 255 in fill_value, got \[-1.0\]"),
         (GridMask(), {"dtype": "float16"}, "works on 8-bit and float32 images, and these are float16"),
+        (HideAndSeek(), {}, "works on images of one size; put it after what crops them"),
+        (HideAndSeek(), {"size": (224, 641)}, "expected at most 40 patches side by side, got 41"),
     ],
 )
 def test_where_they_can_not_stand(spec: Transform, known: dict[str, Any], text: str) -> None:
@@ -274,4 +278,35 @@ def test_grids_are_spread_as_they_should() -> None:
 @pytest.mark.parametrize("mode", [0, 1])
 def test_an_image_that_is_not_masked_stays_as_it_is(mode: Any) -> None:
     spec = GridMask(d1=5, d2=9, rotate=90, prob=0, mode=mode)
+    assert (apply_drawn(spec, IMAGE, drawn(spec, 3)) == IMAGE).all()
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 70), st.integers(0, 1000))
+def test_a_patch_is_hidden_as_a_whole(height: int, width: int, side: int, index: int) -> None:
+    spec = HideAndSeek(grid_sizes=(side,))
+    image = np.full([height, width, 2], 9, np.uint8)
+    hidden = apply_drawn(spec, image, drawn(spec, index))
+    corners = hidden[::side, ::side]
+    grown = corners.repeat(side, axis=0).repeat(side, axis=1)[:height, :width]
+    assert (hidden == grown).all()
+    assert np.isin(corners[..., 0], (0, 9)).all()
+
+
+def test_patches_are_hidden_as_often_as_they_should() -> None:
+    start, size = (each.reshape(MANY, -1, 2) for each in decided(HideAndSeek(hide_prob=0.3), 224, 224))
+    side = size.max(axis=(1, 2))
+    values, counts = np.unique(side, return_counts=True)
+    assert values.tolist() == [0, 16, 32, 44, 56], "each image has patches of one size, or loses none"
+    np.testing.assert_allclose(counts / MANY, 0.2, atol=0.01)
+    share = size.prod(axis=2).sum(axis=1) / 224**2
+    for value in values[1:]:
+        assert abs(share[side == value].mean() - 0.3) < 0.01
+    first = size[:, 0].prod(axis=1) > 0
+    for other in (1, 14, 15):  # the next ones to the right and below
+        assert abs(np.corrcoef(first[side == 16], size[side == 16, other].prod(axis=1) > 0)[0, 1]) < 0.05
+    assert (start + size <= 224).all()
+
+
+def test_without_a_size_all_stays() -> None:
+    spec = HideAndSeek(grid_sizes=(0,), hide_prob=1)
     assert (apply_drawn(spec, IMAGE, drawn(spec, 3)) == IMAGE).all()

@@ -34,7 +34,7 @@ from ppcls.data.transforms import (
     ToCHWImage,
     count_draws,
 )
-from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing
+from ppcls.data.transforms.erasing import Cutout, GridMask, HideAndSeek, RandomErasing
 from ppcls.data.transforms.geometry import Pad, RandCropImageV2, RandomCropImage, RandomRot90, RandomRotation
 from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
 from ppcls.data.transforms.policies import AutoAugment, RandAugment, TrivialAugment
@@ -157,6 +157,10 @@ ALONE: dict[str, list[Case]] = {
         decoded(GridMask(d1=5, d2=60, ratio=0.3, mode=1, prob=0.7)),
         normalized(GridMask(d1=20, d2=80, rotate=360, mode=1, ratio=0.6), how="edges"),
         decoded(GridMask(d1=20, d2=80, rotate=360), how="edges"),
+    ],
+    "HideAndSeek": [
+        decoded(HideAndSeek()),
+        normalized(HideAndSeek(hide_prob=0.3, grid_sizes=(9, 50))),
     ],
     "AutoAugment": [decoded(AutoAugment(), how="augmented")],
     "RandAugment": [decoded(RandAugment(), how="augmented")],

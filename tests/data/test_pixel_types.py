@@ -16,7 +16,7 @@ from ppcls.data.dali_ops import Device, Node, Place, lower
 from ppcls.data.decisions import decide
 from ppcls.data.draws import uniforms
 from ppcls.data.numpy_ops import apply
-from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing
+from ppcls.data.transforms.erasing import Cutout, GridMask, HideAndSeek, RandomErasing
 from ppcls.data.transforms.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
 from ppcls.data.transforms.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
 
@@ -37,6 +37,7 @@ SPECS: list[Transform] = [
     RandomErasing(mode="pixel"),
     Cutout(length=30, n_holes=2, fill_value=5),
     GridMask(d1=10, d2=20),
+    HideAndSeek(grid_sizes=(0, 7, 20)),
 ]
 LARGEST = {"uint8": 255, "uint16": 65535}
 COUNT = 6

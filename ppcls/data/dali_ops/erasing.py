@@ -1,4 +1,4 @@
-"""Rectangles, holes and grids by DALI."""
+"""Rectangles, holes, grids and patches by DALI."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from nvidia.dali import fn, types
 
 from ppcls.data.dali_ops.graph import Node, Place, lower, numpy_on_cpu
-from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing, noise_bank
+from ppcls.data.transforms.erasing import Cutout, GridMask, HideAndSeek, RandomErasing, noise_bank
 
 
 def _rectangle(place: Place) -> dict[str, Any]:
@@ -42,6 +42,11 @@ def _erase_to_noise(spec: RandomErasing, node: Node, place: Place) -> Node:
 @lower.register
 def _(spec: Cutout, node: Any, place: Place) -> Node:
     return _erase(node, place, fill_value=list(spec.fill_value))
+
+
+@lower.register
+def _(spec: HideAndSeek, node: Any, place: Place) -> Node:
+    return _erase(node, place, fill_value=[0])
 
 
 @lower.register

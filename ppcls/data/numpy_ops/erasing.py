@@ -1,4 +1,4 @@
-"""Rectangles, holes and grids by numpy."""
+"""Rectangles, holes, grids and patches by numpy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ppcls.data.decisions import Decided
 from ppcls.data.numpy_ops.chain import Array, apply
-from ppcls.data.transforms.erasing import Cutout, GridMask, RandomErasing, noise_bank
+from ppcls.data.transforms.erasing import Cutout, GridMask, HideAndSeek, RandomErasing, noise_bank
 
 
 @apply.register
@@ -26,13 +26,22 @@ def _(spec: RandomErasing, image: np.ndarray, decided: Decided) -> Array:
     return erased
 
 
+def _fill(image: np.ndarray, decided: Decided, fill: tuple[float, ...]) -> Array:
+    starts, sizes = (each.astype(int).reshape(-1, 2) for each in decided)
+    there, colour, erased = sizes.all(axis=1), np.asarray(fill), image.copy()
+    for (top, left), (height, width) in zip(starts[there], sizes[there], strict=True):
+        erased[top : top + height, left : left + width] = colour
+    return erased
+
+
 @apply.register
 def _(spec: Cutout, image: np.ndarray, decided: Decided) -> Array:
-    starts, sizes = (each.astype(int).reshape(-1, 2) for each in decided)
-    erased = image.copy()
-    for (top, left), (height, width) in zip(starts, sizes, strict=True):
-        erased[top : top + height, left : left + width] = np.asarray(spec.fill_value)
-    return erased
+    return _fill(image, decided, spec.fill_value)
+
+
+@apply.register
+def _(spec: HideAndSeek, image: np.ndarray, decided: Decided) -> Array:
+    return _fill(image, decided, (0,))
 
 
 @apply.register

@@ -1,4 +1,4 @@
-"""Parts of an image taken away: rectangles, holes, a grid.
+"""Parts of an image taken away: rectangles, holes, a grid, patches.
 
 They may stand before or after NormalizeImage, and after ToCHWImage too, which `plan_chain` puts last.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from ppcls.config.fields import Count, Fraction, NonNegative, Positive
+from ppcls.config.fields import Count, Fraction, Index, NonNegative, Positive
 from ppcls.config.transform import ImageState, Transform
 from ppcls.data.decisions import Decided, Draws, Sides, decide
 from ppcls.data.draws import normals, uniforms
@@ -22,13 +22,24 @@ from ppcls.data.transforms.fields import Fill, check_fill, chosen, spread
 OUTSIDE_ANY_TILE = 2.0  # a share of a tile's side that all of it is below
 _BANK_SIDE = 512
 _BANK_EPOCH = 2**32  # far from any that a run has
+_MOST_PATCHES = 40  # in a row: DALI's operator on a GPU has room for 1706 in all
+
+
+def _bank(depth: int) -> NDArray[np.float32]:
+    """Returns uniform numbers that are the same in all runs, [512, 512 depth]."""
+    return uniforms(0, _BANK_EPOCH, np.arange(_BANK_SIDE), depth * _BANK_SIDE)
 
 
 @cache
 def noise_bank() -> NDArray[np.float32]:
     """Returns the standard normal numbers from which `RandomErasing` cuts its noise, [512, 512, 3]."""
-    drawn = uniforms(0, _BANK_EPOCH, np.arange(_BANK_SIDE), 4 * _BANK_SIDE)
-    return np.ascontiguousarray(normals(drawn).reshape(_BANK_SIDE, _BANK_SIDE, 4)[:, :, :3])
+    return np.ascontiguousarray(normals(_bank(4)).reshape(_BANK_SIDE, _BANK_SIDE, 4)[:, :, :3])
+
+
+@cache
+def coin_bank() -> NDArray[np.float32]:
+    """Returns the uniform numbers from which `HideAndSeek` cuts its patches' coins, [512, 512]."""
+    return _bank(1)
 
 
 class RandomErasing(Transform):
@@ -172,3 +183,51 @@ def _(spec: GridMask, draws: Draws, sides: Sides) -> Decided:
     # Half a pixel off, so that no pixel is on a square's edge.
     shifts = (np.floor(left * tile) - 0.5, np.floor(top * tile) - 0.5)
     return tile.astype(np.int32), *(each.astype(np.float32) for each in (share, turned, *shifts))
+
+
+class HideAndSeek(Transform):
+    """Hides some of the patches of an image by zeros (Singh & Lee 2017).
+
+    After NormalizeImage that is the mean colour, as in the paper. A patch's side is drawn for each image.
+    """
+
+    draws: ClassVar[int] = 3
+
+    hide_prob: Fraction = Field(0.5, description="share of the patches that are hidden")
+    grid_sizes: tuple[Index, ...] = Field(
+        (0, 16, 32, 44, 56),
+        min_length=1,
+        description="sides of a patch in pixels, of which each image draws one; 0 hides nothing",
+    )
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state unchanged."""
+        need_pixels(state)
+        if state.size is None:
+            raise ValueError("works on images of one size; put it after what crops them")
+        if (most := self.in_a_row(max(state.size))) > _MOST_PATCHES:
+            raise ValueError(f"expected at most {_MOST_PATCHES} patches side by side, got {most}")
+        return state
+
+    def in_a_row(self, side: int) -> int:
+        """Returns how many patches an image of this side has at most in a row."""
+        return -(-side // min((size for size in self.grid_sizes if size), default=side))
+
+
+@decide.register
+def _(spec: HideAndSeek, draws: Draws, sides: Sides) -> Decided:
+    """Starts (top, left, top, left …) and sizes (height, width …) of all patches, [N, 2 patches] float32.
+
+    Those that stay have no size.
+    """
+    grids = np.array(spec.grid_sizes)
+    side = grids[np.floor(draws[:, 0].astype(np.float64) * len(grids)).astype(int)]
+    most = spec.in_a_row(int(sides.max()))
+    rows, columns = np.divmod(np.arange(most**2), most)
+    begin = np.floor(draws[:, 1:] * _BANK_SIDE).astype(int)
+    coins = coin_bank()[(begin[:, :1] + rows) % _BANK_SIDE, (begin[:, 1:] + columns) % _BANK_SIDE]
+    place = np.stack([rows, columns], axis=-1) * side[:, None, None]
+    start, end = (np.minimum(each, sides[:, None]) for each in (place, place + side[:, None, None]))
+    size = np.where(chosen(spec.hide_prob, coins)[..., None], end - start, 0)
+    starts, sizes = (each.reshape(len(draws), -1).astype(np.float32) for each in (start, size))
+    return starts, sizes
