@@ -13,8 +13,8 @@ def take_older_names(tree: dict[str, Any]) -> None:
     """Gives sections and keys their present names, in place, before a config is checked.
 
     ``AMP.use_pure_fp16`` and ``AMP.amp_level`` say what ``AMP.level`` does, the section ``AMP_BF16`` is
-    ``AMP`` with ``dtype: bfloat16``, and ``PPLCNet`` with a ``scale`` is the architecture of that scale. What
-    has both names, or another value, is left for the check to refuse.
+    ``AMP`` with ``dtype: bfloat16``, ``PPLCNet`` with a ``scale`` is the architecture of that scale, and
+    ``Global.class_num`` is ``Arch.class_num``. What has both names, or another value, is left for the check.
 
     Args:
         tree: The YAML, which may have any shape.
@@ -26,6 +26,8 @@ def take_older_names(tree: dict[str, Any]) -> None:
         _name_level(tree["AMP"])
     if isinstance(tree.get("Arch"), dict):
         _name_scale(tree["Arch"])
+        if isinstance(tree.get("Global"), dict):
+            _name_classes(tree["Global"], tree["Arch"])
 
 
 def _name_level(amp: dict[str, Any]) -> None:
@@ -51,3 +53,9 @@ def _name_scale(arch: dict[str, Any]) -> None:
         arch["name"] = name
         del arch["scale"]
         arch.pop("act", None)
+
+
+def _name_classes(run: dict[str, Any], arch: dict[str, Any]) -> None:
+    # A RecModel has its classes in its head.
+    if isinstance(run.get("class_num"), int) and arch.get("name") != "RecModel" and "class_num" not in arch:
+        arch["class_num"] = run.pop("class_num")

@@ -60,6 +60,15 @@ def test_an_architecture_by_its_scale(scale: float, name: str) -> None:
             load_config(tree(Arch=given | other))
 
 
+def test_a_number_of_classes_of_the_run_is_that_of_the_model() -> None:
+    config = load_config(tree(Global={"class_num": 10}))
+    assert config.Arch.class_num == 10
+    assert warn_of(config) == []
+    with pytest.raises(UserError, match=r"Arch.class_num: expected an integer > 0, got -1"):
+        load_config(tree(Global={"class_num": -1}))
+
+
 def test_a_number_of_classes_that_nothing_reads_is_told() -> None:
-    lines = warn_of(load_config(tree(Global={"class_num": 10})))
-    assert lines == ["warning: Global.class_num has no effect; Arch.class_num is the key"]
+    config = load_config(tree(Global={"class_num": 10}, Arch={"name": "ResNet18", "class_num": 7}))
+    assert config.Arch.class_num == 7
+    assert warn_of(config) == ["warning: Global.class_num has no effect; Arch.class_num is the key"]
