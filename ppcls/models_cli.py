@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ppcls.errors import UserError
 from ppcls.options import add_command
 from ppcls.registry import ARCHITECTURES, nearest
+from ppcls.runtime import start_to_measure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,14 +57,18 @@ def _measured(names: list[str]) -> list[dict[str, Any]]:
     from rich.console import Console
     from rich.progress import track
 
+    start_to_measure()
+
     from ppcls.arch.build import build_model, input_shape
     from ppcls.arch.cost import measure
 
     rows = []
-    for name in track(names, "Measuring", console=Console(stderr=True), transient=True):
-        shape = input_shape(name)
-        cost = measure(partial(build_model, name, input_image_channel=shape[0]), shape)
-        rows.append({"name": name, **cost._asdict(), "input_shape": list(shape)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in track(names, "Measuring", console=Console(stderr=True), transient=True):
+            shape = input_shape(name)
+            cost = measure(partial(build_model, name, input_image_channel=shape[0]), shape)
+            rows.append({"name": name, **cost._asdict(), "input_shape": list(shape)})
     return rows
 
 

@@ -272,6 +272,12 @@ def _divide_memory(asked: Asked) -> tuple[Card | None, Budget | None]:
     return (card, plan(asked, card.total, card.free())) if card is not None else (None, None)
 
 
+def start_to_measure() -> None:
+    """Imports Paddle to describe models to it, on the CPU; quiet about the static programs it takes."""
+    os.environ.setdefault("GLOG_minloglevel", "2")
+    start(Global(device="cpu"))
+
+
 def selected_card() -> Card | None:
     """Returns the GPU of this process as NVML knows it; None where there is none.
 

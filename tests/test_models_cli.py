@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +18,19 @@ def test_lists_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ResNet34" not in out
 
 
-def test_lists_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "LeNet", "--json"]) == 0
+def test_lists_json_and_says_nothing_else() -> None:
+    tool = Path(__file__).parents[1] / "tools" / "models.py"
+    done = subprocess.run(
+        [sys.executable, str(tool), "list", "LeNet", "ViT_small*", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.strip() == ""
     # 6 filters of 3 x 3 on 28 x 28 pixels, 16 of 6 x 5 x 5 on 10 x 10, then 400, 120, 84 and 1,000 numbers.
     flops = 28 * 28 * 6 * 9 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 1000
     parameters = 60 + 16 * 151 + 401 * 120 + 121 * 84 + 85 * 1000
-    assert json.loads(capsys.readouterr().out) == [
+    assert [each for each in json.loads(done.stdout) if each["name"] == "LeNet"] == [
         {"name": "LeNet", "parameters": parameters, "flops": flops, "input_shape": [1, 28, 28]}
     ]
 
