@@ -57,6 +57,8 @@ def build_state(config: Config) -> TrainState:
     Raises:
         UserError: Whatever the user must put right.
     """
+    if not isinstance(config, Config):
+        raise UserError(f"expected a config, as of load_config; got {show(config)}")
     with in_lent_process(config) as runtime:
         from ppcls.engine import state
         from ppcls.engine.agreement import together

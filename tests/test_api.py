@@ -212,6 +212,7 @@ def test_in_another_thread(tree: dict[str, Any]) -> None:
             lambda tree: fit(tree),
             "expected a config, as of load_config, or a state, as of build_state; got {",
         ),
+        (lambda tree: build_state("mine.yaml"), "expected a config, as of load_config; got 'mine.yaml'"),
         (lambda tree: evaluate(load_config(tree)), "no weights: Global.pretrained_model is not set"),
         (
             lambda tree: fit(load_config(tree, {"Global.output_dir": "/dev/null/x"})),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.config.fields import show
 from ppcls.config.load import apply_override, validate
 from ppcls.config.schema import Config
 from ppcls.cores import usable_cores
@@ -133,6 +134,11 @@ class Predictor:
         """
         if isinstance(image, np.ndarray):
             return run_on_pixels(self.chain, image)
+        if not isinstance(image, (bytes, bytearray, memoryview)):
+            raise ValueError(
+                "expected the bytes of an image file, such as Path('photo.jpg').read_bytes(), or an array of "
+                f"RGB pixels [height, width, 3] of uint8, got {show(image)}"
+            )
         return run(self.chain, image, _NO_DRAWS)
 
     def answer(self, prepared: Sequence[Array]) -> list[Answer]:
@@ -175,6 +181,8 @@ class Predictor:
         ]
 
     def _answer_all(self, images: Sequence[Image]) -> list[Answer]:
+        if isinstance(images, (str, bytes, bytearray, memoryview, PurePath)):
+            raise ValueError(f"expected a list of images, got {show(images)}; put the image into a list")
         answers: list[Answer] = []
         waiting = iter(self._prepared(images))
         while batch := list(islice(waiting, self.batch_size)):

@@ -70,6 +70,12 @@ def test_a_bad_image_is_named_by_its_place(exported: Path, images: list[bytes]) 
     for wrong in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((0, 4, 3), np.uint8)):
         with pytest.raises(ValueError, match=r"images\[0\]: expected \[height, width, 3\] of uint8, got"):
             predictor.predict([wrong])
+    for wrong in ("photo.jpg", Path("photo.jpg"), None):
+        with pytest.raises(ValueError, match=r"images\[1\]: expected the bytes of an image file, such"):
+            predictor.predict([images[0], wrong])
+    for wrong in ("photo.jpg", Path("photo.jpg"), images[0]):
+        with pytest.raises(ValueError, match=r"expected a list of images, got .*; put the image into a list"):
+            predictor.predict(wrong)
 
 
 def test_settings_of_an_exported_model(exported: Path, images: list[bytes], tmp_path: Path) -> None:
