@@ -103,6 +103,10 @@ def unpickle(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except _RefusedError as error:
         raise UserError(f"{path}: refused, since a file of weights holds arrays only, and {error}") from None
+    except LookupError:  # its text would be a bare number
+        raise UserError(
+            f"{path}: damaged, or not a {path.suffix} file: it uses what it has not described"
+        ) from None
     except _DAMAGED as error:
         raise UserError(f"{path}: damaged, or not a {path.suffix} file: {str(error)[:200]}") from None
 

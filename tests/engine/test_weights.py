@@ -236,6 +236,9 @@ def test_a_file_cut_anywhere_is_damaged(tmp_path: Path, arrays: dict[str, np.nda
         (tmp_path / "net.pdparams").write_bytes(whole[:length])
         with pytest.raises(UserError, match=r"damaged, or not a \.pdparams file"):
             read_weights(tmp_path / "net.pdparams")
+    (tmp_path / "net.pdparams").write_text("hello")
+    with pytest.raises(UserError, match=r"not a \.pdparams file: it uses what it has not described$"):
+        read_weights(tmp_path / "net.pdparams")
 
 
 def test_a_file_with_wrong_bytes_never_escapes_as_another_error(
