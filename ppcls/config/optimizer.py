@@ -44,6 +44,9 @@ class OptimizerSpec(Spec):
         by_name: Factors of learning rate and weight decay for some parameters.
     """
 
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "learning_rate": "it is part of the schedule: lr.learning_rate",
+    }
     without_effect: ClassVar[Mapping[str, str]] = {
         "clip_grad": "clip_norm, or clip_value, is the key that clips gradients"
     }
@@ -100,7 +103,10 @@ class CoupledSpec(OptimizerSpec):
 class DecoupledSpec(OptimizerSpec):
     """An optimizer with a weight decay of its own, apart from the gradient."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {"regularizer": "this optimizer decays by weight_decay"}
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **OptimizerSpec.elsewhere,
+        "regularizer": "this optimizer decays by weight_decay",
+    }
     weight_decay: NonNegative = 0.01
 
     @property

@@ -72,6 +72,8 @@ def test_bounds(name):
     if issubclass(cls, DecoupledSpec):
         told = problems(cls, {"lr": CONSTANT, "regularizer": {"name": "L2", "coeff": 0.1}})
         assert told == {"regularizer": "unknown key; this optimizer decays by weight_decay"}
+        told = problems(cls, {"lr": CONSTANT, "learning_rate": 0.1})
+        assert told == {"learning_rate": "unknown key; it is part of the schedule: lr.learning_rate"}
     else:
         bad = problems(cls, {"lr": CONSTANT, "regularizer": {"name": "L1", "coeff": 0.1}})
         assert list(bad) == ["regularizer.name"]
