@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+from ppcls.config.fields import show
 from ppcls.errors import UserError
 
 LABEL_LIST = "label_list.txt"
@@ -73,10 +74,15 @@ def _dataset(tree: Any, split: str) -> dict[Any, Any]:
 
 def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     root, part = train.get("image_root"), train.get("part")
-    if train.get("name") != _FOLDER or not isinstance(root, str):
+    if train.get("name") != _FOLDER or root is None:
         raise UserError(
             "Arch.class_num: auto counts the class folders of DataLoader.Train.dataset, which is no "
             f"{_FOLDER} with an image_root; give the number"
+        )
+    if not isinstance(root, str):
+        raise UserError(
+            f"DataLoader.Train.dataset.image_root: expected text, got {show(root)}; YAML takes it for "
+            "something else: put it in quotes"
         )
     settings = tree.get("Global")
     output = settings.get("output_dir") if isinstance(settings, dict) else None

@@ -100,6 +100,18 @@ _Loader.yaml_implicit_resolvers = {
     first: [each for each in resolvers if each[0] != _TIME]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def _at_home(text: str) -> str:
+    """Writes out a path in the home folder: no shell does it in ``-o KEY=~/…``, nor anybody in YAML."""
+    return str(Path(text).expanduser()) if text.startswith("~/") else text
+
+
+def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    return _at_home(str(loader.construct_scalar(node)))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _text)
 for _each in (_Loader, _Dumper):
     _each.add_implicit_resolver(
         "tag:yaml.org,2002:float",
@@ -239,7 +251,8 @@ def load_config(
     Args:
         source: The YAML file, or what one would hold as plain data; a dict is not changed.
         overrides: ``path=value`` each, as after ``-o``; or path to value, such as
-            ``{"Global.epochs": 2}``. Applied in order before validation.
+            ``{"Global.epochs": 2}`` (``{"Global": {…}}`` would be the whole section). Applied in order before
+            validation.
 
     Raises:
         UserError: The file can't be read, or the folder that is to say which classes there are.
@@ -275,7 +288,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         return {str(key): _plain(each, where, depth + 1) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each, where, depth + 1) for each in value]
-    return str(value) if isinstance(value, PurePath) else value
+    return _at_home(str(value)) if isinstance(value, (str, PurePath)) else value
 
 
 def dump_config(config: Config) -> str:

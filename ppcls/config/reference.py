@@ -25,7 +25,7 @@ Written from `ppcls/config/` and `ppcls/data/transforms/` by `make docs`; do not
 Every key is checked before Paddle is imported; an unknown key is an error. `-o Global.epochs=10` sets a
 value from the command line, a number in the path counts list items
 (`-o DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=96`), values are read as YAML. Numbers
-may be written `1e-3` or `1.0/255.0`.
+may be written `1e-3` or `1.0/255.0`, a path may begin with `~/`.
 """
 
 

@@ -93,7 +93,7 @@ def test_names_that_no_folder_has(root: str, tmp_path: Path) -> None:
         {"Arch": {"class_num": "auto"}, "DataLoader": {"Train": {"dataset": {"name": "ImageNetDataset"}}}},
         {
             "Arch": {"class_num": "auto"},
-            "DataLoader": {"Train": {"dataset": {"name": "ImageFolderDataset", "image_root": 3}}},
+            "DataLoader": {"Train": {"dataset": {"name": "ImageFolderDataset"}}},
         },
     ],
 )
@@ -102,6 +102,14 @@ def test_auto_needs_a_folder(tree: dict[str, Any]) -> None:
         UserError, match=r"auto counts the class folders of DataLoader\.Train\.dataset, which is no"
     ):
         fill_in(tree)
+
+
+@pytest.mark.parametrize(("root", "shown"), [("2024", "2024"), ("new: cats", "{'new': 'cats'}")])
+def test_a_folder_that_yaml_takes_for_something_else(root: str, shown: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(FINETUNE, [f"{ROOT}={root}"])
+    assert str(caught.value).startswith(f"{ROOT}: expected text, got {shown}; YAML takes it")
+    assert str(caught.value).endswith("put it in quotes")
 
 
 @pytest.mark.parametrize(

@@ -523,6 +523,18 @@ def test_plain_data_makes_the_same_config() -> None:
     assert load_config(tree, nested).Loss.Train[0].weight == 0.5
 
 
+def test_a_path_in_the_home_folder_is_written_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No shell does it behind ``-o KEY=``: a folder called ~ would appear."""
+    monkeypatch.setenv("HOME", "/home/me")
+    (tmp_path / "mine.yaml").write_text(
+        QUICKSTART.read_text().replace("./output/quickstart\n", "~/my runs\n", 1)
+    )
+    assert load_config(tmp_path / "mine.yaml").Global.output_dir == "/home/me/my runs"
+    for overrides in (["Global.output_dir=~/runs"], {"Global.output_dir": Path("~/runs")}):
+        assert load_config(QUICKSTART, overrides).Global.output_dir == "/home/me/runs"
+    assert load_config(QUICKSTART, ["Global.output_dir=a~/b"]).Global.output_dir == "a~/b"
+
+
 def endless() -> dict[str, Any]:
     tree: dict[str, Any] = {}
     tree["Global"] = tree
