@@ -52,5 +52,6 @@ class Gallery:
 
 
 def printable(path: Path) -> str:
-    """Returns a path with what is not UTF-8 in it escaped."""
-    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+    """Returns a path for one line of text: what is not UTF-8 in it, and control characters, are escaped."""
+    text = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(repr(each)[1:-1] if ord(each) < 32 or ord(each) == 127 else each for each in text)

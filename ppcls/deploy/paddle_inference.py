@@ -46,8 +46,9 @@ class PaddleInferenceModel:
 
             reason = str(error).strip().splitlines()[-1]
             raise UserError(
-                f"{program}: Paddle {paddle.__version__} can't load this model (inference.json is of "
-                f"Paddle 3, inference.pdmodel of 2.6); export it with the same Paddle: {reason}"
+                f"{program}: Paddle {paddle.__version__} can't load this model: it or {weights.name} is "
+                "damaged, or of another Paddle (inference.json is of Paddle 3, inference.pdmodel of 2.6); "
+                f"export it anew, with this Paddle: {reason}"
             ) from None
         self._input = self._predictor.get_input_handle(description.Input.name)
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])

@@ -296,13 +296,13 @@ def test_precision_is_that_of_evaluation(
         assert "float16 needs a GPU" in capsys.readouterr().err
 
 
-def test_a_name_that_is_not_utf8_is_predicted(
+def test_a_name_that_is_no_text_is_predicted_and_is_on_one_line(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    odd = os.fsdecode(os.fsencode(images) + b"/\xff.jpg")
+    odd = os.fsdecode(os.fsencode(images) + b"/\xff\n.jpg")
     shutil.copy(images / "b.jpg", odd)
     assert infer(tmp_path, tree, odd) == 0
-    assert "udcff.jpg: " in capsys.readouterr().out
+    assert "udcff\\n.jpg: " in capsys.readouterr().out
     assert infer(tmp_path, tree, odd, "--json") == 0
     assert json.loads(capsys.readouterr().out)["path"] == odd
 
