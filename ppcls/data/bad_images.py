@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ppcls.config.sections import DataLoader, Split
 from ppcls.config.transform import Transform
 from ppcls.data.index import Index
 from ppcls.data.numpy_ops import DecodeError, apply
@@ -121,6 +123,23 @@ def look_at(index: Index, decoder: Transform, positions: Iterable[int]) -> dict[
         except DecodeError as reason:
             bad[position] = str(reason)
     return bad
+
+
+@contextmanager
+def skipping_advised(data: DataLoader) -> Iterator[None]:
+    """Has the error of a bad image that ends a run say how to go on without such images."""
+    try:
+        yield
+    except BadImageError as error:
+        splits = {"Train": data.Train, "Eval": data.Eval}
+        known = {name: each.dataset for name, each in splits.items() if isinstance(each, Split)}
+        if any(each.on_error == "skip" for each in known.values()):
+            raise
+        skip = " ".join(f"DataLoader.{name}.dataset.on_error=skip" for name in known)
+        raise BadImageError(
+            f"{error}\nmend or remove it, or go on without such images by -o {skip}; tools/dataset.py check "
+            "lists them all"
+        ) from None
 
 
 def refusal(bad: Sequence[BadImage]) -> BadImageError:

@@ -19,6 +19,7 @@ import paddle
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
 from ppcls.config.transform import check_chain
+from ppcls.data.bad_images import skipping_advised
 from ppcls.data.batch import Batch, Loader
 from ppcls.data.build import who_feeds
 from ppcls.data.dali_settings import resolve
@@ -58,7 +59,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
     Raises:
         UserError: Whatever training would end with: a bad image, too little memory, a wrong config.
     """
-    with memory_explained(config, runtime):
+    with memory_explained(config, runtime), skipping_advised(config.DataLoader):
         run = prepare(config, runtime, Path(config.Global.output_dir))
         try:
             measured, batches = _measure(config, run)

@@ -18,6 +18,7 @@ from ppcls.config.load import dump_config
 from ppcls.config.model import Arch
 from ppcls.config.passed_over import warn_of
 from ppcls.config.schema import Config
+from ppcls.data.bad_images import skipping_advised
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.class_names import LABEL_LIST, folder_classes, read_class_names, write_class_names
 from ppcls.data.folder_part import describe_folders
@@ -133,7 +134,8 @@ def train(
     Raises:
         UserError: Whatever the user must put right.
     """
-    with memory_explained(config, runtime), _locked(output_dir, runtime) as note:
+    advised = skipping_advised(config.DataLoader)
+    with memory_explained(config, runtime), advised, _locked(output_dir, runtime) as note:
         return _train(prepare(config, runtime, output_dir, fresh), config, output_dir, profiled, note)
 
 

@@ -110,9 +110,10 @@ def test_a_bad_image(
 ) -> None:
     config = make(**spoil(images, tmp_path))
     assert cli.train(["-c", str(config), "--dry-run"]) == 1
-    assert re.search(
-        r"^error: .*eval\.txt \(.*, line 27\): not an image", capsys.readouterr().err, re.MULTILINE
-    )
+    said = capsys.readouterr().err
+    assert re.search(r"^error: .*eval\.txt \(.*, line 27\): not an image", said, re.MULTILINE)
+    skip = "DataLoader.Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip"
+    assert f"go on without such images by -o {skip}; tools/dataset.py check" in said
     assert not (tmp_path / "run").exists()
 
 
