@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ppcls.config.class_folders import class_root, folder_classes
 from ppcls.config.dataset import Dataset, ImageFolderDataset
@@ -39,22 +43,30 @@ def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
     return replace(index, paths=index.paths[chosen], labels=index.labels[chosen])
 
 
-def describe_folders(dataset: Dataset, classes: Sequence[str], train: int, val: int | None) -> list[str]:
-    """Returns a line for the log: which classes there are, and how their images are used; none without parts.
+def describe_folders(
+    dataset: Dataset, classes: Sequence[str], train: int, val: NDArray[Any] | None
+) -> list[str]:
+    """Returns lines for the log: which classes there are, and how their images are used; none without parts.
 
     Args:
         dataset: That is trained on.
         classes: Their names.
         train: Images that train.
-        val: Images that validate; None for no evaluation.
+        val: Labels of the images that validate; None for no evaluation.
     """
     if not isinstance(dataset, ImageFolderDataset) or dataset.part is None:
         return []
     _, whole = class_root(Path(dataset.image_root), dataset.part)
     shown = ", ".join([*classes[:_SHOWN], *(["…"] if len(classes) > _SHOWN else [])])
     how = "its folders train and val" if whole else f"val_share {dataset.val_share:g}"
-    rest = "" if val is None else f", {val} to evaluate on ({how})"
-    return [f"{dataset.image_root}: {len(classes)} classes ({shown}); {train} images to train on{rest}"]
+    rest = "" if val is None else f", {len(val)} to evaluate on ({how})"
+    lines = [f"{dataset.image_root}: {len(classes)} classes ({shown}); {train} images to train on{rest}"]
+    there = range(len(classes)) if val is None else set(np.unique(val).tolist())
+    unseen = [name for label, name in enumerate(classes) if label not in there]
+    if unseen:
+        more = ["…"] if len(unseen) > _SHOWN else []
+        lines.append(f"no image to evaluate on: {', '.join([*unseen[:_SHOWN], *more])}")
+    return lines
 
 
 def _refuse_empty(index: FileIndex, extensions: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from paddle import distributed, nn
 
 from ppcls.config.class_folders import class_root
@@ -99,7 +100,11 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path, fresh: TrainStat
             else None
         )
         assert config.DataLoader.Train is not None  # by build_state
-        val = None if evaluator is None else sum(len(each.index) for each in evaluator.loaders.values())
+        val = (
+            None
+            if evaluator is None
+            else np.concatenate([each.index.labels for each in evaluator.loaders.values()])
+        )
         notes += describe_folders(config.DataLoader.Train.dataset, classes, len(state.loader.index), val)
         if folder is not None:
             notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]

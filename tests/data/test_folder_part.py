@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,11 +70,12 @@ def test_folders_train_and_val_are_taken_as_they_are(tmp_path: Path) -> None:
     fill(tmp_path / "val", {"a": 1, "b": 0})
     assert len(read_part(dataset(tmp_path, "train"), 2)) == 5
     assert named(read_part(dataset(tmp_path, "val"), 2)) == [(b"a/0.jpg", 0)]
-    (line,) = describe_folders(dataset(tmp_path, "train"), ("a", "b"), 5, 1)
+    line, unseen = describe_folders(dataset(tmp_path, "train"), ("a", "b"), 5, np.array([0]))
     assert (
         line
         == f"{tmp_path}: 2 classes (a, b); 5 images to train on, 1 to evaluate on (its folders train and val)"
     )
+    assert unseen == "no image to evaluate on: b"
 
 
 def test_a_class_without_images_is_told(tmp_path: Path) -> None:
@@ -89,10 +91,10 @@ def test_a_class_without_images_is_told(tmp_path: Path) -> None:
 def test_the_log_says_how_images_are_used(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 4, "b": 4})
     names = tuple(f"c{k}" for k in range(12))
-    (line,) = describe_folders(dataset(tmp_path, "train", val_share=0.25), names, 6, 2)
+    (line,) = describe_folders(dataset(tmp_path, "train", val_share=0.25), names, 6, np.arange(12))
     shown = ", ".join(names[:10])
     assert (
         line
-        == f"{tmp_path}: 12 classes ({shown}, …); 6 images to train on, 2 to evaluate on (val_share 0.25)"
+        == f"{tmp_path}: 12 classes ({shown}, …); 6 images to train on, 12 to evaluate on (val_share 0.25)"
     )
     assert describe_folders(dataset(tmp_path, None), names, 6, None) == []
