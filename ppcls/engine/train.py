@@ -47,7 +47,7 @@ from ppcls.files import write_text
 from ppcls.memory import Needs, check_room, describe_use
 from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.report.about import hardware, versions
-from ppcls.report.build import Reporters, build_reporters
+from ppcls.report.build import Reporters, build_reporters, write_down_end
 from ppcls.report.html import About
 from ppcls.report.memory import MemoryUse
 from ppcls.runtime import Runtime
@@ -192,6 +192,10 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
     except Stopped as caught:
         stopped = caught
         reporter.message(f"update {state.update}: {stopped}")
+    except BaseException as error:
+        if runtime.is_main:
+            write_down_end(output_dir, state.update, error)
+        raise
     finally:
         phases.close()
         reporter.close()

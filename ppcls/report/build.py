@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from ppcls.report.console import build_console
@@ -15,6 +15,8 @@ from ppcls.report.jsonlines import JsonLines, read_records, truncate_after
 from ppcls.report.logfile import LogFile
 from ppcls.report.record import EvalRecord, Reporter, StepRecord
 from ppcls.report.visualdl import VisualDL
+
+_LOG, _EVENTS = "train.log", "events.jsonl"
 
 
 class Reporters:
@@ -97,7 +99,7 @@ def build_reporters(
     """
     about = about or About(output_dir.name)
     output_dir.mkdir(parents=True, exist_ok=True)
-    records, events, page = (output_dir / name for name in ("metrics.jsonl", "events.jsonl", "report.html"))
+    records, events, page = (output_dir / name for name in ("metrics.jsonl", _EVENTS, "report.html"))
     if resumed_from is None:
         records.unlink(missing_ok=True)
         events.unlink(missing_ok=True)
@@ -106,7 +108,7 @@ def build_reporters(
         truncate_after(records, resumed_from)
     reporters: list[Reporter] = [
         build_console(),
-        LogFile(output_dir / "train.log"),
+        LogFile(output_dir / _LOG),
         JsonLines(records),
         Events(events, resumed_from or 0),
         Curves(records, output_dir / "curves.png"),  # after the records that it draws
@@ -117,3 +119,20 @@ def build_reporters(
     if use_visualdl:
         reporters.append(VisualDL(output_dir / "visualdl", earlier, about.pictures, about.weights))
     return Reporters(reporters, forgiving)
+
+
+def write_down_end(output_dir: Path, update: int, error: BaseException) -> None:
+    """Writes into a run's log and events why it ended; the terminal is told by who ends the process.
+
+    A full disk, which may be the very reason, is no further error.
+
+    Args:
+        output_dir: Folder of the run.
+        update: Optimizer updates made.
+        error: That ended it.
+    """
+    why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+    with suppress(OSError), closing(LogFile(output_dir / _LOG)) as log:
+        log.message(f"ended by an error: {why}")
+    with suppress(OSError), closing(Events(output_dir / _EVENTS, update)) as events:
+        events.message(f"ended by an error: {why}")

@@ -155,7 +155,7 @@ class HtmlReport:
             name=about.name,
             written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             ended=self._closed,
-            summary=summary(self._records),
+            summary=summary(self._records, ended=self._closed),
             data={
                 "charts": [asdict(each) for each in charts(self._records)],
                 "confusion": None if confusion is None else _matrix(confusion, about.classes),
@@ -184,8 +184,13 @@ def _shown(picture: Picture) -> dict[str, str]:
     return {"address": data_uri(picture.pixels), "caption": picture.caption, "title": picture.title}
 
 
-def summary(records: Iterable[StepRecord | EvalRecord]) -> dict[str, Any]:
-    """Returns label to text: how far the run is, and its latest and best results."""
+def summary(records: Iterable[StepRecord | EvalRecord], *, ended: bool = False) -> dict[str, Any]:
+    """Returns label to text: how far the run is, and its latest and best results.
+
+    Args:
+        records: Of the run.
+        ended: Whether it has, done or not; then there is no time left to tell.
+    """
     step = evaluation = best = None
     for each in records:
         if isinstance(each, StepRecord):
@@ -197,7 +202,8 @@ def summary(records: Iterable[StepRecord | EvalRecord]) -> dict[str, Any]:
         done = step.epoch - (step.step < step.steps_per_epoch)
         shown["Epochs"] = f"{done} of {step.epochs}"
         shown["Updates"] = f"{step.update:,}"
-        shown["Time left"] = clock(step.eta_seconds)
+        if not ended:
+            shown["Time left"] = clock(step.eta_seconds)
         shown["Train loss"] = f"{step.loss:.4g}"
     if evaluation is not None:
         shown["Eval loss"] = f"{evaluation.loss:.4g}"

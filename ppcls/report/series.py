@@ -56,7 +56,7 @@ def charts(records: Iterable[StepRecord | EvalRecord]) -> list[Chart]:
         *(_metric_chart(name, steps, evals) for name in names),
         Chart("Learning rate", [_curve("learning rate", steps, lambda each: each.learning_rate)]),
         Chart("Throughput", [_curve("images/s", steps, lambda each: each.images_per_second)]),
-        Chart("Waiting for data", [_curve("share of the time", steps, lambda each: each.data_wait)]),
+        Chart("Waiting for data", [_curve("% of the time", steps, lambda each: 100 * each.data_wait)]),
     ]
     shown = [Chart(each.title, [curve for curve in each.curves if curve.x]) for each in made]
     return [each for each in shown if each.curves]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,17 @@ def test_a_second_run_in_a_folder_is_refused_and_changes_no_byte(
     with pytest.raises(UserError, match=r"already holds a run; go on with it by -o Global\.checkpoints=auto"):
         run(make(Global__epochs=1, Global__seed=6), cpu)
     assert digest(tmp_path / "run") == before
+
+
+def test_a_run_that_fails_says_why_in_its_files(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make(Optimizer__lr={"name": "Constant", "learning_rate": 1e30})
+    with pytest.raises(UserError, match="not finite"):
+        run(config, cpu)
+    for name in ("train.log", "events.jsonl", "report.html"):
+        text = (tmp_path / "run" / name).read_text(encoding="utf-8")
+        assert re.search(r"ended by an error: update \d+: loss or gradient was not finite", text), name
 
 
 def test_a_run_resumed_from_elsewhere_leaves_both_folders(

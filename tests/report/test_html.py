@@ -130,6 +130,8 @@ def test_the_summary_is_of_the_latest_and_the_best(run: Run, step: StepRecord) -
     shown = summary([*run(2), replace(run(2)[-1], epoch=3, best=False, metrics={"top1": 0.5})])
     assert shown["Epochs"] == "2 of 20"
     assert (shown["Eval top1"], shown["Best top1"]) == ("0.5000", "0.9861 (epoch 2)")
+    assert "Time left" in shown
+    assert "Time left" not in summary(run(2), ended=True)
     assert summary([]) == {}
     assert summary([replace(step, loss=math.nan)])["Train loss"] == "nan"
 
@@ -195,7 +197,13 @@ def test_confusion_and_pictures_in_a_browser(tmp_path: Path, run: Run) -> None:
     tell(page, [*run(1)[:-1], replace(evaluation, outcomes=outcomes([[3, 2], [1, 0]]))])
     page.close()
     with opened(tmp_path / "report.html") as shown:
+        for place in ("rows", "columns"):
+            assert shown.page.locator(f".named .{place} span").all_inner_texts() == ["cat", "<u>"]
         matrix = shown.page.locator("#matrix")
+        row, cell = shown.page.locator(".named .rows span").first.bounding_box(), matrix.bounding_box()
+        assert row is not None
+        assert cell is not None
+        assert (row["y"], row["height"]) == (cell["y"] + 1, 32), "a name is beside its row"
         matrix.hover(position={"x": 48, "y": 16})
         assert shown.page.locator("#cell").inner_text() == "cat, taken for <u>: 2 of 5"
         matrix.hover(position={"x": 48, "y": 48})
@@ -219,6 +227,7 @@ def test_in_a_browser(tmp_path: Path, run: Run) -> None:
         assert values == ["1.5", "0.0074074", "0.12"], "epoch, train, and the nearest evaluation"
         elsewhere = shown.page.locator("[data-title='Learning rate'] .u-legend .u-value").all_inner_texts()
         assert elsewhere == ["1.5", "0.00123"], "the other charts' cursors follow"
+        assert shown.page.evaluate("[27240000000000000, 500000].map(format)") == ["2.724e+16", "500000"]
 
         ticks = "document.querySelector('[data-title=Loss] .u-wrap canvas').toDataURL()"
         linear = shown.page.evaluate(ticks)

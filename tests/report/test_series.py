@@ -36,6 +36,7 @@ def test_every_measure_has_its_chart(run: Run) -> None:
     assert made["Loss"]["eval"].x == [1.0, 2.0]
     assert made["Loss"]["eval"].dots
     assert list(made["top5"]) == ["eval"], "training counts no top5"
+    assert made["Waiting for data"]["% of the time"].y == [3.0, 3.0, 3.0, 3.0]
 
 
 def test_what_is_not_finite_has_no_point() -> None:

@@ -3,7 +3,12 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const colours = ["#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214"];
 const height = 240;
 
-const format = value => value == null ? "–" : Number(value.toPrecision(5)).toString();
+// Large numbers, such as a loss that diverges, get an exponent: beside an axis there is little room.
+function format(value) {
+  if (value == null) return "–";
+  const rounded = Number(value.toPrecision(5));
+  return Math.abs(rounded) >= 1e6 ? rounded.toExponential() : rounded.toString();
+}
 
 // The nearest point of a curve to where the mouse is: evaluations are rarer than log lines.
 function nearest(plot, series, index) {
@@ -63,6 +68,25 @@ for (const chart of data.charts) {
   new ResizeObserver(() => plot.setSize({width: Math.max(200, place.clientWidth), height})).observe(place);
 }
 
+// Names stand beside the rows and above the columns.
+function nameMatrix(canvas, names, side) {
+  const named = document.createElement("div");
+  named.className = "named";
+  named.style.setProperty("--side", `${side}px`);
+  canvas.replaceWith(named);
+  for (const place of ["columns", "rows"]) {
+    const list = document.createElement("div");
+    list.className = place;
+    for (const name of names) {
+      const span = document.createElement("span");
+      span.textContent = span.title = name;
+      list.append(span);
+    }
+    named.append(list);
+  }
+  named.append(canvas);
+}
+
 // A class's row is shaded by shares of the class, so rare classes are as visible as frequent ones.
 function drawMatrix(canvas, {names, cells}) {
   const size = names.length, side = Math.max(1, Math.min(32, Math.floor(480 / size)));
@@ -71,13 +95,21 @@ function drawMatrix(canvas, {names, cells}) {
     totals[label] += count;
     counts.set(label * size + predicted, count);
   }
-  canvas.width = canvas.height = size * side;
+  const sharp = window.devicePixelRatio || 1;
+  canvas.width = canvas.height = size * side * sharp;
+  canvas.style.width = `${size * side + 2}px`;  // and its border
   const context = canvas.getContext("2d");
+  context.scale(sharp, sharp);
+  Object.assign(context, {font: "11px system-ui, sans-serif", textAlign: "center", textBaseline: "middle"});
   for (const [label, predicted, count] of cells) {
     const share = 0.1 + 0.9 * Math.sqrt(count / totals[label]);
     context.fillStyle = label === predicted ? `rgba(33, 102, 172, ${share})` : `rgba(214, 96, 77, ${share})`;
     context.fillRect(predicted * side, label * side, side, side);
+    if (side < 24) continue;  // no room for numbers
+    context.fillStyle = share > 0.6 ? "#fff" : "#1f2430";
+    context.fillText(count, (predicted + 0.5) * side, (label + 0.5) * side, side);
   }
+  if (side >= 16) nameMatrix(canvas, names, side);
   canvas.addEventListener("mousemove", event => {
     const place = offset => Math.min(size - 1, Math.max(0, Math.floor(offset * size / canvas.clientWidth)));
     const label = place(event.offsetY), predicted = place(event.offsetX);
