@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ppcls.bench.results import Chart, Label, Metric, Results, Row
+
+_FAR = 30  # times the least, from which on the least is not seen beside the most
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,12 @@ class Series:
     Attributes:
         name: From the labels' values; empty where there is one series only.
         points: At least one.
+        colour: Its place among the colours: a name has the same one in all charts.
     """
 
     name: str
     points: tuple[Point, ...]
+    colour: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Drawing:
         y: Name and unit of the axis.
         categories: Of the axis, in order; none where it is of numbers.
         series: At least one.
+        log: Whether the y axis is logarithmic: on one from 0 the least would not be seen.
     """
 
     title: str
@@ -52,12 +57,23 @@ class Drawing:
     y: str
     categories: tuple[str, ...]
     series: tuple[Series, ...]
+    log: bool
 
 
 def drawings(results: Results) -> list[Drawing]:
     """Returns the charts for which there are rows."""
-    found = (_drawing(chart, results) for chart in results.charts)
-    return [each for each in found if each is not None]
+    found = [each for chart in results.charts if (each := _drawing(chart, results)) is not None]
+    names = dict.fromkeys(series.name for each in found for series in each.series if series.name)
+    colours = {name: place for place, name in enumerate(names)}
+    return [
+        replace(each, series=tuple(replace(one, colour=colours.get(one.name, 0)) for one in each.series))
+        for each in found
+    ]
+
+
+def with_unit(name: str, unit: str) -> str:
+    """Returns a metric's name and unit; one that is called by its unit, such as images/s, once."""
+    return name if unit in ("", name) else f"{name}, {unit}"
 
 
 def shown(label: Label) -> str:
@@ -82,9 +98,11 @@ def _drawing(chart: Chart, results: Results) -> Drawing | None:
     for row in rows:
         name = ", ".join(shown(row.labels[label]) for label in chart.series if label in row.labels)
         series.setdefault(name, []).append(_point(chart, row, categories))
-    unit = rows[0].metrics[chart.metric].unit
-    y = f"{chart.metric}, {unit}" if unit else chart.metric
-    return Drawing(chart.title, chart.x, y, categories, tuple(map(_by_x, series, series.values())))
+    y = with_unit(chart.metric, rows[0].metrics[chart.metric].unit)
+    metrics = [row.metrics[chart.metric] for row in rows]
+    medians = [each.median for each in metrics]
+    log = min(each.low for each in metrics) > 0 and max(medians) > _FAR * min(medians)
+    return Drawing(chart.title, chart.x, y, categories, tuple(map(_by_x, series, series.values())), log)
 
 
 def _by_x(name: str, points: list[Point]) -> Series:

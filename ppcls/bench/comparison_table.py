@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ppcls.bench.charts import shown
+from ppcls.bench.charts import shown, with_unit
 from ppcls.bench.compare import CONFIDENCE, Compared, Comparison
 from ppcls.bench.results import Row
 from ppcls.bench.table import number
@@ -57,13 +57,13 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _cells(compared: Compared) -> list[str]:
-    unit = f", {compared.first.unit}" if compared.first.unit else ""
+    name = with_unit(compared.name, compared.first.unit)
     medians = [number(each.median) for each in (compared.first, compared.second)]
     found = compared.ratio
     if found is None:
-        return [compared.name + unit, *medians, "", "", compared.verdict]
+        return [name, *medians, "", "", compared.verdict]
     spread = f"{found.low:.3f} to {found.high:.3f}" if found.known else "one round"
-    return [compared.name + unit, *medians, f"{found.value:.3f}", spread, compared.verdict]
+    return [name, *medians, f"{found.value:.3f}", spread, compared.verdict]
 
 
 def _varied(rows: Sequence[Row]) -> set[str]:

@@ -86,7 +86,8 @@ def _percent(share: float | None) -> float | None:
 
 def ratios(runs: Sequence[Run], base: Sequence[Run]) -> Metric:
     """Returns the rates of runs over those of others in the same rounds."""
-    return Metric(tuple(each.rate / other.rate for each, other in zip(runs, base, strict=True)), "")
+    pairs = zip(runs, base, strict=False)  # an interrupt may have cost one of them its last round
+    return Metric(tuple(each.rate / other.rate for each, other in pairs), "")
 
 
 def charts(measured: Measured) -> list[Chart]:
@@ -124,6 +125,8 @@ def warn_of_noise(measured: Measured) -> list[str]:
 
 def conclude(measured: Measured) -> tuple[Contender | None, list[str]]:
     """Returns the setting to use, None where nothing tells, and sentences: the bottleneck, the setting."""
+    if measured.interrupted:
+        return None, ["Interrupted: no setting is known as best, and figures are of what had run by then."]
     if measured.choice is None:
         return None, [
             "The config's chain was not measured, or not to the end, so no setting is known as best."

@@ -89,10 +89,12 @@ def _chart(drawing: Drawing) -> dict[str, Any]:
         "title": drawing.title,
         "x": drawing.x,
         "y": drawing.y,
+        "log": drawing.log,
         "categories": drawing.categories,
         "series": [
             {
                 "name": series.name,
+                "colour": series.colour,
                 "points": [
                     {
                         "x": point.x,

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from ppcls.bench.charts import Drawing, Series
 
-_COLOURS = ("#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214", "#35978f", "#c51b7d", "#666666")
+_COLOURS = (
+    "#2166ac",
+    "#d6604d",
+    "#4d9221",
+    "#762a83",
+    "#e08214",
+    "#35978f",
+    "#c51b7d",
+    "#666666",
+    "#8c510a",
+    "#1b1b1b",
+)
 
 _TICKS = 12  # so few measured places are all named; there is nothing between 1 process and 2
 
@@ -26,7 +39,7 @@ def to_png(drawing: Drawing) -> bytes:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for place, series in enumerate(drawing.series):
-        colour = _COLOURS[place % len(_COLOURS)]
+        colour = _COLOURS[series.colour % len(_COLOURS)]
         if drawing.categories:
             _bars(axes, drawing, series, place, colour)
         else:
@@ -38,7 +51,12 @@ def to_png(drawing: Drawing) -> bytes:
     axes.set_title(drawing.title, parse_math=False)
     axes.set_xlabel(drawing.x, parse_math=False)
     axes.set_ylabel(drawing.y, parse_math=False)
-    axes.set_ylim(bottom=0)
+    if drawing.log:
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=10.0 ** math.floor(math.log10(_lowest(drawing))))
+    else:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.grid(axis="y", alpha=0.3)
     if len(drawing.series) > 1:
         for text in axes.legend(fontsize="small").get_texts():
@@ -46,6 +64,10 @@ def to_png(drawing: Drawing) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     return file.getvalue()
+
+
+def _lowest(drawing: Drawing) -> float:
+    return min(point.metric.low for series in drawing.series for point in series.points)
 
 
 def _whiskers(series: Series) -> list[list[float]]:

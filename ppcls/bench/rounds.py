@@ -114,12 +114,14 @@ class Taken(Generic[Name]):
     """What became of those that took turns.
 
     Attributes:
-        runs: Of who ran in every round, in the order of the rounds.
+        runs: Of who ran in every round, in the order of the rounds; at least one each.
         failed: Of who did not, and why; such as memory that was not enough.
+        interrupted: Whether Ctrl-C ended it early: some may lack their run of the last round then.
     """
 
     runs: dict[Name, list[Run]]
     failed: dict[Name, str]
+    interrupted: bool = False
 
 
 def take_turns(
@@ -127,32 +129,44 @@ def take_turns(
     rounds: int,
     watch: Stopwatch,
     done: Callable[[], None] = lambda: None,
+    keep: Callable[[Taken[Name]], None] = lambda _: None,
     seed: int = 0,
 ) -> Taken[Name]:
     """Runs everyone once a round, in an order that is another one in each round: so drift hits all alike.
 
-    Who fails takes no further turns, and the others go on.
+    Who fails takes no further turns, and the others go on. An interrupt (Ctrl-C) ends it early with what is
+    known.
 
     Args:
         groups: Of a round, one after the other: those that would spoil each other's conditions otherwise.
         rounds: How often.
         watch: Times.
         done: Is called after each run, and for each that is not taken.
+        keep: Takes all that is known, after each round.
         seed: Of the orders.
     """
     chance = random.Random(seed)  # noqa: S311 - no secret
     runs: dict[Name, list[Run]] = {turn.name: [] for group in groups for turn in group}
     failed: dict[Name, str] = {}
-    for _ in range(rounds):
-        for group in groups:
-            for turn in chance.sample(group, len(group)):
-                if turn.name not in failed:
-                    try:
-                        runs[turn.name].append(_run(turn, watch))
-                    except (RuntimeError, MemoryError, SystemError) as error:  # DALI's, Paddle's
-                        failed[turn.name] = " ".join(str(error).split())[:_TOLD] or type(error).__name__
-                done()
-    return Taken({name: found for name, found in runs.items() if name not in failed}, failed)
+    try:
+        for _ in range(rounds):
+            for group in groups:
+                for turn in chance.sample(group, len(group)):
+                    if turn.name not in failed:
+                        try:
+                            runs[turn.name].append(_run(turn, watch))
+                        except (RuntimeError, MemoryError, SystemError) as error:  # DALI's, Paddle's
+                            failed[turn.name] = " ".join(str(error).split())[:_TOLD] or type(error).__name__
+                    done()
+            keep(_taken(runs, failed))
+    except KeyboardInterrupt:
+        return _taken(runs, failed, interrupted=True)
+    return _taken(runs, failed)
+
+
+def _taken(runs: dict[Name, list[Run]], failed: dict[Name, str], *, interrupted: bool = False) -> Taken[Name]:
+    found = {name: list(each) for name, each in runs.items() if name not in failed and each}
+    return Taken(found, dict(failed), interrupted)
 
 
 def _run(turn: Turn[Name], watch: Stopwatch) -> Run:

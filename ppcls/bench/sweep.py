@@ -16,7 +16,7 @@ from ppcls.bench.choice import Choice, choose, own_backend, present
 from ppcls.bench.contender import LEAST, Contender, Wanted, line_up, not_counted, seconds_a_run
 from ppcls.bench.feeds import opened
 from ppcls.bench.page_cache import drop, try_dropping
-from ppcls.bench.rounds import Run, Stopwatch, Turn, take_turns
+from ppcls.bench.rounds import Run, Stopwatch, Taken, Turn, take_turns
 from ppcls.bench.stages import opened_stage
 from ppcls.bench.subject import Subject
 from ppcls.bench.usage import Meter
@@ -73,6 +73,7 @@ class Measured:
             rounds failed.
         finals: Of `BEST` and `PRESENT`, or of the best alone where it is the present setting.
         stages: Of each stage of the best.
+        interrupted: Whether Ctrl-C ended it before all was measured.
     """
 
     sweep: dict[Contender, list[Run]]
@@ -80,6 +81,7 @@ class Measured:
     choice: Choice | None
     finals: dict[str, list[Run]]
     stages: dict[str, list[Run]]
+    interrupted: bool = False
 
 
 def make_plan(subject: Subject, wanted: Wanted, effort: Effort) -> Plan:
@@ -183,10 +185,14 @@ def measure(
         subject: Of which images.
         effort: How often and how long.
         done: Is called after each run.
-        swept: Is called with what is known after the sweep, before the last rounds.
+        swept: Is called with what is known after each round of the sweep.
+
+    Returns:
+        What was measured; where Ctrl-C ended it early, until then.
 
     Raises:
         UserError: An image can't be read.
+        KeyboardInterrupt: Ctrl-C came before anything was measured.
     """
     finish = paddle.device.synchronize if subject.on_gpu else _nothing
     watch = Stopwatch(effort.seconds, LEAST, Meter(subject.card), finish)
@@ -197,18 +203,23 @@ def measure(
         [Turn(each, partial(opened, each, subject), not_counted(each), cache.warm) for each in warm],
         [Turn(each, partial(opened, each, subject), not_counted(each), cache.cold) for each in cold],
     ]
-    taken = take_turns(groups, effort.rounds, watch, done)
+
+    def known(taken: Taken[Contender]) -> Measured:
+        missing = (*plan.missing, *taken.failed.items())
+        return Measured(taken.runs, missing, None, {}, {}, taken.interrupted)
+
+    taken = take_turns(groups, effort.rounds, watch, done, lambda each: swept(known(each)))
     sweep, missing = taken.runs, (*plan.missing, *taken.failed.items())
     now = present(subject.config, subject.split, subject.runtime, cold=bool(cold))
     choice = choose(sweep, now, own_backend(subject.runtime))
-    known = Measured(sweep, missing, None, {}, {})
-    swept(known)
-    if choice is None:
-        return known
+    if taken.interrupted and not taken.runs:
+        raise KeyboardInterrupt
+    if choice is None or taken.interrupted:
+        return known(taken)
     last = take_turns(_last_groups(choice, subject, cache), effort.rounds, watch, done)
-    if last.failed:
+    if last.failed or last.interrupted:
         missing = (*missing, *((choice.best, f"{name}: {reason}") for name, reason in last.failed.items()))
-        return Measured(sweep, missing, None, {}, {})
+        return Measured(sweep, missing, None, {}, {}, last.interrupted)
     finals = {name: runs for name, runs in last.runs.items() if name in (BEST, PRESENT)}
     stages = {name: runs for name, runs in last.runs.items() if name not in finals}
     return Measured(sweep, missing, choice, finals, stages)

@@ -102,7 +102,7 @@ def _table(rows: Sequence[Row]) -> Table:
     for name in heads.labels:
         _add_column(table, name, [shown(row.labels[name]) for row in rows], "left")
     for name, unit in heads.metrics:
-        heading = f"{name}\n{unit}" if unit else name
+        heading = name if unit in ("", name) else f"{name}\n{unit}"
         _add_column(table, heading, [cell(row.metrics.get(name)) for row in rows], "right")
     if heads.noted:
         table.add_column("", overflow="fold")

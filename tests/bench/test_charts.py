@@ -46,3 +46,22 @@ def test_truth_values_are_names() -> None:
     (drawing,) = drawings(replace(RESULTS, rows=rows, charts=(Chart("AMP", "time", "amp"),)))
     assert drawing.categories == ("True", "False")
     assert drawing.y == "time"
+
+
+def test_a_name_has_one_colour_in_all_charts() -> None:
+    rows = tuple(
+        Row({"threads": threads, "backend": backend}, {"images/s": Metric((1.0,), "images/s")})
+        for threads, backend in ((1, "DALI"), (1, "paddle.io"), (2, "paddle.io"))
+    )
+    charts = tuple(Chart("", "images/s", "threads", ("backend",), {"threads": threads}) for threads in (1, 2))
+    first, second = drawings(replace(RESULTS, rows=rows, charts=charts))
+    assert [each.colour for each in first.series] == [0, 1]
+    assert [(each.name, each.colour) for each in second.series] == [("paddle.io", 1)]
+    assert first.y == "images/s", "what is called by its unit is not called so twice"
+
+
+def test_what_is_far_apart_has_a_log_scale() -> None:
+    for least, log in ((1000.0, False), (100.0, True), (0.0, False)):
+        rows = tuple(Row({"chain": str(each)}, {"rate": Metric((each,), "")}) for each in (20000.0, least))
+        (drawing,) = drawings(replace(RESULTS, rows=rows, charts=(Chart("", "rate", "chain"),)))
+        assert drawing.log == log

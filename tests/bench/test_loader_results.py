@@ -69,6 +69,14 @@ def test_a_busy_gpu_is_named() -> None:
     assert bottleneck.startswith("The bottleneck is the GPU, busy 95% of the time, by decode")
 
 
+def test_what_ran_before_an_interrupt_tells_no_setting() -> None:
+    assert ratios(runs(100, 90), runs(50)).values == (2.0,)
+    ours = Contender("DALI CPU", "config", 2)
+    setting, (sentence,) = conclude(Measured({ours: runs(100, 90)}, (), None, {}, {}, interrupted=True))
+    assert setting is None
+    assert sentence.startswith("Interrupted:")
+
+
 def test_noise_is_named() -> None:
     quiet, busy = runs(100, 104, 98), runs(100, 160, 80)
     names = [Contender("DALI CPU", "config", each) for each in range(3)]

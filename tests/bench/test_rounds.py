@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from ppcls.bench.rounds import Stopwatch, Turn, take_turns
+from ppcls.bench.rounds import Stopwatch, Taken, Turn, take_turns
 from ppcls.bench.usage import Usage
 
 
@@ -86,6 +86,23 @@ def test_everyone_runs_once_a_round_in_changing_order() -> None:
     assert found.failed == {}
     assert len(done) == 25
     assert ended == [name for name in order if name != "dropped"]
+
+
+def test_an_interrupt_keeps_what_was_measured() -> None:
+    clock, tries, kept = Clock(), list[str](), list[Taken[str]]()
+
+    @contextmanager
+    def lent(name: str) -> Iterator[Iterator[int]]:
+        tries.append(name)
+        if len(tries) == 4:
+            raise KeyboardInterrupt
+        yield clock.batches(*[1.0] * 9)
+
+    turns = [[Turn(name, partial(lent, name), 0)] for name in "ab"]
+    found = take_turns(turns, 5, clock.watch(2.0), keep=kept.append)
+    assert found.interrupted
+    assert {name: len(runs) for name, runs in found.runs.items()} == {"a": 2, "b": 1}
+    assert [[len(runs) for runs in each.runs.values()] for each in kept] == [[1, 1]], "after each round"
 
 
 def test_who_fails_is_left_out_and_the_others_go_on() -> None:

@@ -1,6 +1,8 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const colours = ["#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214", "#35978f", "#c51b7d", "#666666"];
+const colours = ["#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214", "#35978f", "#c51b7d", "#666666",
+                 "#8c510a", "#1b1b1b"];
+const colourOf = series => colours[series.colour % colours.length];
 const width = 560, height = 300, left = 60, right = 12, top_ = 10, bottom = 42;
 
 function element(name, attributes, parent, text) {
@@ -21,7 +23,7 @@ function ticks(highest) {
   return found;
 }
 
-const format = value => value >= 10000 ? value.toLocaleString("en") : Number(value.toPrecision(4)).toString();
+const format = value => value >= 1000 ? value.toLocaleString("en") : Number(value.toPrecision(4)).toString();
 
 function scaleX(chart) {
   const inner = width - left - right;
@@ -31,12 +33,24 @@ function scaleX(chart) {
   return x => left + 16 + (x - low) / span * (inner - 32);
 }
 
+// The marks of the y axis, and which share of its height a value has.
+function scaleY(chart, seen) {
+  if (!chart.log) {
+    const marks = ticks(Math.max(0, ...seen.flatMap(series => series.points.map(point => point.high))));
+    return [marks, value => value / marks[marks.length - 1]];
+  }
+  const all = chart.series.flatMap(series => series.points);
+  const first = Math.floor(Math.log10(Math.min(...all.map(point => point.low))));
+  const last = Math.ceil(Math.log10(Math.max(...all.map(point => point.high))));
+  const marks = Array.from({length: last - first + 1}, (_, place) => 10 ** (first + place));
+  return [marks, value => (Math.log10(value) - first) / (last - first)];
+}
+
 function draw(svg, chart, hidden, say) {
   svg.replaceChildren();
-  const seen = chart.series.filter((_, place) => !hidden.has(place));
-  const marks = ticks(Math.max(0, ...seen.flatMap(series => series.points.map(point => point.high))));
-  const highest = marks[marks.length - 1];
-  const x = scaleX(chart), y = value => height - bottom - value / highest * (height - bottom - top_);
+  const [marks, share] = scaleY(chart, chart.series.filter((_, place) => !hidden.has(place)));
+  const floor = height - bottom;
+  const x = scaleX(chart), y = value => floor - Math.max(0, share(value)) * (floor - top_);
   for (const mark of marks) {
     element("line", {x1: left, x2: width - right, y1: y(mark), y2: y(mark), class: "grid"}, svg);
     element("text", {x: left - 6, y: y(mark) + 4, "text-anchor": "end", class: "axis"}, svg, format(mark));
@@ -49,7 +63,7 @@ function draw(svg, chart, hidden, say) {
   const room = (width - left - right) / Math.max(1, chart.categories.length) * 0.8 / chart.series.length;
   chart.series.forEach((series, place) => {
     if (hidden.has(place)) return;
-    const stroke = colours[place % colours.length];
+    const stroke = colourOf(series);
     const bars = chart.categories.length > 0;
     const at = point => bars ? x(point.x) + (place - (chart.series.length - 1) / 2) * room : x(point.x);
     if (!bars) {
@@ -59,8 +73,8 @@ function draw(svg, chart, hidden, say) {
     for (const point of series.points) {
       const text = [series.name, `${chart.x} ${point.label}: ${point.text}`].filter(Boolean).join(", ");
       const mark = bars
-        ? element("rect", {x: at(point) - room / 2, y: y(Math.max(0, point.median)), width: room,
-                           height: Math.max(1, y(0) - y(point.median)), fill: stroke}, svg)
+        ? element("rect", {x: at(point) - room / 2, y: y(point.median), width: room,
+                           height: Math.max(1, floor - y(point.median)), fill: stroke}, svg)
         : element("circle", {cx: at(point), cy: y(point.median), r: 4.5, fill: stroke}, svg);
       const ink = bars ? "#1f2430" : stroke;
       element("line", {x1: at(point), x2: at(point), y1: y(point.low), y2: y(point.high), stroke: ink,
@@ -87,7 +101,7 @@ for (const chart of data.charts) {
   document.getElementById("charts").append(box);
   if (chart.series.length > 1) chart.series.forEach((series, place) => {
     const button = document.createElement("button"), patch = document.createElement("i");
-    patch.style.background = colours[place % colours.length];
+    patch.style.background = colourOf(series);
     button.append(patch, series.name);
     button.addEventListener("click", () => {
       button.classList.toggle("hidden");
