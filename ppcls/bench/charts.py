@@ -102,6 +102,7 @@ def _drawing(chart: Chart, results: Results) -> Drawing | None:
     metrics = [row.metrics[chart.metric] for row in rows]
     medians = [each.median for each in metrics]
     log = min(each.low for each in metrics) > 0 and max(medians) > _FAR * min(medians)
+    y += " (log scale)" if log else ""
     return Drawing(chart.title, chart.x, y, categories, tuple(map(_by_x, series, series.values())), log)
 
 
