@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -55,7 +56,11 @@ def _check(args: argparse.Namespace) -> None:
     from ppcls.cores import usable_cores
     from ppcls.data.bad_images import BadImage, refusal, write_bad_images
     from ppcls.data.check import find_bad_images
+    from ppcls.files import need_writable
 
+    if args.out.is_dir():
+        raise UserError(f"--out {args.out}: is a folder, expected a file for the list")
+    need_writable(args.out)
     checked, bad = 0, list[BadImage]()
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
         for name, index, decoder in _to_check(args):
@@ -133,8 +138,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         args.make(args)
-    except (UserError, OSError) as error:
+    except UserError as error:
         sys.stderr.write(f"error: {error}\n")
+        return 1
+    except OSError as error:
+        if error.strerror is None:
+            sys.stderr.write(f"error: {error}\n")
+            return 1
+        place = error.filename or getattr(args, "out", None)  # a write to a full disk names no file
+        full = f"; {args.interrupted}" if error.errno == errno.ENOSPC else ""
+        sys.stderr.write(f"error: {f'{place}: ' if place else ''}{error.strerror}{full}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write(f"interrupted; {args.interrupted}\n")

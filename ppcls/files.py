@@ -89,6 +89,19 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
+def need_writable(path: Path) -> None:
+    """Shows, before long work, that a file or folder can be made or written; makes nothing.
+
+    Raises:
+        OSError: With the folder in the way, or the path itself where it is there already.
+    """
+    place = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if place != path and not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    if not os.access(place, os.W_OK):
+        raise PermissionError(errno.EACCES, "can't be written", str(place))
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes ``text`` as UTF-8, atomically."""
     with atomic_write(path) as file:

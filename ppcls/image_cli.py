@@ -114,7 +114,9 @@ def _split(args: argparse.Namespace) -> None:
     _say(f"{args.out}: {int((~validates).sum())} images to train, {int(validates.sum())} to validate")
     missing = np.setdiff1d(index.labels, index.labels[validates])
     if len(missing):
-        some = ", ".join(str(each) for each in missing[:10]) + (", …" if len(missing) > 10 else "")
+        some = ", ".join(f"{each} ({names[each]})" if names else str(each) for each in missing[:10]) + (
+            ", …" if len(missing) > 10 else ""
+        )
         _say(f"too small for an image to validate: class {some}")
 
 
@@ -140,17 +142,21 @@ def _stats(args: argparse.Namespace) -> None:
     from ppcls.data.moments import measure
     from ppcls.data.stats import gather
     from ppcls.data.stats_picture import draw_stats
-    from ppcls.files import write_text
+    from ppcls.files import need_writable, write_text
 
     name, index, names, decoder = _to_describe(args)
+    if args.out.exists() and not args.out.is_dir():
+        raise UserError(f"--out {args.out}: is a file, expected a folder")
+    need_writable(args.out)
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=len(index))
         moments = measure(index, decoder, usable_cores(), lambda images: bar.advance(task, images))
     stats = gather(name, index.labels, names, moments, decoder)
+    _say(stats.describe())
     args.out.mkdir(parents=True, exist_ok=True)
     write_text(args.out / "stats.json", json.dumps(stats.as_dict(), indent=1, ensure_ascii=False) + "\n")
     draw_stats(stats, args.out / "stats.png")
-    _say(f"{stats.describe()}\n{args.out}/stats.json and stats.png have the rest")
+    _say(f"{args.out}/stats.json and stats.png have the rest")
 
 
 def _to_describe(args: argparse.Namespace) -> tuple[str, Index, tuple[str, ...], DecodeImage]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -180,6 +182,10 @@ def test_a_split_of_a_folder(images: Path, tmp_path: Path, capsys: pytest.Captur
     assert (out / "label_list.txt").read_text() == "0 cat\n1 dog\n"
     assert call("split", images, "--out", out) == 1
     assert said(capsys) == f"{out} exists already; nothing was written, choose another folder with --out"
+    (images / "lone").mkdir()
+    (images / "lone" / "1.jpg").touch()
+    assert call("split", images, "--val", 2, "--out", tmp_path / "more") == 0
+    assert capsys.readouterr().out.endswith("too small for an image to validate: class 2 (lone)\n")
 
 
 def test_a_split_of_a_list(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,3 +329,31 @@ def test_what_to_describe(images: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert call("stats", images, "--out", out) == 1
     assert "dog/5.jpeg" in said(capsys)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["stats", "check"])
+def test_what_can_not_be_written_is_told_before_images_are_read(
+    command: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert call(command, images, "--out", file / "out") == 1
+    assert said(capsys) == f"{file}: Not a directory", "not the bad image among them"
+    folder = tmp_path / "read only"
+    folder.mkdir(mode=0o555)
+    if not os.access(folder, os.W_OK):  # the superuser may write anywhere
+        assert call(command, images, "--out", folder / "out") == 1
+        assert said(capsys) == f"{folder}: can't be written"
+
+
+def test_a_full_disk_names_the_folder_and_how_to_go_on(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ppcls.data.resize_tree.plan", full)
+    out = tmp_path / "small"
+    assert call("resize", images, "--max-size", 9, "--out", out) == 1
+    rest = "the same command goes on with what is missing"
+    assert said(capsys) == f"{out}: No space left on device; {rest}"

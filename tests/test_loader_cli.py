@@ -139,7 +139,7 @@ def test_a_chain_that_a_backend_can_not_do_is_a_row_with_a_reason(
         (("--write-config", str(PHOTOS)), "is there already, and is not overwritten"),
         (("--write-config", "/gone/best.yaml"), "there is no folder /gone"),
         (("--out", str(PHOTOS)), "is a file, expected a folder"),
-        (("--backends", "dali-gpu"), "nothing is left to measure; widen --backends, --chains or --vary"),
+        (("--backends", "dali-gpu"), "nothing is left to measure (dali-gpu needs a GPU); widen --backends,"),
         (("--images", "1"), "1 images are fewer than one batch of 2"),
         (("--cold", "--images", "8"), "8 images are too few to be read from a cold disk in batches of 2"),
     ],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 from ppcls.bench.bottleneck import STAGES, Stage, find_bottleneck
 from ppcls.bench.choice import advise
 from ppcls.bench.contender import Contender
+from ppcls.bench.noise import warn_of_spread
 from ppcls.bench.results import Chart, Label, Metric, Row
 from ppcls.bench.rounds import Run
 from ppcls.bench.subject import Chain, Subject
@@ -15,7 +15,6 @@ from ppcls.bench.sweep import BEST, PRESENT, Measured
 from ppcls.bench.timing import Speed
 
 ALL = "all together"
-_NOISY = 0.1  # half a range, as a share of the median
 _THROUGHPUT = "throughput"
 _CHAINS: dict[Chain, str] = {
     "read": "read",
@@ -113,14 +112,8 @@ def charts(measured: Measured) -> list[Chart]:
 
 def warn_of_noise(measured: Measured) -> list[str]:
     """Returns a sentence where runs of one setting differ much; else nothing."""
-    spreads = [Metric(tuple(run.rate for run in runs), "").spread for runs in measured.sweep.values()]
-    noise = statistics.median(spreads) / 2 if spreads else 0.0
-    if noise <= _NOISY:
-        return []
-    return [
-        f"Runs of one and the same setting differ by ±{noise:.0%} here: other work shares the machine, or "
-        "--seconds is too short. Smaller differences than that say nothing; CPU time suffers least."
-    ]
+    rates = (Metric(tuple(run.rate for run in runs), "") for runs in measured.sweep.values())
+    return [f"{warning} CPU time suffers least." for warning in warn_of_spread(rates)]
 
 
 def conclude(measured: Measured) -> tuple[Contender | None, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -109,7 +110,8 @@ def make_plan(subject: Subject, wanted: Wanted, effort: Effort) -> Plan:
     reasons = {each: _refusal(each, subject) for each in found if not _is_configured(each, subject)}
     able = tuple(each for each, reason in reasons.items() if not reason)
     if not able:
-        raise UserError("nothing is left to measure; widen --backends, --chains or --vary")
+        why = " (dali-gpu needs a GPU)" if "DALI GPU" in wanted.backends and not subject.on_gpu else ""
+        raise UserError(f"nothing is left to measure{why}; widen --backends, --chains or --vary")
     missing = tuple((each, reason) for each, reason in reasons.items() if reason)
     return Plan(able, missing, tuple(remarks), _estimate(able, subject, effort))
 
@@ -153,10 +155,12 @@ def _estimate(contenders: Sequence[Contender], subject: Subject, effort: Effort)
     positions = subject.positions[:_TIMED]
     draws = uniforms(0, 0, positions, count_draws(ops), np.zeros(len(positions), np.int64))
     encoded = [subject.index.read(position) for position in positions.tolist()]
-    began = time.perf_counter()
+    took = []
     for image, numbers in zip(encoded, draws, strict=True):
+        began = time.perf_counter()
         run(ops, image, numbers)
-    image_seconds = (time.perf_counter() - began) / len(encoded)
+        took.append(time.perf_counter() - began)
+    image_seconds = statistics.median(took)  # the first takes many times as long
     cores, gpu = subject.runtime.cores, image_seconds / _GPU_IS
     a_round = 0.0
     for each in contenders:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ppcls.bench.noise import warn_of_spread
 from ppcls.bench.peak_flops import teraflops, utilization
 from ppcls.bench.results import Better, Chart, Label, Metric, Row
 from ppcls.bench.train import Look
@@ -164,6 +165,7 @@ def findings_of(measured: Sequence[Ways], look: Look) -> Iterator[str]:
     fastest = max(done, key=lambda each: _metrics(each, look)[RATE].median)
     rate = _metrics(fastest, look)[RATE].median
     yield f"Fastest: {fastest.contender.describe()}: {rate:.4g} images/s."
+    yield from warn_of_spread(_metrics(each, look)[RATE] for each in done)
     for framework, how in _alike(done).items():
         yield f"{framework}'s {how}."
     if look.place.device == "cpu" and any(each.contender.processes > 1 for each in done):

@@ -81,7 +81,9 @@ def plan(source: Path, target: Path, most: int, quality: int, *, follow_links: b
             within it or holds something else.
     """
     if not source.is_dir():
-        raise UserError(f"{source}: no such folder")
+        raise UserError(
+            f"{source}: {'is a file, expected a folder' if source.exists() else 'no such folder'}"
+        )
     if target.resolve().is_relative_to(source.resolve()):
         raise UserError(f"{target} is within {source}, which is not to be changed; choose another --out")
     mine = {"source": str(source.resolve()), "max_size": most, "quality": quality}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,31 +16,70 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BLUE, _RED = "#2166ac", "#d6604d"
+_MORE_SCRIPTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Microsoft YaHei",
+    "SimHei",
+    "PingFang SC",
+    "Arial Unicode MS",
+)
 _NAMED = 30  # classes that get their name below the axis
 
 
 def draw_stats(stats: Stats, path: Path) -> None:
-    """Draws ``stats`` into the PNG file ``path``, atomically."""
-    from matplotlib.figure import Figure  # here: it takes a second
+    """Draws ``stats`` into the PNG file ``path``, atomically.
 
-    figure = Figure(figsize=(12, 8), dpi=120, layout="constrained")
-    (classes, sides), (sizes, channels) = figure.subplots(2, 2)
-    _draw_classes(classes, stats)
-    _draw_sides(sides, stats)
-    _draw_sizes(sizes, stats)
-    _draw_channels(channels, stats)
-    figure.suptitle(f"{stats.name}: {len(stats.moments.sizes)} images", parse_math=False)
-    with atomic_path(path) as temporary:
+    A class whose name no installed font can draw is shown by its number.
+    """
+    from matplotlib import rc_context  # here: it takes a second
+    from matplotlib.figure import Figure
+
+    fonts = _fonts()
+    names = [name if _can_draw(name, fonts) else str(label) for label, name in enumerate(stats.names)]
+    title = f"{stats.name}: " if _can_draw(stats.name, fonts) else ""
+    with rc_context({"font.family": fonts}), atomic_path(path) as temporary:
+        figure = Figure(figsize=(12, 8), dpi=120, layout="constrained")
+        (classes, sides), (sizes, channels) = figure.subplots(2, 2)
+        _draw_classes(classes, stats, names)
+        _draw_sides(sides, stats)
+        _draw_sizes(sizes, stats)
+        _draw_channels(channels, stats)
+        figure.suptitle(f"{title}{len(stats.moments.sizes)} images", parse_math=False)
         figure.savefig(temporary, format="png")
 
 
-def _draw_classes(axes: Axes, stats: Stats) -> None:
+def _fonts() -> list[str]:
+    """Returns matplotlib's own font, and those of more scripts that are installed."""
+    from matplotlib.font_manager import get_font_names
+
+    there = set(get_font_names())
+    return ["DejaVu Sans", *(each for each in _MORE_SCRIPTS if each in there)]
+
+
+def _can_draw(text: str, fonts: Sequence[str]) -> bool:
+    from matplotlib.font_manager import findfont, get_font
+
+    found = [get_font(findfont(each)) for each in fonts]
+    return all(any(font.get_char_index(ord(sign)) for font in found) for sign in text)
+
+
+def _count_up(axes: Axes) -> None:
+    """Marks whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def _draw_classes(axes: Axes, stats: Stats, names: Sequence[str]) -> None:
     order = np.argsort(-stats.counts, kind="stable")
     axes.bar(np.arange(len(order)), stats.counts[order], color=_BLUE, width=0.9)
     if len(order) <= _NAMED:
-        axes.set_xticks(
-            range(len(order)), [stats.names[each] for each in order], rotation=90, parse_math=False
-        )
+        axes.set_xticks(range(len(order)), [names[each] for each in order], rotation=90, parse_math=False)
+    _count_up(axes)
     _finish(axes, "Images a class, largest first", "class", "images")
 
 
@@ -53,7 +94,9 @@ def _draw_sides(axes: Axes, stats: Stats) -> None:
 
 
 def _draw_sizes(axes: Axes, stats: Stats) -> None:
-    axes.hist(stats.moments.sizes / 1000, bins=40, color=_BLUE)
+    sizes = stats.moments.sizes
+    axes.hist(sizes / 1000, bins=min(40, math.isqrt(len(sizes))), color=_BLUE)
+    _count_up(axes)
     _finish(axes, "File sizes", "KB", "images")
 
 

@@ -99,6 +99,8 @@ def test_findings() -> None:
     assert said[1] == "Paddle's steps: operator by operator."
     assert said[-1] == "1 of 3 ways could not be measured; each row says why."
     assert not any("MFU" in each for each in said)
+    noisy = list(findings_of([ways(WAY, 5000.0, 4000.0), ways(FED, 4500.0, 3000.0)], look()))
+    assert noisy[1].startswith("Runs of one and the same setting differ by ±16% here")
     assert list(findings_of([ways(WAY, reason="no")], look())) == [
         "Nothing could be measured; each row says why."
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,10 @@ def test_the_text_has_lines_for_a_config() -> None:
 
 def test_the_picture(tmp_path: Path) -> None:
     path = tmp_path / "stats.png"
-    for names in (("a $x", "b $", "c"), tuple(map(str, range(300)))):
-        draw_stats(stats(names=names), path)
+    for names in (("a $x", "b $", "猫"), tuple(map(str, range(300)))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as of glyphs that a font lacks
+            draw_stats(stats(names=names), path)
         with Image.open(path) as picture:
             assert picture.size == (1440, 960)
             assert len(picture.convert("RGB").getcolors(2**24) or ()) > 100
