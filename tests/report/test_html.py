@@ -227,6 +227,9 @@ def test_in_a_browser(tmp_path: Path, run: Run) -> None:
         assert values == ["1.5", "0.0074074", "0.12"], "epoch, train, and the nearest evaluation"
         elsewhere = shown.page.locator("[data-title='Learning rate'] .u-legend .u-value").all_inner_texts()
         assert elsewhere == ["1.5", "0.00123"], "the other charts' cursors follow"
+        marker = shown.page.locator("[data-title=top5] .u-series .u-marker").last
+        red = marker.evaluate("each => getComputedStyle(each).borderTopColor")
+        assert red == "rgb(214, 96, 77)", "as where there is a curve of training beside it"
         assert shown.page.evaluate("[27240000000000000, 500000].map(format)") == ["2.724e+16", "500000"]
 
         ticks = "document.querySelector('[data-title=Loss] .u-wrap canvas').toDataURL()"

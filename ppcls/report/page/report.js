@@ -37,7 +37,7 @@ function draw(place, chart, log) {
       {label: "epoch", value: (plot, value) => format(value)},
       ...chart.curves.map((curve, place) => ({
         label: curve.label,
-        stroke: colours[place % colours.length],
+        stroke: colours[curve.label === "eval" ? 1 : place % colours.length],  // alike in all charts
         width: 1.5,
         spanGaps: true,
         points: {show: curve.dots || curve.x.length === 1},
