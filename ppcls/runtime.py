@@ -56,6 +56,7 @@ class Runtime:
         imported: What Paddle was imported with.
         lent: Whether the process is somebody else's, such as a notebook's, and lives on after the run.
         progress: Is told what the process does, for who watches it.
+        hosts: Machines of the run.
     """
 
     rank: int = 0
@@ -69,6 +70,7 @@ class Runtime:
     imported: Imported | None = field(default=None, repr=False)
     lent: bool = False
     progress: Progress = field(default_factory=Progress, compare=False, repr=False)
+    hosts: int = 1
 
     @property
     def is_main(self) -> bool:
@@ -185,7 +187,10 @@ def start(settings: Global, progress: Progress | None = None, lent: bool = False
         progress.tell("waiting for all processes to start")
         paddle.distributed.init_parallel_env()
         progress.tell("starting")
-    return Runtime(rank, world, device, device_id, cores, threads, card, budget, _imported, lent, progress)
+    hosts = -(-world // _processes_here())
+    return Runtime(
+        rank, world, device, device_id, cores, threads, card, budget, _imported, lent, progress, hosts
+    )
 
 
 def _import_settled(settings: Global, asked: Asked, cores: int) -> Imported:

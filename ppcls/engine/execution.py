@@ -10,12 +10,11 @@ import paddle
 from ppcls.config.model import Arch
 from ppcls.config.schema import Config
 from ppcls.engine.captured import CapturedStep, draws
-from ppcls.engine.compiled import compiles
+from ppcls.engine.compiled import compiles, measured
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import Step, train_step
 from ppcls.errors import UserError
 
-_UNMEASURED = "not measured since its convolutions have memory of their own; Global.cuda_graph=True records"
 _STRATEGY = "FLAGS_allocator_strategy"
 
 
@@ -31,12 +30,21 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
         return train_step, f"steps: {how}; no CUDA graph (Global.cuda_graph)"
     hindrance = _hindrance(config, state)
     if hindrance is None and wanted == "auto":
-        hindrance = _UNMEASURED
+        hindrance = _unmeasured(state)
     if hindrance is None:
         return CapturedStep(state), "steps: a CUDA graph, recorded after the first ones"
     if wanted is True:
         raise UserError(f"Global.cuda_graph: {hindrance}; set it to auto or False")
     return train_step, f"steps: {how}; no CUDA graph: {hindrance}"
+
+
+def _unmeasured(state: TrainState) -> str | None:
+    """Returns where nobody saw that recording pays; None if it was seen."""
+    if not measured():
+        return f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries"
+    if state.runtime.hosts > 1:
+        return "not measured on several machines; Global.cuda_graph=True tries"
+    return None
 
 
 def _hindrance(config: Config, state: TrainState) -> str | None:

@@ -16,6 +16,7 @@ from small_net import make_state
 
 from ppcls.config.schema import Config
 from ppcls.engine import compiled as compiling
+from ppcls.engine import execution
 from ppcls.engine.captured import CapturedStep
 from ppcls.engine.compiled import compiles
 from ppcls.engine.execution import choose_step
@@ -32,7 +33,8 @@ O2 = {"AMP": {"level": "O2"}, "Arch__data_format": "NHWC"}
 @pytest.fixture
 def old_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the choice made as on a Paddle that was measured."""
-    monkeypatch.setattr(compiling, "measured", lambda: True)
+    for module in (compiling, execution):
+        monkeypatch.setattr(module, "measured", lambda: True)
 
 
 @pytest.mark.slow
@@ -86,20 +88,32 @@ def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) ->
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_a_gpu_records_its_steps_when_asked(make_config: Callable[..., Config], world: int) -> None:
+@pytest.mark.usefixtures("old_paddle")
+def test_a_gpu_records_its_steps(make_config: Callable[..., Config], world: int) -> None:
     state = replace(make_state(), runtime=replace(GPU, world=world))
-    step, how = choose_step(make_config("x", Global__cuda_graph=True), state)
-    assert isinstance(step, CapturedStep)
-    assert how == "steps: a CUDA graph, recorded after the first ones"
-    step, how = choose_step(make_config("y"), state)
-    assert step is train_step
-    assert how == (
-        "steps: operator by operator; no CUDA graph: not measured since its convolutions have memory of "
-        "their own; Global.cuda_graph=True records"
-    )
+    for wanted in ("auto", True):
+        step, how = choose_step(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
+        assert isinstance(step, CapturedStep)
+        assert how == "steps: a CUDA graph, recorded after the first ones"
     step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
     assert step is train_step
     assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"
+
+
+def test_what_was_not_measured_records_when_asked(
+    make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for known, runtime, why in (
+        (False, GPU, f"not measured on Paddle {paddle.__version__}"),
+        (True, replace(GPU, world=4, hosts=2), "not measured on several machines"),
+    ):
+        monkeypatch.setattr(execution, "measured", lambda known=known: known)
+        state = replace(make_state(), runtime=runtime)
+        step, how = choose_step(make_config(f"{known}"), state)
+        assert step is train_step
+        assert how == f"steps: operator by operator; no CUDA graph: {why}; Global.cuda_graph=True tries"
+        step, _ = choose_step(make_config(f"{known} asked", Global__cuda_graph=True), state)
+        assert isinstance(step, CapturedStep)
 
 
 def test_memory_that_is_taken_at_once_is_not_recorded_in(
