@@ -33,4 +33,6 @@ class Conv2D(nn.Conv2D):  # type: ignore[misc]
 
     def product(self, x: Tensor) -> Tensor:
         """Maps [B, H, W, C] to [B, H, W, C'] by a matrix product."""
-        return paddle.matmul(x, self.weight.reshape([self._out_channels, self._in_channels]), transpose_y=True)
+        return paddle.matmul(
+            x, self.weight.reshape([self._out_channels, self._in_channels]), transpose_y=True
+        )
