@@ -20,6 +20,7 @@ from typing import Any
 from ppcls.errors import Stopped
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
+_WAKE = signal.SIGURG  # of no consequence where nobody handles it: one that comes late does no harm
 _ENDS = 0  # no signal's number
 _AGAIN = 0.1  # seconds between two attempts to wake the main thread
 
@@ -49,14 +50,14 @@ class Signals:
         came, self._save = self._save, False
         return came
 
-    def handle(self, _number: int, _frame: FrameType | None) -> None:
-        """Is Python's handler of the signals: its being there has the one in C write their numbers down.
+    def obey(self, _number: int, _frame: FrameType | None) -> None:
+        """Is Python's handler of what `wake` sends.
 
         Raises:
             KeyboardInterrupt: A second Ctrl-C has been heard, in a process that is somebody else's.
         """
         if self.breaking:
-            self.breaking, self._first = False, time.monotonic()  # signals of `wake` may be on their way
+            self.breaking, self._first = False, time.monotonic()
             raise KeyboardInterrupt
 
     def hear(self, number: int) -> None:
@@ -78,11 +79,15 @@ class Signals:
                 self.wake()
 
     def wake(self) -> None:
-        """Has `handle` called in the main thread, even where that waits in a library.
+        """Has `obey` called in the main thread, even where that waits in a library.
 
         To be repeated while ``breaking``: one that comes just before the main thread begins to wait is lost.
         """
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, _WAKE)
+
+
+def _written_down(_number: int, _frame: FrameType | None) -> None:
+    """Is Python's handler of the signals: its being there has the one in C write their numbers down."""
 
 
 def _say(text: str) -> None:
@@ -97,7 +102,8 @@ class _Listener:
         self._signals = signals
         self._ears, self._mouth = socket.socketpair()
         self._mouth.setblocking(False)
-        self._before: dict[int, Any] = {number: signal.signal(number, signals.handle) for number in numbers}
+        self._before: dict[int, Any] = {number: signal.signal(number, _written_down) for number in numbers}
+        self._before[_WAKE] = signal.signal(_WAKE, signals.obey)
         self._wakeup = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
@@ -124,7 +130,7 @@ class _Listener:
                 continue
             if number == _ENDS:
                 return
-            if number in self._before:
+            if number in self._before and number != _WAKE:
                 self._signals.hear(number)
 
     def _leave_to_parent(self) -> None:

@@ -163,6 +163,18 @@ def test_in_a_process_that_is_lent_each_further_ctrl_c_breaks_off_once(
     assert capfd.readouterr().err.count("SIGINT: breaks off") == 3
 
 
+def test_waking_is_no_signal_and_comes_late_without_harm(capfd: pytest.CaptureFixture[str]) -> None:
+    with heard(lent=True) as signals:
+        signals._again, signals.stop = 0.0, signal.SIGINT
+        signals.wake()
+        time.sleep(0.05)
+        assert not signals.breaking
+    signals.breaking = True
+    signals.wake()
+    time.sleep(0.01)
+    assert capfd.readouterr().err == ""
+
+
 def test_the_main_thread_is_woken_until_it_has_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt comes just before it begins to wait."""
     attempts = []
