@@ -137,7 +137,7 @@ def skipping_advised(data: DataLoader) -> Iterator[None]:
             raise
         skip = " ".join(f"DataLoader.{name}.dataset.on_error=skip" for name in known)
         raise BadImageError(
-            f"{error}\nmend or remove it, or go on without such images by -o {skip}; tools/dataset.py check "
+            f"{error}; mend or remove it, or go on without such images by -o {skip}; tools/dataset.py check "
             "lists them all"
         ) from None
 
