@@ -21,7 +21,7 @@ class Dali(Section):
         None, description="CPU threads; auto: the cores of this process, shared by the node's processes"
     )
     prefetch_queue_depth: Annotated[Count | None, BeforeValidator(_auto)] = Field(
-        None, description="batches made ahead; auto: 2 on a GPU, 4 on a CPU"
+        None, description="batches made ahead; auto: 2 on a GPU, 4 on a CPU, 8 with 4 threads or more there"
     )
     exec_dynamic: bool = Field(True, description="DALI's dynamic executor, which hands batches over uncopied")
     affinity: Annotated[bool | None, BeforeValidator(_auto)] = Field(

@@ -31,7 +31,7 @@ from ppcls.runtime import Runtime
 if TYPE_CHECKING:  # DALI need not be there to train without it
     from ppcls.data.dali_loader import DaliLoader
 
-_READ_AHEAD = 3  # batches that DALI's reader, and what feeds it, hold beside the finished ones
+_READ_AHEAD = 3  # batches that a pipeline's reader, and what feeds it, hold beside the finished ones
 
 
 def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bool) -> Loader:
@@ -167,7 +167,7 @@ def who_feeds(config: Config, split: Split, runtime: Runtime) -> Feeder:
     """Returns who feeds a training split, without building it."""
     settings = resolve(split.loader.dali, runtime)
     if config.Global.use_dali:
-        return Feeder(True, True, settings.prefetch + _READ_AHEAD)
+        return Feeder(True, True, settings.pipelines * (settings.of_each().prefetch + _READ_AHEAD))
     layout: Layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
     try:
         check_dali(plan_chain(split.dataset.transform_ops, layout), "", settings)

@@ -107,6 +107,30 @@ class Graph:
     images: tuple[Node, ...]
 
 
+@dataclass
+class _Lane:
+    """One of the pipelines that make a loader's batches in turn."""
+
+    source: Source
+    pipeline: Pipeline
+    batches: Batches
+
+    def take(self, cursor: Cursor) -> Tensors:
+        """Returns the batch of ``cursor``, dropping batches that were made ahead for another position."""
+        if cursor not in self.source.under_way:
+            self.source.seek(cursor)
+        while True:
+            data = next(self.batches)
+            if self.source.taken() == cursor:
+                return data
+
+    def close(self) -> None:
+        """Ends its threads."""
+        self.batches.close()  # in so many words: Python ignores a Ctrl-C that comes while it tidies up
+        shut_down(self.pipeline)
+        self.source.close()
+
+
 class DaliLoader:
     """A `ppcls.data.batch.Loader` over DALI.
 
@@ -136,9 +160,7 @@ class DaliLoader:
         if sizes is not None:
             self._ops = at_size(self._ops, sizes.sizes[0])
         self._cursor = Cursor()
-        self._source: Source | None = None
-        self._pipeline: Pipeline | None = None
-        self._batches: Batches | None = None
+        self._lanes: list[_Lane] = []
 
     def __del__(self) -> None:
         self.release()
@@ -172,7 +194,7 @@ class DaliLoader:
             try:
                 return self._next(cursor)
             except (RuntimeError, DecodeError) as error:
-                under_way = self._source.under_way if self._source is not None else []
+                under_way = self._lane(cursor).source.under_way if self._lanes else []
                 self.release()  # a failed pipeline can't go on
                 bad = self._find_bad(under_way or [cursor], error)
                 if not bad and waits and _READING in str(error):
@@ -185,15 +207,14 @@ class DaliLoader:
                 self.quarantine.add(bad)
 
     def _next(self, cursor: Cursor) -> Tensors:
-        """Returns the batch of ``cursor``, dropping batches that were made ahead for another position."""
-        source = self._source or self._build()
-        if cursor not in source.under_way:
-            source.seek(cursor)
-        assert self._batches is not None
-        while True:
-            data = next(self._batches)
-            if source.taken() == cursor:
-                return data
+        """Returns the batch of ``cursor``."""
+        if not self._lanes:
+            self._build()
+        return self._lane(cursor).take(cursor)
+
+    def _lane(self, cursor: Cursor) -> _Lane:
+        """Returns whose turn a batch is."""
+        return self._lanes[(cursor.epoch * len(self.order) + cursor.step) % len(self._lanes)]
 
     def _find_bad(self, under_way: list[Cursor], error: Exception) -> dict[int, str]:
         """Returns the bad images among batches, one of which failed with ``error``."""
@@ -215,23 +236,18 @@ class DaliLoader:
         return None
 
     def release(self) -> None:
-        """Ends both pipelines, and returns the memory they leave; the next iteration builds them anew."""
-        if self._batches is not None:
-            self._batches.close()  # in so many words: Python ignores a Ctrl-C that comes while it tidies up
-        self._batches = None
-        if self._pipeline is not None:
-            shut_down(self._pipeline)
-        if self._source is not None:
-            self._source.close()
-        if self._pipeline is not None or self._source is not None:
-            self._source = self._pipeline = None
+        """Ends all pipelines, and returns the memory they leave; the next iteration builds them anew."""
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            lane.close()
+        if lanes:
             ReleaseUnusedMemory()
 
     def graph(self) -> Graph:
-        """Makes a pipeline with the loader's whole graph, for itself or for who describes it."""
-        settings = self._settings
+        """Makes one of its pipelines, with the whole graph, for itself or for who describes it."""
+        settings, stride = self._settings.of_each(), self._settings.pipelines
         device: Device = "cpu" if settings.device_id is None else "gpu"
-        source = Source(self.index, self._plan, self._decoder, self._ops, settings, self._sizes)
+        source = Source(self.index, self._plan, self._decoder, self._ops, settings, self._sizes, stride)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=settings.threads,
@@ -253,11 +269,11 @@ class DaliLoader:
             pipeline.set_outputs(images[-1], label)
         return Graph(pipeline, source, self._ops, encoded, label, tuple(decided), tuple(images))
 
-    def _build(self) -> Source:
+    def _build(self) -> None:
         settings = self._settings
         with settings.on_cores():
-            graph = self.graph()
-            source, pipeline = self._source, self._pipeline = graph.source, graph.pipeline
-            pipeline.build()
-        self._batches = hand_over(pipeline, settings)
-        return source
+            for _ in range(settings.pipelines):
+                graph = self.graph()
+                batches = hand_over(graph.pipeline, settings)
+                self._lanes.append(_Lane(graph.source, graph.pipeline, batches))
+                graph.pipeline.build()

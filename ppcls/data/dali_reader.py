@@ -71,7 +71,7 @@ class Reader(Protocol):
 
 
 def build_reader(
-    index: Index, order: Plan, settings: DaliSettings, decoder: Transform, pool: Executor
+    index: Index, order: Plan, settings: DaliSettings, decoder: Transform, pool: Executor, stride: int = 1
 ) -> Reader:
     """Returns what reads the samples of ``index`` in ``order`` for a ``decoder``.
 
@@ -81,12 +81,13 @@ def build_reader(
         settings: Of DALI.
         decoder: What will decode.
         pool: Reads samples that are not files of their own.
+        stride: Of as many batches it reads one.
 
     Raises:
         UserError: The decoder is to cache images that are not files of their own.
     """
     if not settings.caches:
-        return DaliReader(encoded_images(index, pool, settings.threads), order, settings, decoder)
+        return DaliReader(encoded_images(index, pool, settings.threads), order, settings, decoder, stride)
     if not isinstance(index, FileIndex):
         raise UserError(f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0")
     return NamingReader(index, order, settings, decoder)
@@ -100,12 +101,18 @@ class DaliReader:
         order: Which of them when.
         settings: Of DALI.
         decoder: What will decode: it knows headers, and what it refuses by them.
+        stride: Of as many batches it reads one.
     """
 
     def __init__(
-        self, images: EncodedImages, order: Plan, settings: DaliSettings, decoder: Transform
+        self,
+        images: EncodedImages,
+        order: Plan,
+        settings: DaliSettings,
+        decoder: Transform,
+        stride: int = 1,
     ) -> None:
-        self._images, self._order, self._decoder = images, order, decoder
+        self._images, self._order, self._decoder, self._stride = images, order, decoder, stride
         self._on_gpu = settings.decodes_on_gpu
         self._next = Cursor()
         self._begun: deque[tuple[Cursor, Step, Begun]] = deque()
@@ -136,7 +143,7 @@ class DaliReader:
         while len(self._begun) <= self._images.ahead:
             step = self._order.at(self._next)
             self._begun.append((self._next, step, self._images.begin(step.indices)))
-            self._next = self._next.next(len(self._order))
+            self._next = self._next.next(len(self._order), self._stride)
         cursor, step, begun = self._begun.popleft()
         self.under_way.append((cursor, step))
         given, memory = self._images.batch(begun)

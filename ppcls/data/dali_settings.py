@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppcls.config.dali import Dali
@@ -22,6 +22,7 @@ _DECODER_SETTINGS = (
 )
 # On an H200 with 16 cores the loader made 22,000 img/s by it, and 15,800 by DALI's own 0.65.
 _HW_DECODER_LOAD = 0.9
+_MANY = 4  # threads from which on four pipelines share them
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,22 @@ class DaliSettings:
         """Whether the decoder keeps decoded images, which it knows by their files' names."""
         return bool(self.decoder.get("cache_size"))
 
+    @property
+    def pipelines(self) -> int:
+        """Pipelines that make batches in turn, with two under way in each.
+
+        DALI has one of a pipeline's operators on the CPU at work at a time, and threads wait for the last of
+        a batch's images at the end of each. With several pipelines, others work meanwhile.
+        """
+        if self.device_id is not None or self.caches:
+            return 1
+        return max(1, min(self.threads, self.prefetch // 2))
+
+    def of_each(self) -> DaliSettings:
+        """Returns the settings of one of the `pipelines`, which share threads and stock."""
+        count = self.pipelines
+        return replace(self, threads=-(-self.threads // count), prefetch=-(-self.prefetch // count))
+
     def fuse(self, ops: Sequence[Op]) -> tuple[Op, ...]:
         """Returns a chain as DALI will do it."""
         return fuse(ops, decode_window=self.decode_window, by_opencv=self.device_id is None)
@@ -79,14 +96,17 @@ class DaliSettings:
 def resolve(dali: Dali, runtime: Runtime) -> DaliSettings:
     """Fills in what the config leaves to us.
 
-    On a CPU, where batches come unevenly, two more in stock are worth a tenth of the throughput.
+    On a CPU, where batches come unevenly, two more in stock are worth a tenth of the throughput, and several
+    pipelines need a stock each.
     """
     on_gpu = runtime.device_id is not None
+    threads = dali.num_threads or runtime.cores
+    usual = 2 if on_gpu else 4 if threads < _MANY else 8
     decode_on_cpu = on_gpu and dali.decode_on == "cpu"
     return DaliSettings(
         device_id=runtime.device_id,
-        threads=dali.num_threads or runtime.cores,
-        prefetch=dali.prefetch_queue_depth or (2 if on_gpu else 4),
+        threads=threads,
+        prefetch=dali.prefetch_queue_depth or usual,
         exec_dynamic=dali.exec_dynamic,
         decode_window=dali.decode == "window" or (dali.decode == "auto" and not dali.cache_size),
         decode_on_cpu=decode_on_cpu,

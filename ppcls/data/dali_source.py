@@ -42,6 +42,7 @@ class Source:
         ops: The chain, as it is lowered.
         settings: Of DALI.
         sizes: Of the images, where they change from step to step.
+        stride: Of as many batches this one makes one.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Source:
         ops: tuple[Op, ...],
         settings: DaliSettings,
         sizes: InputSize | None,
+        stride: int = 1,
     ) -> None:
         self._index, self._order, self._ops, self._sizes = index, order, ops, sizes
         self.pool = ThreadPoolExecutor(max_workers=settings.threads)
-        self.reader = build_reader(index, order, settings, decoder, self.pool)
+        self.reader = build_reader(index, order, settings, decoder, self.pool, stride)
         self._draws = count_draws(ops)
         self._decoding: deque[_Decoding] = deque()
 

@@ -25,10 +25,10 @@ class Cursor:
     epoch: int = 0
     step: int = 0
 
-    def next(self, steps_per_epoch: int) -> Cursor:
-        """Returns the position one batch later."""
-        step = self.step + 1
-        return Cursor(self.epoch, step) if step < steps_per_epoch else Cursor(self.epoch + 1, 0)
+    def next(self, steps_per_epoch: int, batches: int = 1) -> Cursor:
+        """Returns the position one batch later, or so many."""
+        epochs, step = divmod(self.step + batches, steps_per_epoch)
+        return Cursor(self.epoch + epochs, step)
 
 
 @dataclass(frozen=True)

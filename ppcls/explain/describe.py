@@ -94,9 +94,10 @@ def _workers(split: Split) -> str:
 def _dali(split: Split, runtime: Runtime) -> str:
     settings = resolve(split.loader.dali, runtime)
     executor = "dynamic" if settings.exec_dynamic else "pipelined"
+    shared = f" in {settings.pipelines} pipelines" if settings.pipelines > 1 else ""
     decoder = ", ".join(f"{name}={value}" for name, value in settings.decoder.items()) or "DALI's defaults"
     return (
-        f"{settings.threads} threads, {settings.prefetch} batches ahead, {executor} executor; "
+        f"{settings.threads} threads{shared}, {settings.prefetch} batches ahead, {executor} executor; "
         f"decoder: {decoder}"
     )
 

@@ -30,9 +30,29 @@ class _Card:
 def test_auto() -> None:
     assert resolve(Dali(), CPU) == DaliSettings(threads=3, prefetch=4)
     load = {"hw_decoder_load": 0.9}
+    assert resolve(Dali(num_threads=4), CPU) == DaliSettings(threads=4, prefetch=8)
     assert resolve(Dali(), GPU) == DaliSettings(device_id=1, threads=3, prefetch=2, decoder=load)
     words = dict.fromkeys(("num_threads", "prefetch_queue_depth", "hw_decoder_load", "affinity"), "auto")
     assert Dali.model_validate(words) == Dali()
+
+
+@pytest.mark.parametrize(
+    ("settings", "pipelines", "of_each"),
+    [
+        (DaliSettings(threads=2, prefetch=4), 2, (1, 2)),
+        (DaliSettings(threads=16, prefetch=8), 4, (4, 2)),
+        (DaliSettings(threads=5, prefetch=5), 2, (3, 3)),
+        (DaliSettings(threads=1, prefetch=8), 1, (1, 8)),
+        (DaliSettings(threads=8, prefetch=1), 1, (8, 1)),
+        (DaliSettings(device_id=0, threads=8, prefetch=8), 1, (8, 8)),
+        (DaliSettings(threads=8, prefetch=8, decoder={"cache_size": 1}), 1, (8, 8)),
+    ],
+)
+def test_pipelines_share_threads_and_stock(
+    settings: DaliSettings, pipelines: int, of_each: tuple[int, int]
+) -> None:
+    each = settings.of_each()
+    assert (settings.pipelines, each.threads, each.prefetch) == (pipelines, *of_each)
 
 
 def test_what_the_config_says_goes() -> None:

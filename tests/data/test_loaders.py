@@ -73,7 +73,7 @@ Make = Callable[[Index, Order, tuple[Op, ...]], Loader]
 Arrays = tuple[NDArray[np.float32], NDArray[np.int64], int, float, bool]
 
 MAKERS: dict[str, Make] = {
-    "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
+    "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2, prefetch=4)),  # two pipelines
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
     "paddle-0": partial(PaddleLoader, workers=0),
     "paddle-2": partial(PaddleLoader, workers=2),
@@ -499,7 +499,7 @@ def test_decisions_do_not_depend_on_the_backend(index: Index) -> None:
 def test_threads_change_no_pixel(index: Index) -> None:
     assert_equal(
         take(DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=1))),
-        take(DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=4))),
+        take(DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=4, prefetch=8))),
     )
 
 

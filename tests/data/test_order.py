@@ -351,3 +351,12 @@ def test_a_state_from_before_there_were_samplers_is_restored(sampler: Shuffled |
     assert order.restore(state) == MIDDLE
     with pytest.raises(UserError, match="sampler was"):
         order.restore({**state, "shuffle": not state["shuffle"]})
+
+
+@given(st.integers(1, 7), st.integers(0, 20), st.integers(0, 20))
+def test_several_batches_later_is_one_later_several_times(steps: int, first: int, batches: int) -> None:
+    begin = Cursor().next(steps, first)
+    one_by_one = begin
+    for _ in range(batches):
+        one_by_one = one_by_one.next(steps)
+    assert begin.next(steps, batches) == one_by_one

@@ -33,7 +33,7 @@ CHAIN: list[Transform] = [DecodeImage(), RandCropImage(size=(20, 20)), Normalize
 TRAIN = plan_chain(CHAIN, "CHW")
 EVAL = plan_chain([DecodeImage(), ResizeImage(size=(20, 20)), NormalizeImage()], "CHW")
 MAKERS: dict[str, Callable[..., Loader]] = {
-    "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
+    "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2, prefetch=4)),  # two pipelines
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(0, threads=2)),
     "paddle-0": partial(PaddleLoader, workers=0),
     "paddle-2": partial(PaddleLoader, workers=2),
