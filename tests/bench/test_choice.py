@@ -82,7 +82,7 @@ def test_the_present_setting_is_what_auto_means() -> None:
     config = load_config(PHOTOS)
     split = config.DataLoader.Train
     assert split is not None
-    assert present(config, split, Runtime(cores=6), cold=False) == Contender("DALI CPU", "config", 6, 4)
+    assert present(config, split, Runtime(cores=6), cold=False) == Contender("DALI CPU", "config", 6, 8)
     by_paddle = load_config(PHOTOS, ["Global.use_dali=False"])
     assert present(by_paddle, split, Runtime(cores=6), cold=True) == Contender(
         "paddle.io", "config", 4, cold=True
