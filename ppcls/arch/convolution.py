@@ -10,8 +10,8 @@ class Conv2D(nn.Conv2D):  # type: ignore[misc]
     """`nn.Conv2D`, by a product where its kernel is of one pixel, for images in NHWC and float16.
 
     There Paddle brings a kernel into cuDNN's order before each convolution, and its gradient back
-    (``TransToChannelLast``): three times a step, which takes 5 % of a ResNet-50's. A kernel of one pixel is
-    in any order. Parameters are the same.
+    (``TransToChannelLast``), three times a step. A kernel of one pixel is in any order. Parameters are the
+    same.
     """
 
     def forward(self, x: Tensor) -> Tensor:
