@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ppcls.bench.results import Label
 from ppcls.bench.subject import Chain
+from ppcls.data.dali_settings import usual_prefetch
 
 Backend = Literal["read only", "bare DALI", "paddle.io", "DALI CPU", "DALI GPU"]
 BACKENDS: tuple[Backend, ...] = ("read only", "bare DALI", "paddle.io", "DALI CPU", "DALI GPU")
@@ -177,6 +178,9 @@ LEAST = 4  # batches that are counted, at least
 
 def not_counted(contender: Contender) -> int:
     """Returns the batches of a run before the clock starts: as many as may have been made ahead, and one."""
-    usual = 4 if contender.workers < 4 else 8  # what DALI makes ahead where nothing is set
-    ahead = 2 * contender.workers if contender.backend == "paddle.io" else contender.prefetch or usual
+    if contender.backend == "paddle.io":
+        ahead = 2 * contender.workers
+    else:
+        on_gpu = contender.backend == "DALI GPU"
+        ahead = contender.prefetch or usual_prefetch(contender.workers, on_gpu=on_gpu)
     return min(ahead, 8) + 1

@@ -93,20 +93,26 @@ class DaliSettings:
             os.sched_setaffinity(0, before)
 
 
-def resolve(dali: Dali, runtime: Runtime) -> DaliSettings:
-    """Fills in what the config leaves to us.
+def usual_prefetch(threads: int, *, on_gpu: bool) -> int:
+    """Returns the batches made ahead where the config does not say.
 
     On a CPU, where batches come unevenly, two more in stock are worth a tenth of the throughput, and several
     pipelines need a stock each.
     """
+    if on_gpu:
+        return 2
+    return 4 if threads < _MANY else 8
+
+
+def resolve(dali: Dali, runtime: Runtime) -> DaliSettings:
+    """Fills in what the config leaves to us."""
     on_gpu = runtime.device_id is not None
     threads = dali.num_threads or runtime.cores
-    usual = 2 if on_gpu else 4 if threads < _MANY else 8
     decode_on_cpu = on_gpu and dali.decode_on == "cpu"
     return DaliSettings(
         device_id=runtime.device_id,
         threads=threads,
-        prefetch=dali.prefetch_queue_depth or usual,
+        prefetch=dali.prefetch_queue_depth or usual_prefetch(threads, on_gpu=on_gpu),
         exec_dynamic=dali.exec_dynamic,
         decode_window=dali.decode == "window" or (dali.decode == "auto" and not dali.cache_size),
         decode_on_cpu=decode_on_cpu,

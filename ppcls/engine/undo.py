@@ -51,9 +51,8 @@ class _Pair:
         for tensor, start in zip(tensors, starts, strict=True):
             _move(tensor, memory._slice(start, start + tensor.size))
         self._live, self._kept = memory._slice(0, length), memory._slice(length, 2 * length)
-        self._row = memory._slice(length, 2 * length)
-        self._row.get_tensor()._set_dims([1, length])
-        memory.get_tensor()._set_dims([2, length])
+        for rows, each in ((1, self._live), (1, self._kept), (2, memory)):
+            each.get_tensor()._set_dims([rows, length])
         self._rows = memory
 
     def keep(self) -> None:
@@ -61,7 +60,7 @@ class _Pair:
 
     def put(self, row: Tensor) -> None:
         """Writes the copy into a row: onto the tensors, or onto itself."""
-        paddle.scatter_(self._rows, row, self._row)
+        paddle.scatter_(self._rows, row, self._kept)
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
