@@ -49,11 +49,11 @@ class CapturedStep:
     def __call__(self, state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> paddle.Tensor:
         """Takes one batch; arguments and result are those of `train_step`."""
         assert state is self._state
-        if phases is UNTIMED and self._usual(batch) and not (self._recording is None and self._within):
+        if not phases.timed and self._usual(batch) and not (self._recording is None and self._within):
             if self._recording is None and self._done >= RECORDED_AFTER:
                 self._recording = _Recording(state, batch, self._record)
             if self._recording is not None:
-                return self._recording.train(batch)
+                return self._recording.train(batch, phases)
         self._within = not batch.update
         self._done += batch.update
         return train_step(state, batch, phases)
@@ -92,25 +92,29 @@ class _Recording:
         self._update = record(self._apply) if _recordable(state.optimizer) else None
         self._average = None if state.ema is None else record(state.ema.update)
 
-    def train(self, batch: Batch) -> paddle.Tensor:
+    def train(self, batch: Batch, phases: Phases) -> paddle.Tensor:
         """Takes a batch of the recorded shapes; returns what `train_step` does."""
-        self._batch.image.copy_(batch.image, False)
-        self._batch.label.copy_(batch.label, False)
-        self._state.precision.begin()
-        self._compute.replay()
-        if self._summed is not self._gradients:
-            (self._summed.add if self._begun else self._summed.copy)(self._gradients)
+        with phases("forward"):
+            self._batch.image.copy_(batch.image, False)
+            self._batch.label.copy_(batch.label, False)
+            self._state.precision.begin()
+        with phases("backward"):
+            self._compute.replay()
+            if self._summed is not self._gradients:
+                (self._summed.add if self._begun else self._summed.copy)(self._gradients)
         self._begun = not batch.update
         if batch.update:
-            self._end_update()
+            if self._state.runtime.world > 1:
+                with phases("all-reduce"):
+                    for buffer in self._summed.buffers:
+                        paddle.distributed.all_reduce(buffer)
+            with phases("optimizer"):
+                self._end_update()
         return self._sums.clone()
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def _end_update(self) -> None:
         state = self._state
-        if state.runtime.world > 1:
-            for buffer in self._summed.buffers:
-                paddle.distributed.all_reduce(buffer)
         state.optimizer.set_lr(state.schedule(state.update))
         if self._update is None:
             self._apply()

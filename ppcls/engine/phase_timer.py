@@ -38,6 +38,8 @@ class PhaseTimer(Phases):
         steps: Timed so far.
     """
 
+    timed = True
+
     def __init__(
         self, runtime: Runtime, mark: Callable[[Phase], AbstractContextManager[None]] = _unmarked
     ) -> None:

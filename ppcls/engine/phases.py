@@ -22,9 +22,12 @@ class Phases:
     Attributes:
         exchange_after: Whether ranks are to exchange gradients after the backward pass of the present step,
             as a phase of its own, instead of during it.
+        timed: Whether the present step's phases are measured, so that it must be made of them; any other one
+            may be replayed as a whole.
     """
 
     exchange_after = False
+    timed = False
 
     def __call__(self, phase: Phase) -> AbstractContextManager[None]:
         """Returns the context of one phase of the present step."""

@@ -104,6 +104,11 @@ class Profile(Phases):
             raise UserError(f"{folder}: can't make this folder for the profile: {error.strerror}") from None
 
     @property
+    def timed(self) -> bool:  # type: ignore[override]
+        """Whether the window is still to end; steps before it are made of phases, too, to compare with."""
+        return self._step < self._window.stop
+
+    @property
     def _profiling(self) -> bool:
         return self._window.start <= self._step < self._window.stop
 

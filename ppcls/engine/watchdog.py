@@ -96,6 +96,11 @@ class Told(Phases):
         """That of who else listens."""
         return self._phases.exchange_after
 
+    @property
+    def timed(self) -> bool:  # type: ignore[override]
+        """That of who else listens."""
+        return self._phases.timed
+
     def __call__(self, phase: Phase) -> AbstractContextManager[None]:
         """Returns the other's context of the phase."""
         self._progress.tell(self._words.get(phase, phase))

@@ -12,12 +12,20 @@ from ppcls.engine.captured import CapturedStep
 
 
 class Again:
+    replays = 0
+
     def __init__(self, work: Callable[[], None]) -> None:
-        self.replay = work
+        self._work = work
+
+    def replay(self) -> None:
+        Again.replays += 1
+        self._work()
 
 
 if __name__ == "__main__":
     train.choose_step = lambda config, state: (CapturedStep(state, Again), "steps: recorded")
     from ppcls.cli import train as main
 
-    sys.exit(main())
+    code = main()
+    sys.stdout.write(f"replays: {Again.replays}\n")
+    sys.exit(code)

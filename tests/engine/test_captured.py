@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -12,26 +13,37 @@ from paddle import nn, optimizer
 from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.precision import AMP
+from ppcls.config.schema import Config
 from ppcls.engine.captured import RECORDED_AFTER, CapturedStep, draws
+from ppcls.engine.cuda_graph import CudaGraph
 from ppcls.engine.ema import Ema
-from ppcls.engine.phases import UNTIMED
+from ppcls.engine.phase_timer import PhaseTimer
+from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.precision import FP32, AmpO1, build_precision
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
+from ppcls.engine.train import train as run
+from ppcls.engine.watchdog import Told
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.state import master_weights
+from ppcls.progress import Progress
 from ppcls.registry import OPTIMIZERS
+from ppcls.runtime import Runtime
 
 
 class Again:
     """Does the work at each replay, and none before, as a CUDA graph."""
 
-    made = 0
+    made, replays = 0, 0
 
     def __init__(self, work: Callable[[], None]) -> None:
         type(self).made += 1
-        self.replay = work
+        self._work = work
+
+    def replay(self) -> None:
+        type(self).replays += 1
+        self._work()
 
 
 class Scaled(AmpO1):
@@ -136,6 +148,38 @@ def test_records_once_and_replays_only_usual_batches(monkeypatch: pytest.MonkeyP
     assert (8, False) in later  # the recorded work itself
 
 
+def test_a_whole_run_replays_its_steps(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of tools/train.py, whose steps are also told to the watchdog."""
+    folders = [tmp_path / name for name in ("plain", "recorded")]
+    for folder in folders:
+        folder.mkdir()
+    plain = content(run(make_config("plain"), cpu, folders[0]).model)
+    monkeypatch.setattr(Again, "replays", 0)
+    monkeypatch.setattr(
+        "ppcls.engine.train.choose_step", lambda _, state: (CapturedStep(state, Again), "steps: recorded")
+    )
+    assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
+    # Of each whole batch of the second epoch: forward and backward, and the update.
+    assert Again.replays == 2 * 3
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_only_steps_that_are_timed_are_made_of_their_phases(
+    timed: bool, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Again, "replays", 0)
+    state = make_state(loader=MemoryLoader(size=40, batch_size=8))
+    told = Told(PhaseTimer(cpu) if timed else Phases(), Progress(), 1)
+    step = CapturedStep(state, Again)
+    for batch in state.loader:
+        told.begin_batch()
+        step(state, batch, told)
+        told.end_batch(batch.update)
+    assert Again.replays == (0 if timed else 2 * (5 - RECORDED_AFTER))
+
+
 def test_a_step_with_an_overflow_leaves_no_trace_but_a_lower_scale() -> None:
     state = make_state(loader=MemoryLoader(size=16, batch_size=8), precision=scaled())
     step = CapturedStep(state, Again)
@@ -215,3 +259,20 @@ def test_a_cuda_graph_trains_the_same_weights(amp: AMP | None, accumulate: int) 
     for name, weight in content(eager.model).items():
         np.testing.assert_allclose(content(replayed.model)[name], weight, rtol=tolerance, atol=tolerance)
     assert replayed.precision.state_dict() == eager.precision.state_dict()
+
+
+@pytest.mark.gpu
+def test_a_whole_run_on_a_gpu_replays_its_steps(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay, replays = CudaGraph.replay, []
+
+    def counted(graph: CudaGraph) -> None:
+        replays.append(graph)
+        replay(graph)
+
+    monkeypatch.setattr(CudaGraph, "replay", counted)
+    config = make_config(Global__device="gpu", Global__cuda_graph=True)
+    state = run(config, Runtime(device="gpu", device_id=0, cores=2), tmp_path)
+    assert len(replays) == 2 * 3
+    assert all(np.isfinite(each).all() for each in content(state.model).values())

@@ -127,6 +127,9 @@ def test_two_ranks_with_recorded_steps_train_as_one(make_yaml: Callable[..., Pat
     two = make_yaml("two", **common, DataLoader__Train__sampler={"batch_size": 2, "shuffle": True})
     run(LINEAR, "-c", str(one), logs=tmp_path / "log1")
     run(CAPTURED, "-c", str(two), ranks=2, logs=tmp_path / "log2")
+    for rank in (0, 1):
+        log = (tmp_path / "log2" / f"workerlog.{rank}").read_text()
+        assert re.search(r"^replays: [1-9]", log, re.MULTILINE)
     assert "steps: recorded" in (tmp_path / "log2" / "workerlog.0").read_text()
     for file in ("model.safetensors", "ema.safetensors"):
         alone, together = (read_arrays(tmp_path / name / "latest" / file) for name in ("one", "two"))
