@@ -19,6 +19,8 @@ from ppcls.engine.phases import UNTIMED, Phases
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 from ppcls.errors import UserError
+from ppcls.optimizer.flat_momentum import FlatMomentum
+from ppcls.optimizer.state import trained
 
 Record = Callable[[Callable[[], None]], Recorded]
 
@@ -79,7 +81,7 @@ class _Recording:
             weight=batch.weight / world,
             update=False,
         )
-        self._weights = [each for each in state.model.parameters() if not each.stop_gradient]
+        self._weights = trained(state.optimizer)
         state.optimizer.clear_grad(set_to_zero=False)
         self._gradients = Flat(self._weights)
         accumulate = state.loader.order.accumulate
@@ -89,7 +91,8 @@ class _Recording:
         self._found = paddle.zeros([1], "bool")
         state.precision.begin()  # not to be recorded: it comes once an update
         self._compute = record(self._forward_backward)
-        self._update = record(self._apply) if _recordable(state.optimizer) else None
+        self._apply = self._updating()
+        self._update = record(self._update_weights) if _recordable(state.optimizer) else None
         self._average = None if state.ema is None else record(state.ema.update)
 
     def train(self, batch: Batch, phases: Phases) -> paddle.Tensor:
@@ -117,7 +120,7 @@ class _Recording:
         state = self._state
         state.optimizer.set_lr(state.schedule(state.update))
         if self._update is None:
-            self._apply()
+            self._update_weights()
         else:
             self._update.replay()
         state.precision.adapt(self._found.clone())
@@ -142,15 +145,19 @@ class _Recording:
         self._state.optimizer.clear_grad(set_to_zero=False)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def _apply(self) -> None:
+    def _update_weights(self) -> None:
         state = self._state
-        pairs = list(zip(self._weights, self._summed.views, strict=True))
-        found = state.precision.update(
-            state.optimizer,
-            self._summed.buffers,
-            lambda: state.optimizer._apply_optimize(None, None, pairs),
-        )
+        found = state.precision.update(state.optimizer, self._summed.buffers, self._apply)
         self._found.copy_(found, False)
+
+    def _updating(self) -> Callable[[], None]:
+        """Returns what updates the weights by the gradients."""
+        made, gradients = self._state.optimizer, self._summed
+        if type(made) is optimizer.Momentum and made._grad_clip is None and made.regularization is None:
+            storage = self._state.precision.storage(made)
+            return FlatMomentum(made, storage.window, gradients.window)
+        pairs = list(zip(self._weights, gradients.views, strict=True))
+        return lambda: made._apply_optimize(None, None, pairs)
 
 
 def _recordable(made: optimizer.Optimizer) -> bool:

@@ -2,48 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import paddle
 from paddle import Tensor
 
-_ALIGNMENT = 256  # bytes; what Paddle's allocator gives each tensor, and kernels count on
+# Each tensor begins at a multiple of so many elements: at least 256 bytes from 2 bytes on, which Paddle's
+# allocator gives each, and kernels count on. In elements, so that a weight, its gradient and its velocity
+# lie at the same places in their buffers, whatever their dtypes.
+_UNIT = 128
 
 
 class Flat:
-    """Room for tensors of the shapes and dtypes of others.
+    """Room for tensors of the shapes and dtypes of others; those of one dtype lie in the order given.
+
+    Args:
+        tensors: What there is to be room for.
+        rows: How many times.
 
     Attributes:
-        buffers: One a dtype, [elements], zeros at first.
-        views: One for each tensor, in their order, as windows on the buffers.
+        memories: One a dtype, [rows, elements], zeros at first.
+        buffers: The first row of each, [elements].
+        views: In that row, one for each tensor, in their order.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Iterable[Tensor], rows: int = 1) -> None:
         self._like = list(tensors)
         self._groups: dict[paddle.dtype, list[int]] = {}
         for place, tensor in enumerate(self._like):
             self._groups.setdefault(tensor.dtype, []).append(place)
+        self._starts = [0] * len(self._like)
         self._padding: dict[int, Tensor] = {}
-        views: list[Tensor | None] = [None] * len(self._like)
+        self.memories: list[Tensor] = []
         self.buffers: list[Tensor] = []
         for dtype, places in self._groups.items():
-            starts, length = [], 0
+            length = 0
             for place in places:
-                tensor = self._like[place]
-                unit = _ALIGNMENT // tensor.element_size()
-                starts.append(length)
-                padding = -tensor.size % unit
+                self._starts[place] = length
+                padding = -self._like[place].size % _UNIT
                 if padding:
                     self._padding[place] = paddle.zeros([padding], dtype)
-                length += tensor.size + padding
-            buffer = paddle.zeros([length], dtype)
-            self.buffers.append(buffer)
-            for place, start in zip(places, starts, strict=True):
-                shape = self._like[place].shape
-                view = buffer._slice(start, start + self._like[place].size)
-                view.get_tensor()._set_dims(shape)
-                views[place] = view
-        self.views = [view for view in views if view is not None]
+                length += self._like[place].size + padding
+            self.memories.append(paddle.zeros([rows, length], dtype))
+            self.buffers.append(self.memories[-1]._slice(0, 1))
+            self.buffers[-1].get_tensor()._set_dims([length])
+        self._buffer_of = dict(zip(self._groups, self.buffers, strict=True))
+        self.views = [self._view(place, place, tensor.shape) for place, tensor in enumerate(self._like)]
+
+    def window(self, first: int, last: int) -> Tensor:
+        """Returns the memory from one tensor to another one of the same dtype, [elements].
+
+        Args:
+            first: Place of one among the tensors.
+            last: Place of the other, which is not before.
+        """
+        length = self._starts[last] + self._like[last].size - self._starts[first]
+        return self._view(first, last, [length])
+
+    def _view(self, first: int, last: int, shape: list[int]) -> Tensor:
+        buffer = self._buffer_of[self._like[first].dtype]
+        view = buffer._slice(self._starts[first], self._starts[last] + self._like[last].size)
+        view.get_tensor()._set_dims(shape)
+        return view
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def move_in(self) -> None:
+        """Has the tensors themselves lie here; they stay the same objects, with the same values."""
+        for tensor, view in zip(self._like, self.views, strict=True):
+            view.copy_(tensor.detach(), True)
+            view._share_buffer_to(tensor)
+            tensor.get_tensor()._set_dims(view.shape)
 
     def take(self, tensors: Sequence[Tensor]) -> None:
         """Copies tensors in."""

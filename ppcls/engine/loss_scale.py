@@ -13,6 +13,7 @@ import numpy as np
 import paddle
 from paddle import Tensor, _C_ops, nn
 
+from ppcls.engine.flat import Flat
 from ppcls.engine.gradients import Flags, Gradients, any_not_finite, divide
 from ppcls.engine.undo import Undo
 from ppcls.optimizer.state import changed_by_step
@@ -79,13 +80,21 @@ class LossScale:
 
     def undone_if(self, found: Tensor, optimizer: Any, update: Callable[[], None]) -> None:
         """Updates, and has the device take it back where ``found``, [1] bool, holds."""
-        if self._undo is None:
-            self._undo = Undo(changed_by_step(optimizer))
-        self._undo.keep()
+        undo = self._undo_of(optimizer)
+        undo.keep()
         update()
-        self._undo.back_if(found)
+        undo.back_if(found)
         if self._statistics is not None:
             self._statistics.back_if(found)
+
+    def storage(self, optimizer: Any) -> Flat:
+        """Returns the memory of all that a step changes."""
+        return self._undo_of(optimizer).flat
+
+    def _undo_of(self, optimizer: Any) -> Undo:
+        if self._undo is None:
+            self._undo = Undo(changed_by_step(optimizer))
+        return self._undo
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def adapt(self, found: Tensor) -> None:

@@ -15,9 +15,11 @@ from paddle import nn
 
 from ppcls.arch.transformer import Product
 from ppcls.config.precision import AMP
+from ppcls.engine.flat import Flat
 from ppcls.engine.gradients import Flags, Gradients, any_not_finite, divide
 from ppcls.engine.loss_scale import LossScale
 from ppcls.errors import UserError
+from ppcls.optimizer.state import changed_by_step
 
 Half = Literal["float16", "bfloat16"]
 
@@ -73,6 +75,12 @@ class FP32:
         """
         apply()
         return any_not_finite(gradients)
+
+    def storage(self, optimizer: Any) -> Flat:
+        """Returns the memory of `changed_by_step`'s tensors, into which they move if they were elsewhere."""
+        flat = Flat(changed_by_step(optimizer))
+        flat.move_in()
+        return flat
 
     def adapt(self, found: paddle.Tensor) -> None:
         """Does the rest of `step`: heeds what `update` returned."""
@@ -164,6 +172,10 @@ class AmpO1(FP32):
         found = self._scale.unscale(gradients)
         self._scale.undone_if(found, optimizer, apply)
         return found
+
+    def storage(self, optimizer: Any) -> Flat:
+        """Returns the memory of what a step changes; where a loss scale takes steps back, its own."""
+        return super().storage(optimizer) if self._scale is None else self._scale.storage(optimizer)
 
     def adapt(self, found: paddle.Tensor) -> None:
         """Adapts the scale."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 
 import paddle
 from paddle import Tensor
 
-_ALIGNMENT = 256  # bytes; what Paddle's allocator gives each tensor, and kernels count on
+from ppcls.engine.flat import Flat
 
 
 class Undo:
@@ -19,53 +18,24 @@ class Undo:
 
     Args:
         tensors: What a step changes.
+
+    Attributes:
+        flat: Where the tensors lie; the second row is for their copies.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        sort = sorted(tensors, key=lambda tensor: str(tensor.dtype))
-        self._pairs = [_Pair(list(group)) for _, group in groupby(sort, key=lambda tensor: tensor.dtype)]
+        self.flat = Flat(tensors, rows=2)
+        self.flat.move_in()
+        self._rows = [(memory, memory._slice(0, 1), memory._slice(1, 2)) for memory in self.flat.memories]
 
     def keep(self) -> None:
         """Remembers the present values."""
-        for pair in self._pairs:
-            pair.keep()
+        for _, live, kept in self._rows:
+            kept.copy_(live, False)
 
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
     def back_if(self, condition: Tensor) -> None:
         """Puts the kept values back where ``condition``, [1] bool, holds; the host does not wait for it."""
-        with paddle.no_grad():
-            row = condition.logical_not().astype("int32")
-            for pair in self._pairs:
-                pair.put(row)
-
-
-class _Pair:
-    """Two rows of memory: the tensors themselves, and their copy."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        starts, length = [], 0
-        for tensor in tensors:
-            starts.append(length)
-            unit = _ALIGNMENT // tensor.element_size()
-            length += -(-tensor.size // unit) * unit
-        memory = paddle.zeros([2 * length], tensors[0].dtype)
-        for tensor, start in zip(tensors, starts, strict=True):
-            _move(tensor, memory._slice(start, start + tensor.size))
-        self._live, self._kept = memory._slice(0, length), memory._slice(length, 2 * length)
-        for rows, each in ((1, self._live), (1, self._kept), (2, memory)):
-            each.get_tensor()._set_dims([rows, length])
-        self._rows = memory
-
-    def keep(self) -> None:
-        self._kept.copy_(self._live, False)
-
-    def put(self, row: Tensor) -> None:
-        """Writes the copy into a row: onto the tensors, or onto itself."""
-        paddle.scatter_(self._rows, row, self._kept)
-
-
-@paddle.no_grad()  # type: ignore[untyped-decorator]
-def _move(tensor: Tensor, memory: Tensor) -> None:
-    shape = tensor.shape
-    memory.copy_(tensor.detach().reshape([-1]), True)
-    memory._share_buffer_to(tensor)
-    tensor.get_tensor()._set_dims(shape)
+        row = condition.logical_not().astype("int32")  # onto the tensors, or onto the copies themselves
+        for memory, _, kept in self._rows:
+            paddle.scatter_(memory, row, kept)

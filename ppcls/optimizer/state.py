@@ -72,11 +72,32 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[s
 
 
 def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
-    """Returns all that a step of ``optimizer`` changes: weights, masters, what it remembers."""
+    """Returns all that a step of ``optimizer`` changes: weights, masters, each kind of what it remembers.
+
+    Within each, the weights' order is that of `trained`.
+    """
     _create(optimizer)
-    weights = [each for each in optimizer._parameter_list if not each.stop_gradient]
-    remembered = [each for kind in optimizer._accumulators.values() for each in kind.values()]
-    return [*weights, *optimizer._master_weights.values(), *remembered]
+    weights, masters = trained(optimizer), optimizer._master_weights
+    place = {}
+    for number, weight in enumerate(weights):
+        place[weight.name] = place[masters.get(weight.name, weight).name] = number
+    remembered = [
+        kind[name]
+        for kind in optimizer._accumulators.values()
+        for name in sorted(kind, key=place.__getitem__)
+    ]
+    return [*weights, *(masters[each.name] for each in weights if each.name in masters), *remembered]
+
+
+def trained(optimizer: Optimizer) -> list[Tensor]:
+    """Returns the weights that ``optimizer`` changes, those that it treats alike one after another."""
+    return sorted((each for each in optimizer._parameter_list if not each.stop_gradient), key=treatment)
+
+
+def treatment(weight: Tensor) -> tuple[str, float, float]:
+    """Returns dtype, rate and decay of a weight's own: with those, and its numbers, an update is settled."""
+    decay = -1.0 if weight.regularizer is None else weight.regularizer._coeff
+    return (str(weight.dtype), weight.optimize_attr["learning_rate"], decay)
 
 
 def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
