@@ -90,8 +90,8 @@ class _Recording:
         self._sums = paddle.zeros([1 + (0 if state.metrics is None else state.metrics.width)])
         self._found = paddle.zeros([1], "bool")
         state.precision.begin()  # not to be recorded: it comes once an update
+        self._apply = self._updating()  # first, for it may move the weights
         self._compute = record(self._forward_backward)
-        self._apply = self._updating()
         self._update = record(self._update_weights) if _recordable(state.optimizer) else None
         self._average = None if state.ema is None else record(state.ema.update)
 

@@ -26,7 +26,7 @@ from ppcls.engine.train import train as run
 from ppcls.engine.watchdog import Told
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
-from ppcls.optimizer.state import master_weights
+from ppcls.optimizer.state import changed_by_step, master_weights
 from ppcls.progress import Progress
 from ppcls.registry import OPTIMIZERS
 from ppcls.runtime import Runtime
@@ -163,6 +163,31 @@ def test_a_whole_run_replays_its_steps(
     assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
     # Of each whole batch of the second epoch: forward and backward, and the update.
     assert Again.replays == 2 * 3
+
+
+@pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD])
+@pytest.mark.parametrize("precision", [FP32, scaled])
+def test_nothing_moves_that_recorded_work_knows(
+    kind: type[optimizer.Optimizer], precision: Callable[[], FP32]
+) -> None:
+    """A GPU works on the same memory at each replay."""
+    loader, places = MemoryLoader(size=52, batch_size=8), []
+    state = make_state(kind=kind, decay=0.9, loader=loader, precision=precision())
+
+    def where() -> list[int]:
+        assert state.ema is not None
+        own = [*state.model.state_dict().values(), *changed_by_step(state.optimizer)]
+        return [each.data_ptr() for each in [*own, *state.ema.state_dict().values()]]
+
+    def record(work: Callable[[], None]) -> Again:
+        places.append(where())
+        return Again(work)
+
+    step = CapturedStep(state, record)
+    for batch in state.loader:
+        step(state, batch)
+    assert len(places) == 3
+    assert all(each == where() for each in places)
 
 
 @pytest.mark.parametrize("timed", [False, True])

@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+import safetensors.numpy
 from paddle import nn
 
 from ppcls.arch.build import build_model
 from ppcls.arch.deit import DistilledVisionTransformer
+from ppcls.engine.flat import Flat
 from ppcls.engine.weights import (
     AVERAGE,
     WEIGHTS,
     fill_model,
+    pack_arrays,
     read_arrays,
     read_pdparams,
     read_weights,
@@ -75,6 +78,21 @@ def test_safetensors_hold_every_dtype_and_shape_exactly(tmp_path: Path) -> None:
     assert {key: value.dtype for key, value in found.items()} == {
         key: value.dtype for key, value in given.items()
     }
+
+
+def test_of_a_tensor_in_a_buffer_only_its_own_numbers_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [paddle.full([2, 3], 1.0), paddle.full([5], 2.0)]
+    flat, numpy = Flat(tensors), paddle.Tensor.numpy
+    flat.move_in()
+
+    def watched(tensor: paddle.Tensor) -> np.ndarray:
+        assert not tensor._is_shared_buffer_with(flat.memories[0]), "numpy() would copy the whole buffer"
+        return numpy(tensor)
+
+    monkeypatch.setattr(paddle.Tensor, "numpy", watched)
+    packed = safetensors.numpy.load(pack_arrays({"a": tensors[0], "b": tensors[1]}))
+    np.testing.assert_array_equal(packed["a"], np.full([2, 3], 1.0))
+    np.testing.assert_array_equal(packed["b"], np.full([5], 2.0))
 
 
 def test_a_transposed_tensor_is_written_as_it_reads(tmp_path: Path) -> None:
