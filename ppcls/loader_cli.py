@@ -143,6 +143,8 @@ def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
     setting, sentences = conclude(measured)
     findings = [*plan.remarks, *warn_of_noise(measured), *sentences]
     finish(arguments, results(measured, findings))
+    if measured.interrupted:
+        raise KeyboardInterrupt
     if arguments.write_config is not None:
         _write(arguments, setting)
 
