@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,13 @@ def test_it_is_there_from_the_first_record_on(tmp_path: Path, run: Run) -> None:
     page.message("nothing to show yet")
     assert not (tmp_path / "report.html").exists()
     tell(page, run(1)[:1])
-    assert "the run goes on" in text(tmp_path)
+    said = re.search(r">last record here at (.*); the run had not ended then: load", text(tmp_path))
+    assert said is not None, "whether it goes on, or was killed, no page can tell"
+    assert datetime.strptime(said[1], "%Y-%m-%d %H:%M:%S") <= datetime.now()
     tell(page, run(1)[1:])
     assert "0.9861 (epoch 1)" in text(tmp_path), "the evaluation is in it"
     page.close()
-    assert "the run has ended" in text(tmp_path)
+    assert re.search(r">as of [-0-9]+ [:0-9]+; the run has ended<", text(tmp_path))
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
 
 
