@@ -97,6 +97,13 @@ def test_a_resumed_run_keeps_its_curves_and_its_events(tmp_path: Path, run: Run)
     assert "from update" not in text(tmp_path), "a run from the start has no earlier events"
 
 
+def test_a_loss_that_is_no_number_is_a_gap_and_counted(tmp_path: Path, step: StepRecord) -> None:
+    page = report(tmp_path)
+    tell(page, [step, replace(step, step=60, loss=math.nan), replace(step, step=90)])
+    assert '"y": [0.1234, null, 0.1234]' in text(tmp_path)
+    assert "Gaps: no finite loss in 1 of 3 training records." in text(tmp_path)
+
+
 def test_writing_has_a_budget(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     now, cost, writes = [0.0], 0.5, []
 
@@ -234,6 +241,8 @@ def test_in_a_browser(tmp_path: Path, run: Run) -> None:
         red = marker.evaluate("each => getComputedStyle(each).borderTopColor")
         assert red == "rgb(214, 96, 77)", "as where there is a curve of training beside it"
         assert shown.page.evaluate("[27240000000000000, 500000].map(format)") == ["2.724e+16", "500000"]
+
+        assert shown.page.evaluate("alone([1, null, 2, undefined, null, 3, 4])") == [0, 2], "between gaps"
 
         ticks = "document.querySelector('[data-title=Loss] .u-wrap canvas').toDataURL()"
         linear = shown.page.evaluate(ticks)
