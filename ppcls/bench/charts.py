@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from textwrap import wrap
 
 from ppcls.bench.results import Chart, Label, Metric, Results, Row
 
+_WIDTH, _NARROW = 84, 10  # letters that have room below a chart; below one of many bars
 _FAR = 30  # times the least, from which on the least is not seen beside the most
 
 
@@ -69,6 +71,12 @@ def drawings(results: Results) -> list[Drawing]:
         replace(each, series=tuple(replace(one, colour=colours.get(one.name, 0)) for one in each.series))
         for each in found
     ]
+
+
+def category_lines(drawing: Drawing) -> list[list[str]]:
+    """Returns the lines of each category's name, so that none runs into the next one's."""
+    width = max(_NARROW, _WIDTH // max(1, len(drawing.categories)))
+    return [wrap(name, width) for name in drawing.categories]
 
 
 def with_unit(name: str, unit: str) -> str:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from ppcls.bench.charts import Drawing, Series
+from ppcls.bench.charts import Drawing, Series, category_lines
 
 _COLOURS = (
     "#2166ac",
@@ -45,7 +45,8 @@ def to_png(drawing: Drawing) -> bytes:
         else:
             _line(axes, series, colour)
     if drawing.categories:
-        axes.set_xticks(range(len(drawing.categories)), drawing.categories, parse_math=False)
+        names = ["\n".join(lines) for lines in category_lines(drawing)]
+        axes.set_xticks(range(len(names)), names, parse_math=False)
     elif len(places := sorted({point.x for series in drawing.series for point in series.points})) <= _TICKS:
         axes.set_xticks(places, [f"{place:g}" for place in places])
     axes.set_title(drawing.title, parse_math=False)

@@ -49,7 +49,7 @@ function scaleY(chart, seen) {
 function draw(svg, chart, hidden, say) {
   svg.replaceChildren();
   const [marks, share] = scaleY(chart, chart.series.filter((_, place) => !hidden.has(place)));
-  const floor = height - bottom;
+  const floor = height - bottom - 12 * Math.max(0, ...chart.categories.map(lines => lines.length - 1));
   const x = scaleX(chart), y = value => floor - Math.max(0, share(value)) * (floor - top_);
   for (const mark of marks) {
     element("line", {x1: left, x2: width - right, y1: y(mark), y2: y(mark), class: "grid"}, svg);
@@ -57,7 +57,8 @@ function draw(svg, chart, hidden, say) {
   }
   const places = new Map(chart.series.flatMap(series => series.points.map(point => [point.x, point.label])));
   for (const [at, label] of places) {
-    element("text", {x: x(at), y: height - bottom + 16, "text-anchor": "middle", class: "axis"}, svg, label);
+    (chart.categories[at] ?? [label]).forEach((line, place) =>
+      element("text", {x: x(at), y: floor + 16 + 12 * place, "text-anchor": "middle", class: "axis"}, svg, line));
   }
   element("text", {x: (left + width) / 2, y: height - 6, "text-anchor": "middle", class: "axis"}, svg, chart.x);
   const room = (width - left - right) / Math.max(1, chart.categories.length) * 0.8 / chart.series.length;
