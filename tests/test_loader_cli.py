@@ -137,6 +137,8 @@ def test_in_short(says: Say, tmp_path: Path) -> None:
     assert lines[5].endswith(" times ppcls, paddle.io, 0 workers")
     rows = read_results(tmp_path / "out").rows
     assert [row.labels["contender"] for row in rows] == names
+    assert [each.name for each in (tmp_path / "out").glob("*.png")] == ["01-each-loader.png"]
+    assert '"title": "Each loader"' in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_chain_that_a_backend_can_not_do_is_a_row_with_a_reason(
