@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from made_results import RESULTS
 
-from ppcls.bench.charts import category_lines, drawings
+from ppcls.bench.charts import COLOURS, category_lines, drawings
 from ppcls.bench.results import Chart, Metric, Row
 
 
@@ -64,8 +64,8 @@ def test_a_name_has_one_colour_in_all_charts() -> None:
     )
     charts = tuple(Chart("", "images/s", "threads", ("backend",), {"threads": threads}) for threads in (1, 2))
     first, second = drawings(replace(RESULTS, rows=rows, charts=charts))
-    assert [each.colour for each in first.series] == [0, 1]
-    assert [(each.name, each.colour) for each in second.series] == [("paddle.io", 1)]
+    assert [each.colour for each in first.series] == [*COLOURS[:2]]
+    assert [(each.name, each.colour) for each in second.series] == [("paddle.io", COLOURS[1])]
     assert first.y == "images/s", "what is called by its unit is not called so twice"
 
 
