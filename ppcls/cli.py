@@ -18,7 +18,7 @@ from ppcls.config.passed_over import warn_of
 from ppcls.config.schema import Config
 from ppcls.deploy.source import find_weights
 from ppcls.engine.phases import read_window
-from ppcls.errors import Stopped, UserError
+from ppcls.errors import Interrupted, Stopped, UserError
 from ppcls.files import write_text
 from ppcls.hosted import in_own_process
 from ppcls.options import add_override
@@ -48,9 +48,9 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
             place = "" if error.filename is None else f"{error.filename}: "
             print(f"error: {place}{error.strerror}", file=sys.stderr)  # noqa: T201
             return 1
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             print("interrupted", file=sys.stderr)  # noqa: T201
-            return _INTERRUPTED
+            return interrupt.code if isinstance(interrupt, Interrupted) else _INTERRUPTED
         except Stopped as stopped:
             print(stopped, file=sys.stderr)  # noqa: T201
             return stopped.code

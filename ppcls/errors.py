@@ -25,3 +25,15 @@ class Stopped(Exception):  # noqa: N818 - no error: what was asked for
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}; go on with -o Global.checkpoints=auto")
         self.code = 128 + number
+
+
+class Interrupted(KeyboardInterrupt):
+    """Another signal than Ctrl-C's where it is to do the same.
+
+    Args:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.code = 128 + number

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,13 +153,29 @@ def _stats(args: argparse.Namespace) -> None:
     need_writable(args.out)
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=len(index))
-        moments = measure(index, decoder, usable_cores(), lambda images: bar.advance(task, images))
+        with _channels_advised(args):
+            moments = measure(index, decoder, usable_cores(), lambda images: bar.advance(task, images))
     stats = gather(name, index.labels, names, moments, decoder)
     _say(stats.describe())
     args.out.mkdir(parents=True, exist_ok=True)
     write_text(args.out / "stats.json", json.dumps(stats.as_dict(), indent=1, ensure_ascii=False) + "\n")
     draw_stats(stats, args.out / "stats.png")
     _say(f"{args.out}/stats.json and stats.png have the rest")
+
+
+@contextmanager
+def _channels_advised(args: argparse.Namespace) -> Iterator[None]:
+    """Has the error of a source's images say which option takes them where they have other channels."""
+    from ppcls.data.bad_images import BadImageError
+
+    try:
+        yield
+    except BadImageError as error:
+        found = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
+        if not args.source or found is None:
+            raise
+        images = f"images of {found[1]} channels" if found[1] != "1" else "grey images"
+        raise UserError(f"{error}\nfor {images} add --channels {found[1]}") from None
 
 
 def _to_describe(args: argparse.Namespace) -> tuple[str, Index, tuple[str, ...], DecodeImage]:

@@ -84,14 +84,16 @@ def _infer(arguments: argparse.Namespace) -> None:
             findings=tuple(findings_of(measured)),
         )
 
-    measured = take_turns(
+    taken = take_turns(
         requests,
         length.rounds,
         runner(arguments.override, length),
         lambda line: say(f"{line}\n"),
         lambda measured: keep(arguments, results(measured)),
     )
-    finish(arguments, results(measured))
+    finish(arguments, results(taken.measured))
+    if taken.interrupt is not None:
+        raise taken.interrupt
 
 
 def add_compare(commands: Commands) -> None:

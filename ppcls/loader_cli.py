@@ -111,7 +111,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _quick(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
     from ppcls.bench.loader import benchmark_loaders
-    from ppcls.bench.loader_results import quick_rows
+    from ppcls.bench.loader_results import QUICK_CHARTS, quick_rows
 
     rounds, workers = arguments.rounds or _QUICK_ROUNDS, arguments.workers or [2]
     speeds = benchmark_loaders(config, run, workers, rounds, mixup=arguments.mixup)
@@ -121,9 +121,8 @@ def _quick(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
         gain = statistics.median(a / b for a, b in zip(dali.rates, other.rates, strict=True))
         findings.append(f"{dali.name} is {gain:.2f} times {other.name}")
     say("".join(f"{line}\n" for line in [*lines, *findings]))
-    finish(
-        arguments, made_results("loader in short", config, run, quick_rows(speeds), (), findings), shown=False
-    )
+    results = made_results("loader in short", config, run, quick_rows(speeds), QUICK_CHARTS, findings)
+    finish(arguments, results, shown=False)
 
 
 def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
@@ -143,6 +142,8 @@ def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
     setting, sentences = conclude(measured)
     findings = [*plan.remarks, *warn_of_noise(measured), *sentences]
     finish(arguments, results(measured, findings))
+    if measured.interrupted:
+        raise KeyboardInterrupt
     if arguments.write_config is not None:
         _write(arguments, setting)
 

@@ -126,14 +126,16 @@ def _train(arguments: argparse.Namespace) -> None:
             findings=tuple(findings_of(measured, look)),
         )
 
-    measured = take_turns(
+    taken = take_turns(
         variants,
         length.rounds,
         run,
         lambda line: say(f"{line}\n"),
         lambda measured: keep(arguments, results(measured)),
     )
-    finish(arguments, results(measured))
+    finish(arguments, results(taken.measured))
+    if taken.interrupt is not None:
+        raise taken.interrupt
 
 
 def _axes(arguments: argparse.Namespace) -> Axes:

@@ -305,8 +305,12 @@ def test_stats_of_five_channels(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert call("cells", 20, "--out", tmp_path / "cells") == 0
     listing, out = tmp_path / "cells" / "train_list.txt", tmp_path / "stats"
     assert call("stats", listing, "--out", out) == 1
-    assert "expected 3 channels, found 5 channels" in said(capsys)
+    *_, bad, hint = said(capsys).splitlines()
+    assert bad == "… and 6 more"
+    assert hint == "for images of 5 channels add --channels 5"
     assert not out.exists()
+    assert call("stats", listing, "--out", out, "--channels", 1) == 1
+    assert said(capsys).endswith("\nfor images of 5 channels add --channels 5")
     assert call("stats", listing, "--out", out, "--channels", 5, "--dtype", "uint16") == 0
     first = json.loads((out / "stats.json").read_text())
     paths = [tmp_path / "cells" / line.split()[0] for line in listing.read_text().splitlines()]

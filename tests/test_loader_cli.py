@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from ppcls import benchmark_cli
-from ppcls.bench import page_cache, sweep
+from ppcls.bench import page_cache, rounds, sweep
 from ppcls.bench.page_cache import Dropped
 from ppcls.bench.results import read_results
+from ppcls.bench.rounds import Run, Stopwatch, Turn
 from ppcls.config.load import load_config
 from ppcls.errors import UserError
 
@@ -105,6 +107,27 @@ def test_what_was_swept_is_kept_should_the_rest_fail(
     assert row.labels["backend"] == "DALI CPU"
 
 
+def test_an_interrupted_sweep_writes_and_says_so(
+    says: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls = rounds._run, []
+
+    def interrupted(turn: Turn[Any], watch: Stopwatch) -> Run:
+        calls.append(turn)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(turn, watch)
+
+    monkeypatch.setattr(rounds, "_run", interrupted)
+    chosen = ("--chains", "config", "--vary", "workers", "--backends", "dali-cpu")
+    out, best = tmp_path / "out", tmp_path / "best.yaml"
+    said = says(*LITTLE, *chosen, "--out", str(out), "--write-config", str(best), code=130)
+    assert said.splitlines()[-1] == "interrupted"
+    assert read_results(out).findings[-1].startswith("Interrupted: no setting is known as best")
+    assert (out / "index.html").is_file()
+    assert not best.exists()
+
+
 def test_in_short(says: Say, tmp_path: Path) -> None:
     said = says("--quick", "--rounds", "1", "--workers", "0", "--mixup", "--out", str(tmp_path / "out"))
     _, *lines = said.splitlines()
@@ -114,6 +137,8 @@ def test_in_short(says: Say, tmp_path: Path) -> None:
     assert lines[5].endswith(" times ppcls, paddle.io, 0 workers")
     rows = read_results(tmp_path / "out").rows
     assert [row.labels["contender"] for row in rows] == names
+    assert [each.name for each in (tmp_path / "out").glob("*.png")] == ["01-each-loader.png"]
+    assert '"title": "Each loader"' in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_chain_that_a_backend_can_not_do_is_a_row_with_a_reason(

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import cycle
+from textwrap import wrap
 
 from ppcls.bench.results import Chart, Label, Metric, Results, Row
 
+COLOURS = (
+    "#2166ac",
+    "#d6604d",
+    "#4d9221",
+    "#762a83",
+    "#e08214",
+    "#35978f",
+    "#c51b7d",
+    "#666666",
+    "#8c510a",
+    "#1b1b1b",
+)
+_WIDTH, _NARROW = 84, 10  # letters that have room below a chart; below one of many bars
 _FAR = 30  # times the least, from which on the least is not seen beside the most
 
 
@@ -31,12 +46,12 @@ class Series:
     Attributes:
         name: From the labels' values; empty where there is one series only.
         points: At least one.
-        colour: Its place among the colours: a name has the same one in all charts.
+        colour: One of `COLOURS`; a name has the same one in all charts.
     """
 
     name: str
     points: tuple[Point, ...]
-    colour: int = 0
+    colour: str = COLOURS[0]
 
 
 @dataclass(frozen=True)
@@ -64,11 +79,17 @@ def drawings(results: Results) -> list[Drawing]:
     """Returns the charts for which there are rows."""
     found = [each for chart in results.charts if (each := _drawing(chart, results)) is not None]
     names = dict.fromkeys(series.name for each in found for series in each.series if series.name)
-    colours = {name: place for place, name in enumerate(names)}
+    colours = {"": COLOURS[0], **dict(zip(names, cycle(COLOURS), strict=False))}
     return [
-        replace(each, series=tuple(replace(one, colour=colours.get(one.name, 0)) for one in each.series))
+        replace(each, series=tuple(replace(one, colour=colours[one.name]) for one in each.series))
         for each in found
     ]
+
+
+def category_lines(drawing: Drawing) -> list[list[str]]:
+    """Returns the lines of each category's name, so that none runs into the next one's."""
+    width = max(_NARROW, _WIDTH // max(1, len(drawing.categories)))
+    return [wrap(name, width) for name in drawing.categories]
 
 
 def with_unit(name: str, unit: str) -> str:

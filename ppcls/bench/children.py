@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from ppcls.errors import Interrupted
 from ppcls.runtime import child_environment
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -89,8 +90,8 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(number)
 
 
 def paddle_command(kind: str, processes: int = 1) -> list[str]:

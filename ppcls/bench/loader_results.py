@@ -16,6 +16,7 @@ from ppcls.bench.timing import Speed
 
 ALL = "all together"
 _THROUGHPUT = "throughput"
+QUICK_CHARTS = (Chart("Each loader", _THROUGHPUT, "contender"),)
 _CHAINS: dict[Chain, str] = {
     "read": "read",
     "decode": "read and decode",

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from ppcls.bench.charts import Drawing, drawings, shown
+from ppcls.bench.charts import Drawing, category_lines, drawings, shown
 from ppcls.bench.plots import file_name, to_png
 from ppcls.bench.results import Results, Row, write_results
 from ppcls.bench.table import LEGEND, cell, headings, kinds_of_rows, number
@@ -90,7 +90,7 @@ def _chart(drawing: Drawing) -> dict[str, Any]:
         "x": drawing.x,
         "y": drawing.y,
         "log": drawing.log,
-        "categories": drawing.categories,
+        "categories": category_lines(drawing),
         "series": [
             {
                 "name": series.name,

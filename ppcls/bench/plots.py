@@ -10,20 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from ppcls.bench.charts import Drawing, Series
-
-_COLOURS = (
-    "#2166ac",
-    "#d6604d",
-    "#4d9221",
-    "#762a83",
-    "#e08214",
-    "#35978f",
-    "#c51b7d",
-    "#666666",
-    "#8c510a",
-    "#1b1b1b",
-)
+from ppcls.bench.charts import Drawing, Series, category_lines
 
 _TICKS = 12  # so few measured places are all named; there is nothing between 1 process and 2
 
@@ -39,13 +26,13 @@ def to_png(drawing: Drawing) -> bytes:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for place, series in enumerate(drawing.series):
-        colour = _COLOURS[series.colour % len(_COLOURS)]
         if drawing.categories:
-            _bars(axes, drawing, series, place, colour)
+            _bars(axes, drawing, series, place)
         else:
-            _line(axes, series, colour)
+            _line(axes, series)
     if drawing.categories:
-        axes.set_xticks(range(len(drawing.categories)), drawing.categories, parse_math=False)
+        names = ["\n".join(lines) for lines in category_lines(drawing)]
+        axes.set_xticks(range(len(names)), names, parse_math=False)
     elif len(places := sorted({point.x for series in drawing.series for point in series.points})) <= _TICKS:
         axes.set_xticks(places, [f"{place:g}" for place in places])
     axes.set_title(drawing.title, parse_math=False)
@@ -75,20 +62,20 @@ def _whiskers(series: Series) -> list[list[float]]:
     return [[each.median - each.low for each in metrics], [each.high - each.median for each in metrics]]
 
 
-def _line(axes: Axes, series: Series, colour: str) -> None:
+def _line(axes: Axes, series: Series) -> None:
     axes.errorbar(
         [point.x for point in series.points],
         [point.metric.median for point in series.points],
         yerr=_whiskers(series),
         label=series.name,
-        color=colour,
+        color=series.colour,
         marker="o",
         markersize=4,
         capsize=3,
     )
 
 
-def _bars(axes: Axes, drawing: Drawing, series: Series, place: int, colour: str) -> None:
+def _bars(axes: Axes, drawing: Drawing, series: Series, place: int) -> None:
     width = 0.8 / len(drawing.series)
     shift = (place - (len(drawing.series) - 1) / 2) * width
     axes.bar(
@@ -97,6 +84,6 @@ def _bars(axes: Axes, drawing: Drawing, series: Series, place: int, colour: str)
         width,
         yerr=_whiskers(series),
         label=series.name,
-        color=colour,
+        color=series.colour,
         capsize=3,
     )

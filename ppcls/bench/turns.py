@@ -42,13 +42,26 @@ class Measured(Generic[C]):
         return f"{when}{self.reason}" if self.reason else ""
 
 
+@dataclass(frozen=True)
+class Taken(Generic[C]):
+    """What became of those that took turns.
+
+    Attributes:
+        measured: One entry a contender, in their order.
+        interrupt: What ended it early, for the caller to raise once this is written; None where nothing did.
+    """
+
+    measured: list[Measured[C]]
+    interrupt: KeyboardInterrupt | None = None
+
+
 def take_turns(
     contenders: Sequence[C],
     rounds: int,
     run: Callable[[C], Outcome],
     tell: Tell,
     keep: Callable[[list[Measured[C]]], None],
-) -> list[Measured[C]]:
+) -> Taken[C]:
     """Measures each contender once before any is measured again: a machine that slows down slows all of them.
 
     One that fails is not tried again; what was found of it before stays.
@@ -61,8 +74,10 @@ def take_turns(
         keep: Takes all that is known, after each round.
 
     Returns:
-        One entry a contender, in their order. An interrupt (Ctrl-C) ends the measuring early, and the rest's
-        reason says so; where nothing was found yet, it goes on to the caller.
+        What was found. An interrupt (Ctrl-C) ends the measuring early, and the rest's reason says so.
+
+    Raises:
+        KeyboardInterrupt: It came before anything was found.
     """
     found = [Measured(each) for each in contenders]
     began = time.monotonic()
@@ -74,13 +89,14 @@ def take_turns(
                 if not each.reason:
                     tell(f"round {number} of {rounds}: {each.contender.describe()}: {_measure(each, run)}")
             keep(found)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if not any(each.rounds for each in found):
             raise
         for each in found:
             if len(each.rounds) < rounds and not each.reason:
                 each.reason = "interrupted"
-    return found
+        return Taken(found, interrupt)
+    return Taken(found)
 
 
 def _duration(seconds: float) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ppcls.files import atomic_path
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.series import describe_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +29,18 @@ def _names(records: Iterable[StepRecord | EvalRecord]) -> list[str]:
     return list(dict.fromkeys(name for each in records for name in each.metrics))
 
 
+def _plot(axes: Axes, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+    """Draws a line; a value between gaps, which are not finite, is a dot."""
+    there = [False, *(math.isfinite(each) for each in y), False]
+    alone = [place for place in range(len(y)) if there[place : place + 3] == [False, True, False]]
+    dots: dict[str, Any] = {"marker": ".", "markevery": alone} if alone else {}
+    axes.plot(x, y, **dots, **style)
+
+
 def _draw_loss(axes: Axes, steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> None:
     if steps:
-        axes.plot(
-            _epochs(steps), [each.loss for each in steps], color=_COLOURS[0], linewidth=1, label="train"
-        )
+        losses = [each.loss for each in steps]
+        _plot(axes, _epochs(steps), losses, color=_COLOURS[0], linewidth=1, label="train")
     if evals:
         epochs = [each.epoch for each in evals]
         axes.plot(epochs, [each.loss for each in evals], "o-", color=_COLOURS[1], markersize=4, label="eval")
@@ -43,7 +52,8 @@ def _draw_metrics(axes: Axes, steps: Sequence[StepRecord], evals: Sequence[EvalR
         trained = [each for each in steps if name in each.metrics]
         if trained:
             values = [each.metrics[name] for each in trained]
-            axes.plot(_epochs(trained), values, color=colour, linewidth=1, alpha=0.45, label=f"train {name}")
+            label = f"train {name}"
+            _plot(axes, _epochs(trained), values, color=colour, linewidth=1, alpha=0.45, label=label)
         tested = [each for each in evals if name in each.metrics]
         if tested:
             values = [each.metrics[name] for each in tested]
@@ -111,6 +121,7 @@ def draw_curves(records: Sequence[StepRecord | EvalRecord], path: Path) -> None:
     _draw_rate(rate, steps)
     _draw_speed(speed, steps)
     _finish(loss, "Loss", empty=not records)
+    loss.set_title(describe_gaps(records), loc="right", fontsize="small", color=_GREY)
     _finish(metrics, "Metrics", empty=not _names(records))
     _finish(rate, "Learning rate", empty=not steps)
     _finish(speed, "Speed", empty=not steps)

@@ -19,7 +19,7 @@ from ppcls.report.budget import Budget
 from ppcls.report.confusion import cells, class_name, confused_pairs, describe_mistake
 from ppcls.report.events import read_events
 from ppcls.report.record import EvalRecord, Histogram, Outcomes, StepRecord
-from ppcls.report.series import charts
+from ppcls.report.series import charts, describe_gaps
 from ppcls.report.text import clock
 from ppcls.report.thumbnail import NoPictures, Picture, Pictures, data_uri
 
@@ -160,6 +160,7 @@ class HtmlReport:
                 "charts": [asdict(each) for each in charts(self._records)],
                 "confusion": None if confusion is None else _matrix(confusion, about.classes),
             },
+            gaps=describe_gaps(self._records),
             evaluated=evaluated,
             worst=self._worst(),
             pairs=[] if confusion is None else confused_pairs(confusion, about.classes),

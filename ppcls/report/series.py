@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppcls.report.record import EvalRecord, StepRecord
 
@@ -21,13 +22,13 @@ class Curve:
     Attributes:
         label: Its name.
         x: Epochs done, ascending.
-        y: Values, all finite.
+        y: Values, all finite; None for a gap.
         dots: Whether each point is marked, as evaluations are.
     """
 
     label: str
     x: list[float]
-    y: list[float]
+    y: list[float | None]
     dots: bool = False
 
 
@@ -45,7 +46,7 @@ class Chart:
 
 
 def charts(records: Iterable[StepRecord | EvalRecord]) -> list[Chart]:
-    """Returns loss, metrics, learning rate, throughput and data wait; those without a point are left out."""
+    """Returns loss, metrics, learning rate, throughput and data wait; those without a value are left out."""
     records = list(records)
     steps = [each for each in records if isinstance(each, StepRecord)]
     evals = [each for each in records if isinstance(each, EvalRecord)]
@@ -58,8 +59,24 @@ def charts(records: Iterable[StepRecord | EvalRecord]) -> list[Chart]:
         Chart("Throughput", [_curve("images/s", steps, lambda each: each.images_per_second)]),
         Chart("Waiting for data", [_curve("% of the time", steps, lambda each: 100 * each.data_wait)]),
     ]
-    shown = [Chart(each.title, [curve for curve in each.curves if curve.x]) for each in made]
+    shown = [
+        Chart(each.title, [curve for curve in each.curves if any(y is not None for y in curve.y)])
+        for each in made
+    ]
     return [each for each in shown if each.curves]
+
+
+def describe_gaps(records: Iterable[StepRecord | EvalRecord]) -> str:
+    """Returns a sentence on the records without a loss; nothing where each has one.
+
+    It counts records, which stand for several steps: one has a loss as soon as one of its steps has.
+    """
+    records, lost = list(records), []
+    for kind, name in ((StepRecord, "training records"), (EvalRecord, "evaluations")):
+        losses = [each.loss for each in records if isinstance(each, kind)]
+        if count := sum(not math.isfinite(each) for each in losses):
+            lost.append(f"{count} of {len(losses)} {name}")
+    return f"Gaps: no finite loss in {' and '.join(lost)}." if lost else ""
 
 
 def _loss(record: StepRecord | EvalRecord) -> float:
@@ -86,25 +103,33 @@ def _curve(
     value: Callable[..., float],
     dots: bool = False,
 ) -> Curve:
-    points = [(_epochs(each), float(value(each))) for each in records]
-    x, y = thin([point for point in points if abs(point[1]) < _LARGEST])
-    return Curve(label, x, y, dots)
+    values = [(_epochs(each), float(value(each))) for each in records]
+    x, y = thin([(x, y if abs(y) < _LARGEST else math.nan) for x, y in values])
+    return Curve(label, x, [None if math.isnan(each) else each for each in y], dots)
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = MOST) -> tuple[list[float], list[float]]:
-    """Returns x and y of at most ``most`` points: the lowest and highest of each of ``most / 2`` stretches.
+    """Returns x and y of at most ``most`` points: the lowest, the highest and a gap of each stretch of them.
 
     So a spike of a single point stays, which an average or every n-th point would lose.
 
     Args:
-        points: In order of x.
-        most: At least 2.
+        points: In order of x; y is NaN in a gap.
+        most: At least 3.
     """
     if not points:
         return [], []
     x, y = np.array(points).T
     if len(x) > most:
-        stretches = np.array_split(np.arange(len(x)), most // 2)
-        kept = np.unique([[part[y[part].argmin()], part[y[part].argmax()]] for part in stretches])
+        stretches = np.array_split(np.arange(len(x)), most // (3 if np.isnan(y).any() else 2))
+        kept = np.unique([place for stretch in stretches for place in _extremes(stretch, y)])
         x, y = x[kept], y[kept]
     return x.round(6).tolist(), y.tolist()
+
+
+def _extremes(places: NDArray[np.int64], y: NDArray[np.float64]) -> list[int]:
+    """Returns the places of the lowest value, of the highest and of a gap, as far as there are any."""
+    gap = np.isnan(y[places])
+    known = places[~gap]
+    of_values = [known[y[known].argmin()], known[y[known].argmax()]] if len(known) else []
+    return [*of_values, *places[gap][:1]]

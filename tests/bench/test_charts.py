@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from made_results import RESULTS
 
-from ppcls.bench.charts import drawings
+from ppcls.bench.charts import COLOURS, category_lines, drawings
 from ppcls.bench.results import Chart, Metric, Row
 
 
@@ -27,6 +27,15 @@ def test_names_become_categories_in_their_order() -> None:
     assert bars.categories == ("disk", "decode")
     (series,) = bars.series
     assert (series.name, [point.label for point in series.points]) == ("", ["disk", "decode"])
+
+
+def test_long_names_of_categories_do_not_run_into_each_other() -> None:
+    names = [f"ppcls, paddle.io, {count} workers" for count in range(5)]
+    rows = tuple(Row({"contender": name}, {"speed": Metric((1.0,), "")}) for name in names)
+    (bars,) = drawings(replace(RESULTS, rows=rows, charts=(Chart("All", "speed", "contender"),)))
+    assert category_lines(bars)[0] == ["ppcls,", "paddle.io, 0", "workers"]
+    assert category_lines(replace(bars, categories=bars.categories[:3]))[0] == [names[0]]
+    assert category_lines(drawings(RESULTS)[0]) == []
 
 
 def test_lines_go_from_left_to_right() -> None:
@@ -55,8 +64,8 @@ def test_a_name_has_one_colour_in_all_charts() -> None:
     )
     charts = tuple(Chart("", "images/s", "threads", ("backend",), {"threads": threads}) for threads in (1, 2))
     first, second = drawings(replace(RESULTS, rows=rows, charts=charts))
-    assert [each.colour for each in first.series] == [0, 1]
-    assert [(each.name, each.colour) for each in second.series] == [("paddle.io", 1)]
+    assert [each.colour for each in first.series] == [*COLOURS[:2]]
+    assert [(each.name, each.colour) for each in second.series] == [("paddle.io", COLOURS[1])]
     assert first.y == "images/s", "what is called by its unit is not called so twice"
 
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from ppcls.bench.children import Outcome, measure_apart, paddle_command
+from ppcls.cli import command
 
 _HEAD = """
 import json, os, pathlib, sys, time
@@ -97,7 +98,9 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_all_below(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_all_below(
+    tmp_path: Path, number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = tmp_path / "said"
 
     def send() -> None:
@@ -107,8 +110,8 @@ def test_a_signal_ends_all_below(tmp_path: Path, number: signal.Signals) -> None
 
     thread = threading.Thread(target=send)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run(_TREE.format(said=str(said)))
+    assert command(lambda _: run(_TREE.format(said=str(said))) and None)() == 128 + number
+    assert capsys.readouterr().err == "interrupted\n"
     thread.join()
     for pid in map(int, said.read_text().split()):
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

@@ -9,6 +9,8 @@ import pytest
 from small_classifier import config_tree, write_config, write_names, write_weights
 
 from ppcls import benchmark_cli, deploy_cli
+from ppcls.bench import infer
+from ppcls.bench.children import Outcome, measure_apart
 from ppcls.bench.infer import Request, charts_of, find_models, findings_of, requests_of, rows_of
 from ppcls.bench.infer_worker import measure
 from ppcls.bench.results import read_results
@@ -92,6 +94,25 @@ def test_the_command(exported: dict[str, Path], tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr().out
     assert "within noise" in said
     assert "warning" not in said
+
+
+def test_an_interrupted_command_writes_and_says_so(
+    exported: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(*arguments: Any) -> Outcome:
+        calls.append(arguments)
+        if len(calls) == 3:  # a look, a round, another
+            raise KeyboardInterrupt
+        return measure_apart(*arguments)
+
+    monkeypatch.setattr(infer, "measure_apart", interrupted)
+    arguments = ["--batch-size", "2", "--threads", "1", "--requests", "3", "--warm-up", "1"]
+    where = ["-o", "Global.device=cpu", "--out", str(tmp_path / "out")]
+    assert benchmark_cli.main(["infer", "--model", str(exported["onnx"]), *arguments, *where]) == 130
+    (row,) = read_results(tmp_path / "out").rows
+    assert row.note == "no more rounds after 1: interrupted"
 
 
 def test_no_such_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from made_results import RESULTS
 from report.browser import needs_chromium, opened
 
+from ppcls.bench.charts import COLOURS
 from ppcls.bench.page import publish, render
 from ppcls.bench.results import read_results
 
@@ -33,6 +34,10 @@ def test_everything_is_escaped() -> None:
         assert part not in page
     assert "out of &lt;memory&gt; [b]" in page
     assert "-c &#39;my config.yaml&#39;" in page
+
+
+def test_its_colours_are_those_of_the_pictures() -> None:
+    assert [part for part in COLOURS if part in render(RESULTS)] == [*COLOURS[:2]], "of two series"
 
 
 def test_it_names_nothing_outside_of_itself() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import paddle
 import pytest
@@ -12,12 +14,14 @@ from small_config import images, make_config, make_yaml
 from small_net import build_net
 
 from ppcls import benchmark_cli
+from ppcls.bench import train
+from ppcls.bench.children import Outcome, measure_apart
 from ppcls.bench.results import read_results
 from ppcls.bench.synthetic import Synthetic
 from ppcls.bench.task import Task
 from ppcls.bench.train_worker import look, measure
 from ppcls.config.schema import Config
-from ppcls.errors import UserError
+from ppcls.errors import Interrupted, UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime import Runtime
 
@@ -153,3 +157,24 @@ def test_the_command(
     assert "gloo processes that share this CPU's" in said
     assert (tmp_path / "out" / "index.html").is_file()
     assert not (tmp_path / "run").exists(), "measuring writes nothing into the run's folder"
+
+
+def test_an_interrupted_command_writes_and_says_so(
+    make_yaml: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(*arguments: Any) -> Outcome:
+        calls.append(arguments)
+        if len(calls) == 3:  # a look, a round, another
+            raise Interrupted(signal.SIGTERM)
+        return measure_apart(*arguments)
+
+    monkeypatch.setattr(train, "measure_apart", interrupted)
+    arguments = ["--steps", "1", "--warm-up", "1", "--phase-steps", "0", "--out", str(tmp_path / "out")]
+    one = ["--precision", "float32", "--source", "synthetic"]
+    config = make_yaml(Arch__name="PPLCNet_x0_25")
+    assert benchmark_cli.main(["train", "-c", str(config), *arguments, *one]) == 128 + signal.SIGTERM
+    (row,) = read_results(tmp_path / "out").rows
+    assert row.note == "no more rounds after 1: interrupted"
+    assert (tmp_path / "out" / "index.html").is_file()

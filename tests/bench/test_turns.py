@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ppcls.bench.children import Outcome
-from ppcls.bench.turns import Measured, take_turns
+from ppcls.bench.turns import Measured, Taken, take_turns
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ def measured(
     *outcomes: Outcome | type[BaseException], rounds: int = 2
 ) -> tuple[list[Measured[Named]], list[str]]:
     """Measures two contenders, which these outcomes meet; returns the lines for people, too."""
+    taken, told = turns(*outcomes, rounds=rounds)
+    assert taken.interrupt is None
+    return taken.measured, told
+
+
+def turns(*outcomes: Outcome | type[BaseException], rounds: int = 2) -> tuple[Taken[Named], list[str]]:
     script, told, kept = iter(outcomes), [], []
 
     def run(_: Named) -> Outcome:
@@ -33,9 +39,9 @@ def measured(
             raise outcome
         return outcome
 
-    found = take_turns([ONE, TWO], rounds, run, told.append, lambda known: kept.append(len(known)))
+    taken = take_turns([ONE, TWO], rounds, run, told.append, lambda known: kept.append(len(known)))
     told.append(f"kept {len(kept)}")
-    return found, told
+    return taken, told
 
 
 def rate(value: float) -> Outcome:
@@ -71,8 +77,9 @@ def test_what_was_found_before_a_failure_stays() -> None:
 
 
 def test_an_interrupt_keeps_what_there_is() -> None:
-    found, told = measured(rate(1), rate(2), rate(3), KeyboardInterrupt)
-    assert [each.note for each in found] == ["", "no more rounds after 1: interrupted"]
+    taken, told = turns(rate(1), rate(2), rate(3), KeyboardInterrupt)
+    assert isinstance(taken.interrupt, KeyboardInterrupt), "for who ends the process"
+    assert [each.note for each in taken.measured] == ["", "no more rounds after 1: interrupted"]
     assert told[-1] == "kept 1"
 
 

@@ -5,8 +5,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from ppcls.report.curves import Curves, draw_curves
@@ -54,6 +56,25 @@ def test_odd_values_draw(tmp_path: Path, step: StepRecord, evaluation: EvalRecor
     draw_curves([nan, step, nan, replace(evaluation, metrics={})], tmp_path / "some.png")
     draw_curves([replace(step, metrics={"a$_^": 1.0})], tmp_path / "name.png")
     check_picture(tmp_path / "nan.png")
+
+
+def test_gaps_are_counted_and_what_is_between_them_is_seen(
+    tmp_path: Path, step: StepRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, save = list[Figure](), Figure.savefig
+
+    def keep(figure: Figure, *where: Any, **how: Any) -> None:
+        drawn.append(figure)
+        save(figure, *where, **how)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    nan = replace(step, loss=math.nan)
+    draw_curves([step, nan, step, nan, step, step], tmp_path / "curves.png")
+    axes = drawn[0].axes[0]
+    assert axes.lines[0].get_markevery() == [0, 2]
+    assert axes.get_title("right") == "Gaps: no finite loss in 2 of 6 training records."
+    draw_curves([step, step], tmp_path / "curves.png")
+    assert drawn[1].axes[0].lines[0].get_marker() == "None"
 
 
 def test_draws_after_an_evaluation_and_at_the_end(

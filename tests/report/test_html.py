@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,13 @@ def test_it_is_there_from_the_first_record_on(tmp_path: Path, run: Run) -> None:
     page.message("nothing to show yet")
     assert not (tmp_path / "report.html").exists()
     tell(page, run(1)[:1])
-    assert "the run goes on" in text(tmp_path)
+    said = re.search(r">last record here at (.*); the run had not ended then: load", text(tmp_path))
+    assert said is not None, "whether it goes on, or was killed, no page can tell"
+    assert datetime.strptime(said[1], "%Y-%m-%d %H:%M:%S") <= datetime.now()
     tell(page, run(1)[1:])
     assert "0.9861 (epoch 1)" in text(tmp_path), "the evaluation is in it"
     page.close()
-    assert "the run has ended" in text(tmp_path)
+    assert re.search(r">as of [-0-9]+ [:0-9]+; the run has ended<", text(tmp_path))
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
 
 
@@ -92,6 +95,13 @@ def test_a_resumed_run_keeps_its_curves_and_its_events(tmp_path: Path, run: Run)
     assert '"x": [0.5, 1.0, 1.5, 2.0]' in page
     build_reporters(tmp_path, False, None).close()
     assert "from update" not in text(tmp_path), "a run from the start has no earlier events"
+
+
+def test_a_loss_that_is_no_number_is_a_gap_and_counted(tmp_path: Path, step: StepRecord) -> None:
+    page = report(tmp_path)
+    tell(page, [step, replace(step, step=60, loss=math.nan), replace(step, step=90)])
+    assert '"y": [0.1234, null, 0.1234]' in text(tmp_path)
+    assert "Gaps: no finite loss in 1 of 3 training records." in text(tmp_path)
 
 
 def test_writing_has_a_budget(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +241,8 @@ def test_in_a_browser(tmp_path: Path, run: Run) -> None:
         red = marker.evaluate("each => getComputedStyle(each).borderTopColor")
         assert red == "rgb(214, 96, 77)", "as where there is a curve of training beside it"
         assert shown.page.evaluate("[27240000000000000, 500000].map(format)") == ["2.724e+16", "500000"]
+
+        assert shown.page.evaluate("alone([1, null, 2, undefined, null, 3, 4])") == [0, 2], "between gaps"
 
         ticks = "document.querySelector('[data-title=Loss] .u-wrap canvas').toDataURL()"
         linear = shown.page.evaluate(ticks)

@@ -1,8 +1,5 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const colours = ["#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214", "#35978f", "#c51b7d", "#666666",
-                 "#8c510a", "#1b1b1b"];
-const colourOf = series => colours[series.colour % colours.length];
 const width = 560, height = 300, left = 60, right = 12, top_ = 10, bottom = 42;
 
 function element(name, attributes, parent, text) {
@@ -49,7 +46,7 @@ function scaleY(chart, seen) {
 function draw(svg, chart, hidden, say) {
   svg.replaceChildren();
   const [marks, share] = scaleY(chart, chart.series.filter((_, place) => !hidden.has(place)));
-  const floor = height - bottom;
+  const floor = height - bottom - 12 * Math.max(0, ...chart.categories.map(lines => lines.length - 1));
   const x = scaleX(chart), y = value => floor - Math.max(0, share(value)) * (floor - top_);
   for (const mark of marks) {
     element("line", {x1: left, x2: width - right, y1: y(mark), y2: y(mark), class: "grid"}, svg);
@@ -57,13 +54,14 @@ function draw(svg, chart, hidden, say) {
   }
   const places = new Map(chart.series.flatMap(series => series.points.map(point => [point.x, point.label])));
   for (const [at, label] of places) {
-    element("text", {x: x(at), y: height - bottom + 16, "text-anchor": "middle", class: "axis"}, svg, label);
+    (chart.categories[at] ?? [label]).forEach((line, place) =>
+      element("text", {x: x(at), y: floor + 16 + 12 * place, "text-anchor": "middle", class: "axis"}, svg, line));
   }
   element("text", {x: (left + width) / 2, y: height - 6, "text-anchor": "middle", class: "axis"}, svg, chart.x);
   const room = (width - left - right) / Math.max(1, chart.categories.length) * 0.8 / chart.series.length;
   chart.series.forEach((series, place) => {
     if (hidden.has(place)) return;
-    const stroke = colourOf(series);
+    const stroke = series.colour;
     const bars = chart.categories.length > 0;
     const at = point => bars ? x(point.x) + (place - (chart.series.length - 1) / 2) * room : x(point.x);
     if (!bars) {
@@ -101,7 +99,7 @@ for (const chart of data.charts) {
   document.getElementById("charts").append(box);
   if (chart.series.length > 1) chart.series.forEach((series, place) => {
     const button = document.createElement("button"), patch = document.createElement("i");
-    patch.style.background = colourOf(series);
+    patch.style.background = series.colour;
     button.append(patch, series.name);
     button.addEventListener("click", () => {
       button.classList.toggle("hidden");

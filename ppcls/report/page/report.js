@@ -10,21 +10,30 @@ function format(value) {
   return Math.abs(rounded) >= 1e6 ? rounded.toExponential() : rounded.toString();
 }
 
+// In a table of several curves undefined is where others have a point, null is a gap.
+
 // The nearest point of a curve to where the mouse is: evaluations are rarer than log lines.
 function nearest(plot, series, index) {
   const values = plot.data[series];
-  if (series === 0 || values[index] != null) return index;
+  if (series === 0 || values[index] !== undefined) return index;
   let left = index, right = index;
-  while (left >= 0 && values[left] == null) left--;
-  while (right < values.length && values[right] == null) right++;
+  while (left >= 0 && values[left] === undefined) left--;
+  while (right < values.length && values[right] === undefined) right++;
   if (left < 0) return right < values.length ? right : index;
   if (right >= values.length) return left;
   const x = plot.data[0], at = plot.posToVal(plot.cursor.left, "x");
   return at - x[left] <= x[right] - at ? left : right;
 }
 
+// Points between gaps, which no line would show.
+function alone(values) {
+  const there = [...values.keys()].filter(at => values[at] !== undefined);
+  const empty = place => values[there[place]] == null;
+  return there.filter((at, place) => !empty(place) && empty(place - 1) && empty(place + 1));
+}
+
 function draw(place, chart, log) {
-  const kept = curve => curve.y.map(value => log && value <= 0 ? null : value);
+  const kept = curve => curve.y.map(value => value !== null && value <= 0 ? undefined : value);
   const useLog = log && chart.curves.some(curve => curve.y.some(value => value > 0));
   const tables = chart.curves.map(curve => [curve.x, useLog ? kept(curve) : curve.y]);
   return new uPlot({
@@ -39,12 +48,11 @@ function draw(place, chart, log) {
         label: curve.label,
         stroke: colours[curve.label === "eval" ? 1 : place % colours.length],  // alike in all charts
         width: 1.5,
-        spanGaps: true,
-        points: {show: curve.dots || curve.x.length === 1},
+        points: {show: curve.dots, filter: (plot, series, all) => all ? null : alone(plot.data[series])},
         value: (plot, value) => format(value),
       })),
     ],
-  }, uPlot.join(tables), place);
+  }, uPlot.join(tables, tables.map(() => [0, 2])), place);  // 2: a gap takes others' points in it, too
 }
 
 for (const chart of data.charts) {
