@@ -43,7 +43,8 @@ def fit(
         phases: Measures the steps, where somebody does.
         step: Takes each batch.
     """
-    bad_steps = BadSteps(state, settings.max_bad_steps, Path(settings.output_dir))
+    limit, output_dir = settings.max_bad_steps, Path(settings.output_dir)
+    bad_steps = BadSteps(state, limit, output_dir, checkpoints.last_good)
     with heard(state.runtime.world, state.runtime.lent) as signals:
         control = Control(settings, state.runtime, signals)
         while state.closing or state.epoch < settings.epochs:
