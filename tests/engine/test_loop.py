@@ -72,6 +72,7 @@ class Scores:
     def __init__(self, *scores: float, losses: tuple[float, ...] = ()) -> None:
         self._scores, self._losses = iter(scores), iter(losses)
         self.seen: list[dict[str, np.ndarray]] = []
+        self.loaders: dict[str, Any] = {}
         self.released = 0
 
     def __call__(self, model: nn.Layer, between: Callable[[], None]) -> Result:
