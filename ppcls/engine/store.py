@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -106,6 +107,28 @@ class Store:
         except DamagedError:
             score = None
         return -float("inf") if score is None else score
+
+
+def places(output_dir: Path, fallback: str | None) -> list[Path]:
+    """Returns where a run's checkpoints are: in its folder, and in the other place where it has one.
+
+    Args:
+        output_dir: Folder of the run.
+        fallback: ``Global.checkpoint_fallback_dir``.
+    """
+    if fallback is None:
+        return [output_dir]
+    run = hashlib.blake2b(str(output_dir.resolve()).encode(), digest_size=4).hexdigest()
+    return [output_dir, Path(fallback) / f"{output_dir.name}-{run}"]
+
+
+def find_best(output_dir: Path, fallback: str | None) -> Path | None:
+    """Returns a run's best model, of two places the newer one, for it was better; None where there is none.
+
+    The arguments are those of `places`.
+    """
+    found = [best for root in places(output_dir, fallback) if (best := root / BEST).is_dir()]
+    return max(found, key=_serial) if found else None
 
 
 def _serial(folder: Path) -> int:
