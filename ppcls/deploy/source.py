@@ -19,7 +19,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections import Global, Infer
 from ppcls.data.class_names import LABEL_LIST, read_class_names
 from ppcls.deploy.description import DESCRIPTION, Description, describe, post_process, read_description
-from ppcls.engine.store import BEST, find_best
+from ppcls.engine.store import BEST, newest
 from ppcls.errors import UserError
 
 ONNX = "inference.onnx"
@@ -88,7 +88,7 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> Source:
     if (path / DESCRIPTION).is_file():
         return _exported(find_program(path), overrides)
     if not (path / _WEIGHTS).is_file():
-        path = find_best(path, _fallback_of(path)) or path
+        path = newest(BEST, path, _fallback_of(path)) or path
     if (path / _WEIGHTS).is_file() and (path / _CONFIG).is_file():
         return _checkpoint(path, overrides)
     raise UserError(f"{path}: not a model; expected {_EXPECTED}")
@@ -117,7 +117,7 @@ def find_weights(config: Config) -> Path:
     if config.Global.pretrained_model:
         return Path(config.Global.pretrained_model)
     run = Path(config.Global.output_dir)
-    best = find_best(run, config.Global.checkpoint_fallback_dir)
+    best = newest(BEST, run, config.Global.checkpoint_fallback_dir)
     if best is None:
         raise UserError(f"no weights: Global.pretrained_model is not set, and there is no {run / BEST}")
     return best

@@ -122,12 +122,15 @@ def places(output_dir: Path, fallback: str | None) -> list[Path]:
     return [output_dir, Path(fallback) / f"{output_dir.name}-{run}"]
 
 
-def find_best(output_dir: Path, fallback: str | None) -> Path | None:
-    """Returns a run's best model, of two places the newer one, for it was better; None where there is none.
+def newest(role: str, output_dir: Path, fallback: str | None) -> Path | None:
+    """Returns a run's checkpoint of a role, of two places the newer one; None where there is none.
 
-    The arguments are those of `places`.
+    Args:
+        role: Name of its link. The newer of two best models is the better one, or it were no best model.
+        output_dir: See `places`.
+        fallback: See `places`.
     """
-    found = [best for root in places(output_dir, fallback) if (best := root / BEST).is_dir()]
+    found = [each for root in places(output_dir, fallback) if (each := root / role).is_dir()]
     return max(found, key=_serial) if found else None
 
 
