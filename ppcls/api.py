@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ppcls.config.fields import show
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
+from ppcls.config.sections import Global
 from ppcls.deploy.source import find_weights
+from ppcls.engine.store import BEST, LATEST, newest
 from ppcls.errors import UserError
 from ppcls.hosted import in_lent_process, in_own_process
 
@@ -36,7 +38,7 @@ class Fitted:
         best: The first metric of ``Metric.Eval`` in the best evaluation; None where there was none.
         output_dir: Folder of the run, with ``train.log`` and ``report.html``.
         best_model: Checkpoint of the best evaluation; None where there was none.
-        latest: Checkpoint of the last epoch; None where it is not in ``output_dir``.
+        latest: Checkpoint of the last epoch; None where this machine has none.
         history: The records of ``metrics.jsonl`` in order of time, as plain data: ``{"kind": "train", …}``
             and ``{"kind": "eval", …}`` with the fields of `ppcls.report.record`. Empty on ranks other than 0.
     """
@@ -100,19 +102,19 @@ def fit(run: Config | TrainState, *, profiled: Window | None = None, own_process
         if state is not None:
             state.runtime = runtime
         trained = train(config, runtime, output_dir, profiled, state)
-        return _fitted(trained, output_dir)
+        return _fitted(trained, config.Global, output_dir)
 
 
-def _fitted(state: TrainState, output_dir: Path) -> Fitted:
+def _fitted(state: TrainState, settings: Global, output_dir: Path) -> Fitted:
     from ppcls.report.jsonlines import as_dict, read_records
 
-    best, latest = output_dir / "best_model", output_dir / "latest"
+    best, latest = (newest(role, output_dir, settings.checkpoint_fallback_dir) for role in (BEST, LATEST))
     records = read_records(output_dir / "metrics.jsonl") if state.runtime.is_main else []
     return Fitted(
         best=state.best,
         output_dir=output_dir,
-        best_model=best if best.is_dir() else None,
-        latest=latest if latest.is_dir() else None,
+        best_model=best,
+        latest=latest,
         history=[as_dict(record) for record in records],
     )
 

@@ -25,7 +25,7 @@ from paddle import nn
 from small_tree import small_tree
 
 import ppcls
-from ppcls import api, build_state, cli, evaluate, fit, load_config
+from ppcls import api, build_state, cli, evaluate, files, fit, load_config
 from ppcls.engine import loop
 from ppcls.engine.interrupt import Signals
 from ppcls.engine.weights import read_arrays
@@ -79,6 +79,17 @@ def surroundings() -> dict[str, Any]:
         "random": (random.getstate(), np.random.get_state()[1].tolist()),
         "paddle": (paddle.get_device(), paddle.get_default_dtype(), paddle.is_grad_enabled()),
     }
+
+
+def test_checkpoints_in_the_other_place_are_found(
+    tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "WAITS", ())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").touch()  # where the folder should be
+    result = fit(load_config(tree, {"Global.checkpoint_fallback_dir": str(tmp_path / "elsewhere")}))
+    (kept,) = (tmp_path / "elsewhere").iterdir()
+    assert (result.best_model, result.latest) == (kept / "best_model", kept / "latest")
 
 
 def test_a_run_gives_its_best_its_files_and_its_history(tree: dict[str, Any], tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import paddle
 from paddle import Tensor, nn
@@ -25,6 +27,7 @@ class Distilling(nn.Layer):  # type: ignore[misc]
             into evaluation mode, without gradients.
         peers: Names of those that learn beside the student.
         losses: Names of the student's sublayers that are losses: each maps these outputs to [B] float32.
+        teaching: By teachers' names, what makes the context of a forward pass: it gives them their precision.
     """
 
     def __init__(
@@ -34,12 +37,13 @@ class Distilling(nn.Layer):  # type: ignore[misc]
         taps: Mapping[str, Tapped],
         peers: Sequence[str] = (),
         losses: Sequence[str] = (),
+        teaching: Mapping[str, Callable[[], AbstractContextManager[Any]]] | None = None,
     ) -> None:
         super().__init__()
         self.student, self._losses = student, tuple(losses)
         self._learning = {name: taps[name], **{peer: taps[peer] for peer in peers}}
         self._teachers = {other: tapped for other, tapped in taps.items() if other not in self._learning}
-        self._name = name
+        self._name, self._teaching = name, teaching or {}
         for tapped in self._teachers.values():
             tapped.model.eval()
             for parameter in tapped.model.parameters():
@@ -54,7 +58,8 @@ class Distilling(nn.Layer):  # type: ignore[misc]
         outputs: dict[str, Tensor] = {}
         with paddle.no_grad():
             for name, tapped in self._teachers.items():
-                outputs |= _named(name, *tapped(image))
+                with self._teaching.get(name, nullcontext)():
+                    outputs |= _named(name, *tapped(image))
         for name, tapped in self._learning.items():
             outputs |= _named(name, *tapped(image))
         outputs[LOGITS] = outputs[self._name]

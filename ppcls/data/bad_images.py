@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ppcls.config.sections import DataLoader, Split
+from ppcls.config.sections import DataLoader
 from ppcls.config.transform import Transform
 from ppcls.data.index import Index
 from ppcls.data.numpy_ops import DecodeError, apply
@@ -131,11 +131,9 @@ def skipping_advised(data: DataLoader) -> Iterator[None]:
     try:
         yield
     except BadImageError as error:
-        splits = {"Train": data.Train, "Eval": data.Eval}
-        known = {name: each.dataset for name, each in splits.items() if isinstance(each, Split)}
-        if any(each.on_error == "skip" for each in known.values()):
+        if any(each.dataset.on_error == "skip" for each in data.splits.values()):
             raise
-        skip = " ".join(f"DataLoader.{name}.dataset.on_error=skip" for name in known)
+        skip = " ".join(f"DataLoader.{place}.dataset.on_error=skip" for place in data.splits)
         raise BadImageError(
             f"{error}; mend or remove it, or go on without such images by -o {skip}; tools/dataset.py check "
             "lists them all"

@@ -183,10 +183,14 @@ def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
     state = check_chain(split.dataset.transform_ops)
     assert state.size is not None  # by check_chain
     dali = resolve(split.loader.dali, runtime)
-    return max(
-        pipeline_need(rows, dali.prefetch, (state.channels, height, width), dali.threads)
+    given = {"itemsize": 2} if state.dtype == "float16" else {}
+    if "device_memory_padding" in dali.decoder:
+        given["padding"] = dali.decoder["device_memory_padding"]
+    largest = max(
+        pipeline_need(rows, dali.prefetch, (state.channels, height, width), dali.threads, **given)
         for rows, height, width in _batches(split, runtime.world, state.size)
     )
+    return largest + int(dali.decoder.get("cache_size", 0))
 
 
 def _batches(split: Split, world: int, size: tuple[int, int]) -> list[tuple[int, int, int]]:

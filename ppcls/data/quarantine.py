@@ -117,6 +117,18 @@ class Quarantine:
         return replace(step, indices=indices, repeats=repeats, valid=len(real), weight=step.weight * share)
 
 
+def describe_skipped(quarantines: Iterable[Quarantine | None]) -> str | None:
+    """Returns how many bad images a run goes on without, and where they are listed; None without any.
+
+    Args:
+        quarantines: Of the run's loaders, which have one list; None where the first bad image ends the run.
+    """
+    one = next((each for each in quarantines if each is not None), None)
+    if one is None or not (count := one.listed):
+        return None
+    return f"{count} bad images skipped, listed in {one.file}"
+
+
 class AllRejectedError(BadImageError):
     """No image is left."""
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +14,7 @@ from paddle import nn
 
 from ppcls.arch.embedding import RecModel
 from ppcls.deploy.description import DESCRIPTION, Description, describe
+from ppcls.deploy.hushed import hushed
 from ppcls.deploy.in_graph import Preprocessing
 from ppcls.deploy.network import ending, load_network
 from ppcls.deploy.onnx_export import convert, need_converter
@@ -136,7 +134,7 @@ def _save(model: nn.Layer, description: Description, stem: Path) -> None:
     given = description.Input
     shape = [None if side == -1 else side for side in given.shape]
     spec = paddle.static.InputSpec(shape, given.dtype, name=given.name)
-    with _hushed():
+    with hushed():
         static = paddle.jit.to_static(model, input_spec=[spec], full_graph=True)
         paddle.jit.save(static, str(stem))
 
@@ -148,27 +146,7 @@ def _write(model: nn.Layer, description: Description, folder: Path, kind: Kind) 
         return find_program(folder)
     with tempfile.TemporaryDirectory() as elsewhere:
         _save(model, description, Path(elsewhere) / _STEM)
-        with _hushed():
+        with hushed():
             converted = convert(find_program(Path(elsewhere)), description.Global.model_name)
     (folder / ONNX).write_bytes(converted)
     return folder / ONNX
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Keeps from the screen what C++ says of its own working; a failure brings it back, on standard error."""
-    with tempfile.TemporaryFile() as said, ExitStack() as screens:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        for number in (1, 2):
-            screen = os.dup(number)
-            screens.callback(os.close, screen)
-            screens.callback(os.dup2, screen, number)
-            os.dup2(said.fileno(), number)
-        try:
-            yield
-        except BaseException:
-            screens.close()
-            said.seek(0)
-            os.write(2, said.read())
-            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from paddle import inference
 
 from ppcls.deploy.description import Description
+from ppcls.deploy.hushed import hushed
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
@@ -54,6 +56,7 @@ class PaddleInferenceModel:
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
         self._runtime = runtime
         self._file, self._dtype = program, description.Input.dtype
+        self._has_run = False
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.Model`."""
@@ -64,7 +67,10 @@ class PaddleInferenceModel:
             self._runtime.synchronize()  # it may compute in a stream of its own
             self._input.share_external_data(self._shared)
         try:
-            self._predictor.run()
+            # Choosing its kernels at its first run, Paddle tells of it on standard output: among the answers.
+            with nullcontext() if self._has_run else hushed():
+                self._predictor.run()
+            self._has_run = True
         except (RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise UserError(f"{self._file}: Paddle Inference can't run this model: {reason}") from None

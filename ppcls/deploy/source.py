@@ -19,13 +19,13 @@ from ppcls.config.schema import Config
 from ppcls.config.sections import Global, Infer
 from ppcls.data.class_names import LABEL_LIST, read_class_names
 from ppcls.deploy.description import DESCRIPTION, Description, describe, post_process, read_description
+from ppcls.engine.store import BEST, newest
 from ppcls.errors import UserError
 
 ONNX = "inference.onnx"
 PROGRAMS = ("inference.json", "inference.pdmodel")  # of Paddle 3, and of 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
-_BEST = "best_model"
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> Source:
         raise UserError(f"{path}: no such file or folder; expected {_EXPECTED}")
     if (path / DESCRIPTION).is_file():
         return _exported(find_program(path), overrides)
-    if not (path / _WEIGHTS).is_file() and (path / _BEST / _WEIGHTS).is_file():
-        path = path / _BEST
+    if not (path / _WEIGHTS).is_file():
+        path = newest(BEST, path, _fallback_of(path)) or path
     if (path / _WEIGHTS).is_file() and (path / _CONFIG).is_file():
         return _checkpoint(path, overrides)
     raise UserError(f"{path}: not a model; expected {_EXPECTED}")
@@ -116,10 +116,17 @@ def find_weights(config: Config) -> Path:
     """
     if config.Global.pretrained_model:
         return Path(config.Global.pretrained_model)
-    best = Path(config.Global.output_dir) / _BEST
-    if not best.is_dir():
-        raise UserError(f"no weights: Global.pretrained_model is not set, and there is no {best}")
+    run = Path(config.Global.output_dir)
+    best = newest(BEST, run, config.Global.checkpoint_fallback_dir)
+    if best is None:
+        raise UserError(f"no weights: Global.pretrained_model is not set, and there is no {run / BEST}")
     return best
+
+
+def _fallback_of(run: Path) -> str | None:
+    """Returns where a run's checkpoints went while its folder took none, as its own config says."""
+    file = run / _CONFIG
+    return load_config(file).Global.checkpoint_fallback_dir if file.is_file() else None
 
 
 def need_infer(config: Config) -> Infer:

@@ -6,7 +6,7 @@ skipped: the run ends once the weights are lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,11 +76,15 @@ class BadSteps:
     Args:
         state: The run; looked at where it ends.
         limit: The most in a row.
-        output_dir: Where the run's checkpoints are, and where `BAD_STEPS` lists the files of a bad batch.
+        output_dir: Where `BAD_STEPS` lists the files of a bad batch.
+        last_good: Finds the checkpoint to go back to; None where there is none.
     """
 
-    def __init__(self, state: TrainState, limit: int, output_dir: Path) -> None:
+    def __init__(
+        self, state: TrainState, limit: int, output_dir: Path, last_good: Callable[[], Path | None]
+    ) -> None:
         self._state, self._limit, self._output_dir = state, limit, output_dir
+        self._last_good = last_good
         self._first: _Update | None = None
         self._row = 0
         self._skipped: list[int] = []
@@ -144,8 +148,8 @@ class BadSteps:
         """Returns the error that ends the run at an update, the first bad one being ``first``."""
         since = f"; it began with {first}" if first.number != number else ""
         scaled = "" if scale is None else f", loss scale {scale:g}"
-        latest = self._output_dir / "latest"
-        kept = f"{latest} ({latest.resolve().name})" if latest.exists() else "none was written yet"
+        good = self._last_good()
+        kept = f"{good} ({good.resolve().name})" if good is not None else "none"
         return UserError(
             f"update {number}: {text}{since}\n"
             f"  learning rate {self._state.schedule(first.number - 1):.4g}{scaled}; "

@@ -7,7 +7,6 @@ link names is removed, after the newer one is there.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from ppcls.engine.manifest import MANIFEST, DamagedError, Manifest, verify
 from ppcls.engine.paddleclas import is_paddleclas
 from ppcls.engine.snapshot import take
 from ppcls.engine.state import TrainState
-from ppcls.engine.store import BEST, LATEST, Store
+from ppcls.engine.store import BEST, LATEST, Store, places
 from ppcls.errors import UserError
 from ppcls.files import patiently
 
@@ -43,12 +42,9 @@ class Checkpoints:
     """
 
     def __init__(self, output_dir: Path, config: Config) -> None:
-        self._config, self._store = config, Store(output_dir)
-        self._stores = [self._store]
-        if config.Global.checkpoint_fallback_dir is not None:
-            run = hashlib.blake2b(str(output_dir.resolve()).encode(), digest_size=4).hexdigest()
-            elsewhere = Path(config.Global.checkpoint_fallback_dir) / f"{output_dir.name}-{run}"
-            self._stores.append(Store(elsewhere))
+        self._config = config
+        self._stores = [Store(root) for root in places(output_dir, config.Global.checkpoint_fallback_dir)]
+        self._store = self._stores[0]
         self.passed_over: list[str] = []
         self.class_names: tuple[str, ...] = ()
 

@@ -56,11 +56,16 @@ def distilling(student: nn.Layer, arch: DistillationModel, config: Config, runti
         UserError: These can't be read, or are another model's; or a loss is of a layer that is not there.
     """
     models = {arch.student: student, **{name: getattr(student, name) for name in arch.peers}}
+    # A teacher is evaluated, but in the precision of training.
+    amp = config.AMP.model_copy(update={"use_fp16_test": True}) if config.AMP is not None else None
+    teaching = {}
     for name in arch.frozen:
         models[name], source = build_arch(arch.members[name]), arch.weights_of(name)
         assert source is not None  # by the config
         fill_model(models[name], read_weights(Path(source)), source)
-        build_precision(config.AMP, runtime.device).prepare(models[name], None)
+        precision = build_precision(amp, runtime.device)
+        precision.prepare(models[name], None)
+        teaching[name] = precision.evaluation
     wanted = _layers(config, arch)
     taps: dict[str, Tapped] = {}
     for name, model in models.items():
@@ -68,7 +73,8 @@ def distilling(student: nn.Layer, arch: DistillationModel, config: Config, runti
             taps[name] = Tapped(model, wanted[name], arch.data_format)
         except TapError as error:
             raise UserError(f"Arch.models: {name}: {error}") from None
-    return Distilling(arch.student, student, taps, arch.peers, tuple(learning_losses(config.Loss.Train)))
+    losses = tuple(learning_losses(config.Loss.Train))
+    return Distilling(arch.student, student, taps, arch.peers, losses, teaching)
 
 
 def _layers(config: Config, arch: DistillationModel) -> dict[str, list[str]]:

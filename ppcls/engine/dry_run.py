@@ -25,6 +25,7 @@ from ppcls.data.build import who_feeds
 from ppcls.data.dali_settings import resolve
 from ppcls.data.image_header import DecodeError, read_header
 from ppcls.data.index import Index
+from ppcls.data.quarantine import describe_skipped
 from ppcls.data.transforms import DecodeImage
 from ppcls.engine.advice import Feeding, advise
 from ppcls.engine.captured import RECORDED_AFTER
@@ -73,7 +74,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
                 f"memory        at most {peak_memory(runtime).describe()}",
                 *([run.measure()] if run.measure is not None else []),
                 f"change first  {advise(_feeding(config, run.state, measured))}",
-                *_left_behind(run.state),
+                _left_behind(run),
             ]
         finally:
             run.state.loader.release()
@@ -268,9 +269,8 @@ def _short_epochs(state: TrainState) -> list[str]:
     return [f"an epoch has {steps} steps: it was gone over more than once"] if steps < STEPS else []
 
 
-def _left_behind(state: TrainState) -> list[str]:
+def _left_behind(run: Prepared) -> str:
     """Says what the dry run wrote: bad images' list, where the run goes on without them."""
-    quarantine = state.loader.quarantine
-    if quarantine is not None and (skipped := quarantine.listed):
-        return [f"{skipped} bad images skipped, listed in {quarantine.file}; nothing else was written"]
-    return ["nothing was written"]
+    loaders = [run.state.loader, *(run.evaluator.loaders.values() if run.evaluator is not None else ())]
+    skipped = describe_skipped(each.quarantine for each in loaders)
+    return "nothing was written" if skipped is None else f"{skipped}; nothing else was written"

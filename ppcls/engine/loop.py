@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ppcls.config.sections import Global
 from ppcls.data.batch import Batch
+from ppcls.data.quarantine import describe_skipped
 from ppcls.engine.bad_steps import BadSteps
 from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
 from ppcls.engine.control import Control
@@ -43,13 +44,13 @@ def fit(
         phases: Measures the steps, where somebody does.
         step: Takes each batch.
     """
-    bad_steps = BadSteps(state, settings.max_bad_steps, Path(settings.output_dir))
+    limit, output_dir = settings.max_bad_steps, Path(settings.output_dir)
+    bad_steps = BadSteps(state, limit, output_dir, checkpoints.last_good)
     with heard(state.runtime.world, state.runtime.lent) as signals:
         control = Control(settings, state.runtime, signals)
         while state.closing or state.epoch < settings.epochs:
             if not state.closing:
                 train_epoch(state, settings, checkpoints, reporter, control, bad_steps, phases, step)
-                _tell_skipped(state, reporter)
                 state.share_statistics()
                 state.closing = True
             _close_epoch(state, settings, evaluator, checkpoints, reporter, control)
@@ -84,6 +85,9 @@ def _close_epoch(
         # may be well and wait for this one in the evaluation, so nothing here may wait for them.
         checkpoints.save_alone(state, [LATEST])
         raise
+    loaders = [state.loader, *(evaluator.loaders.values() if evaluator is not None else ())]
+    if skipped := describe_skipped(each.quarantine for each in loaders):
+        reporter.message(f"so far {skipped}")
     if done % settings.save_interval == 0 or done == settings.epochs:
         roles.append(f"epoch_{done}")
     state.closing = False
@@ -171,9 +175,3 @@ def _evaluate(
     if note is not None:
         reporter.message(note)
     return score if finite else None, best
-
-
-def _tell_skipped(state: TrainState, reporter: Reporter) -> None:
-    quarantine = state.loader.quarantine
-    if quarantine is not None and (skipped := quarantine.listed):
-        reporter.message(f"{skipped} bad images skipped so far, listed in {quarantine.file}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -106,6 +107,31 @@ class Store:
         except DamagedError:
             score = None
         return -float("inf") if score is None else score
+
+
+def places(output_dir: Path, fallback: str | None) -> list[Path]:
+    """Returns where a run's checkpoints are: in its folder, and in the other place where it has one.
+
+    Args:
+        output_dir: Folder of the run.
+        fallback: ``Global.checkpoint_fallback_dir``.
+    """
+    if fallback is None:
+        return [output_dir]
+    run = hashlib.blake2b(str(output_dir.resolve()).encode(), digest_size=4).hexdigest()
+    return [output_dir, Path(fallback) / f"{output_dir.name}-{run}"]
+
+
+def newest(role: str, output_dir: Path, fallback: str | None) -> Path | None:
+    """Returns a run's checkpoint of a role, of two places the newer one; None where there is none.
+
+    Args:
+        role: Name of its link. The newer of two best models is the better one, or it were no best model.
+        output_dir: See `places`.
+        fallback: See `places`.
+    """
+    found = [each for root in places(output_dir, fallback) if (each := root / role).is_dir()]
+    return max(found, key=_serial) if found else None
 
 
 def _serial(folder: Path) -> int:

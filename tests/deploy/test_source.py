@@ -9,7 +9,9 @@ from small_classifier import config_tree, write_config
 
 from ppcls.config.load import validate
 from ppcls.data.class_names import write_class_names
-from ppcls.deploy.source import configured, find_source
+from ppcls.deploy.source import configured, find_source, find_weights
+from ppcls.engine.manifest import Manifest
+from ppcls.engine.store import Store, places
 from ppcls.errors import UserError
 
 
@@ -42,6 +44,23 @@ def test_a_run_means_its_best_model(run: Path) -> None:
     assert source.needs_paddle
     assert not source.by_dali
     assert find_source(run, ["Global.use_dali=True"]).by_dali
+
+
+def test_a_run_means_the_best_model_of_both_places(run: Path, tmp_path: Path, tree: dict[str, Any]) -> None:
+    tree["Global"]["checkpoint_fallback_dir"] = str(tmp_path / "elsewhere")
+    write_config(run / "config.yaml", tree)
+    own, other = places(run, str(tmp_path / "elsewhere"))
+    shutil.rmtree(run / "checkpoints")
+    (run / "best_model").unlink()
+    config = validate(tree, "config")
+    with pytest.raises(UserError, match=f"there is no {run}/best_model"):
+        find_weights(config)
+    files = {"model.safetensors": b"", "config.yaml": (run / "config.yaml").read_bytes()}
+    for serial, root in enumerate([other, own, other]):
+        manifest = Manifest(serial=serial, update=serial, epoch=1, step=0, versions={}, files={})
+        store = Store(root)
+        store.link("best_model", store.write(files.items(), manifest))
+        assert find_weights(config) == find_source(run).file == root / "best_model"
 
 
 def test_names_are_the_checkpoints_then_the_runs(run: Path, tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ from ppcls.errors import UserError
 NAN = float("nan")
 
 
+def no_checkpoint() -> None:
+    """A run that has none."""
+
+
 def stretch(
     losses: list[list[float]] | list[float], step: int = 0, update: int = 0, epoch: int = 0, every: int = 1
 ) -> Stretch:
@@ -47,7 +51,7 @@ def spoil(state: TrainState) -> TrainState:
 def test_a_run_ends_where_more_than_the_limit_are_bad_in_a_row(
     bad: list[bool], limit: int, data: st.DataObject
 ) -> None:
-    watch = BadSteps(STATE, limit, Path("nowhere"))
+    watch = BadSteps(STATE, limit, Path("nowhere"), no_checkpoint)
     row, expected = 0, None
     for number, each in enumerate(bad, start=1):
         row = row + 1 if each else 0
@@ -70,9 +74,9 @@ STATE = state(size=400)
 
 def test_it_says_step_rate_scale_checkpoint_and_files(tmp_path: Path) -> None:
     run = state()
-    (tmp_path / "checkpoints/step_00000030").mkdir(parents=True)
-    (tmp_path / "latest").symlink_to("checkpoints/step_00000030")
-    watch = BadSteps(run, 2, tmp_path)
+    (tmp_path / "step_00000030").mkdir()
+    (tmp_path / "latest").symlink_to("step_00000030")
+    watch = BadSteps(run, 2, tmp_path, lambda: tmp_path / "latest")
     watch.take(scaled(stretch([1.0, 1.0], 3, 29, 2), [False, True], [64.0, 32.0]))
     with pytest.raises(UserError) as error:
         watch.take(scaled(stretch([1.0, NAN], 5, 31, 2), [True, True], [16.0, 8.0]))
@@ -93,7 +97,7 @@ def test_it_says_step_rate_scale_checkpoint_and_files(tmp_path: Path) -> None:
 
 
 def test_a_scale_below_its_floor_ends_the_run_at_once(tmp_path: Path) -> None:
-    watch = BadSteps(state(), 20, tmp_path)
+    watch = BadSteps(state(), 20, tmp_path, no_checkpoint)
     watch.take(scaled(stretch([1.0]), [True], [8.0], floor=8.0))
     with pytest.raises(UserError) as error:
         watch.take(scaled(stretch([1.0, 1.0], 1, 1), [True, False], [4.0, 4.0], floor=8.0))
@@ -102,18 +106,18 @@ def test_a_scale_below_its_floor_ends_the_run_at_once(tmp_path: Path) -> None:
         "update 2: the loss scale would fall to 4, below AMP.min_loss_scaling (8); "
         "it began with update 1 (epoch 1, batch 1)"
     )
-    assert second == "  learning rate 0.1, loss scale 4; last good checkpoint: none was written yet"
+    assert second == "  learning rate 0.1, loss scale 4; last good checkpoint: none"
     assert last.endswith("FLAGS_cudnn_batchnorm_spatial_persistent=0 in the environment")
 
 
 def test_a_scale_that_was_low_before_and_grows_is_no_reason_to_stop() -> None:
-    watch = BadSteps(state(), 20, Path("nowhere"))
+    watch = BadSteps(state(), 20, Path("nowhere"), no_checkpoint)
     watch.take(scaled(stretch([1.0]), [False], [0.5], floor=1.0))
     assert watch.note() is None
 
 
 def test_gradients_that_nothing_skips_count_though_the_loss_is_finite(tmp_path: Path) -> None:
-    watch = BadSteps(state(), 1, tmp_path)
+    watch = BadSteps(state(), 1, tmp_path, no_checkpoint)
     watch.take(replace(stretch([1.0, 1.0]), gradients=Gradients(np.array([False, True]))))
     assert watch.note() is None, "nothing was skipped"
     with pytest.raises(UserError, match=r"^update 3: 2 updates in a row .*; it began with update 2"):
@@ -121,18 +125,18 @@ def test_gradients_that_nothing_skips_count_though_the_loss_is_finite(tmp_path: 
 
 
 def test_lost_weights_end_the_run_before_the_limit(tmp_path: Path) -> None:
-    BadSteps(state(), 20, tmp_path).take(stretch([1.0, NAN]))
+    BadSteps(state(), 20, tmp_path, no_checkpoint).take(stretch([1.0, NAN]))
     with pytest.raises(UserError, match=r"^update 2: loss or gradient was not finite, and so"):
-        BadSteps(spoil(state()), 20, tmp_path).take(stretch([1.0, NAN]))
+        BadSteps(spoil(state()), 20, tmp_path, no_checkpoint).take(stretch([1.0, NAN]))
     hidden = r"^update 3: loss or gradient .*; it began with update 2 \(epoch 1, batch 2\)"
     with pytest.raises(UserError, match=hidden):  # as rectifiers may hide it
-        BadSteps(spoil(state()), 20, tmp_path).take(stretch([1.0, NAN, 1.0]))
+        BadSteps(spoil(state()), 20, tmp_path, no_checkpoint).take(stretch([1.0, NAN, 1.0]))
 
 
 def test_the_files_are_those_of_the_ranks_that_went_wrong(tmp_path: Path) -> None:
     run = state(ranks=3)
     with pytest.raises(UserError):
-        BadSteps(run, 0, tmp_path).take(stretch([[1.0, 1.0], [1.0, NAN], [1.0, 1.0]]))
+        BadSteps(run, 0, tmp_path, no_checkpoint).take(stretch([[1.0, 1.0], [1.0, NAN], [1.0, 1.0]]))
     order = replace(run.loader.order, rank=1)
     expected = [f"image {each}" for each in order.at(Cursor(0, 1)).indices.tolist()]
     assert [each.name for each in read_bad_images(tmp_path / BAD_STEPS)] == expected
@@ -142,7 +146,7 @@ def test_where_only_gradients_overflow_they_are_those_of_all_ranks_and_batches(t
     run = state(ranks=2, accumulate=2)
     losses = stretch([[1.0] * 4, [1.0] * 4], every=2)
     with pytest.raises(UserError, match=r"update 2 \(epoch 1, batches 3 to 4\) was made of"):
-        BadSteps(run, 0, tmp_path).take(scaled(losses, [False, True], [8.0, 4.0]))
+        BadSteps(run, 0, tmp_path, no_checkpoint).take(scaled(losses, [False, True], [8.0, 4.0]))
     listed = read_bad_images(tmp_path / BAD_STEPS)
     assert len({each.name for each in listed}) == 2 * 2 * 8
     assert {each.reason[-6:] for each in listed} == {"rank 0", "rank 1"}
@@ -157,7 +161,7 @@ def test_one_bad_batch_makes_its_update_bad() -> None:
 def test_only_real_samples_are_named(tmp_path: Path) -> None:
     run = state(size=10)
     with pytest.raises(UserError, match=r"was made of image \d+, image \d+\n"):
-        BadSteps(run, 0, tmp_path).take(stretch([NAN], step=1))
+        BadSteps(run, 0, tmp_path, no_checkpoint).take(stretch([NAN], step=1))
     assert not (tmp_path / BAD_STEPS).exists()
 
 
@@ -165,18 +169,18 @@ def test_only_rank_0_writes(tmp_path: Path) -> None:
     run = state(ranks=2)
     run.runtime = replace(run.runtime, rank=1, world=2)
     with pytest.raises(UserError, match="and 3 more\n"):
-        BadSteps(run, 0, tmp_path).take(stretch([[NAN], [1.0]]))
+        BadSteps(run, 0, tmp_path, no_checkpoint).take(stretch([[NAN], [1.0]]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_list_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
     (tmp_path / BAD_STEPS).mkdir()
     with pytest.raises(UserError, match=r"and 3 more \(.*bad_steps.txt can't be written: Is a directory\)"):
-        BadSteps(state(), 0, tmp_path).take(stretch([NAN]))
+        BadSteps(state(), 0, tmp_path, no_checkpoint).take(stretch([NAN]))
 
 
 def test_what_was_skipped_is_noted_once() -> None:
-    watch = BadSteps(state(), 20, Path("nowhere"))
+    watch = BadSteps(state(), 20, Path("nowhere"), no_checkpoint)
     watch.take(scaled(stretch([1.0] * 3, 0, 9), [False, True, False], [8.0, 4.0, 4.0]))
     assert watch.note() == "update 11 skipped, for gradients were not finite; the loss scale is 4"
     assert watch.note() is None

@@ -19,7 +19,9 @@ from ppcls import cli, deploy_cli
 from ppcls.arch.build import build_model
 from ppcls.arch.distillation import Distilling
 from ppcls.config.load import validate
+from ppcls.config.precision import AMP
 from ppcls.data.batch import Batch
+from ppcls.engine.precision import build_precision
 from ppcls.engine.state import TrainState, build_state
 from ppcls.engine.step import train_step
 from ppcls.engine.weights import fill_model, read_arrays, read_pdparams, read_weights, write_arrays
@@ -123,6 +125,23 @@ def test_teachers_stay_as_they_are_and_are_kept_apart(images: Path, tmp_path: Pa
         each.name for each in network.parameters()
     }
     assert len(network.parameters()) == 2
+
+
+def test_a_teacher_computes_in_the_precision_of_training(images: Path, tmp_path: Path, teacher: Path) -> None:
+    state = state_of(taught(images, tmp_path / "run", teacher, AMP={"dtype": "bfloat16"}))
+    image = paddle.randn([4, 3, 16, 16])
+    state.network.train()
+    with state.precision.forward():
+        found = state.network(image)["Teacher"].numpy()
+    precision = build_precision(AMP(dtype="bfloat16", use_fp16_test=True), "cpu")
+    alone = build_model("Normalized", CLASSES)
+    fill_model(alone, read_weights(teacher), teacher)
+    precision.prepare(alone, None)
+    alone.eval()
+    with precision.evaluation():
+        expected = alone(image).numpy()
+    np.testing.assert_array_equal(found, expected)
+    assert (expected != alone(image).numpy()).any()
 
 
 def test_the_students_gradient_is_that_of_a_plain_computation(

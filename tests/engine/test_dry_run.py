@@ -98,11 +98,11 @@ def test_epochs_of_less_than_three_steps(
     figures(said)
 
 
-def spoil(images: Path, tmp_path: Path) -> dict[str, str]:
-    """Returns the change that puts a text among the training images."""
+def spoil(images: Path, tmp_path: Path, split: str = "Train") -> dict[str, str]:
+    """Returns the change that puts a text among the images of a split."""
     listing = tmp_path / "spoilt.txt"
-    listing.write_text((images / "train.txt").read_text() + "eval.txt 0\n")
-    return {"DataLoader__Train__dataset__cls_label_path": str(listing)}
+    listing.write_text("eval.txt 0\n" + (images / f"{split.lower()}.txt").read_text())
+    return {f"DataLoader__{split}__dataset__cls_label_path": str(listing)}
 
 
 def test_a_bad_image(
@@ -111,22 +111,25 @@ def test_a_bad_image(
     config = make(**spoil(images, tmp_path))
     assert cli.train(["-c", str(config), "--dry-run"]) == 1
     said = capsys.readouterr().err
-    assert re.search(r"^error: .*eval\.txt \(.*, line 27\): not an image", said, re.MULTILINE)
+    assert re.search(r"^error: .*eval\.txt \(.*, line 1\): not an image", said, re.MULTILINE)
     skip = "DataLoader.Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip"
     assert f"go on without such images by -o {skip}; tools/dataset.py check" in said
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("split", ["Train", "Eval"])
 def test_a_bad_image_that_is_skipped_is_listed_and_said(
-    make: Callable[..., Path], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[..., Path], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], split: str
 ) -> None:
-    config = make(**spoil(images, tmp_path), DataLoader__Train__dataset__on_error="skip")
+    config = make(**spoil(images, tmp_path, split), **{f"DataLoader__{split}__dataset__on_error": "skip"})
     assert cli.train(["-c", str(config), "--dry-run"]) == 0
     listing = tmp_path / "run" / BAD_IMAGES
     said = capsys.readouterr().out
     assert said.endswith(f"1 bad images skipped, listed in {listing}; nothing else was written\n")
     assert list((tmp_path / "run").iterdir()) == [listing]
     assert cli.train(["-c", str(config)]) == 0
+    for name in ("train.log", "events.jsonl"):
+        assert f"so far 1 bad images skipped, listed in {listing}" in (tmp_path / "run" / name).read_text()
 
 
 def test_too_little_memory(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

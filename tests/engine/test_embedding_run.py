@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,17 +221,21 @@ def test_two_sets_are_evaluated_and_described(
     assert dataset_cli.main(["check", "-c", path, "--out", str(broken)]) == 0
 
 
-def test_a_bad_query_is_left_out(images: Path, tmp_path: Path) -> None:
+def test_a_bad_query_is_left_out(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = two_sets(images, tmp_path / "run", Global__epochs=1)
     query = tree["DataLoader"]["Eval"]["Query"]["dataset"]
     (tmp_path / "bad.png").write_bytes(b"no image")
     copied = tmp_path / "images"
     shutil.copytree(images, copied)
     (copied / "bad.png").write_bytes(b"no image")
-    query |= {"image_root": str(copied), "on_error": "skip"}
+    query["image_root"] = str(copied)
     listing = Path(query["cls_label_path"])
     listing.write_text(f"bad.png 100\n{listing.read_text()}")
-    assert cli.train(["-c", str(write(tree))]) == 0
+    assert cli.train(["-c", str(write(tree))]) == 1
+    advice = re.search(r"go on without such images by -o (.*?);", capsys.readouterr().err)
+    assert advice is not None
+    shutil.rmtree(tmp_path / "run")
+    assert cli.train(["-c", str(write(tree)), "-o", *advice[1].split()]) == 0
     (told,) = evaluations(tmp_path / "run")
     assert told.images == 11
     whole = two_sets(images, tmp_path / "whole", Global__epochs=1)

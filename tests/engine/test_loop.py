@@ -15,6 +15,7 @@ import pytest
 from paddle import nn
 from small_net import Flat, MemoryLoader, assert_equal, content, make_state
 
+from ppcls import files
 from ppcls.config.schema import Config
 from ppcls.config.sections import Global
 from ppcls.data.batch import Batch
@@ -61,6 +62,9 @@ class Notes:
         self.saved.append((state.update, list(roles)))
         self.order.append("checkpoint")
 
+    def last_good(self) -> None:
+        """None is kept."""
+
 
 class Scores:
     """Evaluates to given numbers, and keeps the weights that it saw."""
@@ -68,6 +72,7 @@ class Scores:
     def __init__(self, *scores: float, losses: tuple[float, ...] = ()) -> None:
         self._scores, self._losses = iter(scores), iter(losses)
         self.seen: list[dict[str, np.ndarray]] = []
+        self.loaders: dict[str, Any] = {}
         self.released = 0
 
     def __call__(self, model: nn.Layer, between: Callable[[], None]) -> Result:
@@ -268,6 +273,21 @@ def test_a_run_that_diverges_ends_and_keeps_the_model_before(
     resume(again, tmp_path / "latest")
     assert again.update == (8 if save_steps else 7)
     assert all(np.isfinite(array).all() for array in content(again.model).values())
+
+
+def test_a_run_that_diverges_names_its_checkpoint_in_the_other_place(
+    tmp_path: Path, make_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "WAITS", ())
+    output, other = tmp_path / "run", tmp_path / "elsewhere"
+    output.mkdir()
+    (output / "checkpoints").touch()  # where the folder should be
+    config = make_config(Global__checkpoint_fallback_dir=str(other))
+    state, settings = make_state(model=Flat(), loader=Diverging(size=50)), Global(epochs=3)
+    with pytest.raises(UserError, match="not finite") as error:
+        fit(state, settings, Scores(0.1, 0.2), Checkpoints(output, config), Notes())
+    (kept,) = other.iterdir()
+    assert f"last good checkpoint: {kept}/latest (step_00000007)" in str(error.value)
 
 
 class Skipping(FP32):

@@ -39,7 +39,7 @@ def batch(valid: int) -> Batch:
 
 
 def watch(state: TrainState, limit: int = 20) -> BadSteps:
-    return BadSteps(state, limit, Path("nowhere"))
+    return BadSteps(state, limit, Path("nowhere"), lambda: None)
 
 
 def step(meter: Meter, state: TrainState, clock: Clock, sums: list[float], valid: int) -> None:

@@ -40,6 +40,24 @@ def test_a_loaders_need_follows_the_config(make_config: Callable[..., Config], g
     assert gpu_memory_need(make_config(Global__use_dali=False), split, gpu) == 0
 
 
+def test_a_loader_needs_what_its_settings_ask_for(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    dali = {"cache_size": 700, "device_memory_padding": 64 << 20, "num_threads": 8}
+    normalize = {"NormalizeImage": {"output_fp16": True}}
+    config = make_config(
+        DataLoader__Train__loader__dali=dali,
+        DataLoader__Train__dataset__transform_ops=[
+            {"DecodeImage": None},
+            {"RandCropImage": {"size": 512}},
+            normalize,
+        ],
+    )
+    split = config.DataLoader.Train
+    assert split is not None
+    pipeline = pipeline_need(8, 2, (3, 512, 512), 8, itemsize=2, padding=64 << 20)
+    assert gpu_memory_need(config, split, gpu) == pipeline + 700
+    assert pipeline != pipeline_need(8, 2, (3, 512, 512), 8, padding=64 << 20)
+
+
 def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
     make_config: Callable[..., Config], gpu: Runtime
 ) -> None:
