@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -162,7 +161,6 @@ class DaliLoader:
             self._ops = at_size(self._ops, sizes.sizes[0])
         self._cursor = Cursor()
         self._lanes: list[_Lane] = []
-        self._pool: ThreadPoolExecutor | None = None
 
     def __del__(self) -> None:
         self.release()
@@ -242,9 +240,6 @@ class DaliLoader:
         lanes, self._lanes = self._lanes, []
         for lane in lanes:
             lane.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
         if lanes:
             ReleaseUnusedMemory()
 
@@ -252,11 +247,7 @@ class DaliLoader:
         """Makes one of its pipelines, with the whole graph, for itself or for who describes it."""
         settings, stride = self._settings.of_each(), self._settings.pipelines
         device: Device = "cpu" if settings.device_id is None else "gpu"
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._settings.threads)
-        source = Source(
-            self.index, self._plan, self._decoder, self._ops, settings, self._sizes, self._pool, stride
-        )
+        source = Source(self.index, self._plan, self._decoder, self._ops, settings, self._sizes, stride)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=settings.threads,
@@ -268,8 +259,8 @@ class DaliLoader:
             encoded, (label, *decided) = source.nodes()
             place = Place(
                 device,
-                self._settings.threads,  # all of them: DALI has one call into Python at a time in a process
-                pool=self._pool,
+                settings.threads,
+                pool=source.pool,
                 decoder=settings.decoder,
                 decodes_on_gpu=settings.decodes_on_gpu,
             )

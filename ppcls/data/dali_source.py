@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -42,7 +42,6 @@ class Source:
         ops: The chain, as it is lowered.
         settings: Of DALI.
         sizes: Of the images, where they change from step to step.
-        pool: Reads samples that are not files of their own.
         stride: Of as many batches this one makes one.
     """
 
@@ -54,11 +53,11 @@ class Source:
         ops: tuple[Op, ...],
         settings: DaliSettings,
         sizes: InputSize | None,
-        pool: Executor,
         stride: int = 1,
     ) -> None:
         self._index, self._order, self._ops, self._sizes = index, order, ops, sizes
-        self.reader = build_reader(index, order, settings, decoder, pool, stride)
+        self.pool = ThreadPoolExecutor(max_workers=settings.threads)
+        self.reader = build_reader(index, order, settings, decoder, self.pool, stride)
         self._draws = count_draws(ops)
         self._decoding: deque[_Decoding] = deque()
 
@@ -80,6 +79,7 @@ class Source:
     def close(self) -> None:
         """Ends its threads."""
         self.reader.close()
+        self.pool.shutdown(wait=False)
 
     def nodes(self) -> tuple[Node, list[Node]]:
         """Returns nodes of the bytes, and of labels and all ops' decisions, in the graph under construction.
