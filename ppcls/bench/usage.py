@@ -11,7 +11,7 @@ import psutil
 
 from ppcls.card import Card, Load
 
-_EVERY = 0.05  # seconds between two looks at the GPU
+_EVERY = 0.5  # seconds between two looks at the GPU, which tells means of about as long
 
 
 @dataclass(frozen=True)

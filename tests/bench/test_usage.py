@@ -46,11 +46,13 @@ def test_a_card_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = iter([Load(0.9, None, 100), Load(1.0, 0.5, 300), Load(None, 0.7, 200)])
     last = Load(1.0, 0.6, 50)
     monkeypatch.setattr(Card, "load", lambda self: next(loads, last))
+    monkeypatch.setattr("ppcls.bench.usage._EVERY", 0.01)
     meter = Meter(Card("GPU-1", 1000))
     meter.start()
-    time.sleep(0.3)
-    usage = meter.stop()
-    assert (usage.gpu_load, usage.jpeg_load, usage.gpu_memory) == (1.0, 0.6, 300)
+    while len(meter._seen) < 4:
+        time.sleep(0.01)
+    taken = meter.stop()
+    assert (taken.gpu_load, taken.jpeg_load, taken.gpu_memory) == (1.0, 0.6, 300)
 
 
 def test_a_card_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
