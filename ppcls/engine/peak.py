@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import paddle
 
 from ppcls.config.schema import Config
+from ppcls.engine.compiled import measured
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
@@ -85,6 +86,9 @@ def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
     cures = [f"lower {_batch_sizes(config)}, and raise Global.update_freq by the same factor"]
     if of_gpu and (config.AMP is None or not config.AMP.use_amp):
         cures.append("compute in half precision (AMP)")
+    wanted = config.Global.cuda_graph
+    if of_gpu and (wanted is True or (wanted == "auto" and measured())):
+        cures.append("set Global.cuda_graph to False, for a recorded step has memory of its own")
     if of_gpu and runtime.budget is not None:
         by_paddle = isinstance(error, MemoryError)
         cures.append(f"{'raise' if by_paddle else 'lower'} {runtime.budget.setting}")

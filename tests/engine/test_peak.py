@@ -119,13 +119,22 @@ FIGURES = (
 def test_on_a_gpu(
     make_config: Callable[..., Config], gpu: Runtime, error: Exception, said: str, cure: str
 ) -> None:
-    config = make_config(Global__eval_during_train=False)
+    config = make_config(Global__eval_during_train=False, Global__cuda_graph=False)
     with pytest.raises(UserError) as raised, memory_explained(config, gpu):
         raise error
     assert str(raised.value) == (
         f"{said}{FIGURES}Cure: lower DataLoader.Train.sampler.batch_size (8), and raise Global.update_freq "
         f"by the same factor; or compute in half precision (AMP); or {cure} Global.gpu_memory_fraction"
     )
+
+
+def test_a_recorded_step_needs_memory_of_its_own(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    said = r"; or set Global\.cuda_graph to False, for a recorded step has memory of its own; or raise Global"
+    with (
+        pytest.raises(UserError, match=said),
+        memory_explained(make_config(Global__cuda_graph=True), gpu),
+    ):
+        raise MemoryError(PADDLES)
 
 
 def test_the_peak_of_a_process(cpu: Runtime) -> None:
