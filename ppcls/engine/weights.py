@@ -28,8 +28,10 @@ AVERAGE = "ema.safetensors"
 
 def pack_arrays(tensors: Mapping[str, paddle.Tensor]) -> bytes:
     """Returns tensors (float32, float16 or integers) as the bytes of a safetensors file."""
-    # Clones, for of a tensor that lies in a larger buffer (`Flat`) Paddle's numpy() copies the whole buffer.
-    arrays = {key: np.ascontiguousarray(tensor.detach().clone().numpy()) for key, tensor in tensors.items()}
+    # Copies, for of a tensor that lies in a larger buffer (`Flat`) Paddle's numpy() copies the whole buffer.
+    arrays = {
+        key: np.ascontiguousarray(paddle.assign(tensor.detach()).numpy()) for key, tensor in tensors.items()
+    }
     packed: bytes = safetensors.numpy.save(arrays)
     return packed
 
