@@ -28,10 +28,11 @@ AVERAGE = "ema.safetensors"
 
 def pack_arrays(tensors: Mapping[str, paddle.Tensor]) -> bytes:
     """Returns tensors (float32, float16 or integers) as the bytes of a safetensors file."""
-    # Copies, for of a tensor that lies in a larger buffer (`Flat`) Paddle's numpy() copies the whole buffer.
-    arrays = {
-        key: np.ascontiguousarray(paddle.assign(tensor.detach()).numpy()) for key, tensor in tensors.items()
-    }
+    arrays = {}
+    for key, tensor in tensors.items():
+        # Of a tensor that lies in a larger buffer, as in `Flat`, Paddle's numpy() copies the whole buffer.
+        copy = paddle.assign(tensor.detach())
+        arrays[key] = np.ascontiguousarray(copy.numpy())
     packed: bytes = safetensors.numpy.save(arrays)
     return packed
 
