@@ -18,6 +18,8 @@ def weight_histograms(model: nn.Layer) -> dict[str, Histogram]:
     """Returns name to histogram of each trained tensor whose numbers are finite, counted on the device."""
     found = {}
     for name, weight in model.named_parameters():
+        if weight.stop_gradient:  # frozen, or BatchNorm's statistics, which Paddle has among parameters
+            continue
         values = weight.astype("float32").flatten()
         low, high, total = paddle.stack([values.min(), values.max(), values.sum()]).tolist()
         if not math.isfinite(total):  # Paddle 2.6's extremes pass over NaN

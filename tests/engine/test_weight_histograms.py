@@ -10,10 +10,10 @@ from ppcls.engine.weight_histograms import weight_histograms
 def test_every_number_is_counted_between_the_edges() -> None:
     model = Net()
     found = weight_histograms(model)
-    assert list(found) == [name for name, _ in model.named_parameters()]
-    for name, weight in model.named_parameters():
-        histogram = found[name]
-        values = weight.numpy().ravel()
+    assert list(found) == ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"], "what is trained"
+    trained = dict(model.named_parameters())
+    for name, histogram in found.items():
+        values = trained[name].numpy().ravel()
         assert histogram.counts.sum() == len(values)
         assert len(histogram.edges) == len(histogram.counts) + 1
         assert histogram.edges[0] <= values.min() <= values.max() <= histogram.edges[-1]
