@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.bad_images import named, refusal
+from ppcls.data.bad_images import BadImageError, named, refusal
 from ppcls.data.file_index import FileIndex
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.shard import Format, OpenFiles, Record, index_beside
@@ -148,7 +148,7 @@ def plan(
 
 
 def convert(conversion: Conversion, advance: Callable[[float], None]) -> int:
-    """Writes the shards that are missing.
+    """Writes the shards that are missing, and reads all of them back.
 
     Args:
         conversion: What to do.
@@ -159,12 +159,13 @@ def convert(conversion: Conversion, advance: Callable[[float], None]) -> int:
 
     Raises:
         UserError: An image can't be read, the format can't hold it, or a shard reads back otherwise.
+            Shards that were there stay as they are.
     """
     there = 0
     for path, positions in conversion.shards:
         if _is_finished(conversion.container, path):
+            _verify_finished(conversion, path, positions, advance)
             there += 1
-            advance(len(positions))
             continue
         _remove_remains(path)
         with _new_shard(conversion.container, path) as (temporary, index_path):
@@ -226,6 +227,21 @@ def _read(index: FileIndex, position: int) -> bytes:
         raise refusal(named(index, {position: str(error)})) from None
 
 
+def _verify_finished(
+    conversion: Conversion, path: Path, positions: range, advance: Callable[[float], None]
+) -> None:
+    """Reads back a shard of an earlier start: a drive may have lost a part of it since."""
+    try:
+        _verify(conversion, path, index_beside(path), positions, lambda images: advance(2 * images))
+    except BadImageError:
+        raise
+    except UserError as error:
+        raise UserError(
+            f"{path}, finished by an earlier start, is not whole now; remove it, and it is written anew; "
+            f"found: {error}"
+        ) from None
+
+
 def _verify(
     conversion: Conversion,
     path: Path,
@@ -241,7 +257,12 @@ def _verify(
             f"{path}: its labels read back otherwise than they were written; is the disk all right?"
         )
     for number, position in enumerate(positions):
-        if shard.read(number) != _read(index, position):
+        written = _read(index, position)
+        try:
+            found = shard.read(number)
+        except DecodeError as error:
+            raise UserError(f"{path}: {shard.where(number)} can't be read back: {error}") from None
+        if found != written:
             raise UserError(
                 f"{path}: {shard.where(number)} reads back otherwise than {index.name(position)}; "
                 "did that file change meanwhile?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -188,6 +189,29 @@ def test_what_reads_back_otherwise_is_not_kept(
     with pytest.raises(UserError, match=text):
         run(begin(images, faulty, tmp_path / "out"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["convert.json"]
+
+
+@pytest.mark.parametrize("damage", ["cut short", "other bytes"])
+def test_a_finished_shard_that_is_damaged_since(
+    images: FileIndex, container: Format, tmp_path: Path, damage: str
+) -> None:
+    conversion = begin(images, container, tmp_path / "out")
+    run(conversion)
+    path, positions = conversion.shards[1]
+    file = path / "data.mdb" if container.in_folders else path
+    whole = file.read_bytes()
+    image = images.read(positions[0])
+    if damage == "cut short":
+        os.truncate(file, whole.index(image) + 1)
+    else:
+        file.write_bytes(whole.replace(image, image[::-1]))
+    with pytest.raises(
+        UserError, match=rf"{path.name}, finished by an earlier start, is not whole now; remove"
+    ):
+        run(conversion)
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert run(conversion) == 3
+    assert content(conversion) == source(images)
 
 
 def test_a_folder_of_something_else(images: FileIndex, tmp_path: Path) -> None:
