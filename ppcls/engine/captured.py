@@ -153,7 +153,7 @@ class _Recording:
     def _updating(self) -> Callable[[], None]:
         """Returns what updates the weights by the gradients."""
         made, gradients = self._state.optimizer, self._summed
-        if type(made) is optimizer.Momentum and made._grad_clip is None and made.regularization is None:
+        if _recordable(made) and type(made) is optimizer.Momentum and made.regularization is None:
             storage = self._state.precision.storage(made)
             return FlatMomentum(made, storage.window, gradients.window)
         pairs = list(zip(self._weights, gradients.views, strict=True))
