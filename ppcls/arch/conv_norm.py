@@ -9,7 +9,6 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.convolution import Conv2D
 from ppcls.arch.norm_act import norm_relu
 
 DataFormat = Literal["NCHW", "NHWC"]
@@ -55,7 +54,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         conv, norm = self.names
-        convolution = Conv2D(
+        convolution = nn.Conv2D(
             in_channels,
             out_channels,
             kernel,

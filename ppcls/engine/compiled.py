@@ -7,6 +7,7 @@ from paddle import nn
 
 from ppcls.config.model import Arch
 from ppcls.config.schema import Config
+from ppcls.engine.added_gradients import add_up_gradients, may_add_up
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
@@ -39,7 +40,10 @@ def compiled(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
             "Global.to_static: bfloat16 on a CPU rounds around each layer, which can't be compiled; "
             "set Global.to_static to auto or False"
         )
-    return paddle.jit.to_static(Compiled(model), full_graph=True)
+    network = paddle.jit.to_static(Compiled(model), full_graph=True)
+    if _is_fast(config, runtime) and may_add_up():
+        add_up_gradients(network.forward)
+    return network
 
 
 def compiles(config: Config, runtime: Runtime) -> bool:
@@ -49,6 +53,11 @@ def compiles(config: Config, runtime: Runtime) -> bool:
         return False
     if wanted != "auto":
         return wanted
+    return _is_fast(config, runtime)
+
+
+def _is_fast(config: Config, runtime: Runtime) -> bool:
+    """Whether this is what compiled steps were measured to be faster with."""
     amp = config.AMP
     return (
         runtime.device == "gpu"

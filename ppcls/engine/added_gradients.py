@@ -1,0 +1,105 @@
+"""Gradients of what is used twice, added up by the convolution that makes the second of them.
+
+The input of a residual block has two gradients, one by the shortcut. Paddle adds them by an operator of
+its own, which reads both and writes a third. cuDNN can add to what it writes into (beta = 1 in
+``cudnnConvolutionBackwardData``), and Paddle's ``conv2d_grad`` has it as ``use_addto``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import Any
+
+import paddle
+
+_FLOAT16 = paddle.base.core.VarDesc.VarType.FP16
+_SEARCH = "FLAGS_cudnn_exhaustive_search"
+
+
+class _Hook:
+    """What Paddle calls as it makes a program: its ``PartialProgramLayerHook``."""
+
+    def before_append_backward(self, program: Any) -> Any:
+        return program
+
+    def after_append_backward(self, program: Any, start: int) -> tuple[Any, int]:
+        add_up(program.global_block())
+        return program, start
+
+    def after_infer(self, program: Any) -> Any:
+        return program
+
+
+def may_add_up() -> bool:
+    """Says whether gradients may be added up, after seeing to it as far as the environment lets it.
+
+    cuDNN's search for the fastest kernel runs each one on the memory of the first step itself, so that what
+    is added to would be lost. In float16 and NHWC it gains nothing (docs/performance.md), so it is switched
+    off; who asks for it in the environment has it, and no additions.
+    """
+    if _SEARCH in os.environ:
+        return not paddle.get_flags(_SEARCH)[_SEARCH]
+    paddle.set_flags({_SEARCH: False})
+    return True
+
+
+def add_up_gradients(forward: Any) -> None:
+    """Has a model add gradients up in its convolutions.
+
+    Args:
+        forward: Of a model that `paddle.jit.to_static` of Paddle 2.6 compiles, not yet called.
+    """
+    find, hook = forward.get_concrete_program, _Hook()
+
+    def found(*args: Any, **options: Any) -> tuple[Any, Any]:
+        traced, layer = find(*args, **options)
+        layer.set_hooker(hook)
+        return traced, layer
+
+    forward.get_concrete_program = found
+
+
+def add_up(block: Any) -> int:
+    """Changes a block of a program with its backward pass, in place.
+
+    Returns:
+        How many operators that add are gone.
+    """
+    gone = 0
+    for addition in [op for op in block.ops if op.type == "sum"]:
+        makers, readers = defaultdict(list), defaultdict(list)
+        for op in block.ops:
+            for name in op.output_arg_names:
+                makers[name].append(op)
+            for name in op.input_arg_names:
+                readers[name].append(op)
+        parts, (total,) = addition.input("X"), addition.output("Out")
+        if len(parts) != 2 or any(len(makers[part]) != 1 or len(readers[part]) != 1 for part in parts):
+            continue
+        second = max((makers[part][0] for part in parts), key=block.ops.index)
+        if not _can_add(block, second) or second.output("Input@GRAD")[0] not in parts:
+            continue
+        for part in parts:
+            makers[part][0]._rename_output(part, total)
+        second._set_attr("use_addto", True)
+        block._remove_op(block.ops.index(addition))
+        gone += 1
+    return gone
+
+
+def _can_add(block: Any, op: Any) -> bool:
+    """Whether an operator is a convolution's gradient that cuDNN writes just where it belongs.
+
+    Elsewhere Paddle writes into a copy, in another layout or with more padding.
+    """
+    if op.type != "conv2d_grad" or not op.output("Input@GRAD"):
+        return False
+    padding = op.attr("paddings")
+    return (
+        op.attr("data_format") == "NHWC"
+        and block.var(op.input("Input")[0]).dtype == _FLOAT16
+        and op.attr("groups") == 1
+        and op.attr("padding_algorithm") == "EXPLICIT"
+        and (len(padding) == 2 or (padding[0], padding[2]) == (padding[1], padding[3]))
+    )
