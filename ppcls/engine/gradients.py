@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from paddle import Tensor, _C_ops
 from paddle.base import core
 
+from ppcls.engine.flat import UNIT
+
 _BLOCK = 1024  # flags that are gathered into one tensor
 
 
@@ -50,10 +52,18 @@ class Flags:
 
 
 def any_not_finite(buffers: Sequence[Tensor]) -> Tensor:
-    """Returns whether any number in a few large buffers is not finite, [1] bool, by plain operators."""
+    """Returns whether any number in a few large buffers is not finite, [1] bool, by plain operators.
+
+    By a matrix product with zeros, for infinity times 0 is no number: Paddle's own sum of as many takes a GPU
+    four times as long.
+
+    Args:
+        buffers: Of a multiple of `flat.UNIT` elements each.
+    """
     trace = paddle.zeros([1])
     for buffer in buffers:
-        trace = trace + (buffer * 0.0).sum().astype("float32")  # infinity times 0 is no number
+        zeros = paddle.zeros([UNIT, 1], buffer.dtype)
+        trace = trace + paddle.matmul(buffer.reshape([-1, UNIT]), zeros).sum().astype("float32")
     return trace != trace
 
 

@@ -31,7 +31,10 @@ def test_tensors_move_in_with_their_values(shapes: list[tuple[list[int], str]], 
         assert tensor.numpy().dtype == array.dtype
         view.add_(paddle.ones_like(view))
         np.testing.assert_array_equal(tensor.numpy(), array + 1)
-    assert all(memory.shape[0] == rows for memory in flat.memories)
+    for memory, buffer in zip(flat.memories, flat.buffers, strict=True):
+        assert memory.shape[0] == rows
+        words = memory[0].numpy()
+        np.testing.assert_array_equal(words.view(buffer.numpy().dtype), buffer.numpy())
     assert sum(float(buffer.sum()) for buffer in flat.buffers) == sum(
         float((each + 1).sum()) for each in before
     )

@@ -7,7 +7,8 @@ from paddle import nn
 from small_net import Flat, make_state
 
 from ppcls.engine import gradients
-from ppcls.engine.gradients import Flags, divide
+from ppcls.engine.flat import UNIT
+from ppcls.engine.gradients import Flags, any_not_finite, divide
 from ppcls.engine.step import train_step
 
 
@@ -29,6 +30,28 @@ def test_finite_gradients_are_divided() -> None:
 def test_one_that_is_not_finite_is_found(value: float) -> None:
     _, sgd = some([1.0, value])
     assert divide(sgd, paddle.ones([1])).item()
+
+
+def hold_that_what_is_not_finite_is_found(kind: str) -> None:
+    rng = np.random.default_rng(2)
+    large = np.finfo(kind).max
+    buffers = [np.full(UNIT * count, large, kind) for count in (1, 700, 3)]
+    assert not any_not_finite([paddle.to_tensor(each) for each in buffers]).item()
+    for value in (np.nan, np.inf, -np.inf):
+        for place in range(3):
+            bad = [each.copy() for each in buffers]
+            bad[place][rng.integers(bad[place].size)] = value
+            assert any_not_finite([paddle.to_tensor(each) for each in bad]).item()
+
+
+def test_one_in_a_buffer_that_is_not_finite_is_found() -> None:
+    hold_that_what_is_not_finite_is_found("float32")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_one_in_a_buffer_that_is_not_finite_is_found_on_a_gpu(kind: str) -> None:
+    hold_that_what_is_not_finite_is_found(kind)
 
 
 def test_without_gradients_all_are_finite() -> None:
