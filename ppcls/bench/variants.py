@@ -64,7 +64,7 @@ class Variant:
         processes: As many GPUs, or gloo processes that share a CPU.
         precision: One of `PRECISIONS`.
         layout: ``NCHW`` or ``NHWC``.
-        cudnn_search: ``on``, ``off``, or ``none`` on a CPU.
+        cudnn_search: ``on``, ``off``, ``auto`` as training itself chooses, or ``none`` on a CPU.
         accumulate: Batches an update.
         batch_size: Images a batch and process; 0 where processes share a global one.
         source: ``synthetic``: one random batch on the device; ``loader``: the config's own data; ``bare``:
@@ -91,7 +91,7 @@ class Variant:
         parts = [
             *([self.framework] if self.framework != "Paddle" else []),
             f"{self.processes} process{several}, {self.precision}, {self.layout}",
-            *([f"cuDNN search {self.cudnn_search}"] if self.cudnn_search != "none" else []),
+            *([f"cuDNN search {self.cudnn_search}"] if self.cudnn_search in ("on", "off") else []),
             *([f"{self.accumulate} batches an update"] if self.accumulate > 1 else []),
             *([f"batch {self.batch_size}"] if self.batch_size else []),
         ]
@@ -111,7 +111,7 @@ class Variant:
     def environment(self) -> dict[str, str | None]:
         """Returns the variables to set, None for those to remove, before Paddle or PyTorch is imported."""
         found: dict[str, str | None] = {}
-        if self.cudnn_search != "none":
+        if self.cudnn_search in ("on", "off"):
             found["FLAGS_cudnn_exhaustive_search"] = str(int(self.cudnn_search == "on"))
         if self.precision in ("float32", "TF32"):
             # NVIDIA's libraries: 0 forbids TF32; Paddle, and ours of PyTorch, take it where they may.
@@ -132,12 +132,12 @@ def own_variant(config: Config, place: Place, source: Source) -> Variant:
     if amp is not None and amp.use_amp:
         precision = amp.level if amp.dtype == "float16" else f"{amp.level}-bfloat16"
     name, size = config.DataLoader.Train.sampler.size_given
-    on = "off" if config.Global.deterministic else "on"
+    search = "off" if config.Global.deterministic else "auto"
     return Variant(
         processes=1,
         precision=precision,
         layout=config.Arch.data_format,
-        cudnn_search="none" if place.device == "cpu" else on,
+        cudnn_search="none" if place.device == "cpu" else search,
         accumulate=config.Global.update_freq,
         batch_size=0 if name == "global_batch_size" else size,
         source=source,

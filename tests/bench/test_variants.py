@@ -45,7 +45,7 @@ def config(name: str = "ResNet50.yaml", *overrides: str) -> Config:
 def test_a_configs_own_way(name: str, place: Place, precision: str, layout: str) -> None:
     own = own_variant(config(name), place, "loader")
     assert (own.precision, own.layout, own.processes, own.source) == (precision, layout, 1, "loader")
-    assert own.cudnn_search == ("none" if place is CPU else "on")
+    assert own.cudnn_search == ("none" if place is CPU else "auto")
 
 
 def test_a_deterministic_config_does_not_search() -> None:
@@ -74,7 +74,7 @@ def test_the_tour_changes_one_thing_at_a_time() -> None:
     own = own_variant(base, H200, "synthetic")
     tour = find_variants(base, H200, Axes())
     assert tour[:2] == [own, replace(own, source="loader")]
-    assert len(tour) == 2 * (1 + 5 + 1 + 1 + 1 + 2)  # precisions, layout, search, accumulation, 2 and 4 GPUs
+    assert len(tour) == 2 * (1 + 5 + 1 + 2 + 1 + 2)  # precisions, layout, search, accumulation, 2 and 4 GPUs
     for each in tour:
         changed = [name for name, value in each.labels().items() if value != own.labels()[name]]
         assert len([name for name in changed if name != "source"]) <= 1
@@ -116,7 +116,8 @@ def test_what_can_not_run(change: dict[str, object], place: Place, said: str | N
 
 def test_float32_and_tf32_are_told_apart_by_the_environment() -> None:
     way = own_variant(config(), H200, "synthetic")
-    assert way.environment() == {"FLAGS_cudnn_exhaustive_search": "1", "NVIDIA_TF32_OVERRIDE": None}
+    assert way.environment() == {"NVIDIA_TF32_OVERRIDE": None}
+    assert replace(way, cudnn_search="on").environment()["FLAGS_cudnn_exhaustive_search"] == "1"
     exact = replace(way, precision="float32", cudnn_search="off").environment()
     assert exact == {"FLAGS_cudnn_exhaustive_search": "0", "NVIDIA_TF32_OVERRIDE": "0"}
     assert "NVIDIA_TF32_OVERRIDE" not in replace(way, precision="O2").environment()

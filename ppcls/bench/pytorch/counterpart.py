@@ -63,7 +63,7 @@ class Counterpart:
                 "threads": min(look.threads, max(1, look.place.cores // variant.processes)),
                 "format": PRECISIONS[variant.precision].format,
                 "layout": variant.layout,
-                "cudnn_search": variant.cudnn_search == "on",
+                "cudnn_search": variant.cudnn_search in ("on", "auto"),
                 "accumulate": variant.accumulate,
                 "compile": variant.framework == COMPILED,
                 "warm_up": length.warm_up,
