@@ -63,10 +63,14 @@ def add_up_gradients(forward: Any) -> None:
 def add_up(block: Any) -> int:
     """Changes a block of a program with its backward pass, in place.
 
+    Its last convolution never adds: what an operator of a program was told of ``use_addto`` stays with the
+    device until the next such one, and operators outside of programs heed it, too.
+
     Returns:
         How many operators that add are gone.
     """
     gone = 0
+    last = next((op for op in reversed(block.ops) if op.type == "conv2d_grad"), None)
     for addition in [op for op in block.ops if op.type == "sum"]:
         makers, readers = defaultdict(list), defaultdict(list)
         for op in block.ops:
@@ -78,7 +82,9 @@ def add_up(block: Any) -> int:
         if len(parts) != 2 or any(len(makers[part]) != 1 or len(readers[part]) != 1 for part in parts):
             continue
         second = max((makers[part][0] for part in parts), key=block.ops.index)
-        if not _can_add(block, second) or second.output("Input@GRAD")[0] not in parts:
+        if second is last or not _can_add(block, second):
+            continue
+        if second.output("Input@GRAD")[0] not in parts:
             continue
         for part in parts:
             makers[part][0]._rename_output(part, total)

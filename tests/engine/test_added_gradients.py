@@ -29,8 +29,13 @@ def static_mode() -> Iterator[None]:
         paddle.disable_static()
 
 
-def block_of(*, dtype: str = "float16", channels: int = 8, uses: int = 2, **changes: Any) -> Any:
-    """Returns a residual block's program: its input goes to a convolution and to an addition."""
+def block_of(
+    *, dtype: str = "float16", channels: int = 8, uses: int = 2, stem: bool = True, **changes: Any
+) -> Any:
+    """Returns a residual block's program: its input goes to a convolution and to an addition.
+
+    Before it there is another convolution, the ``stem``.
+    """
     attributes = {
         "strides": [1, 1],
         "paddings": [1, 1],
@@ -53,14 +58,17 @@ def block_of(*, dtype: str = "float16", channels: int = 8, uses: int = 2, **chan
 
             shape = [2, 6, 6, 8] if attributes["data_format"] == "NHWC" else [2, 8, 6, 6]
             image = block.create_var(name="image", shape=shape, dtype=dtype, is_data=True)
-            weight = block.create_var(name="weight", shape=[8, channels, 3, 3], dtype=dtype, is_data=True)
-            image.stop_gradient = weight.stop_gradient = False
-            x = made("exp", "Out", X=image)
-            y = made("conv2d", "Output", attributes, Input=x, Filter=weight)
+            kernel = [8, channels, 3, 3]
+            weights = [block.create_var(name=n, shape=kernel, dtype=dtype, is_data=True) for n in ("v", "w")]
+            for each in (image, *weights):
+                each.stop_gradient = False
+            x = made("conv2d", "Output", attributes, Input=image, Filter=weights[0]) if stem else image
+            x = made("exp", "Out", X=x)
+            y = made("conv2d", "Output", attributes, Input=x, Filter=weights[1])
             for _ in range(uses - 1):
                 y = made("elementwise_add", "Out", {"axis": -1}, X=y, Y=x)
             loss = made("reduce_mean", "Out", {"dim": [0], "reduce_all": True}, X=y)
-            paddle.base.backward.gradients([loss], [image, weight])
+            paddle.base.backward.gradients([loss], [image, *weights] if stem else [image, weights[1]])
     return block
 
 
@@ -91,6 +99,7 @@ def test_a_convolution_adds_to_the_gradient_of_the_shortcut() -> None:
         {"paddings": [0, 2, 1, 1]},
         {"padding_algorithm": "SAME"},
         {"uses": 3},
+        {"stem": False},
     ],
 )
 def test_what_cudnn_does_not_write_in_place_stays(changes: dict[str, Any]) -> None:
@@ -99,6 +108,13 @@ def test_what_cudnn_does_not_write_in_place_stays(changes: dict[str, Any]) -> No
     assert sum(op.type == "sum" for op in block.ops) == 1
     assert add_up(block) == 0
     assert [str(op) for op in block.ops] == before
+
+
+def test_outside_of_programs_nothing_is_added() -> None:
+    """The last convolution's attribute is what the device remembers."""
+    block = block_of()
+    add_up(block)
+    assert [op.attr("use_addto") for op in block.ops if op.type == "conv2d_grad"] == [True, False]
 
 
 def test_a_partial_gradient_that_somebody_reads_stays() -> None:
@@ -151,10 +167,15 @@ class Block(nn.Layer):  # type: ignore[misc]
 
 @pytest.mark.gpu
 def test_gradients_are_those_of_additions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first step on, and for each batch size, for which cuDNN would search anew."""
+    """From the first step on, and for each batch size, for which cuDNN would search anew.
+
+    What comes after them outside of the program is not added to anything.
+    """
     monkeypatch.delenv(SEARCH, raising=False)
     paddle.set_flags({SEARCH: True})
     assert may_add_up()
+    done = []
+    monkeypatch.setattr(added_gradients, "add_up", lambda block: done.append(add_up(block)))
     paddle.seed(3)
     model = nn.Sequential(Block(), Block(), Block())
     model.to(dtype="float16")
@@ -173,3 +194,4 @@ def test_gradients_are_those_of_additions(monkeypatch: pytest.MonkeyPatch) -> No
             model.clear_gradients()
         for plain, added in zip(*found, strict=True):
             np.testing.assert_allclose(added, plain, atol=2e-3 * np.abs(plain).max())
+    assert done == [2, 2]  # of three blocks, for two sizes
