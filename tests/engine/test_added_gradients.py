@@ -194,4 +194,4 @@ def test_gradients_are_those_of_additions(monkeypatch: pytest.MonkeyPatch) -> No
             model.clear_gradients()
         for plain, added in zip(*found, strict=True):
             np.testing.assert_allclose(added, plain, atol=2e-3 * np.abs(plain).max())
-    assert done == [2, 2]  # of three blocks, for two sizes
+    assert set(done) == {2}  # of three blocks, for each size
