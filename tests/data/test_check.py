@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def test_the_images_of_a_config(folder: Path, capsys: pytest.CaptureFixture[str]
 def test_a_folder(folder: Path) -> None:
     assert check(folder, str(folder / "images")) == 1
     assert read_bad_images(folder / "bad.txt") == expected(folder)
+
+
+def test_a_pipe_is_bad_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "images" / "1" / "pipe.jpg")
+    assert check(folder, str(folder / "images")) == 1
+    (bad,) = {each.reason for each in read_bad_images(folder / "bad.txt") if each.name.endswith("pipe.jpg")}
+    assert bad == "not a regular file"
 
 
 def test_images_are_decoded_as_the_config_says(folder: Path) -> None:
