@@ -172,6 +172,17 @@ def test_a_format_that_the_ending_does_not_tell(tmp_path: Path, capsys: pytest.C
     assert "gone.tar" in said(capsys)
 
 
+def test_an_index_of_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.lmdb"
+    FORMATS["lmdb"].write(path, [Record("0.jpg", b"image", 3)])
+    for given in ([path], [path / "data.mdb"], ["--format", "webdataset", path]):
+        assert call("index", *given) == 1
+        assert said(capsys) == f"{given[-1]}: LMDB needs no index file"
+    for given in ([tmp_path], ["--format", "webdataset", tmp_path]):
+        assert call("index", *given) == 1
+        assert said(capsys) == f"{tmp_path}: is a folder; name the files in it, such as {tmp_path}/*.tar"
+
+
 def test_a_split_of_a_folder(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "lists"
     assert call("split", images, "--val", 2, "--seed", 3, "--out", out) == 0
