@@ -16,7 +16,7 @@ PHOTOS = Path(__file__).parents[2] / "configs" / "ResNet50_photos.yaml"
 
 def test_a_real_run_times_every_contender(small: list[str]) -> None:
     config = load_config(PHOTOS, small)
-    speeds = benchmark_loaders(config, Runtime(cores=2, threads=2), [0], rounds=1, mixup=True)
+    speeds = benchmark_loaders(config, Runtime(cores=2, threads=2), [0], rounds=1, mixup=True).speeds
     assert [each.name for each in speeds] == [
         "bare DALI pipeline",
         "ppcls, DALI",
