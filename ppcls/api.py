@@ -141,21 +141,24 @@ def evaluate(
         in_own_process(config, output_dir, logged=False) if own_process else in_lent_process(config)
     ) as runtime:
         from ppcls.arch.reparameterize import reparameterize
+        from ppcls.data.bad_images import skipping_advised
         from ppcls.engine.distillation import read_inferred
         from ppcls.engine.evaluate import build_evaluator
         from ppcls.engine.precision import build_precision
         from ppcls.engine.state import build_network
         from ppcls.engine.weights import fill_model
 
+        advised = skipping_advised(config.DataLoader.evaluated)
         if not isinstance(run, Config):
-            with run.ema.applied() if run.ema is not None else nullcontext():
+            with run.ema.applied() if run.ema is not None else nullcontext(), advised:
                 return build_evaluator(config, runtime, run.precision, sample_by_sample)(run.model)
         runtime.progress.stepped()  # no step is to come that may take longer than an evaluated batch
         model, precision = build_network(config), build_precision(config.AMP, runtime.device)
         fill_model(model, read_inferred(config, source), source)
         reparameterize(model)
         precision.prepare(model, None)
-        return build_evaluator(config, runtime, precision, sample_by_sample)(model)
+        with advised:
+            return build_evaluator(config, runtime, precision, sample_by_sample)(model)
 
 
 def _config_of(run: Config | TrainState) -> Config:
