@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import paddle
 
 from ppcls.data.batch import Loader
+from ppcls.data.dali_blame import reason
+from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
 Epoch = Callable[[], Iterator[int]]  # runs one epoch, yields the images of each batch
@@ -96,13 +99,17 @@ def compare(
         What was found; an interrupt (Ctrl-C) ends the measuring early.
 
     Raises:
+        UserError: DALI fails, such as on an image.
         KeyboardInterrupt: It came before a round was done.
     """
     found: list[dict[str, float]] = []  # of each round
     speeds: tuple[Speed, ...] = ()
     try:
         for counted in range(-1, rounds):
-            found.append({name: rate(epoch, clock, finish) for name, epoch in contenders.items()})
+            found.append({})
+            for name, epoch in contenders.items():
+                with _explained(name):
+                    found[-1][name] = rate(epoch, clock, finish)
             if counted >= 0:
                 speeds = _speeds(found[1:])
                 keep(speeds)
@@ -111,6 +118,20 @@ def compare(
             raise
         return Compared(speeds, interrupt)
     return Compared(speeds)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Has DALI's error, which is a page long, say in a line what it is about."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "nvidia.dali" not in str(error):
+            raise
+        raise UserError(
+            f"{name}: DALI failed: {reason(str(error))}; if that is about an image, tools/dataset.py check "
+            "names it"
+        ) from None
 
 
 def _speeds(rounds: Sequence[dict[str, float]]) -> tuple[Speed, ...]:

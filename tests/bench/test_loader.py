@@ -26,6 +26,13 @@ def test_a_real_run_times_every_contender(small: list[str]) -> None:
     assert all(rate > 0 for each in speeds for rate in each.rates)
 
 
+def test_a_bad_image_is_no_page_of_dalis(small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "7.jpg").write_bytes(b"no image")
+    told = r"^bare DALI pipeline: DALI failed: .{,99}; if that is about an image, tools/dataset\.py check"
+    with pytest.raises(UserError, match=told):
+        benchmark_loaders(load_config(PHOTOS, small), Runtime(), [0], rounds=1)
+
+
 def test_too_few_batches_are_refused(small: list[str]) -> None:
     config = load_config(PHOTOS, [*small, "DataLoader.Train.sampler.batch_size=8"])
     with pytest.raises(UserError, match=r"4 batches of 8 are too few to time; expected more than 16"):
