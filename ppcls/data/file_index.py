@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.class_names import folder_classes
-from ppcls.data.links import is_special, strange
+from ppcls.data.links import NOT_REGULAR, is_special, strange
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.errors import UserError
 from ppcls.files import patiently
 
 _SHOWN = 10
-NOT_REGULAR = "not a regular file"
 _MOST_DIGITS = 18  # of a label; Python refuses to read thousands
 
 

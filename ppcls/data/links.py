@@ -46,6 +46,9 @@ def strange(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -
     return found
 
 
+NOT_REGULAR = "not a regular file"
+
+
 def is_special(path: Path) -> bool:
     """Returns whether a path is a pipe, a socket or a device, or leads to one."""
     try:

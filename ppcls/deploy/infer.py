@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ppcls.data.dali_settings import resolve
-from ppcls.data.file_index import NOT_REGULAR, list_files, read_image
-from ppcls.data.links import is_special
+from ppcls.data.file_index import list_files, read_image
+from ppcls.data.links import NOT_REGULAR, is_special
 from ppcls.data.quarantine import AllRejectedError, Rejected
 from ppcls.deploy.nearest import Gallery, Nearest, printable
 from ppcls.deploy.predictor import Array, Predictor
