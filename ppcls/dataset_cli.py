@@ -80,10 +80,13 @@ def _to_check(args: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]
     from ppcls.data.file_index import list_files
     from ppcls.data.image_files import find_images
     from ppcls.data.index import read_index
+    from ppcls.data.records.shard import ENDINGS
     from ppcls.data.transforms import DecodeImage
 
     if bool(args.paths) == bool(args.config):
         raise UserError("expected either files and folders, or -c CONFIG")
+    if containers := [path for path in args.paths if path.suffix in ENDINGS]:
+        raise UserError(f"{containers[0]}: is a container; check its images by -c, with a config that has it")
     if args.paths:
         yield "images", list_files(find_images(args.paths)), DecodeImage()
         return

@@ -183,6 +183,17 @@ def test_an_index_of_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert said(capsys) == f"{tmp_path}: is a folder; name the files in it, such as {tmp_path}/*.tar"
 
 
+@pytest.mark.parametrize("command", [["split"], ["stats"], ["convert", "lmdb"], ["check"]])
+def test_a_container_is_no_list(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.tar"
+    FORMATS["webdataset"].write(path, [Record("0.jpg", b"image", 3)])
+    assert call(*command, path, "--out", tmp_path / "out") == 1
+    assert f"error: {path}: is a container; " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_split_of_a_folder(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "lists"
     assert call("split", images, "--val", 2, "--seed", 3, "--out", out) == 0

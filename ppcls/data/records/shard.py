@@ -19,7 +19,7 @@ from ppcls.errors import UserError
 from ppcls.files import patiently
 
 INDEX_ENDING = ".idx"
-_ENDINGS = (".tar", ".tfrecord", ".tfrecords", ".rec")
+ENDINGS = (".tar", ".tfrecord", ".tfrecords", ".rec")
 _NUMBER = re.compile("[0-9]{1,18}")
 _MOST_OPEN = 128  # of a container's files; systems allow a process 1024
 
@@ -180,7 +180,7 @@ class Format(Protocol):
 
 def index_beside(path: Path) -> Path:
     """Returns where a shard's index file is by default: ``train-0.tar`` has ``train-0.idx``."""
-    if path.suffix in _ENDINGS:
+    if path.suffix in ENDINGS:
         return path.with_suffix(INDEX_ENDING)
     return path.with_name(path.name + INDEX_ENDING)
 
