@@ -6,7 +6,6 @@ import argparse
 import errno
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,11 +61,19 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--out {args.out}: is a folder, expected a file for the list")
     need_writable(args.out)
     checked, bad = 0, list[BadImage]()
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
-        for name, index, decoder in _to_check(args):
-            task = bar.add_task(name, total=len(index))
-            bad += find_bad_images(index, decoder, usable_cores(), partial(bar.advance, task))
-            checked += len(index)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            for name, index, decoder in _to_check(args):
+                task = bar.add_task(name, total=len(index))
+                for images, found in find_bad_images(index, decoder, usable_cores()):
+                    bar.advance(task, images)
+                    checked, bad = checked + images, bad + found
+    except KeyboardInterrupt:
+        if bad and not args.out.exists():  # a whole list is worth more
+            write_bad_images(args.out, bad)
+            args.interrupted = f"{args.out} lists {len(bad)} bad of the first {checked} images"
+        raise
     write_bad_images(args.out, bad)
     if bad:
         heading = f"{len(bad)} of {checked} images are bad; {args.out} lists them"
