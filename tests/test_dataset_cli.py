@@ -323,6 +323,14 @@ def test_stats_of_a_folder(photographs: Path, tmp_path: Path, capsys: pytest.Cap
     assert Image.open(out / "stats.png").format == "PNG"
 
 
+def test_stats_with_a_bad_image(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
+    assert call("stats", photographs, "--out", tmp_path / "stats") == 1
+    assert said(capsys).endswith("\nmend or remove it; tools/dataset.py check lists them all")
+
+
 def test_stats_of_five_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("cells", 20, "--out", tmp_path / "cells") == 0
     listing, out = tmp_path / "cells" / "train_list.txt", tmp_path / "stats"
