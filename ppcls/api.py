@@ -119,35 +119,46 @@ def _fitted(state: TrainState, settings: Global, output_dir: Path) -> Fitted:
     )
 
 
-def evaluate(run: Config | TrainState, *, sample_by_sample: bool = False) -> Result:
+def evaluate(
+    run: Config | TrainState, *, sample_by_sample: bool = False, own_process: bool = False
+) -> Result:
     """Evaluates a model on ``DataLoader.Eval``.
 
     Args:
         run: A state, whose model is evaluated as it stands, or its average where it has one; or a config,
             whose ``Global.pretrained_model`` is, or without one the best model of its ``output_dir``.
         sample_by_sample: Whether to collect what became of each sample, where each has one label.
+        own_process: Whether the process is there for this evaluation alone, as tools/eval.py's: then
+            ``Global.hang_timeout`` ends it.
 
     Raises:
         UserError: Whatever the user must put right.
     """
     config = _config_of(run)
     source = find_weights(config) if isinstance(run, Config) else Path()
-    with in_lent_process(config) as runtime:
+    output_dir = Path(config.Global.output_dir)
+    with (
+        in_own_process(config, output_dir, logged=False) if own_process else in_lent_process(config)
+    ) as runtime:
         from ppcls.arch.reparameterize import reparameterize
+        from ppcls.data.bad_images import skipping_advised
         from ppcls.engine.distillation import read_inferred
         from ppcls.engine.evaluate import build_evaluator
         from ppcls.engine.precision import build_precision
         from ppcls.engine.state import build_network
         from ppcls.engine.weights import fill_model
 
+        advised = skipping_advised(config.DataLoader.evaluated)
         if not isinstance(run, Config):
-            with run.ema.applied() if run.ema is not None else nullcontext():
+            with run.ema.applied() if run.ema is not None else nullcontext(), advised:
                 return build_evaluator(config, runtime, run.precision, sample_by_sample)(run.model)
+        runtime.progress.stepped()  # no step is to come that may take longer than an evaluated batch
         model, precision = build_network(config), build_precision(config.AMP, runtime.device)
         fill_model(model, read_inferred(config, source), source)
         reparameterize(model)
         precision.prepare(model, None)
-        return build_evaluator(config, runtime, precision, sample_by_sample)(model)
+        with advised:
+            return build_evaluator(config, runtime, precision, sample_by_sample)(model)
 
 
 def _config_of(run: Config | TrainState) -> Config:

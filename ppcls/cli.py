@@ -170,7 +170,8 @@ def evaluate(argv: Arguments = None) -> None:
         _need_folder("--confusion", wanted)
         if config.Arch.class_num > MOST_CLASSES:
             raise UserError(f"--confusion: of at most {MOST_CLASSES} classes, not {config.Arch.class_num}")
-    source, result = find_weights(config), api.evaluate(config, sample_by_sample=wanted is not None)
+    source = find_weights(config)
+    result = api.evaluate(config, sample_by_sample=wanted is not None, own_process=True)
     if read_launch().rank == 0:
         if wanted is not None:
             from ppcls.report.confusion import confusion_csv

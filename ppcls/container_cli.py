@@ -35,12 +35,12 @@ def add_commands(commands: Commands) -> None:
 
 
 def _index(args: argparse.Namespace) -> None:
-    from ppcls.data.records.formats import FORMATS, format_of
+    from ppcls.data.records.formats import format_of
     from ppcls.data.records.shard import index_beside
     from ppcls.files import write_text
 
     for path in args.files:
-        container = FORMATS[args.format] if args.format else format_of(path)
+        container = format_of(path, args.format)
         text, index_path = container.index(path), index_beside(path)
         if text is None:
             raise UserError(f"{path}: {container.name} needs no index file")

@@ -6,7 +6,6 @@ import argparse
 import errno
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,11 +61,19 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--out {args.out}: is a folder, expected a file for the list")
     need_writable(args.out)
     checked, bad = 0, list[BadImage]()
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
-        for name, index, decoder in _to_check(args):
-            task = bar.add_task(name, total=len(index))
-            bad += find_bad_images(index, decoder, usable_cores(), partial(bar.advance, task))
-            checked += len(index)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            for name, index, decoder in _to_check(args):
+                task = bar.add_task(name, total=len(index))
+                for images, found in find_bad_images(index, decoder, usable_cores()):
+                    bar.advance(task, images)
+                    checked, bad = checked + images, bad + found
+    except KeyboardInterrupt:
+        if bad and not args.out.exists():  # a whole list is worth more
+            write_bad_images(args.out, bad)
+            args.interrupted = f"{args.out} lists {len(bad)} bad of the first {checked} images"
+        raise
     write_bad_images(args.out, bad)
     if bad:
         heading = f"{len(bad)} of {checked} images are bad; {args.out} lists them"
@@ -80,10 +87,13 @@ def _to_check(args: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]
     from ppcls.data.file_index import list_files
     from ppcls.data.image_files import find_images
     from ppcls.data.index import read_index
+    from ppcls.data.records.shard import ENDINGS
     from ppcls.data.transforms import DecodeImage
 
     if bool(args.paths) == bool(args.config):
         raise UserError("expected either files and folders, or -c CONFIG")
+    if containers := [path for path in args.paths if path.suffix in ENDINGS]:
+        raise UserError(f"{containers[0]}: is a container; check its images by -c, with a config that has it")
     if args.paths:
         yield "images", list_files(find_images(args.paths)), DecodeImage()
         return

@@ -16,17 +16,19 @@ from ppcls.runtime import Runtime
 
 
 @contextmanager
-def in_own_process(config: Config, output_dir: Path) -> Iterator[Runtime]:
+def in_own_process(config: Config, output_dir: Path, logged: bool = True) -> Iterator[Runtime]:
     """Starts a run in a process that is there for it alone: where it is stuck, the process ends.
 
     Args:
         config: The run's.
-        output_dir: Its folder, which can be written.
+        output_dir: Its folder, which is written where a process fails; it need not be there.
+        logged: Whether its log, ``train.log``, has what a stuck process said, too.
 
     Raises:
         UserError: See `ppcls.runtime.start`; or in the place of an error that another rank's failure caused.
     """
-    failures, log = Failures(output_dir, runtime.read_launch()), output_dir / "train.log"
+    failures = Failures(output_dir, runtime.read_launch())
+    log = output_dir / "train.log" if logged else None
     with failures.shown(), guarded(config.Global.hang_timeout, failures, log) as progress:
         yield runtime.start(config.Global, progress)
 

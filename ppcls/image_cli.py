@@ -153,7 +153,7 @@ def _stats(args: argparse.Namespace) -> None:
     need_writable(args.out)
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=len(index))
-        with _channels_advised(args):
+        with _advised(args):
             moments = measure(index, decoder, usable_cores(), lambda images: bar.advance(task, images))
     stats = gather(name, index.labels, names, moments, decoder)
     _say(stats.describe())
@@ -164,8 +164,8 @@ def _stats(args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _channels_advised(args: argparse.Namespace) -> Iterator[None]:
-    """Has the error of a source's images say which option takes them where they have other channels."""
+def _advised(args: argparse.Namespace) -> Iterator[None]:
+    """Has the error of a bad image say what to do: a source's may only have other channels."""
     from ppcls.data.bad_images import BadImageError
 
     try:
@@ -173,9 +173,11 @@ def _channels_advised(args: argparse.Namespace) -> Iterator[None]:
     except BadImageError as error:
         found = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
         if not args.source or found is None:
-            raise
-        images = f"images of {found[1]} channels" if found[1] != "1" else "grey images"
-        raise UserError(f"{error}\nfor {images} add --channels {found[1]}") from None
+            advice = "mend or remove it; tools/dataset.py check lists them all"
+        else:
+            images = f"images of {found[1]} channels" if found[1] != "1" else "grey images"
+            advice = f"for {images} add --channels {found[1]}"
+        raise UserError(f"{error}\n{advice}") from None
 
 
 def _to_describe(args: argparse.Namespace) -> tuple[str, Index, tuple[str, ...], DecodeImage]:

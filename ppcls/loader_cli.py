@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.bench.results import Results
     from ppcls.bench.subject import Subject
     from ppcls.bench.sweep import Effort, Measured, Plan
+    from ppcls.bench.timing import Speed
 
 _BACKENDS = {
     "read": "read only",
@@ -114,15 +115,28 @@ def _quick(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
     from ppcls.bench.loader_results import QUICK_CHARTS, quick_rows
 
     rounds, workers = arguments.rounds or _QUICK_ROUNDS, arguments.workers or [2]
-    speeds = benchmark_loaders(config, run, workers, rounds, mixup=arguments.mixup)
-    lines = [speed.describe() for speed in speeds]
+
+    def results(speeds: Sequence[Speed]) -> Results:
+        rows = quick_rows(speeds)
+        return made_results("loader in short", config, run, rows, QUICK_CHARTS, _gains(speeds))
+
+    compared = benchmark_loaders(
+        config, run, workers, rounds, mixup=arguments.mixup, keep=lambda it: keep(arguments, results(it))
+    )
+    lines = [speed.describe() for speed in compared.speeds]
+    say("".join(f"{line}\n" for line in [*lines, *_gains(compared.speeds)]))
+    finish(arguments, results(compared.speeds), shown=False)
+    if compared.interrupt is not None:
+        raise compared.interrupt
+
+
+def _gains(speeds: Sequence[Speed]) -> list[str]:
+    """Returns how many times our DALI loader, the second, is as fast as those behind it, a sentence each."""
     dali, findings = speeds[1], list[str]()
     for other in speeds[2:]:
         gain = statistics.median(a / b for a, b in zip(dali.rates, other.rates, strict=True))
         findings.append(f"{dali.name} is {gain:.2f} times {other.name}")
-    say("".join(f"{line}\n" for line in [*lines, *findings]))
-    results = made_results("loader in short", config, run, quick_rows(speeds), QUICK_CHARTS, findings)
-    finish(arguments, results, shown=False)
+    return findings
 
 
 def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:

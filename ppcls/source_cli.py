@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ppcls.errors import UserError
+
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.data.file_index import FileIndex
 
@@ -30,10 +32,16 @@ def read_source(args: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
     from ppcls.config.dataset import IMAGE_EXTENSIONS
     from ppcls.data.class_names import folder_classes, read_class_names
     from ppcls.data.file_index import read_folder, read_list
+    from ppcls.data.records.shard import ENDINGS
 
     if args.source.is_dir():
         index = read_folder(args.source, IMAGE_EXTENSIONS, follow_links=args.follow_links)
         return index, folder_classes(args.source)
+    if args.source.suffix in ENDINGS:
+        raise UserError(
+            f"{args.source}: is a container; expected a folder with a sub-folder a class, or a list of "
+            "'path label'"
+        )
     root = args.image_root or args.source.parent
     index = read_list(root, args.source, args.delimiter, follow_links=args.follow_links)
     names = read_class_names(args.names, int(index.labels.max()) + 1) if args.names else ()

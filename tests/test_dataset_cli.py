@@ -172,6 +172,28 @@ def test_a_format_that_the_ending_does_not_tell(tmp_path: Path, capsys: pytest.C
     assert "gone.tar" in said(capsys)
 
 
+def test_an_index_of_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.lmdb"
+    FORMATS["lmdb"].write(path, [Record("0.jpg", b"image", 3)])
+    for given in ([path], [path / "data.mdb"], ["--format", "webdataset", path]):
+        assert call("index", *given) == 1
+        assert said(capsys) == f"{given[-1]}: LMDB needs no index file"
+    for given in ([tmp_path], ["--format", "webdataset", tmp_path]):
+        assert call("index", *given) == 1
+        assert said(capsys) == f"{tmp_path}: is a folder; name the files in it, such as {tmp_path}/*.tar"
+
+
+@pytest.mark.parametrize("command", [["split"], ["stats"], ["convert", "lmdb"], ["check"]])
+def test_a_container_is_no_list(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.tar"
+    FORMATS["webdataset"].write(path, [Record("0.jpg", b"image", 3)])
+    assert call(*command, path, "--out", tmp_path / "out") == 1
+    assert f"error: {path}: is a container; " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_split_of_a_folder(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "lists"
     assert call("split", images, "--val", 2, "--seed", 3, "--out", out) == 0
@@ -299,6 +321,14 @@ def test_stats_of_a_folder(photographs: Path, tmp_path: Path, capsys: pytest.Cap
     assert found["mean"] == pytest.approx(pixels.mean((0, 1, 2)), abs=2e-3), "decoders differ by a bit"
     assert found["std"] == pytest.approx(pixels.std((0, 1, 2)), abs=2e-3)
     assert Image.open(out / "stats.png").format == "PNG"
+
+
+def test_stats_with_a_bad_image(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
+    assert call("stats", photographs, "--out", tmp_path / "stats") == 1
+    assert said(capsys).endswith("\nmend or remove it; tools/dataset.py check lists them all")
 
 
 def test_stats_of_five_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

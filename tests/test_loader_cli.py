@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from ppcls import benchmark_cli
-from ppcls.bench import page_cache, rounds, sweep
+from ppcls.bench import page_cache, rounds, sweep, timing
 from ppcls.bench.page_cache import Dropped
 from ppcls.bench.results import read_results
 from ppcls.bench.rounds import Run, Stopwatch, Turn
@@ -139,6 +139,25 @@ def test_in_short(says: Say, tmp_path: Path) -> None:
     assert [row.labels["contender"] for row in rows] == names
     assert [each.name for each in (tmp_path / "out").glob("*.png")] == ["01-each-loader.png"]
     assert '"title": "Each loader"' in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+
+
+def test_an_interrupt_in_short_keeps_the_rounds_that_are_whole(
+    says: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, calls = timing.rate, []
+
+    def rate(*asked: Any) -> float:
+        calls.append(asked)
+        if len(calls) == 8:  # of three a round, the first of which is not counted
+            raise KeyboardInterrupt
+        return measured(*asked)
+
+    monkeypatch.setattr(timing, "rate", rate)
+    out = tmp_path / "out"
+    said = says("--quick", "--rounds", "9", "--workers", "0", "--out", str(out), code=130)
+    assert said.splitlines()[-1] == "interrupted"
+    assert {len(row.metrics["throughput"].values) for row in read_results(out).rows} == {1}
+    assert (out / "index.html").is_file()
 
 
 def test_a_chain_that_a_backend_can_not_do_is_a_row_with_a_reason(

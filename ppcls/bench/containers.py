@@ -157,8 +157,10 @@ def _compare(
         }
         for what, (dali, ours) in pairs.items():
             contenders = {"DALI's reader": dali, "ppcls": ours}
-            speeds = compare(contenders, rounds, time.perf_counter, finisher(runtime))
-            yield Comparison(source, what, *speeds)
+            compared = compare(contenders, rounds, time.perf_counter, finisher(runtime))
+            yield Comparison(source, what, *compared.speeds)
+            if compared.interrupt is not None:
+                raise compared.interrupt
 
 
 def _dali_bytes(read: Read, batch_size: int, threads: int, steps: int) -> Epoch:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ppcls.bench.bare import bare, bare_pipeline, read_files
 from ppcls.bench.subject import layout_of
-from ppcls.bench.timing import NOT_COUNTED, Epoch, Speed, compare, finisher, through
+from ppcls.bench.timing import NOT_COUNTED, Compared, Epoch, Speed, compare, finisher, through
 from ppcls.config.mixing import MixupOperator
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
@@ -52,8 +52,14 @@ def train_split(config: Config, runtime: Runtime) -> tuple[Split, Index, int]:
 
 
 def benchmark_loaders(
-    config: Config, runtime: Runtime, workers: Sequence[int], rounds: int, *, mixup: bool = False
-) -> list[Speed]:
+    config: Config,
+    runtime: Runtime,
+    workers: Sequence[int],
+    rounds: int,
+    *,
+    mixup: bool = False,
+    keep: Callable[[Sequence[Speed]], None] = lambda _: None,
+) -> Compared:
     """Times DataLoader.Train under a bare DALI pipeline, our DALI loader and our paddle.io loader.
 
     Args:
@@ -62,9 +68,11 @@ def benchmark_loaders(
         workers: Worker processes of paddle.io to try.
         rounds: Counted epochs of each.
         mixup: Time our DALI loader with Mixup too; ``batch_size`` must be even.
+        keep: Takes all that is known, after each counted round.
 
     Raises:
         UserError: The data can't be used, or the chain is another.
+        KeyboardInterrupt: Ctrl-C came before a round was done.
     """
     split, index, steps = train_split(config, runtime)
     layout, batch_size = layout_of(config), split.sampler.rows(runtime.world)
@@ -79,4 +87,4 @@ def benchmark_loaders(
         add("ppcls, DALI + Mixup", use_dali=True, mixup=True)
     for count in workers:
         add(f"ppcls, paddle.io, {count} workers", use_dali=False, workers=count)
-    return compare(contenders, rounds, time.perf_counter, finisher(runtime))
+    return compare(contenders, rounds, time.perf_counter, finisher(runtime), keep)

@@ -8,12 +8,15 @@ is used up by then, workers are up, and what the one before still made ahead is 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import paddle
 
 from ppcls.data.batch import Loader
+from ppcls.data.dali_blame import reason
+from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
 Epoch = Callable[[], Iterator[int]]  # runs one epoch, yields the images of each batch
@@ -44,6 +47,19 @@ class Speed:
         )
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What became of contenders that were compared.
+
+    Attributes:
+        speeds: One a contender, in their order; of whole rounds only.
+        interrupt: What ended it early, for the caller to raise once this is told; None where nothing did.
+    """
+
+    speeds: tuple[Speed, ...]
+    interrupt: KeyboardInterrupt | None = None
+
+
 def rate(epoch: Epoch, clock: Callable[[], float], finish: Callable[[], None]) -> float:
     """Returns the images a second of one epoch, without its first batches.
 
@@ -64,8 +80,12 @@ def rate(epoch: Epoch, clock: Callable[[], float], finish: Callable[[], None]) -
 
 
 def compare(
-    contenders: dict[str, Epoch], rounds: int, clock: Callable[[], float], finish: Callable[[], None]
-) -> list[Speed]:
+    contenders: dict[str, Epoch],
+    rounds: int,
+    clock: Callable[[], float],
+    finish: Callable[[], None],
+    keep: Callable[[Sequence[Speed]], None] = lambda _: None,
+) -> Compared:
     """Runs an epoch of each contender in turn, ``rounds`` times, after one that is not counted.
 
     Args:
@@ -73,18 +93,53 @@ def compare(
         rounds: Counted rounds.
         clock: Seconds.
         finish: Waits for work that is still under way.
+        keep: Takes all that is known, after each counted round.
+
+    Returns:
+        What was found; an interrupt (Ctrl-C) ends the measuring early.
+
+    Raises:
+        UserError: DALI fails, such as on an image.
+        KeyboardInterrupt: It came before a round was done.
     """
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for counted in range(-1, rounds):
-        for name, epoch in contenders.items():
-            found = rate(epoch, clock, finish)
+    found: list[dict[str, float]] = []  # of each round
+    speeds: tuple[Speed, ...] = ()
+    try:
+        for counted in range(-1, rounds):
+            found.append({})
+            for name, epoch in contenders.items():
+                with _explained(name):
+                    found[-1][name] = rate(epoch, clock, finish)
             if counted >= 0:
-                rates[name].append(found)
-    base = next(iter(rates.values()))
-    return [
-        Speed(name, tuple(each), tuple(rate / other for rate, other in zip(each, base, strict=True)))
-        for name, each in rates.items()
-    ]
+                speeds = _speeds(found[1:])
+                keep(speeds)
+    except KeyboardInterrupt as interrupt:
+        if not speeds:
+            raise
+        return Compared(speeds, interrupt)
+    return Compared(speeds)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Has DALI's error, which is a page long, say in a line what it is about."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "nvidia.dali" not in str(error):
+            raise
+        raise UserError(
+            f"{name}: DALI failed: {reason(str(error))}; if that is about an image, tools/dataset.py check "
+            "names it"
+        ) from None
+
+
+def _speeds(rounds: Sequence[dict[str, float]]) -> tuple[Speed, ...]:
+    base = next(iter(rounds[0]))
+    return tuple(
+        Speed(name, tuple(each[name] for each in rounds), tuple(each[name] / each[base] for each in rounds))
+        for name in rounds[0]
+    )
 
 
 def through(loader: Loader) -> Epoch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,8 +48,9 @@ def fill_in(tree: dict[str, Any]) -> None:
     """Fills in what a config leaves to its folder of pictures, in place, before it is checked.
 
     ``DataLoader.Eval`` gets the folder of ``DataLoader.Train``, where it is a part of that; and
-    ``Arch.class_num: auto`` becomes the number of class folders, or of the names in the run's
-    ``label_list.txt`` where the folder is not there, as when a model predicts elsewhere.
+    ``Arch.class_num: auto``, that of a model within or of a head, too, becomes the number of class folders,
+    or of the names in the run's ``label_list.txt`` where the folder is not there, as when a model predicts
+    elsewhere.
 
     Args:
         tree: The YAML, which may have any shape.
@@ -61,9 +63,25 @@ def fill_in(tree: dict[str, Any]) -> None:
         for key in _SHARED:
             if key in train:
                 evaluation.setdefault(key, train[key])
-    arch = tree.get("Arch")
-    if isinstance(arch, dict) and arch.get("class_num") == "auto":
-        arch["class_num"] = _count_classes(tree, train)
+    if left := [each for each in _models(tree.get("Arch")) if each.get("class_num") == "auto"]:
+        classes = _count_classes(tree, train)
+        for each in left:
+            each["class_num"] = classes
+
+
+def _models(arch: Any) -> Iterator[dict[Any, Any]]:
+    """Yields all that may have a number of classes: the model, a RecModel's parts, several models."""
+    if not isinstance(arch, dict):
+        return
+    models = arch.get("models")
+    named = [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []
+    parts = [
+        arch,
+        arch.get("Backbone"),
+        arch.get("Head"),
+        *(keys for each in named for keys in each.values()),
+    ]
+    yield from (each for each in parts if isinstance(each, dict))
 
 
 def _dataset(tree: Any, split: str) -> dict[Any, Any]:

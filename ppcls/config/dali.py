@@ -36,7 +36,7 @@ class Dali(Section):
     decode_on: Literal["auto", "gpu", "cpu"] = Field(
         "auto",
         description="where images are decoded that the GPU then transforms; cpu leaves the GPU to training, "
-        "where there are cores enough; auto: gpu",
+        "where there are cores enough; auto: gpu, where there is one",
     )
     hw_decoder_load: Annotated[Fraction | None, BeforeValidator(_auto)] = Field(
         None, description="share of the JPEGs for the GPU's hardware decoder; auto: 0.9"
@@ -60,7 +60,9 @@ class Dali(Section):
         False,
         description="on a CPU, decode JPEG by a rougher transform: a grey level or two off, some % faster",
     )
-    cache_size: Index = Field(0, description="GPU memory for decoded images, in MB; 0: no cache")
+    cache_size: Index = Field(
+        0, description="GPU memory for decoded images, in MB; 0: no cache; a CPU has none"
+    )
     cache_type: Literal["threshold", "largest"] = Field(
         "largest", description="keep images from cache_threshold on as they come, or the largest"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from typing_extensions import Self
@@ -169,6 +170,8 @@ class RecordIODataset(IndexedDataset):
 
 class LMDBDataset(RecordDataset):
     """LMDB folders as Caffe2 fills them: an encoded image and an int32 label a key."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {"index_paths": "LMDB needs no index files; remove it"}
 
 
 def _known_source(name: str) -> str:

@@ -22,7 +22,9 @@ class HeadSpec(Spec):
     """From an embedding to the classes that are trained on."""
 
     embedding_size: Count = Field(description="numbers of an embedding that comes in")
-    class_num: Count = Field(description="classes, or numbers that go out")
+    class_num: Count = Field(
+        description="classes, of a Head also auto, as in Backbone; or numbers that go out of a Neck"
+    )
 
 
 class FC(HeadSpec):

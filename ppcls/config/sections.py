@@ -110,9 +110,10 @@ class Global(Section):
     )
     hang_timeout: Positive | None = Field(
         1800,
-        description="seconds in which each process must make a step; else all have ended by then, with the "
-        "place and the stacks of each in the log. Three times as long to the end of the first step, and for "
-        "what is no plain step, such as a checkpoint (docs/gpu.md). null for no limit",
+        description="seconds in which each process must make a step, or evaluate a batch, also in "
+        "tools/eval.py; else all have ended by then, with the place and the stacks of each in the log. Three "
+        "times as long to the end of the first step, and for what is no plain step, such as a checkpoint "
+        "(docs/gpu.md). null for no limit; tools that predict, export or measure have none",
     )
     eval_mode: Literal["classification", "retrieval"] = Field(
         "classification",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ppcls.config.sections import DataLoader
+from ppcls.config.sections import Split
 from ppcls.config.transform import Transform
 from ppcls.data.index import Index
 from ppcls.data.numpy_ops import DecodeError, apply
@@ -25,6 +25,10 @@ _SHOWN = 10
 
 class BadImageError(UserError):
     """Images that can't be read or decoded, each with its place in the list and the reason."""
+
+
+class TooManyBadError(BadImageError):
+    """Bad images were gone on without, until there were too many."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +130,21 @@ def look_at(index: Index, decoder: Transform, positions: Iterable[int]) -> dict[
 
 
 @contextmanager
-def skipping_advised(data: DataLoader) -> Iterator[None]:
-    """Has the error of a bad image that ends a run say how to go on without such images."""
+def skipping_advised(splits: Mapping[str, Split]) -> Iterator[None]:
+    """Has the error of a bad image that ends a run say how to go on without such images.
+
+    Args:
+        splits: The data sets that the run is fed with, by their places in ``DataLoader``.
+    """
     try:
         yield
+    except TooManyBadError:
+        raise
     except BadImageError as error:
-        if any(each.dataset.on_error == "skip" for each in data.splits.values()):
+        strict = [place for place, each in splits.items() if each.dataset.on_error == "raise"]
+        if not strict:
             raise
-        skip = " ".join(f"DataLoader.{place}.dataset.on_error=skip" for place in data.splits)
+        skip = " ".join(f"DataLoader.{place}.dataset.on_error=skip" for place in strict)
         raise BadImageError(
             f"{error}; mend or remove it, or go on without such images by -o {skip}; tools/dataset.py check "
             "lists them all"

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ppcls.config.dali import Dali
 from ppcls.config.dataset import Dataset
 from ppcls.config.input_size import EqualPixels
 from ppcls.config.sampler import Sampler
@@ -106,10 +107,22 @@ def _reader(
             quarantine=quarantine,
         )
     settings = resolve(split.loader.dali, runtime)
+    if settings.device_id is None:
+        _refuse_gpu_settings(split.loader.dali, f"{chain.removesuffix('.dataset.transform_ops')}.loader.dali")
     check_dali(ops, chain, settings)
     from ppcls.data.dali_loader import DaliLoader
 
     return DaliLoader(index, order, ops, settings, split.sizes, quarantine)
+
+
+def _refuse_gpu_settings(dali: Dali, place: str) -> None:
+    """Shows what was asked for that a run on the CPU can't do."""
+    if dali.decode_on == "gpu":
+        raise UserError(f"{place}.decode_on: gpu, but this run is on the CPU; set it to auto")
+    if dali.cache_size:
+        raise UserError(
+            f"{place}.cache_size: only the GPU's decoder caches, and this run is on the CPU; set it to 0"
+        )
 
 
 def build_file_loader(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.class_names import folder_classes
-from ppcls.data.links import leading_out
+from ppcls.data.links import NOT_REGULAR, is_special, strange
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.errors import UserError
 from ppcls.files import patiently
@@ -26,10 +26,13 @@ def read_image(path: bytes) -> bytes:
     """Reads a file.
 
     Raises:
-        DecodeError: It is missing, empty, a folder, or can't be read.
+        DecodeError: It is missing, empty, a folder, a pipe, or can't be read.
     """
+    file = Path(os.fsdecode(path))
+    if is_special(file):  # a pipe would be waited for
+        raise DecodeError(NOT_REGULAR)
     try:
-        data = patiently(Path(os.fsdecode(path)).read_bytes)
+        data = patiently(file.read_bytes)
     except OSError as error:
         raise DecodeError((error.strerror or str(error)).lower()) from None
     if not data:
@@ -136,19 +139,23 @@ def read_list(
         listing,
         np.array(lines, np.int64),
     )
-    if not follow_links:
-        _refuse_links(index)
+    _refuse_strange(index, follow_links)
     return index
 
 
-def _refuse_links(index: FileIndex) -> None:
-    """Shows images that links take out of the folder, which a list or archive from elsewhere might do."""
+def _refuse_strange(index: FileIndex, follow_links: bool) -> None:
+    """Shows images that links take out of the folder, as those of an archive might, and pipes.
+
+    DALI, which opens files by itself, would wait for a pipe.
+    """
+    links, special = strange(index.root, map(bytes, index.paths), follow_links=follow_links)
     refuse_lines(
         [
             f"{index.where(at)}: {index.name(at)} is a link out of {index.root}; if it is yours, set "
             "follow_links: True"
-            for at in leading_out(index.root, map(bytes, index.paths))
+            for at in links
         ]
+        + [f"{index.where(at)}: {index.name(at)} is {NOT_REGULAR}; remove it" for at in special]
     )
 
 
@@ -234,8 +241,7 @@ def read_folder(
     if not paths:
         raise UserError(f"{root}: no images; expected files ending in {', '.join(extensions)}")
     index = FileIndex(root, np.array(paths), np.array(labels, np.int64), root)
-    if not follow_links:
-        _refuse_links(index)
+    _refuse_strange(index, follow_links)
     return index
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ppcls.config.transform import Transform
 from ppcls.data.bad_images import (
-    BadImageError,
+    TooManyBadError,
     append_bad_images,
     look_at,
     named,
@@ -67,7 +67,7 @@ class Quarantine:
         """Takes samples, with what is wrong with each, lists them and says so on standard error.
 
         Raises:
-            BadImageError: There are more than the limit.
+            TooManyBadError: There are more than the limit.
         """
         self._positions |= set(bad)
         known = self._listed()
@@ -76,7 +76,7 @@ class Quarantine:
         for each in fresh:
             print(f"bad image, skipped: {each}", file=sys.stderr)  # noqa: T201
         if self._limit is not None and (count := len(known) + len(fresh)) > self._limit:
-            raise BadImageError(
+            raise TooManyBadError(
                 f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them"
             )
 
@@ -93,7 +93,7 @@ class Quarantine:
             spare: [N] positions to repeat in a batch that has no good row.
 
         Raises:
-            BadImageError: There is no good one among them either.
+            TooManyBadError: There is no good one among them either.
         """
         if not self._positions:
             return step
@@ -112,7 +112,9 @@ class Quarantine:
         else:
             one = next((position for position in spare.tolist() if position not in self._positions), None)
             if one is None:
-                raise BadImageError(f"{self._index.source}: no image is left; {self.file} lists the bad ones")
+                raise TooManyBadError(
+                    f"{self._index.source}: no image is left; {self.file} lists the bad ones"
+                )
             indices, repeats = np.full_like(step.indices, one), np.zeros_like(step.repeats)
         return replace(step, indices=indices, repeats=repeats, valid=len(real), weight=step.weight * share)
 
@@ -129,7 +131,7 @@ def describe_skipped(quarantines: Iterable[Quarantine | None]) -> str | None:
     return f"{count} bad images skipped, listed in {one.file}"
 
 
-class AllRejectedError(BadImageError):
+class AllRejectedError(TooManyBadError):
     """No image is left."""
 
 

@@ -74,6 +74,12 @@ def read_records(
         UserError: No such file, not as many indexes as shards, damaged ones, or labels out of range.
     """
     found = _expand(paths, indexes=False)
+    for path in found:
+        if path.is_dir() and not container.in_folders:
+            raise UserError(
+                f"{path}: is a folder, expected {container.name} files; of files in it, write "
+                f"{path}/*{container.suffix}, say"
+            )
     if index_paths is None:
         indexes = [index_beside(path) for path in found]
     else:

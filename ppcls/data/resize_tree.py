@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ppcls.config.dataset import IMAGE_EXTENSIONS
 from ppcls.data.file_index import read_image
 from ppcls.data.image_header import DecodeError
-from ppcls.data.links import leading_out
+from ppcls.data.links import strange
 from ppcls.data.shrink import shrink
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, patiently, write_text
@@ -194,7 +194,7 @@ def _walk(source: Path, follow_links: bool) -> tuple[list[Path], tuple[Path, ...
         files += [here / each for each in sorted(names)]
         links += [here / each for each in below if (source / here / each).is_symlink()]
     if not follow_links:
-        out = [files[at] for at in leading_out(source, map(os.fsencode, files))]
+        out = [files[at] for at in strange(source, map(os.fsencode, files)).links]
         if refused := [*links, *out]:
             raise UserError(
                 f"{source / refused[0]} is a link to a folder, or out of {source} ({len(refused)} such); "

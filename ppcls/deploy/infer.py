@@ -15,6 +15,7 @@ import numpy as np
 
 from ppcls.data.dali_settings import resolve
 from ppcls.data.file_index import list_files, read_image
+from ppcls.data.links import NOT_REGULAR, is_special
 from ppcls.data.quarantine import AllRejectedError, Rejected
 from ppcls.deploy.nearest import Gallery, Nearest, printable
 from ppcls.deploy.predictor import Array, Predictor
@@ -151,6 +152,8 @@ def _by_dali(predictor: Predictor, files: Sequence[Path], runtime: Runtime) -> I
     )
     done = 0
     try:
+        # DALI would wait for a pipe.
+        rejected.add({at: NOT_REGULAR for at, file in enumerate(files) if is_special(file)})
         for batch in loader:
             assert batch.positions is not None
             positions = batch.positions[: batch.valid].tolist()

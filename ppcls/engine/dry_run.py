@@ -60,7 +60,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
     Raises:
         UserError: Whatever training would end with: a bad image, too little memory, a wrong config.
     """
-    with memory_explained(config, runtime), skipping_advised(config.DataLoader):
+    with memory_explained(config, runtime), skipping_advised(config.DataLoader.splits):
         run = prepare(config, runtime, Path(config.Global.output_dir))
         try:
             measured, batches = _measure(config, run)

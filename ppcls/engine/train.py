@@ -139,7 +139,7 @@ def train(
     Raises:
         UserError: Whatever the user must put right.
     """
-    advised = skipping_advised(config.DataLoader)
+    advised = skipping_advised(config.DataLoader.splits)
     with memory_explained(config, runtime), advised, _locked(output_dir, runtime) as note:
         return _train(prepare(config, runtime, output_dir, fresh), config, output_dir, profiled, note)
 

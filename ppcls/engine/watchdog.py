@@ -36,13 +36,13 @@ _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ppcls.engine.wat
 
 
 @contextmanager
-def guarded(timeout: float | None, failures: Failures, log: Path) -> Iterator[Progress]:
+def guarded(timeout: float | None, failures: Failures, log: Path | None) -> Iterator[Progress]:
     """Has this process watched while the block runs, by what it tells the `Progress` that is lent.
 
     Args:
         timeout: ``Global.hang_timeout`` in seconds; None for no watcher.
         failures: Where the last words of all processes go.
-        log: File of the run's log, for the watcher of rank 0.
+        log: File of the run's log, for the watcher of rank 0; None where it has none.
     """
     if timeout is None:
         yield Progress()
@@ -56,7 +56,7 @@ def guarded(timeout: float | None, failures: Failures, log: Path) -> Iterator[Pr
         told = {
             "timeout": timeout,
             "output_dir": str(failures.output_dir),
-            "log": str(log),
+            "log": log and str(log),
             "launch": [launch.rank, launch.world, launch.name, launch.shown and str(launch.shown)],
             "process": os.getpid(),
             "memory": memory,
@@ -152,14 +152,20 @@ class Watcher:
     Args:
         timeout: Seconds without progress after which the process has ended.
         failures: Where the last words of all processes go; of the watched process's launch.
-        log: File of the run's log.
+        log: File of the run's log; None where it has none.
         process: The one that is watched, this one's parent.
         memory: Descriptor of its progress.
         stacks: Descriptor of the file into which it writes its stacks when it gets the signal.
     """
 
     def __init__(
-        self, timeout: float, failures: Failures, log: Path, process: int, memory: int, stacks: int
+        self,
+        timeout: float,
+        failures: Failures,
+        log: Path | None,
+        process: int,
+        memory: int,
+        stacks: int,
     ) -> None:
         self._timeout, self._failures, self._log = timeout, failures, log
         self._process, self._memory, self._stacks = process, memory, stacks
@@ -191,7 +197,7 @@ class Watcher:
 
     def _listen(self) -> None:
         """Hears of another process that is stuck; in a thread, for the disk may be what is stuck."""
-        while not self._failures.hang.exists():
+        while not os.path.exists(self._failures.hang):  # noqa: PTH110 - False, too, where it can't be looked
             time.sleep(self._poll)
         self._called.set()
 
@@ -216,8 +222,9 @@ class Watcher:
             self._kill()
         for text in others:
             print(text, file=sys.stderr, flush=True)  # noqa: T201
-        with suppress(OSError):
-            LogFile(self._log).message("\n".join([report, *others]))
+        if self._log is not None:
+            with suppress(OSError):
+                LogFile(self._log).message("\n".join([report, *others]))
         self._kill()
 
     def _dumped(self) -> str:
@@ -275,4 +282,5 @@ def main() -> None:
     rank, world, name, shown = told.pop("launch")
     launch = Launch(rank, world, name, Path(shown) if shown else None)
     failures = Failures(Path(told.pop("output_dir")), launch)
-    Watcher(failures=failures, log=Path(told.pop("log")), **told).watch()
+    log = told.pop("log")
+    Watcher(failures=failures, log=Path(log) if log else None, **told).watch()

@@ -6,6 +6,7 @@ from typing import Any
 
 from ppcls.config.schema import Config
 from ppcls.config.sections import Split
+from ppcls.data.bad_images import skipping_advised
 from ppcls.data.batch import Loader
 from ppcls.data.build import build_loader
 from ppcls.data.dali_settings import resolve
@@ -22,7 +23,8 @@ def describe(config: Config, runtime: Runtime) -> list[Description]:
     Raises:
         UserError: As `build_loader`; or an image of the first batch can't be read.
     """
-    return [_describe(config, runtime, name, split) for name, split in config.fed.items()]
+    with skipping_advised(config.fed):
+        return [_describe(config, runtime, name, split) for name, split in config.fed.items()]
 
 
 def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Description:

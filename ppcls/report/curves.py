@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ppcls.files import atomic_path
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord
-from ppcls.report.series import describe_gaps
+from ppcls.report.series import COLOURS, describe_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = ("#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214")
 _GREY = "#666666"
 
 
@@ -40,15 +39,15 @@ def _plot(axes: Axes, x: Sequence[float], y: Sequence[float], **style: Any) -> N
 def _draw_loss(axes: Axes, steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> None:
     if steps:
         losses = [each.loss for each in steps]
-        _plot(axes, _epochs(steps), losses, color=_COLOURS[0], linewidth=1, label="train")
+        _plot(axes, _epochs(steps), losses, color=COLOURS[0], linewidth=1, label="train")
     if evals:
         epochs = [each.epoch for each in evals]
-        axes.plot(epochs, [each.loss for each in evals], "o-", color=_COLOURS[1], markersize=4, label="eval")
+        axes.plot(epochs, [each.loss for each in evals], "o-", color=COLOURS[1], markersize=4, label="eval")
 
 
 def _draw_metrics(axes: Axes, steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> None:
     for place, name in enumerate(_names([*evals, *steps])):
-        colour = _COLOURS[place % len(_COLOURS)]
+        colour = COLOURS[place % len(COLOURS)]
         trained = [each for each in steps if name in each.metrics]
         if trained:
             values = [each.metrics[name] for each in trained]
@@ -75,19 +74,19 @@ def _draw_metrics(axes: Axes, steps: Sequence[StepRecord], evals: Sequence[EvalR
 
 
 def _draw_rate(axes: Axes, steps: Sequence[StepRecord]) -> None:
-    axes.plot(_epochs(steps), [each.learning_rate for each in steps], color=_COLOURS[2])
+    axes.plot(_epochs(steps), [each.learning_rate for each in steps], color=COLOURS[2])
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
 
 
 def _draw_speed(axes: Axes, steps: Sequence[StepRecord]) -> None:
     epochs = _epochs(steps)
-    axes.plot(epochs, [each.images_per_second for each in steps], color=_COLOURS[0])
+    axes.plot(epochs, [each.images_per_second for each in steps], color=COLOURS[0])
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("images/s", color=_COLOURS[0])
+    axes.set_ylabel("images/s", color=COLOURS[0])
     waits = axes.twinx()
-    waits.plot(epochs, [100 * each.data_wait for each in steps], color=_COLOURS[4], linewidth=1)
+    waits.plot(epochs, [100 * each.data_wait for each in steps], color=COLOURS[4], linewidth=1)
     waits.set_ylim(0, 100)
-    waits.set_ylabel("waiting for data, %", color=_COLOURS[4])
+    waits.set_ylabel("waiting for data, %", color=COLOURS[4])
     waits.spines["top"].set_visible(False)
 
 

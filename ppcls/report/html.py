@@ -19,7 +19,7 @@ from ppcls.report.budget import Budget
 from ppcls.report.confusion import cells, class_name, confused_pairs, describe_mistake
 from ppcls.report.events import read_events
 from ppcls.report.record import EvalRecord, Histogram, Outcomes, StepRecord
-from ppcls.report.series import charts, describe_gaps
+from ppcls.report.series import COLOURS, charts, describe_gaps
 from ppcls.report.text import clock
 from ppcls.report.thumbnail import NoPictures, Picture, Pictures, data_uri
 
@@ -158,6 +158,7 @@ class HtmlReport:
             summary=summary(self._records, ended=self._closed),
             data={
                 "charts": [asdict(each) for each in charts(self._records)],
+                "colours": COLOURS,
                 "confusion": None if confusion is None else _matrix(confusion, about.classes),
             },
             gaps=describe_gaps(self._records),

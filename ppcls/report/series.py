@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ppcls.report.record import EvalRecord, StepRecord
 
 MOST = 2000  # points a curve: more than a screen has columns
+COLOURS = ("#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214")  # of curves, on the page and in the picture
 _LARGEST = 1e300
 
 

@@ -16,7 +16,7 @@ PHOTOS = Path(__file__).parents[2] / "configs" / "ResNet50_photos.yaml"
 
 def test_a_real_run_times_every_contender(small: list[str]) -> None:
     config = load_config(PHOTOS, small)
-    speeds = benchmark_loaders(config, Runtime(cores=2, threads=2), [0], rounds=1, mixup=True)
+    speeds = benchmark_loaders(config, Runtime(cores=2, threads=2), [0], rounds=1, mixup=True).speeds
     assert [each.name for each in speeds] == [
         "bare DALI pipeline",
         "ppcls, DALI",
@@ -24,6 +24,13 @@ def test_a_real_run_times_every_contender(small: list[str]) -> None:
         "ppcls, paddle.io, 0 workers",
     ]
     assert all(rate > 0 for each in speeds for rate in each.rates)
+
+
+def test_a_bad_image_is_no_page_of_dalis(small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "7.jpg").write_bytes(b"no image")
+    told = r"^bare DALI pipeline: DALI failed: .{,99}; if that is about an image, tools/dataset\.py check"
+    with pytest.raises(UserError, match=told):
+        benchmark_loaders(load_config(PHOTOS, small), Runtime(), [0], rounds=1)
 
 
 def test_too_few_batches_are_refused(small: list[str]) -> None:

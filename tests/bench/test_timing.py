@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from ppcls.bench.timing import Speed, compare, rate
+from ppcls.bench.timing import Compared, Speed, compare, rate
 
 
 class Clock:
@@ -58,10 +58,34 @@ def test_ratios_are_taken_within_a_round() -> None:
     def two() -> Iterator[int]:
         yield from clock.epoch(0.0, pace[0] / 2)()
 
-    first, second = compare({"one": one, "two": two}, 3, clock, lambda: None)
+    first, second = compare({"one": one, "two": two}, 3, clock, lambda: None).speeds
     assert first.rates == pytest.approx((10.0, 5.0, 2.5))
     assert first.ratios == pytest.approx((1.0, 1.0, 1.0))
     assert second.ratios == pytest.approx((2.0, 2.0, 2.0))
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_an_interrupt_leaves_the_whole_rounds(known: int) -> None:
+    """One round is not counted; in the last one only the first contender comes to its end."""
+    clock, turns, kept = Clock(), iter(range(2 * known + 3)), list[Sequence[Speed]]()
+
+    def epoch() -> Iterator[int]:
+        if next(turns, None) is None:
+            raise KeyboardInterrupt
+        yield from clock.epoch(0.0, 1.0)()
+
+    def run() -> Compared:
+        return compare({"one": epoch, "two": epoch}, 9, clock, lambda: None, kept.append)
+
+    if not known:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        return
+    compared = run()
+    assert isinstance(compared.interrupt, KeyboardInterrupt)
+    assert [len(each.rates) for each in compared.speeds] == [known, known]
+    assert len(kept) == known
+    assert kept[-1] == compared.speeds
 
 
 def test_a_line_shows_medians_and_ranges() -> None:

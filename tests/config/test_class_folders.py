@@ -62,6 +62,23 @@ def test_fewer_than_two_classes(tmp_path: Path, names: tuple[str, ...], found: s
         load_config(FINETUNE, [f"{ROOT}={tmp_path}"])
 
 
+def test_models_within_and_heads_are_filled_in(tmp_path: Path) -> None:
+    folders(tmp_path, "a", "b", "c")
+    member, neck = {"name": "ResNet18", "class_num": "auto"}, {"name": "FC", "class_num": "auto"}
+    data = {"Train": {"dataset": {"name": "ImageFolderDataset", "image_root": str(tmp_path)}}}
+    parts = {"Backbone": dict(member), "Neck": neck, "Head": dict(member)}
+    rec: dict[str, Any] = {"Arch": {"name": "RecModel", **parts}, "DataLoader": data}
+    fill_in(rec)
+    assert [parts[each]["class_num"] for each in ("Backbone", "Neck", "Head")] == [3, "auto", 3]
+    both: list[Any] = [{"Teacher": dict(member)}, {"Student": dict(member)}, "no model"]
+    fill_in({"Arch": {"name": "DistillationModel", "models": both}, "DataLoader": data})
+    assert both == [
+        {"Teacher": {**member, "class_num": 3}},
+        {"Student": {**member, "class_num": 3}},
+        "no model",
+    ]
+
+
 def test_without_the_folder_the_runs_own_list_counts(tmp_path: Path) -> None:
     gone = [f"{ROOT}={tmp_path}/gone", f"Global.output_dir={tmp_path}"]
     with pytest.raises(

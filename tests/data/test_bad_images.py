@@ -1,15 +1,25 @@
-"""Lists of bad images: whatever a file is called, it is read as it was written."""
+"""Lists of bad images: a file of any name is read as it was written. What to do about such images."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.data.bad_images import BadImage, read_bad_images, write_bad_images
+from ppcls.config.sections import Split
+from ppcls.data.bad_images import (
+    BadImage,
+    BadImageError,
+    TooManyBadError,
+    read_bad_images,
+    skipping_advised,
+    write_bad_images,
+)
 from ppcls.errors import UserError
 
 NAMES = st.binary(min_size=1).filter(lambda name: b"\0" not in name).map(os.fsdecode)
@@ -37,3 +47,23 @@ def test_a_wrong_line_is_named(tmp_path: Path) -> None:
         read_bad_images(path)
     with pytest.raises(UserError, match="gone: can't read this list of bad images: No such file"):
         read_bad_images(tmp_path / "gone")
+
+
+def split(on_error: str) -> Split:
+    return cast(Split, SimpleNamespace(dataset=SimpleNamespace(on_error=on_error)))
+
+
+@pytest.mark.parametrize(
+    ("train", "evaluation", "advised"),
+    [
+        ("raise", "raise", "Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip; tools"),
+        ("skip", "raise", "Eval.dataset.on_error=skip; tools"),
+    ],
+)
+def test_advice_is_of_what_does_not_skip_yet(train: str, evaluation: str, advised: str) -> None:
+    splits = {"Train": split(train), "Eval": split(evaluation)}
+    told = rf"a\.jpg is bad; .* by -o DataLoader\.{advised}"
+    with pytest.raises(BadImageError, match=told), skipping_advised(splits):
+        raise BadImageError("a.jpg is bad")
+    with pytest.raises(TooManyBadError, match=r"^too many$"), skipping_advised(splits):
+        raise TooManyBadError("too many")

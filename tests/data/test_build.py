@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ppcls.config.dali import Dali
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.transform import ImageState, Transform
@@ -119,3 +120,24 @@ def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
     dataset = split.dataset.model_copy(update={"transform_ops": (*ops[:2], Formless(), *ops[2:])})
     changed = split.model_copy(update={"dataset": dataset})
     assert not who_feeds(config, changed, Runtime()).dali_can
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        (
+            {"cache_size": 100},
+            r"\.cache_size: only the GPU's decoder caches, and this run is on the CPU; set it to 0",
+        ),
+        ({"decode_on": "gpu"}, r"\.decode_on: gpu, but this run is on the CPU; set it to auto"),
+    ],
+)
+def test_what_only_a_gpu_does_is_refused_on_a_cpu(config: Config, setting: dict[str, Any], text: str) -> None:
+    split = config.DataLoader.Train
+    assert split is not None
+    loader = split.loader.model_copy(update={"dali": Dali(**setting)})
+    by_dali = config.model_copy(update={"Global": config.Global.model_copy(update={"use_dali": True})})
+    asked = split.model_copy(update={"loader": loader})
+    with pytest.raises(UserError, match=rf"^DataLoader\.Train\.loader\.dali{text}$"):
+        build_loader(by_dali, asked, Runtime(), training=True)
+    assert build_loader(config, asked, Runtime(), training=True), "paddle.io has no such settings"

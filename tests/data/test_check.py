@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 from zoo import make_zoo
 
+import ppcls.data.check
 from ppcls import dataset_cli
-from ppcls.data.bad_images import BadImage, read_bad_images
+from ppcls.config.transform import Transform
+from ppcls.data.bad_images import BadImage, look_at, read_bad_images, write_bad_images
+from ppcls.data.index import Index
 
 
 @pytest.fixture
@@ -65,6 +70,33 @@ def test_the_images_of_a_config(folder: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_folder(folder: Path) -> None:
     assert check(folder, str(folder / "images")) == 1
+    assert read_bad_images(folder / "bad.txt") == expected(folder)
+
+
+def test_a_pipe_is_bad_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "images" / "1" / "pipe.jpg")
+    assert check(folder, str(folder / "images")) == 1
+    (bad,) = {each.reason for each in read_bad_images(folder / "bad.txt") if each.name.endswith("pipe.jpg")}
+    assert bad == "not a regular file"
+
+
+def test_an_interrupt_keeps_what_was_found_but_no_older_list(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(index: Index, decoder: Transform, positions: Sequence[int]) -> dict[int, str]:
+        if positions[0] == 5:
+            raise KeyboardInterrupt
+        return look_at(index, decoder, positions)
+
+    monkeypatch.setattr(ppcls.data.check, "look_at", look)
+    monkeypatch.setattr(ppcls.data.check, "_CHUNK", 4)
+    assert check(folder, str(folder / "images")) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"interrupted; {folder}/bad.txt lists 1 bad of the first 4 images"
+    assert read_bad_images(folder / "bad.txt") == expected(folder)[:1]
+    write_bad_images(folder / "bad.txt", expected(folder))
+    assert check(folder, str(folder / "images")) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted; nothing was written"
     assert read_bad_images(folder / "bad.txt") == expected(folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,7 +35,7 @@ def read_list(folder: Path, content: str | bytes, delimiter: str = " ", class_nu
     return file_index(dataset, class_num)
 
 
-def read_folder(root: Path, class_num: int, **options: tuple[str, ...]) -> FileIndex:
+def read_folder(root: Path, class_num: int, **options: Any) -> FileIndex:
     return file_index(ImageFolderDataset(image_root=str(root), transform_ops=CHAIN, **options), class_num)
 
 
@@ -213,6 +214,19 @@ def test_a_folder_a_class(tmp_path: Path) -> None:
     ]
     assert index.where(0) == str(tmp_path)
     assert pairs(read_folder(tmp_path, 3, extensions=(".txt",))) == [("ant/b.txt", 1)]
+
+
+def test_pipes_are_refused_unopened(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").touch()
+    os.mkfifo(tmp_path / "a" / "2.jpg")
+    for follow_links in (False, True):
+        with pytest.raises(UserError) as caught:
+            read_folder(tmp_path, 1, follow_links=follow_links)
+        assert str(caught.value) == f"{tmp_path}: {tmp_path}/a/2.jpg is not a regular file; remove it"
+    assert wrong(tmp_path, "a/1.jpg 0\na/2.jpg 0\na/gone.jpg 0\na 0\n") == [
+        f", line 2: {tmp_path}/a/2.jpg is not a regular file; remove it"
+    ]
 
 
 def test_wrong_folders(tmp_path: Path) -> None:

@@ -143,6 +143,19 @@ def test_paths_that_mean_nothing(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path}/a.tar: no such file"
 
 
+def test_a_folder_of_shards(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+    dataset, container = kind
+    with pytest.raises(UserError) as caught:
+        read(dataset, paths=(str(tmp_path),))
+    assert str(caught.value).startswith(f"{tmp_path}: ")
+    assert str(caught.value).endswith(f" in it, write {tmp_path}/*{container.suffix}, say")
+
+
+def test_an_lmdb_has_no_index_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown key; LMDB needs no index files; remove it"):
+        LMDBDataset(transform_ops=CHAIN, paths=("a.lmdb",), index_paths=("a.idx",))  # type: ignore[call-arg]
+
+
 def test_a_file_named_twice(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
     dataset, container = kind
     first = tmp_path / f"part-0{container.suffix}"

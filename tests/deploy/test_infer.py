@@ -386,6 +386,19 @@ def test_dali_and_nothing_but_bad_images(
     assert "3 of 3 images could not be predicted" in said.err
 
 
+@pytest.mark.parametrize("use_dali", [False, True])
+def test_a_pipe_is_not_waited_for(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str], use_dali: bool
+) -> None:
+    tree["Global"]["use_dali"] = use_dali
+    os.mkfifo(tmp_path / "a.jpg")
+    assert infer(tmp_path, tree, tmp_path / "a.jpg", images / "b.jpg") == 3
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{tmp_path}/a.jpg: error: not a regular file"
+    assert second.startswith(f"{images}/b.jpg: ")
+    assert "error" not in second
+
+
 def test_patterns_and_standard_input(
     tmp_path: Path,
     tree: dict[str, Any],

@@ -1,4 +1,4 @@
-"""tools/eval.py writes who was taken for whom."""
+"""tools/eval.py writes who was taken for whom, and says what to do about a bad image."""
 
 from __future__ import annotations
 
@@ -61,3 +61,15 @@ def test_where_it_can_not_be_written_is_told_first(
     )
     assert cli.evaluate(["-c", config, "--confusion", str(tmp_path)]) == 1
     assert "is a folder, expected a file" in capsys.readouterr().err
+
+
+def test_a_bad_image_comes_with_advice(
+    config: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spoilt.txt").write_text("eval.txt 0\n" + (images / "eval.txt").read_text())
+    spoilt = f"DataLoader.Eval.dataset.cls_label_path={tmp_path}/spoilt.txt"
+    assert cli.evaluate(["-c", config, "-o", spoilt]) == 1
+    skip = "DataLoader.Eval.dataset.on_error=skip"
+    assert f"go on without such images by -o {skip}; tools/dataset.py check" in capsys.readouterr().err
+    assert cli.evaluate(["-c", config, "-o", spoilt, skip]) == 0
+    assert ", 11 images, " in capsys.readouterr().out

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import paddle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,12 +148,12 @@ def test_phases_are_told(world: int, backward: str) -> None:
     assert not told.exchange_after
 
 
-def launch(config: Path, trouble: str) -> tuple[int, str]:
-    """Runs two ranks with the launcher; returns its exit code, and what it shows."""
+def launch(config: Path, trouble: str, *more: str, tool: str = "train") -> tuple[int, str]:
+    """Runs two ranks of a tool with the launcher; returns its exit code, and what it shows."""
     command = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PADDLE_")}
     done = subprocess.run(
-        [*command, str(config.parent / "log"), str(HERE / "troubled_run.py"), trouble, "-c", str(config)],
+        [*command, config.parent / "log", HERE / "troubled_run.py", tool, trouble, "-c", config, *more],
         capture_output=True,
         text=True,
         env=environment | {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}"},
@@ -198,6 +199,18 @@ def test_a_run_with_a_stuck_rank_ends(config: Path, trouble: str, one: str, othe
         assert re.search(rf"rank 1 \(.*\): no step for \d+ s; epoch 2, batch \d, update \d: {other}\n", text)
         assert "troubled_run.py" in text
         assert text.count("in train_epoch") >= 2 or "in evaluate" in text
+
+
+def test_an_evaluation_of_its_own_with_a_stuck_rank_ends(config: Path) -> None:
+    weights, run = config.parent / "weights.pdparams", config.parent / "run"
+    paddle.save({"1.weight": paddle.zeros([16 * 16 * 3, 4]), "1.bias": paddle.zeros([4])}, str(weights))
+    given = ("-o", f"Global.pretrained_model={weights}")
+    code, terminal = launch(config, "eval:sleep", *given, tool="evaluate")
+    assert code != 0
+    assert "Global.hang_timeout is 12 s: the run is stuck, and ends here" in terminal
+    assert re.search(r"rank 1 \(.*\): no step for 9 s; evaluation: waiting for batch \d\n", terminal)
+    assert "troubled_run.py" in terminal
+    assert [each.name for each in run.iterdir()] == ["failures"], "no log but a training's own"
 
 
 def test_the_terminal_shows_what_failed_first(config: Path) -> None:

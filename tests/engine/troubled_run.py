@@ -1,4 +1,4 @@
-"""tools/train.py on images of a Python object, which gets the last rank into the trouble asked for."""
+"""A tool on images of a Python object, which gets the last rank into the trouble asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from linear_run import ARCHITECTURES  # registers the model
 
-from ppcls.cli import train
+from ppcls import cli
 from ppcls.data.python_source import register_source
 
 TROUBLE = {
@@ -27,11 +27,11 @@ TROUBLE = {
 
 
 class Noise:
-    """Noise in four classes; the 20th image read makes the trouble, on the last rank."""
+    """Noise in four classes; the ``at``-th image read makes the trouble, on the last rank."""
 
-    def __init__(self, count: int, trouble: str) -> None:
+    def __init__(self, count: int, trouble: str, at: int) -> None:
         self.labels = np.arange(count) % 4
-        self._trouble, self._reads = trouble, 0
+        self._trouble, self._at, self._reads = trouble, at, 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -39,7 +39,7 @@ class Noise:
     def __getitem__(self, position: int) -> bytes:
         self._reads += 1
         last = int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) - 1
-        if self._reads == 20 and os.environ.get("PADDLE_TRAINER_ID", "0") == str(last):
+        if self._reads == self._at and os.environ.get("PADDLE_TRAINER_ID", "0") == str(last):
             if self._trouble == "bad image":
                 return b"no image"
             TROUBLE[self._trouble]()
@@ -49,7 +49,9 @@ class Noise:
 
 if __name__ == "__main__":
     assert "Linear" in ARCHITECTURES
+    tool = getattr(cli, sys.argv.pop(1))
+    at = 20 if tool is cli.train else 10  # of training in its second epoch
     split, trouble = sys.argv.pop(1).split(":")
-    register_source("train", lambda: Noise(26, trouble if split == "train" else "none"))
-    register_source("eval", lambda: Noise(26, trouble if split == "eval" else "none"))
-    sys.exit(train())
+    register_source("train", lambda: Noise(26, trouble if split == "train" else "none", at))
+    register_source("eval", lambda: Noise(26, trouble if split == "eval" else "none", at))
+    sys.exit(tool())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import re
 import time
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 import ppcls.report.html
 from ppcls.report.build import build_reporters
+from ppcls.report.curves import draw_curves
 from ppcls.report.html import About, HtmlReport, summary
 from ppcls.report.record import EvalRecord, Mistake, Outcomes, StepRecord
 from ppcls.report.thumbnail import Picture
@@ -81,6 +84,23 @@ def test_a_page_names_nothing_outside_of_itself(tmp_path: Path) -> None:
     page.close()
     assert not re.search(r"""(src|href)\s*=\s*["']?(?!["']?data:)""", text(tmp_path))
     assert not re.search(r"@import|url\(", text(tmp_path))
+
+
+def test_page_and_picture_have_the_same_colours(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    plot = Axes.plot
+    monkeypatch.setattr(
+        Axes, "plot", lambda *args, **style: drawn.append(style["color"]) or plot(*args, **style)
+    )
+    draw_curves(run(1), tmp_path / "curves.png")
+    page = report(tmp_path)
+    tell(page, run(1))
+    told = re.search(r'"colours": (\[.*?\])', text(tmp_path))
+    assert told is not None
+    assert json.loads(told[1])[:2] == drawn[:2], "of the loss, as it trains and as it is evaluated"
+    assert text(tmp_path).count(drawn[1]) == 1
 
 
 def test_a_resumed_run_keeps_its_curves_and_its_events(tmp_path: Path, run: Run) -> None:

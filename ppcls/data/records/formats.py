@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ppcls.data.records.lmdb import LMDBFormat
+from ppcls.data.records.lmdb import DATA, LMDBFormat
 from ppcls.data.records.recordio import RecordIOFormat
 from ppcls.data.records.shard import Format
 from ppcls.data.records.tfrecord import TFRecordFormat
@@ -20,12 +20,22 @@ FORMATS: dict[str, Format] = {
 _ENDINGS = {".tar": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".rec": "recordio"}
 
 
-def format_of(path: Path) -> Format:
-    """Returns the format that a file's ending tells.
+def format_of(path: Path, name: str | None = None) -> Format:
+    """Returns the format of a container: LMDB where its data are, else what is said, or the ending tells.
+
+    Args:
+        path: The container.
+        name: Of the format; None where nobody says.
 
     Raises:
-        UserError: It tells none.
+        UserError: The ending tells none, or the path is a folder of containers.
     """
+    if name == "lmdb" or path.name == DATA or (path / DATA).exists():
+        return FORMATS["lmdb"]
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; name the files in it, such as {path}/*.tar")
+    if name is not None:
+        return FORMATS[name]
     if path.suffix not in _ENDINGS:
         raise UserError(f"{path}: expected a name ending in {', '.join(_ENDINGS)}; say its --format")
     return FORMATS[_ENDINGS[path.suffix]]

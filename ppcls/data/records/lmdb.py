@@ -19,6 +19,7 @@ from ppcls.data.records.messages import ProtobufError, TensorProto, TensorProtos
 from ppcls.data.records.shard import OpenFiles, Record
 from ppcls.errors import UserError
 
+DATA = "data.mdb"
 _INT32, _STRING = 2, 4  # Caffe2's TensorProto.DataType
 _DATA_TYPE, _STRING_DATA = 2, 6  # numbers of TensorProto's fields
 _PAGE = 4096  # bytes; a value takes whole ones
@@ -115,9 +116,10 @@ class LMDBFormat:
                     ends.append(len(keys))
                     labels.append(_label(path, bytes(key), value))
         except lmdb.Error as error:
-            raise UserError(
-                f"{path}: expected the folder of an LMDB, with data.mdb; found: {error}"
-            ) from None
+            found = str(error)
+            if path.is_dir() and not (path / DATA).exists():
+                found = f"a folder without it; of folders in it, write {path}/*{self.suffix}, say"
+            raise UserError(f"{path}: expected the folder of an LMDB, with {DATA}; found: {found}") from None
         if not labels:
             raise UserError(f"{path}: the LMDB is empty")
         return LMDBShard(
@@ -132,9 +134,9 @@ class LMDBFormat:
 def _refuse_short(path: Path, environment: lmdb.Environment) -> None:
     """Shows that the file has all its pages: looking at one that it has not would end the process."""
     whole = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    size = (path.resolve() / "data.mdb").stat().st_size
+    size = (path.resolve() / DATA).stat().st_size
     if size < whole:
-        raise UserError(f"{path}/data.mdb: expected {whole} bytes, found {size}; it is cut short")
+        raise UserError(f"{path}/{DATA}: expected {whole} bytes, found {size}; it is cut short")
 
 
 def _encode(record: Record) -> bytes:

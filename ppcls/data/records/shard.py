@@ -13,12 +13,13 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.data.links import NOT_REGULAR, is_special
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.errors import UserError
 from ppcls.files import patiently
 
 INDEX_ENDING = ".idx"
-_ENDINGS = (".tar", ".tfrecord", ".tfrecords", ".rec")
+ENDINGS = (".tar", ".tfrecord", ".tfrecords", ".rec")
 _NUMBER = re.compile("[0-9]{1,18}")
 _MOST_OPEN = 128  # of a container's files; systems allow a process 1024
 
@@ -179,7 +180,7 @@ class Format(Protocol):
 
 def index_beside(path: Path) -> Path:
     """Returns where a shard's index file is by default: ``train-0.tar`` has ``train-0.idx``."""
-    if path.suffix in _ENDINGS:
+    if path.suffix in ENDINGS:
         return path.with_suffix(INDEX_ENDING)
     return path.with_name(path.name + INDEX_ENDING)
 
@@ -188,12 +189,18 @@ def open_file(path: Path) -> BinaryIO:
     """Opens a shard for reading.
 
     Raises:
-        UserError: It can't be opened.
+        UserError: It can't be opened, or is a pipe, which would be waited for.
     """
+    _refuse_special(path)
     try:
         return path.open("rb")
     except OSError as error:
         raise UserError(f"{path}: can't read this file: {(error.strerror or str(error)).lower()}") from None
+
+
+def _refuse_special(path: Path) -> None:
+    if is_special(path):
+        raise UserError(f"{path}: {NOT_REGULAR}")
 
 
 def damaged(path: Path, offset: int, expected: str, found: str) -> UserError:
@@ -208,6 +215,7 @@ def read_index_file(index_path: Path, path: Path) -> str:
         UserError: It is missing, can't be read, or is no text.
     """
     cure = f"make it by: python tools/dataset.py index {path}"
+    _refuse_special(index_path)
     try:
         return index_path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -136,7 +136,7 @@ def _files(path: Path) -> list[tarfile.TarInfo]:
         UserError: No tar file, a compressed one, or one that is damaged or cut short.
     """
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open_file(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = tar.getmembers()
     except tarfile.TarError as error:
         raise UserError(f"{path}: expected an uncompressed tar file, whole; found: {error}") from None

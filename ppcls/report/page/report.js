@@ -1,6 +1,6 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const colours = ["#2166ac", "#d6604d", "#4d9221", "#762a83", "#e08214"];
+const colours = data.colours;
 const height = 240;
 
 // Large numbers, such as a loss that diverges, get an exponent: beside an axis there is little room.

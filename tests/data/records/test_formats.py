@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -178,6 +179,22 @@ def test_a_missing_shard(name: str, tmp_path: Path) -> None:
     (tmp_path / "gone.idx").write_text("v1.2 1\njpg 0 1 a cls 1 1 a\n" if name == "webdataset" else "0 1\n")
     with pytest.raises(UserError, match=f"^{tmp_path}/gone: "):
         opened(name, tmp_path / "gone")
+
+
+def test_pipes_are_not_waited_for(in_file: str, tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=f"^{path}: not a regular file$"):
+        FORMATS[in_file].index(path)
+    (tmp_path / "shard.idx").write_text(
+        "v1.2 1\njpg 0 1 a cls 1 1 a\n" if in_file == "webdataset" else "0 1\n"
+    )
+    with pytest.raises(UserError, match=f"^{path}: not a regular file$"):
+        opened(in_file, path)
+    (tmp_path / "shard.idx").unlink()
+    os.mkfifo(tmp_path / "shard.idx")
+    with pytest.raises(UserError, match=f"^{path}.idx: not a regular file$"):
+        opened(in_file, path)
 
 
 def test_threads_share_files_that_come_and_go(tmp_path: Path) -> None:
