@@ -10,7 +10,8 @@ from paddle import Tensor
 # Each tensor begins at a multiple of so many elements: at least 256 bytes from 2 bytes on, which Paddle's
 # allocator gives each, and kernels count on. In elements, so that a weight, its gradient and its velocity
 # lie at the same places in their buffers, whatever their dtypes.
-UNIT = 128
+_UNIT = 128
+ROW = 8192  # and all of them are a multiple of so many, for operators that go by rows
 
 
 class Flat:
@@ -40,7 +41,8 @@ class Flat:
             length = 0
             for place in places:
                 self._starts[place] = length
-                padding = -self._like[place].size % UNIT
+                unit = ROW if place == places[-1] else _UNIT
+                padding = -(length + self._like[place].size) % unit
                 if padding:
                     self._padding[place] = paddle.zeros([padding], dtype)
                 length += self._like[place].size + padding

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, _C_ops
 from paddle.base import core
 
-from ppcls.engine.flat import UNIT
+from ppcls.engine.flat import ROW
 
 _BLOCK = 1024  # flags that are gathered into one tensor
 
@@ -58,12 +58,12 @@ def any_not_finite(buffers: Sequence[Tensor]) -> Tensor:
     four times as long.
 
     Args:
-        buffers: Of a multiple of `flat.UNIT` elements each.
+        buffers: Of a multiple of `flat.ROW` elements each.
     """
     trace = paddle.zeros([1])
     for buffer in buffers:
-        zeros = paddle.zeros([UNIT, 1], buffer.dtype)
-        trace = trace + paddle.matmul(buffer.reshape([-1, UNIT]), zeros).sum().astype("float32")
+        zeros = paddle.zeros([ROW, 1], buffer.dtype)
+        trace = trace + paddle.matmul(buffer.reshape([-1, ROW]), zeros).sum().astype("float32")
     return trace != trace
 
 
