@@ -80,13 +80,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         FileNotFoundError: The block wrote no file, or the folder does not exist.
     """
     temporary = beside(path)
-    try:
-        with _told_of(path, temporary):
+    with _told_of(path, temporary):
+        try:
             yield temporary
             _sync(temporary)
             temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        finally:
+            temporary.unlink(missing_ok=True)
     _sync(path.parent)
 
 
