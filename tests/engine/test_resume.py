@@ -114,6 +114,31 @@ def test_resume_keeps_the_best_metric(make_config: Callable[..., Config], cpu: R
     assert train(longer, cpu, output(longer)).best == best
 
 
+def test_another_metric_begins_with_a_best_of_its_own(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    judged = {"name": "ReduceOnPlateau", "learning_rate": 0.01, "mode": "max", "patience": 5}
+    config = make_config(Global__epochs=1, Optimizer__lr=judged)
+    assert train(config, cpu, output(config)).best is not None
+    other = make_config(
+        Global__epochs=1,
+        Optimizer__lr=judged,
+        Metric__Eval=[{"PerClassRecall": {}}, {"TopkAcc": {"topk": 1}}],
+    )
+    state = build_state(other, cpu, lambda model: None)
+    plan = "\n".join(resume(state, output(other) / "latest", other))
+    assert state.best is None
+    assert "best metric" not in plan.splitlines()[1]
+    assert "begins here: the best metric, which is recall_mean now and was top1" in plan
+    assert "begins here: what ReduceOnPlateau sees" in plan
+    assert state.plateau is not None
+    assert state.plateau.state_dict()["best"] is None
+    longer = make_config(Global__epochs=1, Optimizer__lr=judged, Metric__Eval=[{"TopkAcc": {"topk": [1, 3]}}])
+    same = build_state(longer, cpu, lambda model: None)
+    assert "what ReduceOnPlateau has seen, best metric" in resume(same, output(longer) / "latest", longer)[1]
+    assert same.best is not None
+
+
 def test_another_loader_goes_on_with_the_same_samples(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +210,7 @@ def test_other_data_of_the_same_size_is_told(
     state = build_state(other, cpu, lambda model: None)
     plan = "\n".join(resume(state, output(other) / "latest", other))
     assert "changed: the training data, 26 samples (" in plan
+    assert "the rest of epoch 1's samples" not in plan
     assert "which samples of epoch 1 came can't be kept" in plan
 
 
