@@ -29,11 +29,16 @@ def class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, 
     Where ``root`` has folders train and val, with class folders in them, these are the parts as they are.
 
     Raises:
-        UserError: It has only one of these.
+        UserError: It has only one of these, or one in capitals.
     """
     if part is None or not root.is_dir():
         return root, part is None
     own = [name for name in _PARTS if (root / name).is_dir() and folder_classes(root / name)]
+    if not own and (near := [each for each in folder_classes(root) if _is_nearly_part(root / each)]):
+        raise UserError(
+            f"{root}: has class folders in {' and '.join(near)}; call the folders train and val, in small "
+            f"letters, or set image_root to {root / near[0]} to share its images out"
+        )
     if len(own) == 1:
         other = next(name for name in _PARTS if name not in own)
         raise UserError(
@@ -43,12 +48,18 @@ def class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, 
     return (root / part, True) if own else (root, False)
 
 
+def _is_nearly_part(folder: Path) -> bool:
+    """Whether a folder looks like a part, and not like a class: Train, with folders in it."""
+    return folder.name.lower() in _PARTS and len(folder_classes(folder)) > 0
+
+
 def fill_in(tree: dict[str, Any]) -> None:
     """Fills in what a config leaves to its folder of pictures, in place, before it is checked.
 
     ``DataLoader.Eval`` gets the folder of ``DataLoader.Train``, where it is a part of that; and
-    ``Arch.class_num: auto`` becomes the number of class folders, or of the names in the run's
-    ``label_list.txt`` where the folder is not there, as when a model predicts elsewhere.
+    ``Arch.class_num: auto`` (of embeddings ``Arch.Head.class_num``) becomes the number of class folders, or
+    of the names in the run's ``label_list.txt`` where the folder is not there, as when a model predicts
+    elsewhere.
 
     Args:
         tree: The YAML, which may have any shape.
@@ -62,8 +73,9 @@ def fill_in(tree: dict[str, Any]) -> None:
             if key in train:
                 evaluation.setdefault(key, train[key])
     arch = tree.get("Arch")
-    if isinstance(arch, dict) and arch.get("class_num") == "auto":
-        arch["class_num"] = _count_classes(tree, train)
+    for place in (arch, arch.get("Head") if isinstance(arch, dict) else None):
+        if isinstance(place, dict) and place.get("class_num") == "auto":
+            place["class_num"] = _count_classes(tree, train)
 
 
 def _dataset(tree: Any, split: str) -> dict[Any, Any]:
