@@ -109,6 +109,10 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path, fresh: TrainStat
         if folder is not None:
             notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
             notes += resume(state, folder, config)
+            if state.best is not None and not checkpoints.has_best():
+                # Else this folder might never get a best model, for no evaluation need beat that one.
+                state.best = None
+                notes.append("  begins here: the best model, for the one until now is not in this folder")
     agree(config, runtime, _indexes(state, evaluator))
     step, how = choose_step(config, state)
     state.connect(config.Global, overlapping=not isinstance(step, CapturedStep))

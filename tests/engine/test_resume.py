@@ -16,7 +16,7 @@ from ppcls.engine import execution
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state
-from ppcls.engine.train import train
+from ppcls.engine.train import prepare, train
 from ppcls.engine.weights import read_arrays
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
@@ -137,6 +137,20 @@ def test_another_metric_begins_with_a_best_of_its_own(
     same = build_state(longer, cpu, lambda model: None)
     assert "what ReduceOnPlateau has seen, best metric" in resume(same, output(longer) / "latest", longer)[1]
     assert same.best is not None
+
+
+def test_another_folder_gets_a_best_model_of_its_own(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make_config("first", Global__epochs=1)
+    best = train(config, cpu, output(config)).best
+    assert best is not None
+    there = make_config("second", Global__checkpoints=str(tmp_path / "first" / "latest"))
+    run = prepare(there, cpu, output(there))
+    assert run.state.best is None  # else no best_model, unless an evaluation beats that of the other folder
+    assert "begins here: the best model, for the one until now is not in this folder" in "\n".join(run.notes)
+    here = make_config("first", Global__checkpoints="auto")
+    assert prepare(here, cpu, output(here)).state.best == best
 
 
 def test_another_loader_goes_on_with_the_same_samples(
