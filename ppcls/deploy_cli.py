@@ -17,6 +17,7 @@ from ppcls.errors import UserError
 from ppcls.options import positive
 
 _STDIN = "-"
+_NEAREST = 5
 MODEL = "checkpoint folder, folder or .onnx file that tools/export.py wrote; needs no config"
 
 
@@ -27,6 +28,8 @@ def infer(argv: Arguments = None) -> None:
     source = read_source(arguments)
     if source is None:
         return
+    if arguments.nearest is not None and not arguments.gallery:
+        raise UserError("--nearest: of which images? name them by --gallery")
     files = _files(arguments.images or [source.infer.infer_imgs])
     gallery = find_images(arguments.gallery)
     with _results(arguments.out) as out:
@@ -40,7 +43,7 @@ def infer(argv: Arguments = None) -> None:
 
         predictor, failed = Predictor(source, runtime=run), 0
         results = (
-            search(predictor, gallery, files, arguments.nearest, run)
+            search(predictor, gallery, files, arguments.nearest or _NEAREST, run)
             if gallery
             else predict_files(predictor, files, run)
         )
@@ -80,9 +83,7 @@ def _infer_parser() -> argparse.ArgumentParser:
         help="tell which images of this folder (or file, or pattern; it may be given several times) are "
         "nearest to each image, by a model of embeddings",
     )
-    made.add_argument(
-        "--nearest", type=positive, default=5, metavar="K", help="how many of the gallery (%(default)s)"
-    )
+    made.add_argument("--nearest", type=positive, metavar="K", help=f"how many of the gallery ({_NEAREST})")
     made.add_argument(
         "--on-error",
         choices=["fail", "ignore", "stop"],

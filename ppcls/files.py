@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TextIO, TypeVar
 
 _T = TypeVar("_T")
 # What a network drive says that may be back in a moment.
@@ -53,6 +53,17 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def _told_of(path: Path, temporary: Path) -> Iterator[None]:
+    """Has the system's errors name ``path``: a write that fails names no file, an open the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
 def beside(path: Path) -> Path:
     """Returns an unused name in the folder of ``path``; it is hidden and keeps the suffix."""
     return path.with_name(f".{secrets.token_hex(4)}.{path.name}")
@@ -69,12 +80,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         FileNotFoundError: The block wrote no file, or the folder does not exist.
     """
     temporary = beside(path)
-    try:
-        yield temporary
-        _sync(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _told_of(path, temporary):
+        try:
+            yield temporary
+            _sync(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     _sync(path.parent)
 
 
@@ -87,6 +99,20 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """
     with atomic_path(path) as temporary, temporary.open("xb") as file:
         yield file
+
+
+def append(file: TextIO, text: str) -> None:
+    """Writes text to the end of a file at once.
+
+    Raises:
+        OSError: It can't be written; with the file's name, which the system's error lacks.
+    """
+    try:
+        file.write(text)
+        file.flush()
+    except OSError as error:
+        error.filename = error.filename or str(file.name)
+        raise
 
 
 def need_writable(path: Path) -> None:
@@ -132,7 +158,8 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
         raise FileExistsError(f"{path} exists already")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
-    temporary.mkdir()
+    with _told_of(path, temporary):
+        temporary.mkdir()
     try:
         yield temporary
         if path.exists():

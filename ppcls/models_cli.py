@@ -47,7 +47,8 @@ def _chosen(patterns: Sequence[str]) -> list[str]:
     known = list(ARCHITECTURES)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            raise UserError(f"no architecture matches '{pattern}'{nearest(pattern, known)}")
+            hint = nearest(pattern, known, "`list` without a pattern has all")
+            raise UserError(f"no architecture matches '{pattern}'{hint}")
     return [name for name in known if not patterns or any(fnmatchcase(name, each) for each in patterns)]
 
 

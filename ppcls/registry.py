@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """Asks ``; did you mean 'X'?``; lists the known names where nothing is near."""
+def nearest(name: str, known: list[str], listing: str | None = None) -> str:
+    """Asks ``; did you mean 'X'?``; where nothing is near it names the known, or says what lists them."""
     folded = {each.lower(): each for each in known}
     match = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
     if match:
         return f"; did you mean '{folded[match[0]]}'?"
+    if listing is not None:
+        return f"; {listing}"
     return f"; known: {', '.join(sorted(known))}" if known else ""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.files import atomic_path, atomic_write, new_folder, patiently, write_text
+from ppcls.files import append, atomic_path, atomic_write, new_folder, patiently, write_text
 
 
 def test_a_written_file_is_whole_and_nothing_else_stays(tmp_path: Path) -> None:
@@ -37,6 +37,31 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_half(tmp_path / "a", KeyboardInterrupt())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_system_names_the_file_that_was_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    with pytest.raises(OSError, match="No space left") as caught:  # a write that fails names none
+        write_half(path, OSError(errno.ENOSPC, "No space left on device"))
+    assert caught.value.filename == str(path)
+    missing = tmp_path / "missing" / "model.bin"
+    with pytest.raises(FileNotFoundError) as gone:  # opening the temporary one
+        write_text(missing, "text")
+    assert gone.value.filename == str(missing)
+    other = tmp_path / "other"
+    with pytest.raises(FileNotFoundError) as unrelated:
+        write_half(path, FileNotFoundError(errno.ENOENT, "No such file", str(other)))
+    assert unrelated.value.filename == str(other)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_line_that_does_not_fit_names_its_file() -> None:
+    file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 - closing it fails, too
+    with pytest.raises(OSError, match="No space left") as caught:
+        append(file, "line\n")
+    assert caught.value.filename == "/dev/full"
+    with pytest.raises(OSError, match="No space left"):
+        file.close()
 
 
 def test_a_replaced_file_is_new_for_who_opens_it_and_old_for_who_reads_it(tmp_path: Path) -> None:

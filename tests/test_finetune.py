@@ -72,3 +72,24 @@ def test_one_command_trains_and_the_next_names_the_class(
     assert set(json.loads(capsys.readouterr().out)["names"]) < {"black cat", "dog", "emu"}
     assert deploy_cli.infer(["-c", str(FINETUNE), photo, "-o", *common]) == 0
     assert re.search(r"(black cat|dog|emu) \d", capsys.readouterr().out)
+
+
+def test_a_class_folder_with_another_name_is_told(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {**SMALL, "DataLoader.Train.dataset.image_root": pictures}
+
+    def train(name: str, **more: object) -> str:
+        settings = {**given, "Global.output_dir": tmp_path / name, **more}
+        arguments = [f"{key}={value}" for key, value in settings.items()]
+        assert cli.train(["-c", str(FINETUNE), "-o", *arguments]) == 0
+        return capsys.readouterr().out
+
+    train("output")
+    (pictures / "black cat").rename(pictures / "zcat")  # now all labels mean something else
+    told = "0 was 'black cat' and is 'dog', 1 was 'dog' and is 'emu', 2 was 'emu' and is 'zcat'\n"
+    best = tmp_path / "output" / "best_model"
+    other = train("other", **{"Global.pretrained_model": best})
+    assert f"{best}: its classifier is kept, and was of other classes: {told}" in other
+    again = train("output", **{"Global.checkpoints": "auto", "Global.epochs": 3})
+    assert f"  changed: the classes' labels: {told}" in again

@@ -38,3 +38,7 @@ def test_lists_json_and_says_nothing_else() -> None:
 def test_unknown_names_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "Resnet_50"]) == 1
     assert capsys.readouterr().err == "error: no architecture matches 'Resnet_50'; did you mean 'ResNet50'?\n"
+    assert main(["list", "Q*"]) == 1
+    assert (
+        capsys.readouterr().err == "error: no architecture matches 'Q*'; `list` without a pattern has all\n"
+    )

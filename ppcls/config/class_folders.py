@@ -30,11 +30,16 @@ def class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, 
     Where ``root`` has folders train and val, with class folders in them, these are the parts as they are.
 
     Raises:
-        UserError: It has only one of these.
+        UserError: It has only one of these, or one in capitals.
     """
     if part is None or not root.is_dir():
         return root, part is None
     own = [name for name in _PARTS if (root / name).is_dir() and folder_classes(root / name)]
+    if not own and (near := [each for each in folder_classes(root) if _is_nearly_part(root / each)]):
+        raise UserError(
+            f"{root}: has class folders in {' and '.join(near)}; call the folders train and val, in small "
+            f"letters, or set image_root to {root / near[0]} to share its images out"
+        )
     if len(own) == 1:
         other = next(name for name in _PARTS if name not in own)
         raise UserError(
@@ -42,6 +47,11 @@ def class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, 
             f"images {other}, or set image_root to {root / own[0]} to share its images out"
         )
     return (root / part, True) if own else (root, False)
+
+
+def _is_nearly_part(folder: Path) -> bool:
+    """Whether a folder looks like a part, and not like a class: Train, with folders in it."""
+    return folder.name.lower() in _PARTS and len(folder_classes(folder)) > 0
 
 
 def fill_in(tree: dict[str, Any]) -> None:

@@ -25,6 +25,11 @@ class DistillationSpec(LossSpec):
         """Of the models that it is about."""
         raise NotImplementedError(f"{self.kind} names no models")
 
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """Of the models that learn by it."""
+        return self.names
+
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         """Yields whose layers' outputs it is of, and which: ``("Student", "blocks[2]")``."""
         yield from ()
@@ -52,6 +57,7 @@ class OfModels(DistillationSpec):
 class OfPairs(DistillationSpec):
     """A loss of pairs of models."""
 
+    mutual: ClassVar[bool] = False  # whether both of a pair learn
     model_name_pairs: tuple[tuple[str, str], ...] = Field(
         min_length=1, description="each [who learns, from whom]; their losses are added up"
     )
@@ -60,6 +66,11 @@ class OfPairs(DistillationSpec):
     def names(self) -> tuple[str, ...]:
         """Those of all pairs."""
         return tuple(name for pair in self.model_name_pairs for name in pair)
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """The first of each pair, unless it is said that both learn."""
+        return self.names if self.mutual else tuple(one for one, _ in self.model_name_pairs)
 
 
 class OfLogitPairs(OfPairs):
@@ -106,6 +117,7 @@ class DistillationKLDivLoss(OfLogitPairs):
 class DistillationDMLLoss(OfLogitPairs):
     """Divergence in both directions: both learn, if neither is frozen (Zhang et al. 2018)."""
 
+    mutual: ClassVar[bool] = True
     act: Literal["softmax", "sigmoid"] = "softmax"
     weight_ratio: bool = Field(False, description="weigh labels as MultiLabelLoss does")
     sum_across_class_dim: bool = Field(False, description="multiply by the number of classes")
@@ -187,12 +199,12 @@ def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator
             )
     if found is None:
         return
-    taught = {name for _, spec in places if isinstance(spec, DistillationSpec) for name in spec.names}
+    taught = {name for spec in loss.Train if isinstance(spec, DistillationSpec) for name in spec.learners}
     if any(not isinstance(each, DistillationSpec) for each in loss.Train):
         taught.add(found.student)
     for name in (found.student, *found.peers):
         if name not in taught:
-            text = f"{name!r} learns, and no loss is of it; name it in one, or freeze it"
+            text = f"{name!r} learns, and no loss teaches it; name it in one as who learns, or freeze it"
             yield problem(text, "Loss", "Train")
 
 

@@ -207,6 +207,8 @@ def embedding_problems(
         for position, spec in enumerate(getattr(metric, split)):
             if rec is not None and rec.Head is None and not isinstance(spec, Retrieval):
                 yield problem("is of classes; expected a Head in Arch", "Metric", split, position, spec.kind)
+    if rec is not None:
+        yield from _untaught(rec, loss.Train)
     retrieval = eval_mode == "retrieval"
     for position, spec in enumerate(metric.Eval):
         if isinstance(spec, Retrieval) != retrieval:
@@ -228,3 +230,12 @@ def embedding_problems(
             yield problem("embeddings are learnt from one identity an image", *place, "name")
         if given.dataset.batch_transform_ops:
             yield problem("mixed images have no identity; remove it", *place, "batch_transform_ops")
+
+
+def _untaught(rec: RecModel, losses: tuple[LossSpec, ...]) -> Iterator[InitErrorDetails]:
+    """Yields parts that no loss teaches: random for ever, and several processes wait for their gradients."""
+    if rec.Head is not None and all(spec.of_identities for spec in losses):
+        yield problem("no loss is of its classes; add CELoss to Loss.Train, or remove it", "Arch", "Head")
+    elif rec.Neck is not None and all(getattr(spec, "feature_from", "") == "backbone" for spec in losses):
+        text = "all losses are of what comes before it; set their feature_from to features, or remove it"
+        yield problem(text, "Arch", "Neck")

@@ -49,6 +49,6 @@ def _child(node: Any, element: int | str) -> Any:
 def describe(tree: Any, error: ValidationError) -> list[str]:
     """Turns what validation found into one line a problem."""
     return [
-        f"{where}: {each['msg']}" if (where := place(tree, each["loc"])) else each["msg"]
+        ": ".join(filter(None, [place(tree, each["loc"]), each["msg"].removeprefix("Value error, ")]))
         for each in error.errors(include_url=False)
     ]

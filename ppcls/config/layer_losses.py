@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
@@ -19,6 +19,7 @@ Shape = tuple[Count, Count, Count]  # [channels, height, width]
 class DistillationDistanceLoss(OfPairs):
     """Mean distance of what a layer gives in both models, or of their logits."""
 
+    mutual: ClassVar[bool] = True
     mode: Literal["l1", "l2", "smooth_l1"] = Field("l2", description="absolute, squared, or Huber's at 1")
     key: str | None = Field(None, description="the layer, as in return_patterns; by default the logits")
     act: Literal["sigmoid", "softmax"] | None = Field(
@@ -160,6 +161,11 @@ class AFDLoss(DistillationSpec):
     def names(self) -> tuple[str, ...]:
         """Both."""
         return self.model_name_pair
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """The first."""
+        return self.model_name_pair[:1]
 
     def attended(self, arch: DistillationModel) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the layers of the first and of the second model.

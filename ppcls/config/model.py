@@ -18,7 +18,8 @@ _WITH_DROPOUT = ("MobileNetV3_", "PPLCNet_")
 def _known_architecture(name: str) -> str:
     if name not in ARCHITECTURES:
         known = [*ARCHITECTURES, "DistillationModel", "RecModel"]
-        raise ValueError(f"unknown architecture '{name}'{nearest(name, known)}")
+        hint = nearest(name, known, "`python tools/models.py list` has all")
+        raise ValueError(f"unknown architecture '{name}'{hint}")
     return name
 
 

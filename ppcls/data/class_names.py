@@ -9,7 +9,7 @@ from ppcls.config.class_folders import LABEL_LIST, folder_classes
 from ppcls.errors import UserError
 from ppcls.files import write_text
 
-__all__ = ["LABEL_LIST", "folder_classes", "read_class_names", "write_class_names"]
+__all__ = ["LABEL_LIST", "folder_classes", "other_names", "read_class_names", "write_class_names"]
 _SHOWN = 10
 
 
@@ -56,6 +56,30 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
         extra = [f"… and {len(problems) - _SHOWN} more lines"] if len(problems) > _SHOWN else []
         raise UserError("\n".join([*problems[:_SHOWN], *extra]))
     return tuple(names[each] for each in range(class_num))
+
+
+def other_names(path: Path, names: Sequence[str]) -> str:
+    """Says which labels mean other classes than in a file that `write_class_names` wrote.
+
+    Args:
+        path: The file, which may be missing.
+        names: [class_num], by label; none where they are not known.
+
+    Returns:
+        An empty text where none does, or the number of classes differs, which shows elsewhere.
+    """
+    if not path.is_file():
+        return ""
+    lines = _read(path).splitlines(), as_label_list(names).splitlines()
+    if len(lines[0]) != len(lines[1]):
+        return ""
+    before, now = ([line.partition(" ")[2] for line in each] for each in lines)
+    changes = [
+        f"{label} was {old!r} and is {new!r}"
+        for label, (old, new) in enumerate(zip(before, now, strict=True))
+        if old != new
+    ]
+    return ", ".join([*changes[:_SHOWN], *(["…"] if len(changes) > _SHOWN else [])])
 
 
 def _read(path: Path) -> str:

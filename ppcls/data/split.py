@@ -52,8 +52,13 @@ def how_many(val: Fraction | int, images: int, classes: int, key: str = "--val")
         UserError: There would be none to validate on, or a class with none to train on.
     """
     total = val if isinstance(val, int) else round(val * images)
-    if not 0 < total <= images - classes:
-        most = images - classes
+    most = images - classes
+    if most < 1:
+        raise UserError(
+            f"{key}: {images} images of {classes} classes are too few; expected {classes + 1} or more, "
+            "for each class keeps one to train"
+        )
+    if not 0 < total <= most:
         raise UserError(
             f"{key}: {total} of {images} images would validate; expected 1 to {most}, for each of {classes} "
             "classes keeps one to train"

@@ -106,7 +106,7 @@ class Description(Section):
                 raise ValueError("PostProcess is null, but the model gives scores, no embeddings")
             return self
         if isinstance(told, Topk) and told.topk > self.width:
-            raise ValueError(f"topk is {told.topk}, of {self.width} classes")
+            raise ValueError(f"topk is {told.topk}, of {self.width} classes; expected {self.width} at most")
         if told.activation != self.Output.activation:
             raise ValueError(f"{told.kind} needs a {told.activation}, and the model ends in another")
         return self

@@ -125,6 +125,10 @@ class Checkpoints:
             return store.nicest(folder)
         return None
 
+    def has_best(self) -> bool:
+        """Whether this run has a best model, here or in the other place."""
+        return any((store.root / BEST).is_symlink() for store in self._stores)
+
     def refuse_existing(self, resumed: Path | None) -> None:
         """Refuses an output folder that holds another run than the one to go on with.
 

@@ -39,6 +39,10 @@ class OutputLock:
         self._file: int | None = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._take(time.monotonic() + patience)
+        except OSError as error:
+            self.release()
+            error.filename = error.filename or str(folder / LOCK)  # a write that fails names no file
+            raise
         except BaseException:
             self.release()
             raise

@@ -70,11 +70,11 @@ def _kept(state: TrainState, source: Path, remembered: Remembered) -> Iterator[s
         yield "moving average"
     if remembered.precision and state.precision.state_dict() == remembered.precision:
         yield f"loss scale {remembered.precision.get('scale', '')}".rstrip()
-    if state.step:
+    if state.step and remembered.data == describe_index(state.loader.index):
         yield f"the rest of epoch {state.epoch + 1}'s samples"
     elif state.closing:
         yield f"epoch {state.epoch}, whose evaluation comes first"
-    if state.plateau is not None and remembered.plateau is not None:
+    if _plateau_seen(state, remembered):
         yield "what ReduceOnPlateau has seen"
     if state.best is not None:
         yield f"best metric {state.best:.4f}"
@@ -104,13 +104,22 @@ def _lost(
     if remembered.precision != state.precision.state_dict():
         what = "begins anew" if first_scale else "is left"
         yield f"can't be kept: the loss scale, which {what} in {state.precision.name}"
-    if state.plateau is not None and remembered.plateau is None:
+    if state.plateau is not None and not _plateau_seen(state, remembered):
         yield "begins here: what ReduceOnPlateau sees"
+    if remembered.best is not None and state.best is None:
+        yield f"begins here: the best metric, which is {state.judge} now and was {remembered.judge}"
     has_average = (source / AVERAGE).is_file()
     if state.ema is not None and not has_average:
         yield "begins here: the moving average, with the weights"
     if state.ema is None and has_average:
         yield "left: the moving average, since the config has no EMA"
+
+
+def _plateau_seen(state: TrainState, remembered: Remembered) -> bool:
+    """Whether what `ReduceOnPlateau` has seen until now still counts."""
+    if state.plateau is None or remembered.plateau is None:
+        return False
+    return bool(remembered.plateau.get("of", state.plateau.of) == state.plateau.of)
 
 
 def _changed(path: Path, config: Config) -> Iterator[str]:

@@ -40,6 +40,7 @@ class Remembered(BaseModel):
         loader: Position of the loader, with what gives it its meaning.
         precision: Loss scale and the like.
         plateau: What `ppcls.optimizer.plateau.Plateau` counted; None where the rate goes by no evaluation.
+        judge: Name of the metric that ``best`` is of; None where that was not written down.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -52,6 +53,7 @@ class Remembered(BaseModel):
     loader: dict[str, Any]
     precision: dict[str, Any]
     plateau: dict[str, Any] | None = None
+    judge: str | None = None
 
 
 def take(state: TrainState, config: Config) -> Iterator[tuple[str, bytes]]:
@@ -116,7 +118,10 @@ def restore(state: TrainState, folder: Path) -> Remembered:
     if state.ema is not None:
         source = folder / (AVERAGE if (folder / AVERAGE).is_file() else WEIGHTS)
         fill_average(state, read_arrays(source), source)
-    state.update, state.best, state.closing = remembered.update, remembered.best, remembered.closing
+    state.update, state.closing = remembered.update, remembered.closing
+    # Numbers of another metric can't be compared: the next evaluation is the best, or none would ever be.
+    same = remembered.judge == state.judge or None in (remembered.judge, state.judge)
+    state.best = remembered.best if same else None
     keep_schedule(state)
     return remembered
 
@@ -164,6 +169,7 @@ def _remember(state: TrainState) -> Remembered:
         loader=state.loader.state_dict(),
         precision=state.precision.state_dict(),
         plateau=None if state.plateau is None else state.plateau.state_dict(),
+        judge=state.judge,
     )
 
 

@@ -95,6 +95,11 @@ class TrainState:
         """Optimizer updates done in the running epoch."""
         return -(-self.step // self.loader.order.accumulate)
 
+    @property
+    def judge(self) -> str | None:
+        """Name of the number that says which model is best; None where nothing evaluates."""
+        return None if self.config is None else _judge(self.config)
+
     def connect(self, settings: Global, *, overlapping: bool = True) -> None:
         """Has the ranks exchange gradients from now on, from rank 0's weights; waits for all of them.
 
@@ -181,7 +186,8 @@ def build_state(
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights, own)
     precision.prepare(model, optimizer)
     schedule = _schedule(config, loader)
-    plateau = Plateau(config.Optimizer.lr) if isinstance(config.Optimizer.lr, ReduceOnPlateau) else None
+    rate = config.Optimizer.lr
+    plateau = Plateau(rate, _judge(config)) if isinstance(rate, ReduceOnPlateau) else None
     return TrainState(
         model=model,
         network=_network(model, config, runtime),
@@ -197,6 +203,11 @@ def build_state(
         plateau=plateau,
         config=config,
     )
+
+
+def _judge(config: Config) -> str | None:
+    metrics = config.Metric.Eval
+    return metrics[0].names[0] if metrics else None
 
 
 def _network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:

@@ -21,7 +21,13 @@ from ppcls.config.passed_over import warn_of
 from ppcls.config.schema import Config
 from ppcls.data.bad_images import skipping_advised
 from ppcls.data.build import gpu_memory_need
-from ppcls.data.class_names import LABEL_LIST, folder_classes, read_class_names, write_class_names
+from ppcls.data.class_names import (
+    LABEL_LIST,
+    folder_classes,
+    other_names,
+    read_class_names,
+    write_class_names,
+)
 from ppcls.data.folder_part import describe_folders
 from ppcls.data.index import Index
 from ppcls.data.quarantine import BAD_IMAGES
@@ -106,9 +112,18 @@ def prepare(config: Config, runtime: Runtime, output_dir: Path, fresh: TrainStat
             else np.concatenate([each.index.labels for each in evaluator.loaders.values()])
         )
         notes += describe_folders(config.DataLoader.Train.dataset, classes, len(state.loader.index), val)
+        source = folder or config.Global.pretrained_model
+        renamed = other_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
+        if folder is None and renamed:
+            notes.append(f"{source}: its classifier is kept, and was of other classes: {renamed}")
         if folder is not None:
             notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
             notes += resume(state, folder, config)
+            notes += [f"  changed: the classes' labels: {renamed}"] if renamed else []
+            if state.best is not None and not checkpoints.has_best():
+                # Else this folder might never get a best model, for no evaluation need beat that one.
+                state.best = None
+                notes.append("  begins here: the best model, for the one until now is not in this folder")
     agree(config, runtime, _indexes(state, evaluator))
     step, how = choose_step(config, state)
     state.connect(config.Global, overlapping=not isinstance(step, CapturedStep))

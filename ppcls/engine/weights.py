@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from ppcls.config.architecture import published_folder
 from ppcls.engine.manifest import MANIFEST, check_file, read_manifest
 from ppcls.engine.pickled import unpickle
+from ppcls.engine.store import BEST
 from ppcls.errors import UserError
 from ppcls.files import atomic_write
 
@@ -107,7 +108,9 @@ def read_weights(path: Path) -> Arrays:
     if path.is_dir():
         average = path / AVERAGE
         if not (path / WEIGHTS).is_file():
-            raise UserError(f"{path}: not a checkpoint folder: it has no {WEIGHTS}")
+            best = path / BEST
+            hint = f"; name the run's best model, {best}" if best.is_dir() else ""
+            raise UserError(f"{path}: not a checkpoint folder: it has no {WEIGHTS}{hint}")
         file = average if average.is_file() else path / WEIGHTS
         if (path / MANIFEST).is_file() and (expected := read_manifest(path).files.get(file.name)):
             check_file(file, expected)

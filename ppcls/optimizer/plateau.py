@@ -14,10 +14,15 @@ class Plateau:
 
     Args:
         spec: The schedule's config.
+        metric: Name of the metric that evaluations are compared by where it is not the loss.
+
+    Attributes:
+        of: Name of what is compared.
     """
 
-    def __init__(self, spec: ReduceOnPlateau) -> None:
+    def __init__(self, spec: ReduceOnPlateau, metric: str | None = None) -> None:
         self._spec = spec
+        self.of = "loss" if spec.mode == "min" else metric
         self._share = 1.0  # of learning_rate
         self._best: float | None = None
         self._bad = self._cooldown = 0
@@ -54,11 +59,17 @@ class Plateau:
         return self._lower()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what must be remembered, as plain numbers."""
-        return {"share": self._share, "best": self._best, "bad": self._bad, "cooldown": self._cooldown}
+        """Returns what must be remembered, as plain data."""
+        return {
+            "share": self._share,
+            "best": self._best,
+            "bad": self._bad,
+            "cooldown": self._cooldown,
+            "of": self.of,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what `state_dict` gave.
+        """Takes what `state_dict` gave; evaluations that were compared by something else don't count.
 
         Raises:
             KeyError, TypeError, ValueError: It is none.
@@ -68,6 +79,8 @@ class Plateau:
         best = None if best is None else float(best)
         if not 0 <= share <= 1 or bad < 0 or cooldown < 0 or not math.isfinite(best or 0.0):
             raise ValueError(f"not of a plateau: {state}")
+        if state.get("of", self.of) != self.of:
+            best, bad = None, 0
         self._share, self._best, self._bad, self._cooldown = share, best, bad, cooldown
 
     def _is_better(self, value: float) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from ppcls.files import append
 from ppcls.report.record import EvalRecord, StepRecord
 
 
@@ -53,8 +54,7 @@ class Events:
     def message(self, text: str) -> None:
         """Appends an event."""
         now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        self._file.write(json.dumps(asdict(Event(now, self._update, text))) + "\n")
-        self._file.flush()
+        append(self._file, json.dumps(asdict(Event(now, self._update, text))) + "\n")
 
     def train(self, record: StepRecord) -> None:
         """Notes how far the run is."""

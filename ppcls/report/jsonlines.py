@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.errors import UserError
-from ppcls.files import write_text
+from ppcls.files import append, write_text
 from ppcls.report.record import EvalRecord, StepRecord
 
 _KINDS: dict[str, type[StepRecord] | type[EvalRecord]] = {"train": StepRecord, "eval": EvalRecord}
@@ -113,5 +113,4 @@ class JsonLines:
         self._file.close()
 
     def _append(self, record: StepRecord | EvalRecord) -> None:
-        self._file.write(to_line(record))
-        self._file.flush()
+        append(self._file, to_line(record))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+from ppcls.files import append
 from ppcls.report.record import EvalRecord, StepRecord
 from ppcls.report.text import describe
 
@@ -21,8 +22,7 @@ class LogFile:
     def message(self, text: str) -> None:
         """Writes ``text`` with a time stamp on each of its lines."""
         now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        self._file.writelines(f"{now} {line}\n" for line in text.splitlines() or [""])
-        self._file.flush()
+        append(self._file, "".join(f"{now} {line}\n" for line in text.splitlines() or [""]))
 
     def train(self, record: StepRecord) -> None:
         """Writes the record's line."""

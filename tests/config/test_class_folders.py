@@ -55,6 +55,26 @@ def test_one_of_both_is_not_enough(tmp_path: Path, there: str, missing: str) -> 
     )
 
 
+@pytest.mark.parametrize("names", [("Train", "Valid"), ("TRAIN", "VAL")])
+def test_parts_in_capitals_are_no_classes(tmp_path: Path, names: tuple[str, str]) -> None:
+    folders(tmp_path, *(f"{name}/{label}" for name in names for label in "ab"))
+    with pytest.raises(UserError, match=rf"has class folders in {names[0]}.*call the folders train and val"):
+        load_config(FINETUNE, [f"{ROOT}={tmp_path}"])
+    (tmp_path / "classes" / "Train").mkdir(parents=True)
+    (tmp_path / "classes" / "Bus").mkdir()
+    assert load_config(FINETUNE, [f"{ROOT}={tmp_path / 'classes'}"]).Arch.class_num == 2
+
+
+def test_auto_counts_the_classes_of_a_head(tmp_path: Path) -> None:
+    root = folders(tmp_path, "a", "b", "c")
+    tree: dict[str, Any] = {
+        "Arch": {"name": "RecModel", "Head": {"name": "FC", "class_num": "auto"}},
+        "DataLoader": {"Train": {"dataset": {"name": "ImageFolderDataset", "image_root": str(root)}}},
+    }
+    fill_in(tree)
+    assert tree["Arch"]["Head"]["class_num"] == 3
+
+
 @pytest.mark.parametrize(("names", "found"), [((), "none"), (("cat",), "only cat")])
 def test_fewer_than_two_classes(tmp_path: Path, names: tuple[str, ...], found: str) -> None:
     folders(tmp_path, *names)

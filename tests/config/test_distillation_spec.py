@@ -86,9 +86,23 @@ def test_two_that_learn_from_each_other() -> None:
         else None
     )
     assert other is None
-    assert wrong("Arch.freeze_params_list=null", "Loss.Train=[CELoss]") == [
-        "Loss.Train: 'Teacher' learns, and no loss is of it; name it in one, or freeze it"
+    untaught = (
+        "Loss.Train: 'Teacher' learns, and no loss teaches it; name it in one as who learns, or freeze it"
+    )
+    assert wrong("Arch.freeze_params_list=null", "Loss.Train=[CELoss]") == [untaught]
+
+
+@pytest.mark.parametrize("loss", ["CELoss", "KLDivLoss", "DKDLoss", "WSLLoss", "SKDLoss", "DISTLoss"])
+def test_who_is_only_learnt_from_does_not_learn(loss: str) -> None:
+    """Several processes would wait for its gradients, and one would leave it random without a word."""
+    one = f"Distillation{loss}: {{model_name_pairs: [[Student, Teacher]]}}"
+    assert wrong("Arch.freeze_params_list=null", f"Loss.Train=[{one}]") == [
+        "Loss.Train: 'Teacher' learns, and no loss teaches it; name it in one as who learns, or freeze it"
     ]
+    both = f"{one}, DistillationGTCELoss: {{model_names: [Student, Teacher]}}"
+    arch = read("Arch.freeze_params_list=null", f"Loss.Train=[{both}]").Arch
+    assert isinstance(arch, DistillationModel)
+    assert arch.peers == ("Teacher",)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_parts_share_out_every_class(
     total = round(share * sum(counts) + 1e-9)
     fields = {"val_share": share, "split_seed": seed}
     if not 0 < total <= sum(counts) - len(counts):
-        with pytest.raises(UserError, match=r"DataLoader.Train.dataset.val_share: \d+ of"):
+        with pytest.raises(UserError, match=r"DataLoader.Train.dataset.val_share: \d+ (images )?of"):
             read_part(dataset(root, "val", **fields), len(counts))
         return
     whole = named(read_part(dataset(root, None), len(counts)))

@@ -82,6 +82,8 @@ def test_how_many() -> None:
     for wrong in (Fraction("0.001"), 91, Fraction("0.95")):
         with pytest.raises(UserError, match=r"--val: \d+ of 100 images would validate; expected 1 to 90"):
             how_many(wrong, 100, 10)
+    with pytest.raises(UserError, match="--val: 2 images of 2 classes are too few; expected 3 or more"):
+        how_many(Fraction("0.2"), 2, 2)
 
 
 def test_images_listed_twice() -> None:

@@ -212,3 +212,5 @@ def test_galleries_that_are_none(
     with pytest.raises(SystemExit):
         deploy_cli.infer([str(images[0]), "-c", str(config), "--nearest", "0"])
     assert "--nearest: expected an integer > 0, got '0'" in capsys.readouterr().err
+    assert deploy_cli.infer([str(images[0]), "-c", str(config), "--nearest", "2"]) == 1
+    assert "--nearest: of which images? name them by --gallery" in capsys.readouterr().err

@@ -84,7 +84,7 @@ def test_settings_of_an_exported_model(exported: Path, images: list[bytes], tmp_
     predictor = Predictor(exported, overrides=settings)
     assert predictor.names == ("x", "y", "z")
     for wrong, message in [
-        ("Infer.PostProcess.topk=4", "topk is 4, of 3 classes"),
+        ("Infer.PostProcess.topk=4", r"^[^ ]*\n  topk is 4, of 3 classes; expected 3 at most$"),
         ("Infer.transforms=[DecodeImage]", r"Infer\.transforms: "),
         ("Infer.transforms.1.ResizeImage.resize_short=40", "part of an exported model; export it anew"),
         ("Arch.name=ResNet50", "Arch: unknown key"),

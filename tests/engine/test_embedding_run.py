@@ -275,6 +275,18 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
         ({"Arch__Neck__name": "ArcMargin"}, "Arch.Neck: expected FC, got ArcMargin"),
         ({"Arch__Head": None}, "Loss.Train[0].CELoss: is of classes; expected a Head in Arch"),
         (
+            {"Loss__Train": [{"TripletLossV2": {}}], "Metric__Train": []},
+            "Arch.Head: no loss is of its classes; add CELoss to Loss.Train, or remove it",
+        ),
+        (
+            {
+                "Arch__Head": None,
+                "Loss__Train": [{"TripletLossV2": {"feature_from": "backbone"}}],
+                "Metric__Train": [],
+            },
+            "Arch.Neck: all losses are of what comes before it; set their feature_from to features, or",
+        ),
+        (
             {"Global__eval_mode": "classification"},
             "Metric.Eval[0].Recallk: expected Global.eval_mode: retrieval",
         ),

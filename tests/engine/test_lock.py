@@ -45,6 +45,16 @@ def test_another_run_is_named(tmp_path: Path) -> None:
     assert "set another Global.output_dir" in str(caught.value)
 
 
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        OutputLock(tmp_path, patience=0.0)
+    assert caught.value.filename == str(tmp_path / LOCK)
+
+
 def test_a_run_that_was_killed_holds_nobody_up(tmp_path: Path) -> None:
     with hold(tmp_path) as other:
         other.send_signal(signal.SIGKILL)

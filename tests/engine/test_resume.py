@@ -16,7 +16,7 @@ from ppcls.engine import execution
 from ppcls.engine.checkpoint import Checkpoints
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state
-from ppcls.engine.train import train
+from ppcls.engine.train import prepare, train
 from ppcls.engine.weights import read_arrays
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
@@ -114,6 +114,45 @@ def test_resume_keeps_the_best_metric(make_config: Callable[..., Config], cpu: R
     assert train(longer, cpu, output(longer)).best == best
 
 
+def test_another_metric_begins_with_a_best_of_its_own(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    judged = {"name": "ReduceOnPlateau", "learning_rate": 0.01, "mode": "max", "patience": 5}
+    config = make_config(Global__epochs=1, Optimizer__lr=judged)
+    assert train(config, cpu, output(config)).best is not None
+    other = make_config(
+        Global__epochs=1,
+        Optimizer__lr=judged,
+        Metric__Eval=[{"PerClassRecall": {}}, {"TopkAcc": {"topk": 1}}],
+    )
+    state = build_state(other, cpu, lambda model: None)
+    plan = "\n".join(resume(state, output(other) / "latest", other))
+    assert state.best is None
+    assert "best metric" not in plan.splitlines()[1]
+    assert "begins here: the best metric, which is recall_mean now and was top1" in plan
+    assert "begins here: what ReduceOnPlateau sees" in plan
+    assert state.plateau is not None
+    assert state.plateau.state_dict()["best"] is None
+    longer = make_config(Global__epochs=1, Optimizer__lr=judged, Metric__Eval=[{"TopkAcc": {"topk": [1, 3]}}])
+    same = build_state(longer, cpu, lambda model: None)
+    assert "what ReduceOnPlateau has seen, best metric" in resume(same, output(longer) / "latest", longer)[1]
+    assert same.best is not None
+
+
+def test_another_folder_gets_a_best_model_of_its_own(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make_config("first", Global__epochs=1)
+    best = train(config, cpu, output(config)).best
+    assert best is not None
+    there = make_config("second", Global__checkpoints=str(tmp_path / "first" / "latest"))
+    run = prepare(there, cpu, output(there))
+    assert run.state.best is None  # else no best_model, unless an evaluation beats that of the other folder
+    assert "begins here: the best model, for the one until now is not in this folder" in "\n".join(run.notes)
+    here = make_config("first", Global__checkpoints="auto")
+    assert prepare(here, cpu, output(here)).state.best == best
+
+
 def test_another_loader_goes_on_with_the_same_samples(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +224,7 @@ def test_other_data_of_the_same_size_is_told(
     state = build_state(other, cpu, lambda model: None)
     plan = "\n".join(resume(state, output(other) / "latest", other))
     assert "changed: the training data, 26 samples (" in plan
+    assert "the rest of epoch 1's samples" not in plan
     assert "which samples of epoch 1 came can't be kept" in plan
 
 

@@ -305,7 +305,10 @@ def test_a_checkpoint_folder_gives_its_average(tmp_path: Path) -> None:
 
 def test_a_folder_without_weights_is_refused_even_with_an_average(tmp_path: Path) -> None:
     write_arrays(tmp_path / AVERAGE, {"a": paddle.ones([1])})
-    with pytest.raises(UserError, match=r"not a checkpoint folder: it has no model\.safetensors"):
+    with pytest.raises(UserError, match=r"not a checkpoint folder: it has no model\.safetensors$"):
+        read_weights(tmp_path)
+    (tmp_path / "best_model").mkdir()
+    with pytest.raises(UserError, match=rf"; name the run's best model, {tmp_path}/best_model$"):
         read_weights(tmp_path)
 
 
