@@ -27,9 +27,10 @@ from ppcls.interfaces import interface_of
 from ppcls.memory import Asked, Budget, Usage, plan, read_asked
 from ppcls.progress import Progress
 
+_SEARCH = "FLAGS_cudnn_exhaustive_search"
 # Set where the environment does not, once Paddle is imported, for they pay: docs/performance.md.
 SPEED_FLAGS = {
-    "FLAGS_cudnn_exhaustive_search": True,  # times cuDNN's algorithms once for each convolution
+    _SEARCH: True,  # times cuDNN's algorithms once for each convolution
     "FLAGS_cudnn_batchnorm_spatial_persistent": True,
 }
 # What has Paddle, cuDNN and cuBLAS compute the same bits in each run; read at Paddle's import.
@@ -252,9 +253,9 @@ def _refuse_search() -> None:
     Raises:
         UserError: It does.
     """
-    if os.environ.get("FLAGS_cudnn_exhaustive_search", "0").lower() not in ("0", "false", ""):  # noqa: SIM112
+    if os.environ.get(_SEARCH, "0").lower() not in ("0", "false", ""):
         raise UserError(
-            "FLAGS_cudnn_exhaustive_search chooses convolutions by their time, so runs differ, and "
+            f"{_SEARCH} chooses convolutions by their time, so runs differ, and "
             "Global.deterministic is True; unset one of them"
         )
 
@@ -265,8 +266,22 @@ def _set_speed_flags(deterministic: bool) -> None:
 
     wanted = {name: value for name, value in SPEED_FLAGS.items() if name not in os.environ}
     if deterministic:
-        wanted.pop("FLAGS_cudnn_exhaustive_search", None)
+        wanted.pop(_SEARCH, None)
     paddle.set_flags(wanted)
+
+
+def stop_search() -> bool:
+    """Ends cuDNN's search, for work that it would disturb, unless the environment asks for it.
+
+    Returns:
+        Whether there is none.
+    """
+    import paddle
+
+    if _SEARCH in os.environ:
+        return not paddle.get_flags(_SEARCH)[_SEARCH]
+    paddle.set_flags({_SEARCH: False})
+    return True
 
 
 def _divide_memory(asked: Asked) -> tuple[Card | None, Budget | None]:

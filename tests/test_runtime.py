@@ -264,6 +264,21 @@ def test_a_deterministic_run_does_not_search_by_time(monkeypatch: pytest.MonkeyP
         runtime.start(Global(device="cpu", deterministic=True))
 
 
+@pytest.mark.parametrize(("asked", "ends"), [(None, True), ("0", True), ("1", False)])
+def test_cudnns_search_ends_unless_the_environment_asks_for_it(
+    asked: str | None, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "FLAGS_cudnn_exhaustive_search"
+    flags = {name: asked != "0"}
+    monkeypatch.setattr(paddle, "get_flags", lambda name: {name: flags[name]})
+    monkeypatch.setattr(paddle, "set_flags", flags.update)
+    monkeypatch.delenv(name, raising=False)
+    if asked is not None:
+        monkeypatch.setenv(name, asked)
+    assert runtime.stop_search() is ends
+    assert flags[name] is not ends
+
+
 def test_an_interface_is_found_by_its_address() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.7") is None, "of no machine: RFC 5737"

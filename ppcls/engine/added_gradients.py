@@ -3,18 +3,19 @@
 The input of a residual block has two gradients, one by the shortcut. Paddle adds them by an operator of
 its own, which reads both and writes a third. cuDNN can add to what it writes into (beta = 1 in
 ``cudnnConvolutionBackwardData``), and Paddle's ``conv2d_grad`` has it as ``use_addto``.
+
+Not while cuDNN searches for the fastest kernel (`ppcls.runtime.stop_search`): it runs each one on the memory
+of the first step itself, so that what is added to would be lost.
 """
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from typing import Any
 
 import paddle
 
 _FLOAT16 = paddle.base.core.VarDesc.VarType.FP16
-_SEARCH = "FLAGS_cudnn_exhaustive_search"
 
 
 class _Hook:
@@ -29,19 +30,6 @@ class _Hook:
 
     def after_infer(self, program: Any) -> Any:
         return program
-
-
-def may_add_up() -> bool:
-    """Says whether gradients may be added up, after seeing to it as far as the environment lets it.
-
-    cuDNN's search for the fastest kernel runs each one on the memory of the first step itself, so that what
-    is added to would be lost. In float16 and NHWC it gains nothing (docs/performance.md), so it is switched
-    off; who asks for it in the environment has it, and no additions.
-    """
-    if _SEARCH in os.environ:
-        return not paddle.get_flags(_SEARCH)[_SEARCH]
-    paddle.set_flags({_SEARCH: False})
-    return True
 
 
 def add_up_gradients(forward: Any) -> None:

@@ -7,9 +7,9 @@ from paddle import nn
 
 from ppcls.config.model import Arch
 from ppcls.config.schema import Config
-from ppcls.engine.added_gradients import add_up_gradients, may_add_up
+from ppcls.engine.added_gradients import add_up_gradients
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime
+from ppcls.runtime import Runtime, stop_search
 
 
 class Compiled(nn.Layer):  # type: ignore[misc]
@@ -41,7 +41,7 @@ def compiled(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
             "set Global.to_static to auto or False"
         )
     network = paddle.jit.to_static(Compiled(model), full_graph=True)
-    if _is_fast(config, runtime) and may_add_up():
+    if _is_fast(config, runtime) and stop_search():
         add_up_gradients(network.forward)
     return network
 

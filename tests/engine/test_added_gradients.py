@@ -12,8 +12,9 @@ from paddle import nn
 
 from ppcls.arch.build import build_model
 from ppcls.engine import added_gradients
-from ppcls.engine.added_gradients import add_up, add_up_gradients, may_add_up
+from ppcls.engine.added_gradients import add_up, add_up_gradients
 from ppcls.engine.compiled import Compiled
+from ppcls.runtime import stop_search
 
 SEARCH = "FLAGS_cudnn_exhaustive_search"
 
@@ -139,20 +140,6 @@ def test_resnet50_adds_up_sixteen_times(monkeypatch: pytest.MonkeyPatch) -> None
     assert done == [16]
 
 
-@pytest.mark.parametrize(("asked", "may"), [(None, True), ("0", True), ("1", False)])
-def test_who_asks_for_cudnns_search_has_no_additions(
-    asked: str | None, may: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags = {SEARCH: asked != "0"}
-    monkeypatch.setattr(paddle, "get_flags", lambda name: {name: flags[name]})
-    monkeypatch.setattr(paddle, "set_flags", flags.update)
-    monkeypatch.delenv(SEARCH, raising=False)
-    if asked is not None:
-        monkeypatch.setenv(SEARCH, asked)
-    assert may_add_up() is may
-    assert flags[SEARCH] is not may
-
-
 class Block(nn.Layer):  # type: ignore[misc]
     """A residual block."""
 
@@ -173,7 +160,7 @@ def test_gradients_are_those_of_additions(monkeypatch: pytest.MonkeyPatch) -> No
     """
     monkeypatch.delenv(SEARCH, raising=False)
     paddle.set_flags({SEARCH: True})
-    assert may_add_up()
+    assert stop_search()
     done = []
     monkeypatch.setattr(added_gradients, "add_up", lambda block: done.append(add_up(block)))
     paddle.seed(3)
