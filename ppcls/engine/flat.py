@@ -10,8 +10,7 @@ from paddle import Tensor
 # Each tensor begins at a multiple of so many elements: at least 256 bytes from 2 bytes on, which Paddle's
 # allocator gives each, and kernels count on. In elements, so that a weight, its gradient and its velocity
 # lie at the same places in their buffers, whatever their dtypes.
-_UNIT = 128
-ROW = 8192  # and all of them are a multiple of so many, for operators that go by rows
+UNIT = 128
 
 
 class Flat:
@@ -41,8 +40,7 @@ class Flat:
             length = 0
             for place in places:
                 self._starts[place] = length
-                unit = ROW if place == places[-1] else _UNIT
-                padding = -(length + self._like[place].size) % unit
+                padding = -self._like[place].size % UNIT
                 if padding:
                     self._padding[place] = paddle.zeros([padding], dtype)
                 length += self._like[place].size + padding

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, _C_ops
 from paddle.base import core
 
-from ppcls.engine.flat import ROW
+from ppcls.engine.flat import UNIT
 
 _BLOCK = 1024  # flags that are gathered into one tensor
 
@@ -54,16 +54,16 @@ class Flags:
 def any_not_finite(buffers: Sequence[Tensor]) -> Tensor:
     """Returns whether any number in a few large buffers is not finite, [1] bool, by plain operators.
 
-    By a matrix product with zeros, for infinity times 0 is no number: Paddle's own sum of as many takes a GPU
-    four times as long.
+    By a matrix product with zeros, for infinity times 0 is no number; Paddle's own sum of as many takes a GPU
+    longer.
 
     Args:
-        buffers: Of a multiple of `flat.ROW` elements each.
+        buffers: Of a multiple of `flat.UNIT` elements each.
     """
     trace = paddle.zeros([1])
     for buffer in buffers:
-        zeros = paddle.zeros([ROW, 1], buffer.dtype)
-        trace = trace + paddle.matmul(buffer.reshape([-1, ROW]), zeros).sum().astype("float32")
+        zeros = paddle.zeros([UNIT, 1], buffer.dtype)
+        trace = trace + paddle.matmul(buffer.reshape([-1, UNIT]), zeros).sum().astype("float32")
     return trace != trace
 
 

@@ -7,7 +7,7 @@ from paddle import nn
 from small_net import Flat, make_state
 
 from ppcls.engine import gradients
-from ppcls.engine.flat import ROW
+from ppcls.engine.flat import UNIT
 from ppcls.engine.gradients import Flags, any_not_finite, divide
 from ppcls.engine.step import train_step
 
@@ -35,7 +35,7 @@ def test_one_that_is_not_finite_is_found(value: float) -> None:
 def hold_that_what_is_not_finite_is_found(kind: str) -> None:
     rng = np.random.default_rng(2)
     large = 65504 if kind == "float16" else 3e38  # TF32 rounds what is much larger to infinity
-    buffers = [np.full(ROW * count, large, kind) for count in (1, 70, 3)]
+    buffers = [np.full(UNIT * count, large, kind) for count in (1, 700, 3)]
     assert not any_not_finite([paddle.to_tensor(each) for each in buffers]).item()
     for value in (np.nan, np.inf, -np.inf):
         for place in range(3):
