@@ -19,6 +19,8 @@ _OPTIONS = {  # by the beginning of the name
 }
 ALL_OPTIONS = tuple({option: None for taken in _OPTIONS.values() for option in taken})
 _LEAST = {"ConvNeXt_": 32}  # of a side, where a smaller one leaves no pixel
+# First and last side of those of Paddle whose linear layers take all pixels that the layers before leave.
+_SIDES = {"alexnet": (223, 254), "googlenet": (189, 236), "LeNet": (28, 31)}
 _ONLY_WEIGHTS = {"PPHGNetV2_": "_ssld_stage1", "SwinTransformer_large_": "_22kto1k"}  # of a family
 _OF_PATCHES = re.compile(r"(?:ViT|DeiT)_.*patch(\d+)_(\d+)")
 _MADE_FOR = re.compile(r"(?:ViT|DeiT|ConvNeXt|SwinTransformer)_.*_(\d+)")
@@ -87,6 +89,11 @@ def wrong_size(name: str, img_size: int | None, size: tuple[int, int]) -> str:
         if size == (side, side):
             return ""
         return f"{found}, but Arch.name={name} takes {side} x {side}{_cure(name, size)}"
+    if name in _SIDES:
+        first, last = _SIDES[name]
+        if first <= min(size) and max(size) <= last:
+            return ""
+        return f"{found}, but Arch.name={name} takes sides of {first} to {last} pixels; change the size"
     least = next((side for family, side in _LEAST.items() if name.startswith(family)), 1)
     if min(size) >= least:
         return ""

@@ -8,7 +8,7 @@ from paddle.vision import models
 
 from ppcls.arch.build import build_model, input_shape
 from ppcls.arch.vision_transformer import VisionTransformer
-from ppcls.config.architecture import ALL_OPTIONS, options
+from ppcls.config.architecture import ALL_OPTIONS, options, wrong_size
 from ppcls.registry import ARCHITECTURES, VISION_MODELS, UnknownNameError
 
 
@@ -53,3 +53,19 @@ def test_a_model_of_paddle_vision_takes_its_own_images_only():
         build_model("resnet18", data_format="NHWC")
     with pytest.raises(ValueError, match=r"LeNet takes .*1.* only"):
         build_model("LeNet")
+
+
+@pytest.mark.parametrize(
+    ("name", "sides"), [("alexnet", (223, 254)), ("googlenet", (189, 236)), ("LeNet", (28, 31))]
+)
+def test_sides_that_a_model_of_paddle_vision_takes(name, sides):
+    channels = input_shape(name)[0]
+    model = build_model(name, class_num=7, input_image_channel=channels)
+    model.eval()
+    for side in sides:
+        assert wrong_size(name, None, (side, side)) == ""
+        assert model(paddle.zeros([1, channels, side, side])).shape == [1, 7]
+    for side in (sides[0] - 1, sides[1] + 1):
+        assert wrong_size(name, None, (side, side)) != ""
+        with pytest.raises(ValueError, match=r"(?i)matmul"):
+            model(paddle.zeros([1, channels, side, side]))

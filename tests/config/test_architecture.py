@@ -117,6 +117,12 @@ def test_what_is_wrong_with_a_size_and_what_to_do() -> None:
         wrong_size("ConvNeXt_tiny", None, (31, 40))
         == "31 x 40, but Arch.name=ConvNeXt_tiny needs at least 32 x 32"
     )
+    assert wrong_size("googlenet", None, (189, 236)) == ""
+    assert (
+        wrong_size("googlenet", None, (96, 224))
+        == "96 x 224, but Arch.name=googlenet takes sides of 189 to 236 pixels; change the size"
+    )
+    assert wrong_size("LeNet", None, (32, 32)) != ""
     assert wrong_size(SWIN, None, (1, 500)) == ""
     assert wrong_size("ResNet50", None, (1, 1)) == ""
 
