@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ppcls.data.sampler import Positions, Sampler
 from ppcls.errors import UserError
 
+_KEYS = {"accumulate": "Global.update_freq"}  # of the config, where a state has another name
+
 
 @dataclass(frozen=True)
 class Cursor:
@@ -242,7 +244,7 @@ class Order:
         if "shuffle" in state:  # as checkpoints had it when there were two samplers
             state = {**state, "sampler": "shuffled" if state["shuffle"] else "in order"}
         return {
-            name: f"{name} was {state[name]} and is {here[name]}"
+            name: f"{_KEYS.get(name, name)} was {state[name]} and is {here[name]}"
             for name in here
             if name not in ("epoch", "step") and state[name] != here[name]
         }

@@ -199,6 +199,7 @@ def test_another_batch_size_within_an_epoch_leaves_no_sample_out(
     assert labels(state) == expected
     assert f"changed from here on: global_batch was 8 and is {batch_size}" in plan
     assert (f"can't be kept: {twice} samples of epoch 1 come twice" in plan) == (twice > 0)
+    assert ("; Global.update_freq was 1 and is 3" in plan) == (update_freq == 3)
 
 
 def test_another_order_within_an_epoch_is_refused_with_the_reason(
