@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
 from ppcls.config.attention_model import plain_members
-from ppcls.config.fields import Count, Section, expected, problem
+from ppcls.config.fields import Count, CountOrAuto, Section, expected, problem
 from ppcls.config.model import Arch
 
 _SHARED = ("class_num", "data_format", "input_image_channel")
@@ -73,7 +73,7 @@ class DistillationModel(Section):
     """
 
     name: Literal["DistillationModel"]
-    class_num: Count = Field(1000, description="of all models")
+    class_num: CountOrAuto = Field(1000, description="of all models")
     data_format: Literal["NCHW", "NHWC"] = Field("NCHW", description="of all models")
     input_image_channel: Count = Field(3, description="of all models")
     models: tuple[Named, ...] = Field(

@@ -185,7 +185,17 @@ class Bound:
         return core_schema.no_info_before_validator_function(check, handler(source))
 
 
+@dataclass(frozen=True)
+class BoundOrAuto(Bound):
+    """Bounds of a field that may be ``auto`` in YAML, and is a number when it is checked."""
+
+    def describe(self, source: type) -> str:
+        """Says what is expected, such as ``an integer > 0 or auto``."""
+        return f"{super().describe(source)} or auto"
+
+
 Count = Annotated[int, Bound(gt=0)]
+CountOrAuto = Annotated[int, BoundOrAuto(gt=0)]
 Index = Annotated[int, Bound(ge=0)]
 Number = Annotated[float, Bound()]
 Positive = Annotated[float, Bound(gt=0)]

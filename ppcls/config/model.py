@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from typing_extensions import Self
 
 from ppcls.config.architecture import ALL_OPTIONS, check_option, check_side, options, published_weights
-from ppcls.config.fields import Count, Decay, NonNegative, Positive, Section, show
+from ppcls.config.fields import Count, CountOrAuto, Decay, NonNegative, Positive, Section, show
 from ppcls.registry import ARCHITECTURES, VISION_MODELS, nearest
 
 _WITH_DROPOUT = ("MobileNetV3_", "PPLCNet_")
@@ -31,7 +31,7 @@ class Arch(Section):
         "return_stages": "write return_patterns, with the layers' names",
     }
     name: Annotated[str, AfterValidator(_known_architecture)]
-    class_num: Count = Field(
+    class_num: CountOrAuto = Field(
         1000,
         description="auto: as many as DataLoader.Train.dataset (ImageFolderDataset) has class folders; where "
         "that is not there, as output_dir/label_list.txt has names",

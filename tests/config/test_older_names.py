@@ -64,7 +64,7 @@ def test_a_number_of_classes_of_the_run_is_that_of_the_model() -> None:
     config = load_config(tree(Global={"class_num": 10}))
     assert config.Arch.class_num == 10
     assert warn_of(config) == []
-    with pytest.raises(UserError, match=r"Arch.class_num: expected an integer > 0, got -1"):
+    with pytest.raises(UserError, match=r"Arch.class_num: expected an integer > 0 or auto, got -1"):
         load_config(tree(Global={"class_num": -1}))
 
 
