@@ -124,6 +124,10 @@ def test_a_missing_config(fails: Fails, tmp_path: Path, config: Path) -> None:
         ("Global.epoch=2", "Global.epoch: unknown key; did you mean 'epochs'?"),
         ("Global.epochs=two", "Global.epochs: expected an integer > 0, got 'two'"),
         (f"{DATA}.transform_ops[3]=1", "is a list: expected a number from 0 to 2, got '3'"),
+        (
+            "Global.output_dir=''",
+            "Global.output_dir: expected a folder, such as ./output, got ''; . is the current one",
+        ),
         ("Arch.class_num=null", "Arch.class_num: expected an integer > 0 or auto, got None"),
         ("Global.seed.x=1", "Global.seed is 3, so it has no 'x'"),
         ("Arch.name=ResNet5", "unknown architecture 'ResNet5'; did you mean 'ResNet50'?"),

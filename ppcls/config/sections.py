@@ -21,6 +21,7 @@ from ppcls.config.fields import (
     Section,
     Tagged,
     problem,
+    show,
 )
 from ppcls.config.input_size import InputSize, check_sizes
 from ppcls.config.objective import CELoss, LossSpec, MetricSpec, TopkAcc
@@ -141,6 +142,13 @@ class Global(Section):
         description="record a training step once, on a GPU, and replay it, so that the host no longer starts "
         "each kernel; auto does with Paddle 2.6 on one machine",
     )
+
+    @field_validator("output_dir")
+    @classmethod
+    def _a_folder(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError(f"expected a folder, such as ./output, got {show(value)}; . is the current one")
+        return value
 
 
 class EMA(Section):

@@ -402,11 +402,11 @@ def test_merge_keys_and_anchors(tmp_path: Path) -> None:
 )
 def test_text_stays_text_in_a_round_trip(text: str, tmp_path: Path) -> None:
     tree = read_tree(QUICKSTART)
-    tree["Global"]["output_dir"] = text
+    tree["Global"]["save_inference_dir"] = text
     config = validate(tree, "tree")
     again = load_config(written(tmp_path, dump_config(config)))
     assert again == config
-    assert again.Global.output_dir == text
+    assert again.Global.save_inference_dir == text
 
 
 def leaves(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
