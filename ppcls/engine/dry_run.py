@@ -88,7 +88,9 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
     state, split, settings = run.state, config.DataLoader.Train, config.Global
     assert split is not None  # by prepare
     done, order = state.epoch, state.loader.order
-    steps = (settings.epochs - done) * state.updates_per_epoch - state.updates_of_epoch
+    left = settings.epochs - done
+    steps = left * state.updates_per_epoch - state.updates_of_epoch
+    batches_left = left * len(state.loader) - state.step
     due = [
         e % settings.eval_interval == 0 or e == settings.epochs for e in range(done + 1, settings.epochs + 1)
     ]
@@ -115,6 +117,7 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
         loader=loader,
         evaluation=evaluation,
         steps=max(0, steps),
+        full_steps=max(0, batches_left) / order.accumulate,
         evaluations=sum(due),
     )
     return measured, counted

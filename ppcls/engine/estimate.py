@@ -20,6 +20,7 @@ class Measured:
         loader: Images a second of the loader alone.
         evaluation: Seconds of a whole evaluation; None where the run does not evaluate.
         steps: Left to train.
+        full_steps: What they come to, for the last one of an epoch may have fewer batches than others.
         evaluations: Left to do.
     """
 
@@ -31,6 +32,7 @@ class Measured:
     loader: float
     evaluation: float | None
     steps: int
+    full_steps: float
     evaluations: int
 
     @property
@@ -38,7 +40,7 @@ class Measured:
         """Estimates the rest of the run, checkpoints and start not counted."""
         # Batches in stock may hide how slow the loader is from the few steps that were fed.
         step = max(self.fed, self.fed_images / self.loader)
-        return self.steps * step + self.evaluations * (self.evaluation or 0.0)
+        return self.full_steps * step + self.evaluations * (self.evaluation or 0.0)
 
 
 def describe(measured: Measured) -> list[str]:

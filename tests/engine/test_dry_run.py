@@ -14,9 +14,12 @@ from test_peak import Hungry
 from test_train_memory import train
 
 from ppcls import cli
+from ppcls.config.schema import Config
 from ppcls.data.quarantine import BAD_IMAGES
 from ppcls.engine import dry_run as module
+from ppcls.engine.estimate import Measured
 from ppcls.registry import ARCHITECTURES
+from ppcls.runtime import Runtime
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +99,17 @@ def test_epochs_of_less_than_three_steps(
     assert "an epoch has 1 steps: it was gone over more than once\n" in said
     assert "evaluation" not in said
     figures(said)
+
+
+def test_an_epoch_of_fewer_batches_than_a_step_takes_that_much_less(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Measured] = []
+    monkeypatch.setattr(module, "describe", lambda measured: found.append(measured) or [])
+    config = make_config(Arch__name="Small", Global__epochs=3, Global__update_freq=8)
+    module.dry_run(config, cpu)
+    (measured,) = found
+    assert (measured.steps, measured.full_steps) == (3, 1.5)  # 4 batches an epoch
 
 
 def spoil(images: Path, tmp_path: Path, split: str = "Train") -> dict[str, str]:

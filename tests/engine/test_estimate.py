@@ -17,6 +17,7 @@ FOUND = Measured(
     loader=1000.0,
     evaluation=12.0,
     steps=1000,
+    full_steps=1000.0,
     evaluations=4,
 )
 
@@ -24,7 +25,11 @@ FOUND = Measured(
 def test_steps_and_evaluations_add_up() -> None:
     assert FOUND.seconds == pytest.approx(1000 * 0.5 + 4 * 12)
     assert replace(FOUND, evaluation=None, evaluations=0).seconds == pytest.approx(500)
-    assert replace(FOUND, steps=0, evaluations=0).seconds == 0
+    assert replace(FOUND, steps=0, full_steps=0.0, evaluations=0).seconds == 0
+
+
+def test_a_step_of_fewer_batches_takes_less() -> None:
+    assert replace(FOUND, full_steps=10.5).seconds == pytest.approx(10.5 * 0.5 + 4 * 12)
 
 
 def test_a_stock_of_batches_does_not_hide_a_slow_loader() -> None:
