@@ -148,7 +148,9 @@ def _leaves(tree: Any, path: str = "") -> Facts:
     return {name: value for where, each in items for name, value in _leaves(each, where).items()}
 
 
-def choose_checkpoint(checkpoints: Checkpoints, wanted: str | None, runtime: Runtime) -> Path | None:
+def choose_checkpoint(
+    checkpoints: Checkpoints, wanted: str | None, runtime: Runtime, *, writing: bool = True
+) -> Path | None:
     """Returns the checkpoint folder that all processes go on from; None for a new run.
 
     Rank 0 chooses, for on a shared disk another machine may see `latest` as it was a while ago.
@@ -157,16 +159,18 @@ def choose_checkpoint(checkpoints: Checkpoints, wanted: str | None, runtime: Run
         checkpoints: Of the run.
         wanted: ``Global.checkpoints``.
         runtime: Of this process.
+        writing: Whether the run will write into its output folder.
 
     Raises:
-        UserError: ``wanted`` is no checkpoint, or not on every machine; or the output folder holds another
-            run.
+        UserError: ``wanted`` is no checkpoint, or not on every machine; or the output folder, which is to be
+            written, holds another run.
     """
     folder = None
     with together(runtime):
         if runtime.is_main:
             folder = checkpoints.find(wanted) if wanted else None
-            checkpoints.refuse_existing(folder)
+            if writing:
+                checkpoints.refuse_existing(folder)
     chosen = exchange(runtime, None if folder is None else str(_linked(folder)))[0]
     with together(runtime):
         if chosen is not None and not runtime.is_main:

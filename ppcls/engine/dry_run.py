@@ -37,6 +37,7 @@ from ppcls.engine.phases import UNTIMED
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
 from ppcls.engine.train import Prepared, prepare
+from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 
 STEPS = 3
@@ -61,7 +62,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
         UserError: Whatever training would end with: a bad image, too little memory, a wrong config.
     """
     with memory_explained(config, runtime), skipping_advised(config.DataLoader.splits):
-        run = prepare(config, runtime, Path(config.Global.output_dir))
+        run = prepare(config, runtime, Path(config.Global.output_dir), writing=False)
         try:
             measured, batches = _measure(config, run)
             lines = [
@@ -75,6 +76,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
                 *([run.measure()] if run.measure is not None else []),
                 f"change first  {advise(_feeding(config, run.state, measured))}",
                 _left_behind(run),
+                *_refused(run),
             ]
         finally:
             run.state.loader.release()
@@ -270,6 +272,15 @@ def _picture(split: Split, index: Index) -> float | None:
 def _short_epochs(state: TrainState) -> list[str]:
     steps = state.updates_per_epoch
     return [f"an epoch has {steps} steps: it was gone over more than once"] if steps < STEPS else []
+
+
+def _refused(run: Prepared) -> list[str]:
+    """Says why training would not write where this run's config has it."""
+    try:
+        run.checkpoints.refuse_existing(run.resumed)
+    except UserError as error:
+        return [f"training itself would end here: {error}"]
+    return []
 
 
 def _left_behind(run: Prepared) -> str:

@@ -84,14 +84,23 @@ class Prepared:
     measure: Callable[[], str] | None
 
 
-def prepare(config: Config, runtime: Runtime, output_dir: Path, fresh: TrainState | None = None) -> Prepared:
+def prepare(
+    config: Config,
+    runtime: Runtime,
+    output_dir: Path,
+    fresh: TrainState | None = None,
+    *,
+    writing: bool = True,
+) -> Prepared:
     """Builds a run as the config says; the arguments are those of `train`.
+
+    Without ``writing`` it may be any folder, also one that holds another run.
 
     Raises:
         UserError: Whatever the user must put right.
     """
     checkpoints = Checkpoints(output_dir, config)
-    folder = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime)
+    folder = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime, writing=writing)
     notes = [runtime.describe(), *warn_of(config)]
     with together(runtime):
         classes = _folder_classes(config)

@@ -84,8 +84,10 @@ def test_a_run_starts_after_a_dry_run_and_is_estimated_to_its_end(
     assert " for 8 steps and 2 evaluations " in said
     assert cli.train(["-c", str(first), "--dry-run", *go_on]) == 0
     assert " 0:00:00 (h:mm:ss) for 0 steps and 0 evaluations " in capsys.readouterr().out
-    assert cli.train(["-c", str(rest), "--dry-run"]) == 1
-    assert "already holds a run" in capsys.readouterr().err
+    assert cli.train(["-c", str(rest), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert " for 12 steps and 3 evaluations " in said
+    assert f"training itself would end here: {tmp_path}/run already holds a run; go on with it by " in said
     assert files(tmp_path) == before
     assert cli.train(["-c", str(rest), *go_on]) == 0
 
