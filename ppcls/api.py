@@ -21,6 +21,7 @@ from ppcls.deploy.source import find_weights
 from ppcls.engine.store import BEST, LATEST, newest
 from ppcls.errors import UserError
 from ppcls.hosted import in_lent_process, in_own_process
+from ppcls.interruptible import interruptible
 
 if TYPE_CHECKING:
     from ppcls.engine.evaluate import Result
@@ -138,8 +139,11 @@ def evaluate(
     source = find_weights(config) if isinstance(run, Config) else Path()
     output_dir = Path(config.Global.output_dir)
     with (
-        in_own_process(config, output_dir, logged=False) if own_process else in_lent_process(config)
-    ) as runtime:
+        (
+            in_own_process(config, output_dir, logged=False) if own_process else in_lent_process(config)
+        ) as runtime,
+        interruptible() if own_process else nullcontext(),
+    ):
         from ppcls.arch.reparameterize import reparameterize
         from ppcls.data.bad_images import skipping_advised
         from ppcls.engine.distillation import read_inferred

@@ -410,6 +410,29 @@ def test_ctrl_c(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 # As processes of their own
 
 
+EVALUATED = """
+import os, signal, sys
+from ppcls.cli import evaluate
+from ppcls.registry import ARCHITECTURES
+
+def stopped(**_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        pass
+
+ARCHITECTURES._entries["Linear"] = stopped
+sys.exit(evaluate())
+"""
+
+
+def test_sigterm_ends_an_evaluation_quietly(config: Path, weights: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", EVALUATED, "-c", str(config)]
+    done = subprocess.run(
+        [*command, "-o", f"Global.pretrained_model={weights}"], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, own(done.stderr)) == (143, "interrupted\n")  # and nothing of Paddle's
+
+
 def process(tool: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(TOOLS / tool), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)

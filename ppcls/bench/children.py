@@ -7,17 +7,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psutil
 
-from ppcls.errors import Interrupted
+from ppcls.interruptible import interruptible
 from ppcls.runtime import child_environment
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -65,7 +63,7 @@ def measure_apart(
                 start_new_session=True,  # a terminal's Ctrl-C is for this process, which ends all below it
             )
             try:
-                with _interruptible():
+                with interruptible():  # else what is below this process would be left behind
                     code = process.wait(timeout)
             except subprocess.TimeoutExpired:
                 _end(process)
@@ -74,24 +72,6 @@ def measure_apart(
                 _end(process)
                 raise
         return _read(folder, code)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP what Ctrl-C is: they would leave what is below this process behind."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
-        yield
-        return
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    raise Interrupted(number)
 
 
 def paddle_command(kind: str, processes: int = 1) -> list[str]:
