@@ -23,13 +23,17 @@ _NO_MATTER = ("Global.checkpoints", "Global.output_dir", "Global.pretrained_mode
 _SHOWN = 20
 
 
-def resume(state: TrainState, source: Path, config: Config | None = None) -> list[str]:
+def resume(
+    state: TrainState, source: Path, config: Config | None = None, *, has_best: bool = True
+) -> list[str]:
     """Puts a run where a checkpoint left it.
 
     Args:
         state: At its beginning.
         source: A checkpoint's folder, or the common name of PaddleClas's files.
         config: Of the run that goes on, to compare with that of the checkpoint.
+        has_best: Whether the run's folder has the best model until now. Without it the next evaluation is
+            the best, or the folder might never get one, for no evaluation need beat that of another folder.
 
     Returns:
         The plan, line by line: where training goes on, what is kept, what changes and what can't be kept.
@@ -41,20 +45,35 @@ def resume(state: TrainState, source: Path, config: Config | None = None) -> lis
     first_scale = state.precision.state_dict()
     if is_paddleclas(source):
         restore_paddleclas(state, source)
+        left = _leave_best(state, has_best)
+        kept = (
+            "model, optimizer and epoch" if state.best is None else "model, optimizer, epoch and best metric"
+        )
         return [
             _header(state, source, state.runtime.world),
-            "  kept: model, optimizer, epoch and best metric of a PaddleClas checkpoint",
+            f"  kept: {kept} of a PaddleClas checkpoint",
             "  begins anew: what PaddleClas does not save, such as the loss scale",
+            *left,
         ]
     remembered = restore(state, source)
+    lost = [f"  {line}" for line in _lost(state, source, remembered, first_scale)]
+    lost += _leave_best(state, has_best)
     plan = [
         _header(state, source, remembered.world),
         f"  kept: {', '.join(_kept(state, source, remembered))}",
+        *lost,
     ]
-    plan += [f"  {line}" for line in _lost(state, source, remembered, first_scale)]
     if config is not None:
         plan += [f"  changed: {line}" for line in _changed(source / CONFIG, config)]
     return plan
+
+
+def _leave_best(state: TrainState, has_best: bool) -> list[str]:
+    """Forgets the best metric where the run's folder has no model of it; returns the plan's line for that."""
+    if has_best or state.best is None:
+        return []
+    state.best = None
+    return ["  begins here: the best model, for the one until now is not in this folder"]
 
 
 def _header(state: TrainState, source: Path, wrote: int) -> str:

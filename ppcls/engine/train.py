@@ -127,12 +127,8 @@ def prepare(
             notes.append(f"{source}: its classifier is kept, and was of other classes: {renamed}")
         if folder is not None:
             notes += [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
-            notes += resume(state, folder, config)
+            notes += resume(state, folder, config, has_best=checkpoints.has_best())
             notes += [f"  changed: the classes' labels: {renamed}"] if renamed else []
-            if state.best is not None and not checkpoints.has_best():
-                # Else this folder might never get a best model, for no evaluation need beat that one.
-                state.best = None
-                notes.append("  begins here: the best model, for the one until now is not in this folder")
     agree(config, runtime, _indexes(state, evaluator))
     step, how = choose_step(config, state)
     state.connect(config.Global, overlapping=not isinstance(step, CapturedStep))

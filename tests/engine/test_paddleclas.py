@@ -66,6 +66,17 @@ def test_a_checkpoint_of_paddleclas_goes_on(
     assert_equal(content(train_epochs(again).model), content(train_epochs(state).model))
 
 
+def test_another_folder_begins_with_a_best_of_its_own(tmp_path: Path) -> None:
+    prefix = tmp_path / "epoch_1"
+    save_as_paddleclas(train_epochs(make_state()), prefix, epoch=1)
+    assert "best metric" in resume(make_state(), prefix)[1]
+    again = make_state()
+    plan = resume(again, prefix, has_best=False)
+    assert again.best is None
+    assert "best metric" not in "\n".join(plan)
+    assert plan[-1].startswith("  begins here: the best model")
+
+
 def test_masters_of_half_weights_come_too(tmp_path: Path) -> None:
     """As AMP O2 saves them; the names of their accumulators have the master's name within."""
     state = train_epochs(make_state())
