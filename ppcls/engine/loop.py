@@ -13,7 +13,7 @@ from ppcls.data.quarantine import describe_skipped
 from ppcls.engine.bad_steps import BadSteps
 from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
 from ppcls.engine.control import Control
-from ppcls.engine.evaluate import Evaluator
+from ppcls.engine.evaluate import Evaluator, Result
 from ppcls.engine.interrupt import heard
 from ppcls.engine.meter import Meter
 from ppcls.engine.parallel import seed_batch
@@ -172,6 +172,16 @@ def _evaluate(
             outcomes=result.outcomes,
         )
     )
+    if not finite:
+        reporter.message(_without_number(result, state.epoch))
     if note is not None:
         reporter.message(note)
     return score if finite else None, best
+
+
+def _without_number(result: Result, epoch: int) -> str:
+    """Says why an evaluation's model is no candidate for the best."""
+    name, value = next(iter(result.metrics.items()))
+    if math.isfinite(value):
+        name, value = "loss", result.loss
+    return f"epoch {epoch}: {name} of the evaluation is {value}: this model can't become best_model"

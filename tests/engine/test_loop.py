@@ -38,14 +38,17 @@ from ppcls.report.record import EvalRecord, StepRecord
 class Notes:
     """Keeps what it is told, as a reporter and as checkpoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: list[str] | None = None) -> None:
+        self._said = said
         self.steps: list[StepRecord] = []
         self.evaluations: list[EvalRecord] = []
         self.saved: list[tuple[int, list[str]]] = []
         self.order: list[str] = []
 
     def message(self, text: str) -> None:
-        raise AssertionError(text)
+        if self._said is None:
+            raise AssertionError(text)
+        self._said.append(text)
 
     def train(self, record: StepRecord) -> None:
         self.steps.append(record)
@@ -84,8 +87,14 @@ class Scores:
         self.released += 1
 
 
-def run(state: TrainState, evaluator: Any = None, step: Step = loop.train_step, **settings: Any) -> Notes:
-    notes = Notes()
+def run(
+    state: TrainState,
+    evaluator: Any = None,
+    step: Step = loop.train_step,
+    said: list[str] | None = None,
+    **settings: Any,
+) -> Notes:
+    notes = Notes(said)
     fit(state, Global(**settings), evaluator, notes, notes, step=step)  # type: ignore[arg-type]
     return notes
 
@@ -164,17 +173,22 @@ def test_checkpoints_are_kept_at_their_interval_and_at_the_end() -> None:
 
 
 def test_the_best_is_better_and_finite() -> None:
-    state, nan = make_state(), float("nan")
+    state, nan, said = make_state(), float("nan"), list[str]()
     evaluator = Scores(0.0, 0.5, 0.5, 0.9, 0.8, 0.6, losses=(1.0, 1.0, 1.0, nan, float("inf"), 1.0))
-    notes = run(state, evaluator, epochs=6)
+    notes = run(state, evaluator, epochs=6, said=said)
+    assert said == [
+        f"epoch {epoch}: loss of the evaluation is {loss}: this model can't become best_model"
+        for epoch, loss in ((4, "nan"), (5, "inf"))
+    ]
     assert [each.best for each in notes.evaluations] == [True, True, False, False, False, True]
     assert ["best_model" in roles for _, roles in notes.saved] == [True, True, False, False, False, True]
     assert state.best == 0.6
 
 
 def test_a_score_that_is_not_a_number_is_never_best() -> None:
-    state = make_state()
-    notes = run(state, Scores(float("nan"), 0.1), epochs=2)
+    state, said = make_state(), list[str]()
+    notes = run(state, Scores(float("nan"), 0.1), epochs=2, said=said)
+    assert said == ["epoch 1: top1 of the evaluation is nan: this model can't become best_model"]
     assert [each.best for each in notes.evaluations] == [False, True]
     assert state.best == 0.1
 
