@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -44,29 +45,58 @@ def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
 
 
 def describe_folders(
-    dataset: Dataset, classes: Sequence[str], train: int, val: NDArray[Any] | None
+    dataset: Dataset, classes: Sequence[str], train: NDArray[Any], val: NDArray[Any] | None
 ) -> list[str]:
-    """Returns lines for the log: which classes there are, and how their images are used; none without parts.
+    """Returns lines for the log: which classes there are, and how their images are used.
+
+    Without parts, classes without an image to train on alone.
 
     Args:
         dataset: That is trained on.
         classes: Their names.
-        train: Images that train.
+        train: Labels of the images that train.
         val: Labels of the images that validate; None for no evaluation.
     """
-    if not isinstance(dataset, ImageFolderDataset) or dataset.part is None:
+    if not isinstance(dataset, ImageFolderDataset):
         return []
+    if dataset.part is None:
+        unseen = _unseen(classes, train)
+        return [f"{dataset.image_root}: no image to train on: {unseen}; they stay classes"] if unseen else []
     _, whole = class_root(Path(dataset.image_root), dataset.part)
     shown = ", ".join([*classes[:_SHOWN], *(["…"] if len(classes) > _SHOWN else [])])
     how = "its folders train and val" if whole else f"val_share {dataset.val_share:g}"
     rest = "" if val is None else f", {len(val)} to evaluate on ({how})"
-    lines = [f"{dataset.image_root}: {len(classes)} classes ({shown}); {train} images to train on{rest}"]
-    there = range(len(classes)) if val is None else set(np.unique(val).tolist())
-    unseen = [name for label, name in enumerate(classes) if label not in there]
-    if unseen:
-        more = ["…"] if len(unseen) > _SHOWN else []
-        lines.append(f"no image to evaluate on: {', '.join([*unseen[:_SHOWN], *more])}")
+    lines = [f"{dataset.image_root}: {len(classes)} classes ({shown}); {len(train)} images to train on{rest}"]
+    if val is not None and (unseen := _unseen(classes, val)):
+        lines.append(f"no image to evaluate on: {unseen}")
     return lines
+
+
+def describe_loose(dataset: Dataset) -> list[str]:
+    """Returns lines for the log: how many images lie beside class folders, where they are of no class."""
+    if not isinstance(dataset, ImageFolderDataset):
+        return []
+    root = Path(dataset.image_root)
+    folders = dict.fromkeys([root, class_root(root, dataset.part)[0]])
+    return [line for folder in folders if (line := _describe_loose(folder, dataset.extensions))]
+
+
+def _describe_loose(folder: Path, extensions: tuple[str, ...]) -> str:
+    loose = sorted(each.name for each in os.scandir(folder) if each.name.lower().endswith(extensions))
+    loose = [each for each in loose if (folder / each).is_file()]
+    if not loose:
+        return ""
+    found = f"1 image lies beside the class folders and is of no class: {loose[0]}"
+    if loose[1:]:
+        found = f"{len(loose)} images lie beside the class folders and are of no class: {loose[0]}, …"
+    return f"{folder}: {found}"
+
+
+def _unseen(classes: Sequence[str], labels: NDArray[Any]) -> str:
+    """Returns the names of classes that no label is of."""
+    there = set(np.unique(labels).tolist())
+    unseen = [name for label, name in enumerate(classes) if label not in there]
+    return ", ".join([*unseen[:_SHOWN], *(["…"] if len(unseen) > _SHOWN else [])])
 
 
 def _refuse_empty(index: FileIndex, extensions: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ from ppcls.data.class_names import (
     read_class_names,
     write_class_names,
 )
-from ppcls.data.folder_part import describe_folders
+from ppcls.data.folder_part import describe_folders, describe_loose
 from ppcls.data.index import Index
 from ppcls.data.quarantine import BAD_IMAGES
 from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared, together
@@ -120,7 +120,9 @@ def prepare(
             if evaluator is None
             else np.concatenate([each.index.labels for each in evaluator.loaders.values()])
         )
-        notes += describe_folders(config.DataLoader.Train.dataset, classes, len(state.loader.index), val)
+        notes += describe_folders(config.DataLoader.Train.dataset, classes, state.loader.index.labels, val)
+        loose = [line for split in config.fed.values() for line in describe_loose(split.dataset)]
+        notes += dict.fromkeys(loose)  # both parts of a folder say the same of it
         source = folder or config.Global.pretrained_model
         renamed = other_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
         if folder is None and renamed:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.dataset import ImageFolderDataset
-from ppcls.data.folder_part import describe_folders, read_part
+from ppcls.data.folder_part import describe_folders, describe_loose, read_part
 from ppcls.errors import UserError
 
 
@@ -70,7 +70,9 @@ def test_folders_train_and_val_are_taken_as_they_are(tmp_path: Path) -> None:
     fill(tmp_path / "val", {"a": 1, "b": 0})
     assert len(read_part(dataset(tmp_path, "train"), 2)) == 5
     assert named(read_part(dataset(tmp_path, "val"), 2)) == [(b"a/0.jpg", 0)]
-    line, unseen = describe_folders(dataset(tmp_path, "train"), ("a", "b"), 5, np.array([0]))
+    line, unseen = describe_folders(
+        dataset(tmp_path, "train"), ("a", "b"), np.array([0, 0, 0, 1, 1]), np.array([0])
+    )
     assert (
         line
         == f"{tmp_path}: 2 classes (a, b); 5 images to train on, 1 to evaluate on (its folders train and val)"
@@ -91,10 +93,36 @@ def test_a_class_without_images_is_told(tmp_path: Path) -> None:
 def test_the_log_says_how_images_are_used(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 4, "b": 4})
     names = tuple(f"c{k}" for k in range(12))
-    (line,) = describe_folders(dataset(tmp_path, "train", val_share=0.25), names, 6, np.arange(12))
+    (line,) = describe_folders(dataset(tmp_path, "train", val_share=0.25), names, np.arange(6), np.arange(12))
     shown = ", ".join(names[:10])
     assert (
         line
         == f"{tmp_path}: 12 classes ({shown}, …); 6 images to train on, 12 to evaluate on (val_share 0.25)"
     )
-    assert describe_folders(dataset(tmp_path, None), names, 6, None) == []
+    assert describe_folders(dataset(tmp_path, None), names, np.arange(12), None) == []
+    assert describe_folders(dataset(tmp_path, None), names, np.arange(1, 11), None) == [
+        f"{tmp_path}: no image to train on: c0, c11; they stay classes"
+    ]
+
+
+def test_images_beside_class_folders_are_counted(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": 1, "b": 1, "looks like one.jpg": 1})
+    assert describe_loose(dataset(tmp_path, None)) == []
+    (tmp_path / "2.JPG").touch()
+    (tmp_path / "notes.txt").touch()
+    assert describe_loose(dataset(tmp_path, None)) == [
+        f"{tmp_path}: 1 image lies beside the class folders and is of no class: 2.JPG"
+    ]
+    (tmp_path / "1.jpg").touch()
+    assert describe_loose(dataset(tmp_path, "train")) == [
+        f"{tmp_path}: 2 images lie beside the class folders and are of no class: 1.jpg, …"
+    ]
+
+
+def test_images_beside_the_folders_of_a_part_are_counted_where_they_lie(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        fill(tmp_path / part, {"a": 1, "b": 1})
+    for name in ("1.jpg", "val/1.jpg", "train/1.jpg"):
+        (tmp_path / name).touch()
+    found = [line.partition(":")[0] for line in describe_loose(dataset(tmp_path, "val"))]
+    assert found == [str(tmp_path), str(tmp_path / "val")]
