@@ -65,7 +65,7 @@ def build_state(config: Config) -> TrainState:
     with in_lent_process(config) as runtime:
         from ppcls.engine import state
         from ppcls.engine.agreement import together
-        from ppcls.engine.train import load_pretrained
+        from ppcls.engine.pretrained import load_pretrained
 
         with together(runtime):
             return state.build_state(config, runtime, lambda model: load_pretrained(config, model))

@@ -34,9 +34,9 @@ from ppcls.engine.estimate import Measured, describe
 from ppcls.engine.evaluate import Evaluator, evaluate
 from ppcls.engine.peak import memory_explained, peak_memory
 from ppcls.engine.phases import UNTIMED
+from ppcls.engine.prepare import Prepared, prepare
 from ppcls.engine.state import TrainState
 from ppcls.engine.step import train_step
-from ppcls.engine.train import Prepared, prepare
 from ppcls.errors import UserError
 from ppcls.runtime import Runtime
 

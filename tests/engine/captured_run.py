@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import linear_run  # noqa: F401 - registers its model
 
-from ppcls.engine import train
+from ppcls.engine import prepare
 from ppcls.engine.captured import CapturedStep
 
 
@@ -23,7 +23,7 @@ class Again:
 
 
 if __name__ == "__main__":
-    train.choose_step = lambda config, state: (CapturedStep(state, Again), "steps: recorded")
+    prepare.choose_step = lambda config, state: (CapturedStep(state, Again), "steps: recorded")
     from ppcls.cli import train as main
 
     code = main()

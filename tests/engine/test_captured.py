@@ -158,7 +158,7 @@ def test_a_whole_run_replays_its_steps(
     plain = content(run(make_config("plain"), cpu, folders[0]).model)
     monkeypatch.setattr(Again, "replays", 0)
     monkeypatch.setattr(
-        "ppcls.engine.train.choose_step", lambda _, state: (CapturedStep(state, Again), "steps: recorded")
+        "ppcls.engine.prepare.choose_step", lambda _, state: (CapturedStep(state, Again), "steps: recorded")
     )
     assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
     # Of each whole batch of the second epoch: forward and backward, and the update.

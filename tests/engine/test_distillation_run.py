@@ -258,7 +258,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(images: Path, tmp_path: Path, teacher
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "ppcls.engine.train.choose_step", lambda *_: (stopping, "steps: stopped before the fourth")
+            "ppcls.engine.prepare.choose_step", lambda *_: (stopping, "steps: stopped before the fourth")
         )
         with pytest.raises(UserError, match="stopped by the test"):
             train(config, Runtime(cores=1, threads=1), Path(config.Global.output_dir))

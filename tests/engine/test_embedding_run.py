@@ -29,8 +29,8 @@ from ppcls.data.numpy_ops import run as apply_chain
 from ppcls.data.transforms import plan_chain
 from ppcls.engine.evaluate import build_evaluator
 from ppcls.engine.precision import FP32
+from ppcls.engine.pretrained import load_pretrained
 from ppcls.engine.state import build_network, build_state
-from ppcls.engine.train import load_pretrained
 from ppcls.engine.weights import fill_model, read_weights, write_arrays
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES, TRANSFORMS

@@ -14,9 +14,10 @@ from small_net import assert_equal, content
 from ppcls.config.schema import Config
 from ppcls.engine import execution
 from ppcls.engine.checkpoint import Checkpoints
+from ppcls.engine.prepare import prepare
 from ppcls.engine.resume import resume
 from ppcls.engine.state import TrainState, build_state
-from ppcls.engine.train import prepare, train
+from ppcls.engine.train import train
 from ppcls.engine.weights import read_arrays
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES

@@ -14,7 +14,7 @@ import pytest
 from ppcls.card import Card
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
-from ppcls.engine.train import _watch_memory
+from ppcls.engine.prepare import _watch_memory
 from ppcls.errors import UserError
 from ppcls.memory import Asked, Usage, pipeline_need, plan
 from ppcls.runtime import Runtime
