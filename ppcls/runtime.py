@@ -273,6 +273,8 @@ def _set_speed_flags(deterministic: bool) -> None:
 def stop_search() -> bool:
     """Ends cuDNN's search, for work that it would disturb, unless the environment asks for it.
 
+    It ends for good: that work may go on beside what the process starts later.
+
     Returns:
         Whether there is none.
     """
@@ -280,6 +282,7 @@ def stop_search() -> bool:
 
     if _SEARCH in os.environ:
         return not paddle.get_flags(_SEARCH)[_SEARCH]
+    SPEED_FLAGS.pop(_SEARCH, None)
     paddle.set_flags({_SEARCH: False})
     return True
 

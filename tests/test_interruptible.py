@@ -32,5 +32,6 @@ def test_a_forked_process_ends_without_a_word(capfd: pytest.CaptureFixture[str])
         worker = multiprocessing.get_context("fork").Process(target=_signal_oneself)
         worker.start()
         worker.join()
-    assert worker.exitcode == 128 + signal.SIGTERM
+    # The latter where the process has trained before: its forks leave signals to it (`engine.interrupt`).
+    assert worker.exitcode in (128 + signal.SIGTERM, -signal.SIGTERM)
     assert capfd.readouterr().err == ""

@@ -272,10 +272,13 @@ def test_cudnns_search_ends_unless_the_environment_asks_for_it(
     flags = {name: asked != "0"}
     monkeypatch.setattr(paddle, "get_flags", lambda name: {name: flags[name]})
     monkeypatch.setattr(paddle, "set_flags", flags.update)
+    monkeypatch.setattr(runtime, "SPEED_FLAGS", dict(runtime.SPEED_FLAGS))
     monkeypatch.delenv(name, raising=False)
     if asked is not None:
         monkeypatch.setenv(name, asked)
     assert runtime.stop_search() is ends
+    assert flags[name] is not ends
+    runtime._set_speed_flags(deterministic=False)
     assert flags[name] is not ends
 
 
