@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.class_names import folder_classes
-from ppcls.data.links import NOT_REGULAR, is_special, strange
+from ppcls.data.links import NOT_REGULAR, read_regular, strange
 from ppcls.data.numpy_ops import DecodeError
 from ppcls.errors import UserError
 from ppcls.files import patiently
@@ -28,11 +28,8 @@ def read_image(path: bytes) -> bytes:
     Raises:
         DecodeError: It is missing, empty, a folder, a pipe, or can't be read.
     """
-    file = Path(os.fsdecode(path))
-    if is_special(file):  # a pipe would be waited for
-        raise DecodeError(NOT_REGULAR)
     try:
-        data = patiently(file.read_bytes)
+        data = patiently(lambda: read_regular(path))
     except OSError as error:
         raise DecodeError((error.strerror or str(error)).lower()) from None
     if not data:
