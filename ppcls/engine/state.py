@@ -97,7 +97,7 @@ class TrainState:
 
     @property
     def judge(self) -> str | None:
-        """Name of the number that says which model is best; None where nothing evaluates."""
+        """Name of the number that says which model is best; None without a config."""
         return None if self.config is None else _judge(self.config)
 
     def connect(self, settings: Global, *, overlapping: bool = True) -> None:
@@ -205,9 +205,8 @@ def build_state(
     )
 
 
-def _judge(config: Config) -> str | None:
-    metrics = config.Metric.Eval
-    return metrics[0].names[0] if metrics else None
+def _judge(config: Config) -> str:
+    return config.Metric.Eval[0].names[0]
 
 
 def _network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
