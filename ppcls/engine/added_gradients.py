@@ -70,9 +70,7 @@ def add_up(block: Any) -> int:
         if len(parts) != 2 or any(len(makers[part]) != 1 or len(readers[part]) != 1 for part in parts):
             continue
         second = max((makers[part][0] for part in parts), key=block.ops.index)
-        if second is last or not _can_add(block, second):
-            continue
-        if second.output("Input@GRAD")[0] not in parts:
+        if second is last or not _can_add(block, second) or second.output("Input@GRAD")[0] not in parts:
             continue
         for part in parts:
             makers[part][0]._rename_output(part, total)
