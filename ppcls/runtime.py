@@ -28,7 +28,8 @@ from ppcls.memory import Asked, Budget, Usage, plan, read_asked
 from ppcls.progress import Progress
 
 _SEARCH = "FLAGS_cudnn_exhaustive_search"
-# Set where the environment does not, once Paddle is imported, for they pay: docs/performance.md.
+# Set where the environment does not, once Paddle is imported, for they pay: docs/performance.md. One is taken
+# out by `stop_search`.
 SPEED_FLAGS = {
     _SEARCH: True,  # times cuDNN's algorithms once for each convolution
     "FLAGS_cudnn_batchnorm_spatial_persistent": True,
