@@ -191,11 +191,13 @@ def _timed(task: Task, subject: _Subject, runtime: Runtime) -> dict[str, Any]:
     seconds = [_seconds(subject, runtime, 1) for _ in range(task.warm_up)]
     (last,) = _over_ranks(runtime, [seconds[-1] if seconds else task.seconds])[0].max(axis=0, keepdims=True)
     steps = task.steps or max(_LEAST, round(task.seconds / float(last)))
-    subject.waited()
-    _over_ranks(runtime, [0.0])  # all begin together
     meter = Meter(selected_card() if runtime.device == "gpu" else None)
     meter.start()
+    metered = time.perf_counter()
+    subject.waited()
+    _over_ranks(runtime, [0.0])  # all begin together; nothing comes between that takes ranks a different time
     taken = _seconds(subject, runtime, steps)
+    metered = time.perf_counter() - metered
     usage = meter.stop()
     peak = peak_memory(runtime)
     of_ranks = _over_ranks(
@@ -205,7 +207,7 @@ def _timed(task: Task, subject: _Subject, runtime: Runtime) -> dict[str, Any]:
             subject.waited() / taken,
             peak.allocated or 0,
             peak.reserved or 0,
-            usage.cpu_seconds / taken,
+            usage.cpu_seconds / metered,
             peak.process,
             usage.gpu_load or 0.0,
         ],
