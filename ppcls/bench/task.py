@@ -15,6 +15,7 @@ class Task:
         overrides: Of the config.
         source: ``synthetic``, ``loader``, or ``bare`` for Paddle's own loop on synthetic data.
         warm_up: Steps that are not counted. A step is an optimizer update.
+        settle: Seconds of steps that are not counted either, so that the device's clock is that of long work.
         steps: Counted; None for as many as ``seconds`` take.
         seconds: To measure for.
         split_steps: Steps, after these, in which each phase is timed.
@@ -24,6 +25,7 @@ class Task:
     overrides: tuple[str, ...]
     source: str
     warm_up: int = 5
+    settle: float = 0.0
     steps: int | None = None
     seconds: float = 5.0
     split_steps: int = 4

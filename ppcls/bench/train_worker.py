@@ -191,6 +191,7 @@ def _timed(task: Task, subject: _Subject, runtime: Runtime) -> dict[str, Any]:
     seconds = [_seconds(subject, runtime, 1) for _ in range(task.warm_up)]
     (last,) = _over_ranks(runtime, [seconds[-1] if seconds else task.seconds])[0].max(axis=0, keepdims=True)
     steps = task.steps or max(_LEAST, round(task.seconds / float(last)))
+    _seconds(subject, runtime, round(task.settle / float(last)))
     meter = Meter(selected_card() if runtime.device == "gpu" else None)
     meter.start()
     metered = time.perf_counter()

@@ -75,6 +75,7 @@ def test_real_steps(tmp_path: Path, model: str, parameters: int) -> None:
         "accumulate": 2,
         "compile": False,
         "warm_up": 1,
+        "settle": 0.0,
         "steps": 2,
         "seconds": 1.0,
     }

@@ -24,19 +24,15 @@ def measured(config: Path, folder: Path, *arguments: str) -> list[Row]:
     return list(read_results(out).rows)
 
 
-def test_precisions_sources_and_memory(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["synthetic", "loader", "bare"])
+def test_precisions_and_memory(make_yaml: Callable[..., Path], tmp_path: Path, source: str) -> None:
     config = make_yaml(Global__device="gpu", Arch__name="PPLCNet_x0_25")
-    rows = measured(
-        config,
-        tmp_path,
-        *("--precision", "float32", "TF32", "O1", "O2", "--cudnn-search", "on", "off"),
-        *("--source", "synthetic", "loader", "bare"),
-    )
+    rows = measured(config, tmp_path, *("--precision", "float32", "TF32", "O1", "O2"), *("--source", source))
     whole = [row for row in rows if "of" not in row.labels]
     lost = {row.note for row in whole if not row.metrics}
     if paddle.device.cuda.get_device_capability()[0] >= 8:
         assert lost == set()
-        assert len(whole) == 4 * 2 * 3
+        assert len(whole) == 4
     for row in whole:
         if row.metrics:
             assert row.metrics["GPU memory"].median >= row.metrics["GPU memory in tensors"].median > 0
@@ -44,7 +40,18 @@ def test_precisions_sources_and_memory(make_yaml: Callable[..., Path], tmp_path:
             mfu = row.metrics.get("MFU")
             assert mfu is None or 0 < mfu.median < 100
     split = [row for row in rows if "of" in row.labels]
+    assert bool(split) == (source != "bare")
     assert all(row.metrics["forward"].median > 0 for row in split)
+
+
+def test_cudnns_search_is_an_axis(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    config = make_yaml(Global__device="gpu", Arch__name="PPLCNet_x0_25")
+    rows = measured(config, tmp_path, "--cudnn-search", "on", "off", "--source", "synthetic")
+    rates = {
+        row.labels["cudnn search"]: row.metrics["images/s"].median for row in rows if "of" not in row.labels
+    }
+    assert set(rates) == {"on", "off"}
+    assert min(rates.values()) > 0
 
 
 def test_too_little_memory_is_a_row(make_yaml: Callable[..., Path], tmp_path: Path) -> None:

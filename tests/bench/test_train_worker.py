@@ -14,13 +14,17 @@ from small_config import images, make_config, make_yaml
 from small_net import build_net
 
 from ppcls import benchmark_cli
-from ppcls.bench import train
+from ppcls.bench import train, train_worker
 from ppcls.bench.children import Outcome, measure_apart
 from ppcls.bench.results import read_results
 from ppcls.bench.synthetic import Synthetic
 from ppcls.bench.task import Task
 from ppcls.bench.train_worker import look, measure
 from ppcls.config.schema import Config
+from ppcls.data.batch import Batch
+from ppcls.engine.phases import UNTIMED, Phases
+from ppcls.engine.state import TrainState
+from ppcls.engine.step import train_step
 from ppcls.errors import Interrupted, UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime import Runtime
@@ -57,6 +61,23 @@ def test_as_many_steps_as_take_the_time(make_config: MakeConfig) -> None:
     found = measure(make_config(Arch__name="Small"), CPU, task("synthetic", steps=None, seconds=0.2))
     assert 2 <= found["steps"] < 2000
     assert "phases" not in measure(make_config(Arch__name="Small"), CPU, task("synthetic", split_steps=0))
+
+
+def test_a_device_settles_before_what_counts(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Batch] = []
+
+    def step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> paddle.Tensor:
+        taken.append(batch)
+        return train_step(state, batch, phases)
+
+    monkeypatch.setattr(train_worker, "choose_step", lambda _config, _state: (step, "counted"))
+    for settle in (0.0, 1.0):
+        taken.clear()
+        given = task("synthetic", settle=settle, split_steps=0)
+        assert measure(make_config(Arch__name="Small"), CPU, given)["steps"] == 3
+        assert (len(taken) > 1 + 3) == (settle > 0)
 
 
 def test_paddles_own_loop(make_config: MakeConfig) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ppcls.bench.children import Outcome, measure_apart
-from ppcls.bench.train import Length, Look, Run
+from ppcls.bench.train import Length, Look, Run, settling
 from ppcls.bench.variants import PRECISIONS, Variant, hindrance
 from ppcls.config.schema import Config
 from ppcls.config.transform import check_chain
@@ -67,6 +67,7 @@ class Counterpart:
                 "accumulate": variant.accumulate,
                 "compile": variant.framework == COMPILED,
                 "warm_up": length.warm_up,
+                "settle": settling(look.place.device),
                 "steps": length.steps,
                 "seconds": length.seconds,
             }

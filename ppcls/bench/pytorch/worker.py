@@ -94,6 +94,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     warm = [_seconds(step, device, 1) for _ in range(task["warm_up"])]
     (last,) = _over_ranks([warm[-1] if warm else task["seconds"]], device, "max")
     steps = task["steps"] or max(_LEAST, round(task["seconds"] / last))
+    _seconds(step, device, round(task["settle"] / last))
     _over_ranks([0.0], device, "max")  # all begin together
     computed, began = time.process_time(), time.perf_counter()
     taken = _seconds(step, device, steps)
