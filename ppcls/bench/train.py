@@ -13,8 +13,8 @@ from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 
-# A GPU at its power limit works for a second at its highest clock, lowers that, and has found its pace by
-# about 2 s: docs/performance.md.
+# A GPU that has rested is fast for a second, then slows down, and has found its pace by about 2 s:
+# docs/performance.md.
 _SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 300.0  # the longest for a look at the machine
 
