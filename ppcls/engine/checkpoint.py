@@ -167,6 +167,7 @@ class Checkpoints:
             epoch=state.epoch,
             step=state.step,
             score=score,
+            judge=state.judge,
             versions=_VERSIONS,
             files={},
         )
@@ -174,7 +175,7 @@ class Checkpoints:
         for role in roles:
             if role != BEST:
                 store.link(role, folder)
-        store.link_best(folder, self._config.Global.keep_best, score, best=BEST in roles)
+        store.link_best(folder, manifest, self._config.Global.keep_best, best=BEST in roles)
         store.remove_unnamed()
         return folder
 

@@ -42,6 +42,7 @@ class Manifest(BaseModel):
         epoch: Epochs done.
         step: Batches done in the running epoch.
         score: Of the evaluation that this checkpoint followed; None without one.
+        judge: Name of the metric that ``score`` is of; None where that was not written down.
         saved: When, in UTC.
         versions: Of ppcls and Paddle.
         files: By name; without the manifest.
@@ -54,6 +55,7 @@ class Manifest(BaseModel):
     epoch: int = Field(ge=0)
     step: int = Field(ge=0)
     score: float | None = None
+    judge: str | None = None
     saved: str = Field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
     versions: dict[str, str]
     files: dict[_Name, FileRecord]

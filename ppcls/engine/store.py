@@ -54,19 +54,20 @@ class Store:
         temporary.symlink_to(os.path.relpath(folder, self.root))
         temporary.replace(link)
 
-    def link_best(self, folder: Path, keep: int, score: float | None, *, best: bool) -> None:
+    def link_best(self, folder: Path, manifest: Manifest, keep: int, *, best: bool) -> None:
         """Puts a folder in its place among ``best_model``, ``best_model_2`` …, and those behind it one on.
 
         Args:
             folder: Of the checkpoint.
+            manifest: Its own; without a score it gets no place.
             keep: How many to name.
-            score: Of its evaluation; None where there was none.
             best: Whether it is the best of all so far.
         """
         names = [BEST, *(f"{BEST}_{place}" for place in range(2, keep + 1))]
         place = 0 if best else len(names)
+        score, judge = manifest.score, manifest.judge
         if not best and score is not None:
-            worse = (each for each in range(1, len(names)) if self._score(names[each]) < score)
+            worse = (each for each in range(1, len(names)) if self._score(names[each], judge) < score)
             place = next(worse, len(names))
         for each in range(len(names) - 1, place, -1):
             before = self.root / names[each - 1]
@@ -101,12 +102,14 @@ class Store:
             if link.is_symlink():
                 yield link, link.resolve()
 
-    def _score(self, role: str) -> float:
+    def _score(self, role: str, judge: str | None) -> float:
+        """Returns a checkpoint's score; less than any where it has none, or one of another metric."""
         try:
-            score = read_manifest(self.root / role).score
+            found = read_manifest(self.root / role)
         except DamagedError:
-            score = None
-        return -float("inf") if score is None else score
+            return -float("inf")
+        same = found.judge == judge or None in (found.judge, judge)
+        return found.score if same and found.score is not None else -float("inf")
 
 
 def places(output_dir: Path, fallback: str | None) -> list[Path]:

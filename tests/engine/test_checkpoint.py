@@ -431,6 +431,19 @@ def test_the_k_best_are_kept(
     assert folders(output) == sorted(set(links(output).values()))
 
 
+def test_scores_of_another_metric_are_not_compared(output: Path, make_config: Callable[..., Config]) -> None:
+    state = make_state()
+    for topk, scores in ((1, (0.8, 0.9)), (3, (0.3, 0.2))):
+        state.config = make_config(Global__keep_best=3, Metric__Eval=[{"TopkAcc": {"topk": topk}}])
+        checkpoints, state.best = Checkpoints(output, state.config), None
+        for score in scores:
+            best = state.best is None or score > state.best
+            state.best = score if best else state.best
+            checkpoints.save(train_epochs(state), [LATEST, BEST] if best else [LATEST], score)
+    names = [BEST, f"{BEST}_2", f"{BEST}_3"]
+    assert [read_manifest(output / name).score for name in names] == [0.3, 0.2, 0.9]
+
+
 @pytest.mark.parametrize("wrong", ["epoch_9", "checkpoints", "file", "auto "])
 def test_find_refuses_what_is_no_checkpoint(output: Path, checkpoints: Checkpoints, wrong: str) -> None:
     checkpoints.save(make_state(), [LATEST])
