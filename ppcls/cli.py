@@ -21,6 +21,7 @@ from ppcls.engine.phases import read_window
 from ppcls.errors import Interrupted, Stopped, UserError
 from ppcls.files import write_text
 from ppcls.hosted import in_own_process
+from ppcls.interruptible import interruptible
 from ppcls.options import add_override
 from ppcls.runtime import Runtime, read_launch
 
@@ -134,7 +135,8 @@ def _dry_run(config: Config) -> None:
     run = runtime.start(config.Global)
     from ppcls.engine.dry_run import dry_run
 
-    text = dry_run(config, run)
+    with interruptible():
+        text = dry_run(config, run)
     if run.is_main:
         say(text)
 
@@ -147,7 +149,8 @@ def _explain_data(config: Config, run: Runtime, picture: Path) -> None:
     from ppcls.explain.picture import draw_descriptions
     from ppcls.explain.table import print_descriptions
 
-    described = describe(config, run)
+    with interruptible():
+        described = describe(config, run)
     draw_descriptions(described, picture)
     with to_reader():
         print_descriptions(described, sys.stdout)

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import signal
+import sys
+import threading
 from dataclasses import dataclass
 
 from ppcls.card import Card
 from ppcls.config.sections import Global
 from ppcls.errors import UserError
 from ppcls.memory import Asked, Budget
+
+
+def import_paddle() -> None:
+    """Imports Paddle, quiet about what is on purpose: threads. SIGTERM goes on to do what it did.
+
+    By itself Paddle has it print a stack, instead of what the process meant it to do.
+    """
+    said, before = io.StringIO(), signal.getsignal(signal.SIGTERM)
+    with contextlib.redirect_stderr(said):
+        import paddle  # noqa: F401
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+    for line in said.getvalue().splitlines():
+        if "OMP_NUM_THREADS" not in line:
+            print(line, file=sys.stderr)  # noqa: T201
 
 
 @dataclass(frozen=True)

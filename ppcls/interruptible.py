@@ -16,7 +16,7 @@ from ppcls.errors import Interrupted
 def interruptible() -> Iterator[None]:
     """Has SIGTERM and SIGHUP raise `Interrupted` within the block, in the main thread.
 
-    Paddle's import puts a handler of its own in place, which prints a stack: it must come before.
+    Where somebody else than `ppcls.imported` imports Paddle within it, that ends it.
     """
     if threading.current_thread() is not threading.main_thread():  # which alone hears signals
         yield

@@ -5,8 +5,6 @@ Everything that must be settled before Paddle is imported is settled in `start`.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import sys
@@ -22,7 +20,7 @@ from ppcls.cores import usable_cores
 from ppcls.device import choose_device, try_gpu
 from ppcls.errors import UserError
 from ppcls.failures import Launch
-from ppcls.imported import Imported
+from ppcls.imported import Imported, import_paddle
 from ppcls.interfaces import interface_of
 from ppcls.memory import Asked, Budget, Usage, plan, read_asked
 from ppcls.progress import Progress
@@ -204,7 +202,8 @@ def _import_settled(settings: Global, asked: Asked, cores: int) -> Imported:
     flags = budget.flags() if budget is not None else {}
     users = _given(*flags)
     os.environ |= flags
-    _import_paddle()
+    os.environ.setdefault("GLOG_minloglevel", "1")  # its info lines concern nobody
+    import_paddle()
     for name in flags:
         del os.environ[name]
     os.environ |= users
@@ -310,17 +309,6 @@ def selected_card() -> Card | None:
     """
     visible, order = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
     return find_card(_selected_gpu(), visible, order)
-
-
-def _import_paddle() -> None:
-    """Imports Paddle, quiet about what is on purpose or no concern: threads, its info lines."""
-    os.environ.setdefault("GLOG_minloglevel", "1")
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
-        import paddle  # noqa: F401
-    for line in said.getvalue().splitlines():
-        if "OMP_NUM_THREADS" not in line:
-            print(line, file=sys.stderr)  # noqa: T201
 
 
 def _choose_device(wanted: str) -> Literal["cpu", "gpu"]:

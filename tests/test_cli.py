@@ -410,9 +410,9 @@ def test_ctrl_c(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 # As processes of their own
 
 
-EVALUATED = """
+STOPPED = """
 import os, signal, sys
-from ppcls.cli import evaluate
+from ppcls import cli
 from ppcls.registry import ARCHITECTURES
 
 def stopped(**_):
@@ -421,12 +421,13 @@ def stopped(**_):
         pass
 
 ARCHITECTURES._entries["Linear"] = stopped
-sys.exit(evaluate())
+sys.exit(getattr(cli, sys.argv.pop(1))())
 """
 
 
-def test_sigterm_ends_an_evaluation_quietly(config: Path, weights: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", EVALUATED, "-c", str(config)]
+@pytest.mark.parametrize("tool", [["evaluate"], ["train", "--dry-run"]])
+def test_sigterm_ends_what_has_nothing_to_save_quietly(config: Path, weights: Path, tool: list[str]) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", STOPPED, *tool, "-c", str(config)]
     done = subprocess.run(
         [*command, "-o", f"Global.pretrained_model={weights}"], capture_output=True, text=True, timeout=100
     )

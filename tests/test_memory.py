@@ -307,12 +307,12 @@ def test_flags_are_set_before_paddle_is_imported() -> None:
 from ppcls.card import Card
 Card.free = lambda self: 23_000
 runtime.find_card = lambda number, visible, order: Card('GPU-x', 24_000) if number == 1 else None
-imports, found = runtime._import_paddle, []
+imports, found = runtime.import_paddle, []
 def import_paddle():
     assert 'paddle' not in sys.modules
     found.append({name: os.environ.get(name) for name in json.loads(sys.argv[1])})
     imports()
-runtime._import_paddle = import_paddle
+runtime.import_paddle = import_paddle
 run = runtime.start(Global(gpu_memory_fraction=0.5))
 print(json.dumps(found))
 """

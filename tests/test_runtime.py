@@ -218,6 +218,20 @@ def test_a_runtime_tells_itself() -> None:
     assert "on GPU 1, 1 process; " in Runtime(device="gpu", device_id=1).describe()
 
 
+def test_paddles_import_leaves_sigterm_to_whom_it_was() -> None:
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("as it was"))
+from ppcls import runtime
+from ppcls.config.sections import Global
+runtime.start(Global(device="cpu"))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (1, "as it was\n")
+
+
 def test_asking_for_a_gpu_in_vain_is_one_message(tmp_path: Path) -> None:
     arguments = ["-c", "configs/quickstart.yaml", "-o", "Global.device=gpu", f"Global.output_dir={tmp_path}"]
     done = subprocess.run(
