@@ -49,6 +49,7 @@ class Config(Section):
     def _check_across(self) -> Self:
         problems = [
             *_schedule_problems(self),
+            *_evaluation_problems(self),
             *_precision_problems(self),
             *_objective_problems(self),
             *_image_problems(self),
@@ -87,6 +88,11 @@ def _schedule_problems(config: Config) -> Iterator[InitErrorDetails]:
     if isinstance(config.Optimizer.lr, ReduceOnPlateau) and not config.Global.eval_during_train:
         text = "ReduceOnPlateau goes by evaluations; set Global.eval_during_train"
         yield problem(text, "Optimizer", "lr", "name")
+
+
+def _evaluation_problems(config: Config) -> Iterator[InitErrorDetails]:
+    if config.Global.early_stopping is not None and not config.Global.eval_during_train:
+        yield problem("it goes by evaluations; set Global.eval_during_train", "Global", "early_stopping")
 
 
 def _precision_problems(config: Config) -> Iterator[InitErrorDetails]:

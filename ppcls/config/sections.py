@@ -77,6 +77,11 @@ class Global(Section):
     save_steps: Count | None = Field(None, description="also save `latest` every so many optimizer updates")
     eval_during_train: bool = True
     eval_interval: Count = Field(1, description="epochs between evaluations")
+    early_stopping: Count | None = Field(
+        None,
+        description="end the run after so many evaluations in a row without a better one; the learning "
+        "rate's schedule stays that of all `epochs`",
+    )
     print_batch_step: Count = Field(10, description="optimizer updates between log lines")
     max_bad_steps: Index = Field(
         20, description="the most updates in a row whose loss or gradient is not finite; more end the run"

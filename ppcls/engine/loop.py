@@ -48,7 +48,7 @@ def fit(
     bad_steps = BadSteps(state, limit, output_dir, checkpoints.last_good)
     with heard(state.runtime.world, state.runtime.lent) as signals:
         control = Control(settings, state.runtime, signals)
-        while state.closing or state.epoch < settings.epochs:
+        while state.closing or not _over(state, settings):
             if not state.closing:
                 train_epoch(state, settings, checkpoints, reporter, control, bad_steps, phases, step)
                 state.share_statistics()
@@ -56,6 +56,18 @@ def fit(
             _close_epoch(state, settings, evaluator, checkpoints, reporter, control)
             control.saved()
             control.leave()
+    if state.epoch < settings.epochs:
+        seen = f"{state.not_better} evaluation{'s' if state.not_better > 1 else ''}"
+        reporter.message(
+            f"ends after epoch {state.epoch} of {settings.epochs}: no better {state.judge or 'metric'} in "
+            f"the last {seen} (Global.early_stopping)"
+        )
+
+
+def _over(state: TrainState, settings: Global) -> bool:
+    """Whether there is no epoch to come; all ranks say the same, for they know the same metrics."""
+    limit = settings.early_stopping
+    return state.epoch >= settings.epochs or (limit is not None and state.not_better >= limit)
 
 
 def _close_epoch(
@@ -159,6 +171,7 @@ def _evaluate(
     best = finite and (state.best is None or score > state.best)
     if best:
         state.best = score
+    state.not_better = 0 if best else state.not_better + 1
     note = state.plateau.see(result.loss, score, state.epoch) if state.plateau is not None else None
     reporter.evaluation(
         EvalRecord(

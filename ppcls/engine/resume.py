@@ -72,7 +72,7 @@ def _leave_best(state: TrainState, has_best: bool) -> list[str]:
     """Forgets the best metric where the run's folder has no model of it; returns the plan's line for that."""
     if has_best or state.best is None:
         return []
-    state.best = None
+    state.best, state.not_better = None, 0
     return ["  begins here: the best model, for the one until now is not in this folder"]
 
 

@@ -41,6 +41,7 @@ class Remembered(BaseModel):
         precision: Loss scale and the like.
         plateau: What `ppcls.optimizer.plateau.Plateau` counted; None where the rate goes by no evaluation.
         judge: Name of the metric that ``best`` is of; None where that was not written down.
+        not_better: See `ppcls.engine.state.TrainState`.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -54,6 +55,7 @@ class Remembered(BaseModel):
     precision: dict[str, Any]
     plateau: dict[str, Any] | None = None
     judge: str | None = None
+    not_better: int = Field(0, ge=0)
 
 
 def take(state: TrainState, config: Config) -> Iterator[tuple[str, bytes]]:
@@ -121,7 +123,7 @@ def restore(state: TrainState, folder: Path) -> Remembered:
     state.update, state.closing = remembered.update, remembered.closing
     # Numbers of another metric can't be compared: the next evaluation is the best, or none would ever be.
     same = remembered.judge == state.judge or None in (remembered.judge, state.judge)
-    state.best = remembered.best if same else None
+    state.best, state.not_better = (remembered.best, remembered.not_better) if same else (None, 0)
     keep_schedule(state)
     return remembered
 
@@ -170,6 +172,7 @@ def _remember(state: TrainState) -> Remembered:
         precision=state.precision.state_dict(),
         plateau=None if state.plateau is None else state.plateau.state_dict(),
         judge=state.judge,
+        not_better=state.not_better,
     )
 
 

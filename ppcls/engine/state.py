@@ -52,6 +52,7 @@ class TrainState:
         runtime: Rank and device.
         update: Optimizer updates done.
         best: Metric of the best evaluation so far.
+        not_better: Evaluations since that one.
         closing: The last epoch is trained, but not evaluated and saved as yet.
         frozen: Names of parameters, and of BatchNorm's statistics, that training leaves as they are.
         plateau: Lowers the schedule's rate by evaluations, where asked for.
@@ -70,6 +71,7 @@ class TrainState:
     runtime: Runtime
     update: int = 0
     best: float | None = None
+    not_better: int = 0
     closing: bool = False
     frozen: frozenset[str] = frozenset()
     plateau: Plateau | None = None

@@ -232,6 +232,25 @@ def test_mixed_precision_that_contradicts_itself(tmp_path: Path, override: str, 
         load_config(written(tmp_path, PADDLECLAS_RESNET50), [*overrides, override])
 
 
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        (
+            "Global.early_stopping=3",
+            "Global.early_stopping: it goes by evaluations; set Global.eval_during_train",
+        ),
+        (
+            "Optimizer.lr={name: ReduceOnPlateau, learning_rate: 0.1}",
+            "Optimizer.lr.name: ReduceOnPlateau goes by evaluations; set Global.eval_during_train",
+        ),
+    ],
+)
+def test_what_goes_by_evaluations_needs_them(override: str, text: str) -> None:
+    load_config(QUICKSTART, [override])
+    with pytest.raises(UserError, match=re.escape(text)):
+        load_config(QUICKSTART, [override, "Global.eval_during_train=False"])
+
+
 def test_a_config_of_paddleclas_loads_unchanged(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, PADDLECLAS_RESNET50))
     assert config.DataLoader.Train is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -128,6 +129,24 @@ def test_a_finished_run_does_nothing() -> None:
     state = make_state()
     run(state, epochs=1)
     assert run(state, epochs=1).order == []
+
+
+def test_a_run_ends_early_where_evaluations_become_no_better() -> None:
+    state, said = make_state(), list[str]()
+    notes = run(state, Scores(0.5, 0.6, 0.6, 0.4, math.nan), said=said, epochs=9, early_stopping=3)
+    assert [each.epoch for each in notes.evaluations if each.best] == [1, 2]
+    assert (state.epoch, state.best) == (5, 0.6)
+    assert said[-1] == (
+        "ends after epoch 5 of 9: no better metric in the last 3 evaluations (Global.early_stopping)"
+    )
+    assert notes.saved[-1][1][0] == "latest"
+    over = run(state, Scores(), said=said, epochs=9, early_stopping=3)
+    assert over.order == []
+    more = run(state, Scores(0.5), said=said, epochs=9, early_stopping=4)
+    assert [each.epoch for each in more.evaluations] == [6]
+    last = run(state, Scores(0.7, 0.6, 0.6), epochs=9)  # better again, and never patient for nothing
+    assert [each.best for each in last.evaluations] == [True, False, False]
+    assert state.not_better == 2
 
 
 def test_records_are_means_over_the_samples() -> None:

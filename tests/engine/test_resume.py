@@ -115,6 +115,27 @@ def test_resume_keeps_the_best_metric(make_config: Callable[..., Config], cpu: R
     assert train(longer, cpu, output(longer)).best == best
 
 
+def test_a_resumed_run_knows_how_long_it_was_not_better(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def linear(class_num: int, **_: Any) -> nn.Layer:
+        return nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, class_num))
+
+    monkeypatch.setitem(ARCHITECTURES._entries, "Linear", linear)
+    never = {"name": "Constant", "learning_rate": 1e-30}  # all evaluations are alike
+    settings = {"Global__epochs": 9, "Optimizer__lr": never, "Arch__name": "Linear"}
+    ended = train(config := make_config(**settings, Global__early_stopping=2), cpu, output(config))
+    assert (ended.epoch, ended.not_better) == (3, 2)
+    again = make_config(**settings, Global__early_stopping=2, Global__checkpoints="auto")
+    assert train(again, cpu, output(again)).update == ended.update
+    longer = make_config(**settings, Global__early_stopping=4, Global__checkpoints="auto")
+    assert train(longer, cpu, output(longer)).epoch == 5
+    elsewhere = make_config(
+        "elsewhere", **settings, Global__early_stopping=1, Global__checkpoints=str(output(config) / "latest")
+    )
+    assert train(elsewhere, cpu, output(elsewhere)).epoch == 7  # its own best model first, then one more
+
+
 def test_another_metric_begins_with_a_best_of_its_own(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
