@@ -21,10 +21,11 @@ def content(update: int) -> list[tuple[str, bytes]]:
 
 
 def save(store: Store, update: int) -> None:
-    manifest = Manifest(serial=update, update=update, epoch=0, step=0, versions={}, files={})
+    score = float(update % 5)
+    manifest = Manifest(serial=update, update=update, epoch=0, step=0, score=score, versions={}, files={})
     folder = store.write(content(update), manifest)
     store.link(LATEST, folder)
-    store.link_best(folder, 2, float(update % 5), best=update % 5 == 4)
+    store.link_best(folder, manifest, 2, best=score == 4)
     store.remove_unnamed()
 
 
