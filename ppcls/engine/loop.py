@@ -57,7 +57,7 @@ def fit(
             control.saved()
             control.leave()
     if state.epoch < settings.epochs:
-        seen = f"{state.not_better} evaluation{'s' if state.not_better > 1 else ''}"
+        seen = "evaluation" if state.not_better == 1 else f"{state.not_better} evaluations"
         reporter.message(
             f"ends after epoch {state.epoch} of {settings.epochs}: no better {state.judge or 'metric'} in "
             f"the last {seen} (Global.early_stopping)"
