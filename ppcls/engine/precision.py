@@ -16,7 +16,7 @@ from paddle import nn
 from ppcls.arch.transformer import Product
 from ppcls.config.precision import AMP
 from ppcls.engine.flat import Flat
-from ppcls.engine.gradients import Flags, Gradients, any_not_finite, divide
+from ppcls.engine.gradients import Flags, Gradients, any_not_finite, not_finite
 from ppcls.engine.loss_scale import LossScale
 from ppcls.errors import UserError
 from ppcls.optimizer.state import changed_by_step
@@ -55,7 +55,7 @@ class FP32:
     def step(self, optimizer: Any) -> None:
         """Updates the weights, unless the gradients of a scaled loss are not finite."""
         optimizer.step()
-        self._flags.add(divide(optimizer, paddle.ones([1])))  # after the step, for it may change gradients
+        self._flags.add(not_finite(optimizer))  # after the step, for it may change gradients
 
     def begin(self) -> None:
         """Comes before each batch; `forward` calls it, too, and only the first call of an update counts."""

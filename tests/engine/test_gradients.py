@@ -8,7 +8,7 @@ from small_net import Flat, make_state
 
 from ppcls.engine import gradients
 from ppcls.engine.flat import UNIT
-from ppcls.engine.gradients import Flags, any_not_finite, divide
+from ppcls.engine.gradients import Flags, any_not_finite, divide, not_finite
 from ppcls.engine.step import train_step
 
 
@@ -30,6 +30,13 @@ def test_finite_gradients_are_divided() -> None:
 def test_one_that_is_not_finite_is_found(value: float) -> None:
     _, sgd = some([1.0, value])
     assert divide(sgd, paddle.ones([1])).item()
+    assert not_finite(sgd).item()
+
+
+def test_two_infinities_do_not_cancel_out_and_what_is_large_is_finite() -> None:
+    assert not_finite(some([float("inf"), float("-inf")])[1]).item()
+    assert not not_finite(some([3e38, 3e38])[1]).item()
+    assert not not_finite(some([8.0, -4.0])[1]).item()
 
 
 def hold_that_what_is_not_finite_is_found(kind: str) -> None:
@@ -58,6 +65,7 @@ def test_without_gradients_all_are_finite() -> None:
     layer = nn.Linear(2, 2)
     sgd = paddle.optimizer.SGD(1.0, parameters=layer.parameters())
     assert not divide(sgd, paddle.ones([1])).item()
+    assert not not_finite(sgd).item()
 
 
 def test_flags_come_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
