@@ -84,7 +84,7 @@ test-slow: setup ## run those that `make test` leaves out: two processes of each
 test-models: setup ## compare the table of all models with PaddleClas's (two minutes)
 	$(RUN) -m pytest -m "table" tests/arch
 
-RELIABILITY := tests/reliability tests/engine/test_stop.py tests/engine/test_watchdog.py
+RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_watchdog.py
 
 test-reliability: setup ## try hard to break a run; figures in output/reliability.txt (a quarter of an hour)
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)

@@ -17,15 +17,15 @@ from pathlib import Path
 from PIL import Image, ImageFilter
 from skimage import data
 
-from ppcls import runtime
-from ppcls.config.sections import Global
-from ppcls.config.transform import Transform
-from ppcls.data.order import Order
-from ppcls.data.pairs import PairLoader, read_pairs
-from ppcls.data.sampler import InOrder, Shuffled
-from ppcls.data.transforms import CropImage, DecodeImage, NormalizeImage, RandFlipImage, plan_chain
-from ppcls.data.transforms.geometry import RandomCropImage
-from ppcls.data.transforms.photometric import ColorJitter
+from ppcls.config.sections.run import Global
+from ppcls.config.sections.transform import Transform
+from ppcls.data.loaders.pairs import PairLoader, read_pairs
+from ppcls.data.sampling.order import Order
+from ppcls.data.sampling.sampler import InOrder, Shuffled
+from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, RandFlipImage, plan_chain
+from ppcls.data.transforms.specs.geometry import RandomCropImage
+from ppcls.data.transforms.specs.photometric import ColorJitter
+from ppcls.runtime import start as runtime
 
 TRAIN, TEST = ("astronaut", "coffee", "rocket", "immunohistochemistry"), ("chelsea",)
 COPIES = 16  # of each photograph in an epoch, each with a window of its own
@@ -64,11 +64,11 @@ def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dal
     )
     ops = plan_chain(chain, "CHW")
     if not dali:
-        from ppcls.data.paddle_loader import PaddleLoader
+        from ppcls.data.loaders.paddle import PaddleLoader
 
         return PairLoader(*(PaddleLoader(index, order, ops, workers=0) for index in indices))
-    from ppcls.data.dali_loader import DaliLoader
-    from ppcls.data.dali_settings import DaliSettings
+    from ppcls.data.loaders.dali.loader import DaliLoader
+    from ppcls.data.loaders.dali.settings import DaliSettings
 
     settings = DaliSettings(device_id=run.device_id, threads=run.cores)
     return PairLoader(*(DaliLoader(index, order, ops, settings) for index in indices))

@@ -15,8 +15,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls import cli
-from ppcls.data.python_source import register_source
+from ppcls.cli import train as cli
+from ppcls.data.index.python_source import register_source
 
 SIDE = 48  # pixels
 

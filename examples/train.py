@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ppcls import Predictor, build_state, evaluate, fit, load_config
-from ppcls.data.digits import make_digits
+from ppcls.dataset_tools.digits import make_digits
 
 make_digits(Path("dataset/digits"))
 config = load_config("configs/quickstart.yaml", {"Global.epochs": 2, "Global.output_dir": "output/example"})

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppcls.config.fields import show
+from ppcls.config.base.fields import show
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
-from ppcls.config.sections import Global
-from ppcls.deploy.source import find_weights
-from ppcls.engine.store import BEST, LATEST, newest
+from ppcls.config.sections.run import Global
+from ppcls.deploy.models.source import find_weights
 from ppcls.errors import UserError
-from ppcls.hosted import in_lent_process, in_own_process
-from ppcls.interruptible import interruptible
+from ppcls.runtime.session import in_lent_process, in_own_process
+from ppcls.runtime.signals import interruptible
+from ppcls.weights.store import BEST, LATEST, newest
 
 if TYPE_CHECKING:
-    from ppcls.engine.evaluate import Result
-    from ppcls.engine.phases import Window
-    from ppcls.engine.state import TrainState
+    from ppcls.engine.core.hooks import Window
+    from ppcls.engine.core.state import TrainState
+    from ppcls.engine.evaluation.evaluate import Result
 
 __all__ = ["Fitted", "build_state", "evaluate", "fit", "load_config"]
 
@@ -63,9 +63,9 @@ def build_state(config: Config) -> TrainState:
     if not isinstance(config, Config):
         raise UserError(f"expected a config, as of load_config; got {show(config)}")
     with in_lent_process(config) as runtime:
-        from ppcls.engine import state
-        from ppcls.engine.agreement import together
-        from ppcls.engine.pretrained import load_pretrained
+        from ppcls.engine.checkpoint.pretrained import load_pretrained
+        from ppcls.engine.core import state
+        from ppcls.runtime.collectives import together
 
         with together(runtime):
             return state.build_state(config, runtime, lambda model: load_pretrained(config, model))
@@ -144,13 +144,13 @@ def evaluate(
         ) as runtime,
         interruptible() if own_process else nullcontext(),
     ):
-        from ppcls.arch.reparameterize import reparameterize
-        from ppcls.data.bad_images import skipping_advised
-        from ppcls.engine.distillation import read_inferred
-        from ppcls.engine.evaluate import build_evaluator
-        from ppcls.engine.precision import build_precision
-        from ppcls.engine.state import build_network
-        from ppcls.engine.weights import fill_model
+        from ppcls.arch.layers.reparameterize import reparameterize
+        from ppcls.data.bad_images.lists import skipping_advised
+        from ppcls.engine.core.distillation import read_inferred
+        from ppcls.engine.core.precision import build_precision
+        from ppcls.engine.core.state import build_network
+        from ppcls.engine.evaluation.evaluate import build_evaluator
+        from ppcls.weights.files import fill_model
 
         advised = skipping_advised(config.DataLoader.evaluated)
         if not isinstance(run, Config):

@@ -37,3 +37,13 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.code = 128 + number
+
+
+_MOST_LINES = 10
+
+
+def refuse_lines(problems: list[str]) -> None:
+    """Raises `UserError` with the first problems of a file, one a line, if there are any."""
+    if problems:
+        more = [f"… and {len(problems) - _MOST_LINES} more lines"] if len(problems) > _MOST_LINES else []
+        raise UserError("\n".join([*problems[:_MOST_LINES], *more]))

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar
 
@@ -172,3 +173,22 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync(path.parent)
+
+
+class LogWriter:
+    """Appends lines to the file ``path`` and flushes each, so that ``tail -f`` and a crash show all.
+
+    Each line begins with the local time, as ``2026-01-31 23:59:59``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def message(self, text: str) -> None:
+        """Writes ``text`` with a time stamp on each of its lines."""
+        now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        append(self._file, "".join(f"{now} {line}\n" for line in text.splitlines() or [""]))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()

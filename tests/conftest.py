@@ -11,6 +11,9 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 from skimage import data
+from small_config import cpu, images, make_config, make_yaml
+
+__all__ = ["cpu", "images", "make_config", "make_yaml"]  # fixtures
 
 settings.register_profile("ppcls", deadline=None, derandomize=True, database=None)
 settings.load_profile("ppcls")

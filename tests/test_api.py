@@ -22,17 +22,18 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from paths import ROOT
 from small_tree import small_tree
 
 import ppcls
-from ppcls import api, build_state, cli, evaluate, files, fit, load_config
+from ppcls import api, build_state, evaluate, files, fit, load_config
+from ppcls.cli import train as cli
 from ppcls.engine import loop
-from ppcls.engine.interrupt import Signals
-from ppcls.engine.weights import read_arrays
 from ppcls.errors import Stopped, UserError
 from ppcls.registry import ARCHITECTURES
+from ppcls.runtime.signals import Signals
+from ppcls.weights.files import read_arrays
 
-ROOT = Path(__file__).resolve().parents[1]
 TRAIN, EVAL = 18, 7
 
 

@@ -7,20 +7,21 @@ from pathlib import Path
 import pytest
 import yaml
 from paddle import nn
+from paths import ROOT
 
 from ppcls.config.load import dump_config, load_config, validate
 from ppcls.config.schema import Config
-from ppcls.config.sections import Split
+from ppcls.config.sections.run import Split
 from ppcls.data.supported import check_numpy
-from ppcls.data.transforms import plan_chain
-from ppcls.engine.state import build_network
+from ppcls.data.transforms.specs import plan_chain
+from ppcls.engine.core.state import build_network
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.schedule import build_schedule
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 MODELS: dict[str, nn.Layer] = {}
 RECIPES = {
     "ResNet50_90epochs": (90, "76.93 %"),

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 
-from ppcls import benchmark_cli, cli, dataset_cli, deploy_cli, models_cli, serve_cli
+from ppcls.cli import benchmark as benchmark_cli
+from ppcls.cli import dataset as dataset_cli
+from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import models as models_cli
+from ppcls.cli import serve as serve_cli
+from ppcls.cli import train as cli
 from ppcls.config.load import load_config
 from ppcls.config.reference import render
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 WRITTEN = [path for path in DOCUMENTS if path.name != "config.md"]  # that one is generated
 TOOLS: dict[str, Callable[[list[str]], object]] = {

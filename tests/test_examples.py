@@ -10,10 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from paths import ROOT
 
-from ppcls.data.digits import make_digits
-
-ROOT = Path(__file__).resolve().parents[1]
+from ppcls.dataset_tools.digits import make_digits
 
 
 @pytest.mark.parametrize("use_dali", [True, False])

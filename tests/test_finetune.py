@@ -10,10 +10,12 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from paths import ROOT
 
-from ppcls import cli, deploy_cli
+from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import train as cli
 
-FINETUNE = Path(__file__).parents[1] / "configs" / "finetune.yaml"
+FINETUNE = ROOT / "configs" / "finetune.yaml"
 SMALL = {
     "Global.device": "cpu",
     "Global.epochs": 2,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.serve_cli import serve
+from ppcls.cli.serve import serve
 
 if __name__ == "__main__":
     sys.exit(serve())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli import train
+from ppcls.cli.train import train
 
 if __name__ == "__main__":
     sys.exit(train())

@@ -6,7 +6,7 @@ from typing import Literal
 
 from paddle import nn
 
-from ppcls.config.architecture import published_side
+from ppcls.config.sections.model import published_side
 from ppcls.registry import ARCHITECTURES, VISION_MODELS
 
 _SIDES = {  # of images, where the published model takes others than 224 x 224
@@ -36,7 +36,7 @@ def build_model(
         class_num: Number of classes.
         data_format: Layout of the images the model takes.
         input_image_channel: Channels of the images.
-        options: What this architecture takes beside; see `ppcls.config.architecture`.
+        options: What this architecture takes beside; see `ppcls.config.sections.model`.
 
     Returns:
         A layer that maps images [B, C, H, W] or [B, H, W, C] to logits [B, class_num].

@@ -9,7 +9,7 @@ from typing import Any
 import paddle
 from paddle import Tensor, nn
 
-from ppcls.arch.taps import Tapped
+from ppcls.arch.layers.feature_extractor import Tapped
 from ppcls.outputs import LOGITS, of_layer
 
 

@@ -15,7 +15,7 @@ def main(kind: str, folder: Path) -> int:
     """Does one task; returns the exit code."""
     from ppcls.errors import UserError
     from ppcls.files import write_text
-    from ppcls.runtime import read_launch
+    from ppcls.runtime.start import read_launch
 
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     try:
@@ -27,18 +27,18 @@ def main(kind: str, folder: Path) -> int:
 
 
 def _measure(kind: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Measures; nothing may import Paddle before `ppcls.runtime.start` has settled what it reads then."""
-    from ppcls import runtime
+    """Measures; Paddle must not be imported before `ppcls.runtime.start.start` has run."""
     from ppcls.config.load import load_config
+    from ppcls.runtime import start as runtime
 
     if kind in ("infer", "device"):
-        from ppcls.bench import infer_worker
+        from ppcls.bench.infer import worker as infer_worker
 
         return infer_worker.measure(task) if kind == "infer" else infer_worker.look(task)
     config = load_config(task["config"], task["overrides"])
     run = runtime.start(config.Global)
-    from ppcls.bench import train_worker
-    from ppcls.bench.task import Task
+    from ppcls.bench.train import worker as train_worker
+    from ppcls.bench.train.task import Task
 
     if kind == "look":
         return train_worker.look(config, run)

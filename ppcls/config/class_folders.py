@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from ppcls.config.fields import show
+from ppcls.config.base.fields import show
 from ppcls.errors import UserError
 
 LABEL_LIST = "label_list.txt"

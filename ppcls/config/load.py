@@ -11,10 +11,10 @@ from typing import Any, NoReturn, cast
 import yaml
 from pydantic import ValidationError
 
+from ppcls.config.base.errors import ConfigError, describe
+from ppcls.config.base.fields import show
 from ppcls.config.class_folders import fill_in
-from ppcls.config.errors import ConfigError, describe
-from ppcls.config.fields import show
-from ppcls.config.older_names import take_older_names
+from ppcls.config.compat import take_older_names
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 

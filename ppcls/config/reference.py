@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ppcls.config.fields import Bound, Keyed, Section, Tagged
+from ppcls.config.base.fields import Bound, Keyed, Section, Tagged
 from ppcls.config.schema import Config
 from ppcls.files import write_text
 from ppcls.registry import ARCHITECTURES, Registry

@@ -9,19 +9,25 @@ from pydantic import ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config import model, precision, sections
-from ppcls.config.architecture import wrong_size
-from ppcls.config.dataset import ImageFolderDataset
-from ppcls.config.distillation import DistillationModel
-from ppcls.config.distillation_losses import distillation_problems
-from ppcls.config.embedding import RecModel, embedding_problems
-from ppcls.config.fields import Section, Tagged, Variants, problem
-from ppcls.config.input_size import Progressive
-from ppcls.config.objective_checks import infer_problems, objective_problems
-from ppcls.config.optimizer import OptimizerSpec
-from ppcls.config.sampler import DistributedBatchSampler, MultiScaleSampler, PKSampler, WeightedSampler
-from ppcls.config.schedule import ReduceOnPlateau
-from ppcls.config.transform import Transform, check_chain
+from ppcls.config.base.fields import Section, Tagged, Variants, problem
+from ppcls.config.checks import infer_problems, objective_problems
+from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.config.objectives.distillation_losses import distillation_problems
+from ppcls.config.objectives.embedding import RecModel, embedding_problems
+from ppcls.config.sections import model, precision
+from ppcls.config.sections import run as sections
+from ppcls.config.sections.dataset import ImageFolderDataset
+from ppcls.config.sections.model import wrong_size
+from ppcls.config.sections.optimizer import OptimizerSpec
+from ppcls.config.sections.sampler import (
+    DistributedBatchSampler,
+    MultiScaleSampler,
+    PKSampler,
+    Progressive,
+    WeightedSampler,
+)
+from ppcls.config.sections.schedule import ReduceOnPlateau
+from ppcls.config.sections.transform import Transform, check_chain
 from ppcls.registry import OPTIMIZERS
 
 

@@ -8,29 +8,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.config.dali import Dali
-from ppcls.config.dataset import Dataset
-from ppcls.config.input_size import EqualPixels
-from ppcls.config.sampler import Sampler
 from ppcls.config.schema import Config
-from ppcls.config.sections import Split
-from ppcls.config.transform import Layout, check_chain
-from ppcls.data.batch import Loader
-from ppcls.data.dali_settings import DaliSettings, resolve
-from ppcls.data.equal_pixels import EqualPixelsOrder
-from ppcls.data.index import Index, read_index
-from ppcls.data.order import Order
-from ppcls.data.quarantine import BAD_IMAGES, Quarantine, Rejected
-from ppcls.data.sampler import InOrder
-from ppcls.data.sampler_build import build_sampler
+from ppcls.config.sections.dali import Dali
+from ppcls.config.sections.dataset import Dataset
+from ppcls.config.sections.run import Split
+from ppcls.config.sections.sampler import EqualPixels, Sampler
+from ppcls.config.sections.transform import Layout, check_chain
+from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, Rejected
+from ppcls.data.index.read import Index, read_index
+from ppcls.data.loaders.batch import Loader
+from ppcls.data.loaders.dali.settings import DaliSettings, resolve
+from ppcls.data.sampling.build import build_sampler
+from ppcls.data.sampling.input_size import EqualPixelsOrder
+from ppcls.data.sampling.order import Order
+from ppcls.data.sampling.sampler import InOrder
 from ppcls.data.supported import check_dali, check_numpy
-from ppcls.data.transforms import Op, plan_chain
+from ppcls.data.transforms.specs import Op, plan_chain
 from ppcls.errors import UserError
-from ppcls.memory import pipeline_need
-from ppcls.runtime import Runtime
+from ppcls.runtime.memory import pipeline_need
+from ppcls.runtime.start import Runtime
 
 if TYPE_CHECKING:  # DALI need not be there to train without it
-    from ppcls.data.dali_loader import DaliLoader
+    from ppcls.data.loaders.dali.loader import DaliLoader
 
 _READ_AHEAD = 3  # batches that a pipeline's reader, and what feeds it, hold beside the finished ones
 
@@ -76,7 +75,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     loader = _reader(config, split, runtime, index, order, ops, chain, quarantine)
     if not mixing:
         return loader
-    from ppcls.data.mixed_loader import MixedLoader
+    from ppcls.data.loaders.mixed import MixedLoader
 
     return MixedLoader(loader, mixing[0], config.Arch.class_num, layout)
 
@@ -94,7 +93,7 @@ def _reader(
     """Builds the loader that reads the images; ``chain`` is where the YAML has ``ops``."""
     if not config.Global.use_dali:
         check_numpy(ops, chain)
-        from ppcls.data.paddle_loader import PaddleLoader
+        from ppcls.data.loaders.paddle import PaddleLoader
 
         loader = split.loader
         return PaddleLoader(
@@ -110,7 +109,7 @@ def _reader(
     if settings.device_id is None:
         _refuse_gpu_settings(split.loader.dali, f"{chain.removesuffix('.dataset.transform_ops')}.loader.dali")
     check_dali(ops, chain, settings)
-    from ppcls.data.dali_loader import DaliLoader
+    from ppcls.data.loaders.dali.loader import DaliLoader
 
     return DaliLoader(index, order, ops, settings, split.sizes, quarantine)
 
@@ -140,7 +139,7 @@ def build_file_loader(
         UserError: DALI can't do a transform on this device.
     """
     check_dali(ops, "Infer.transforms", settings)
-    from ppcls.data.dali_loader import DaliLoader
+    from ppcls.data.loaders.dali.loader import DaliLoader
 
     order = Order(InOrder(len(rejected.index)), batch_size=batch_size)
     return DaliLoader(rejected.index, order, ops, settings, quarantine=rejected)

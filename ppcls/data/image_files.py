@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ppcls.config.dataset import IMAGE_EXTENSIONS
+from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
 from ppcls.errors import UserError
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from ppcls.config.transform import Transform
-from ppcls.data import numpy_ops
-from ppcls.data.dali_settings import DaliSettings
-from ppcls.data.decisions import count_decisions
-from ppcls.data.fuse import Fused
-from ppcls.data.input_size import Sized
-from ppcls.data.transforms import Op
+from ppcls.config.sections.transform import Transform
+from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.sampling.input_size import Sized
+from ppcls.data.transforms import numpy_ops
+from ppcls.data.transforms.specs import Op
+from ppcls.data.transforms.specs.decisions import count_decisions
+from ppcls.data.transforms.specs.fuse import Fused
 from ppcls.errors import UserError
 
 
@@ -60,7 +60,7 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
     Raises:
         UserError: DALI can't do a transform on this device; it is named by its path.
     """
-    from ppcls.data.dali_ops import UnsupportedError, draft
+    from ppcls.data.transforms.dali_ops import UnsupportedError, draft
 
     fused = settings.fuse(ops)
     try:
@@ -81,7 +81,7 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
 
 def _drafts(ops: Sequence[Op], device_id: int | None) -> bool:
     """Whether DALI's dynamic executor takes a chain."""
-    from ppcls.data.dali_ops import UnsupportedError, draft
+    from ppcls.data.transforms.dali_ops import UnsupportedError, draft
 
     try:
         draft(ops, device_id)

@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ppcls.data.dali_settings import resolve
-from ppcls.data.file_index import list_files, read_image
-from ppcls.data.links import NOT_REGULAR, is_special
-from ppcls.data.quarantine import AllRejectedError, Rejected
-from ppcls.deploy.nearest import Gallery, Nearest, printable
+from ppcls.data.bad_images.quarantine import AllRejectedError, Rejected
+from ppcls.data.index.files import list_files, read_image
+from ppcls.data.loaders.dali.settings import resolve
+from ppcls.data.records.links import NOT_REGULAR, is_special
 from ppcls.deploy.predictor import Array, Predictor
-from ppcls.deploy.results import Answer, Embedding
+from ppcls.deploy.results import Answer, Embedding, Gallery, Nearest, printable
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
 
 _AHEAD = 3  # batches whose images are prepared while the model is busy
 

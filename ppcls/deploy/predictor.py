@@ -11,16 +11,16 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.fields import show
+from ppcls.config.base.fields import show
 from ppcls.config.load import apply_override, validate
 from ppcls.config.schema import Config
-from ppcls.cores import usable_cores
-from ppcls.data.numpy_ops import run, run_on_pixels
-from ppcls.deploy.choose import choose
+from ppcls.data.transforms.numpy_ops import run, run_on_pixels
+from ppcls.deploy.models.choose import choose
+from ppcls.deploy.models.source import Source, configured, find_source
 from ppcls.deploy.results import Answer, Embedding, Result
-from ppcls.deploy.source import Source, configured, find_source
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime, start
+from ppcls.runtime.hardware import usable_cores
+from ppcls.runtime.start import Runtime, start
 
 Array = NDArray[Any]
 Image = bytes | memoryview | Array
@@ -221,16 +221,16 @@ def _find(model: str | Path | Config | Source, overrides: Sequence[str]) -> Sour
 def _load(source: Source, runtime: Runtime | None) -> tuple[Model, int]:
     """Loads a model; returns it with the number of cores."""
     if not source.needs_paddle:
-        from ppcls.deploy.onnx_model import OnnxModel
+        from ppcls.deploy.models.onnx import OnnxModel
 
         cores = usable_cores() if runtime is None else runtime.cores
         threads = source.run.cpu_threads or cores
         return OnnxModel(source.file, source.description, source.run.device, threads), cores
     runtime = runtime or start(source.run)
     if source.config is not None:
-        from ppcls.deploy.trained import TrainedModel
+        from ppcls.deploy.models.trained import TrainedModel
 
         return TrainedModel(source.config, source.description, source.file, runtime), runtime.cores
-    from ppcls.deploy.paddle_inference import PaddleInferenceModel
+    from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 
     return PaddleInferenceModel(source.file, source.description, runtime), runtime.cores

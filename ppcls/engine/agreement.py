@@ -11,71 +11,24 @@ import json
 import secrets
 import socket
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 import paddle
 
 from ppcls import __version__
 from ppcls.config.schema import Config
-from ppcls.data.index import Index, describe_index
-from ppcls.engine.checkpoint import Checkpoints
-from ppcls.engine.paddleclas import is_paddleclas
+from ppcls.data.index.read import Index, describe_index
+from ppcls.engine.checkpoint.checkpoints import Checkpoints
+from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime
+from ppcls.runtime.collectives import exchange, together
+from ppcls.runtime.start import Runtime
 
 Facts = dict[str, Any]
 _SHOWN = 10
-
-
-def exchange(runtime: Runtime, told: Any) -> list[Any]:
-    """Returns what every process tells, by rank; all of them have to come here.
-
-    Args:
-        runtime: Of this process.
-        told: Anything that JSON can hold.
-    """
-    if runtime.world == 1:
-        return [told]
-    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
-    sizes = _gather(np.array([len(text)]))
-    padded = np.zeros(max(int(size[0]) for size in sizes), np.uint8)
-    padded[: len(text)] = text
-    texts = zip(_gather(padded), sizes, strict=True)
-    return [json.loads(each[: int(size[0])].tobytes()) for each, size in texts]
-
-
-def _gather(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    gathered: list[paddle.Tensor] = []
-    paddle.distributed.all_gather(gathered, paddle.to_tensor(array))
-    return [each.numpy() for each in gathered]
-
-
-@contextmanager
-def together(runtime: Runtime) -> Iterator[None]:
-    """Ends all processes where one can't go on, each with its reason, instead of leaving them waiting for it.
-
-    Nothing within the block may wait for other processes; all of them have to come to its end.
-
-    Raises:
-        UserError: The block raised one, or an OSError, in another process.
-    """
-    error: UserError | OSError | None = None
-    try:
-        yield
-    except (UserError, OSError) as caught:
-        error = caught
-    told = exchange(runtime, None if error is None else [socket.gethostname(), str(error)])
-    if error is not None:
-        raise error
-    for rank, failed in enumerate(told):
-        if failed is not None:
-            host, text = failed
-            raise UserError(f"rank {rank} on {host}: {text}")
 
 
 def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> None:

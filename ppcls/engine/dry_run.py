@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -17,28 +17,89 @@ import numpy as np
 import paddle
 
 from ppcls.config.schema import Config
-from ppcls.config.sections import Split
-from ppcls.config.transform import check_chain
-from ppcls.data.bad_images import skipping_advised
-from ppcls.data.batch import Batch, Loader
+from ppcls.config.sections.run import Split
+from ppcls.config.sections.transform import check_chain
+from ppcls.data.bad_images.lists import skipping_advised
+from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.build import who_feeds
-from ppcls.data.dali_settings import resolve
-from ppcls.data.image_header import DecodeError, read_header
-from ppcls.data.index import Index
-from ppcls.data.quarantine import describe_skipped
-from ppcls.data.transforms import DecodeImage
+from ppcls.data.images.header import DecodeError, read_header
+from ppcls.data.index.read import Index
+from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.data.loaders.dali.settings import resolve
+from ppcls.data.transforms.specs import DecodeImage
 from ppcls.engine.advice import Feeding, advise
-from ppcls.engine.captured import RECORDED_AFTER
-from ppcls.engine.data_wait import data_wait
-from ppcls.engine.estimate import Measured, describe
-from ppcls.engine.evaluate import Evaluator, evaluate
-from ppcls.engine.peak import memory_explained, peak_memory
-from ppcls.engine.phases import UNTIMED
-from ppcls.engine.prepare import Prepared, prepare
-from ppcls.engine.state import TrainState
-from ppcls.engine.step import train_step
+from ppcls.engine.core.hooks import UNTIMED
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import train_step
+from ppcls.engine.cuda_graph.graphed_step import RECORDED_AFTER
+from ppcls.engine.evaluation.evaluate import Evaluator, evaluate
+from ppcls.engine.profiling.data_wait import data_wait
+from ppcls.engine.profiling.peak import memory_explained, peak_memory
+from ppcls.engine.setup import Prepared, prepare
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime
+from ppcls.report.text import clock
+from ppcls.runtime.start import Runtime
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A dry run's figures. A step is an optimizer update; images are those of all ranks, times the slowest's.
+
+    Attributes:
+        fed: Seconds of a step, fed by the loader.
+        waited: Seconds thereof spent waiting for data.
+        fed_images: Images of such a step, in the mean.
+        alone: Seconds of a step on one batch again and again.
+        alone_images: Images of such a step.
+        loader: Images a second of the loader alone.
+        evaluation: Seconds of a whole evaluation; None where the run does not evaluate.
+        steps: Left to train.
+        full_steps: What they come to, for the last one of an epoch may have fewer batches than others.
+        evaluations: Left to do.
+    """
+
+    fed: float
+    waited: float
+    fed_images: float
+    alone: float
+    alone_images: float
+    loader: float
+    evaluation: float | None
+    steps: int
+    full_steps: float
+    evaluations: int
+
+    @property
+    def seconds(self) -> float:
+        """Estimates the rest of the run, checkpoints and start not counted."""
+        # Batches in stock may hide how slow the loader is from the few steps that were fed.
+        step = max(self.fed, self.fed_images / self.loader)
+        return self.full_steps * step + self.evaluations * (self.evaluation or 0.0)
+
+
+def describe(measured: Measured) -> list[str]:
+    """Returns the figures as lines."""
+    m = measured
+    whole = f"{clock(m.seconds)} (h:mm:ss) for {m.steps} steps"
+    if m.evaluation is not None:
+        whole += f" and {m.evaluations} evaluations of {_seconds(m.evaluation)}"
+    return [
+        f"speed         {_rate(m.fed_images / m.fed)}, fed by the loader: "
+        f"{_seconds(m.fed)} a step of {m.fed_images:g} images",
+        f"data wait     {m.waited / m.fed:.0%} of a step",
+        f"step alone    {_rate(m.alone_images / m.alone)}, on one batch again and again",
+        f"loader alone  {_rate(m.loader)}",
+        f"whole run     {whole}; checkpoints not counted",
+    ]
+
+
+def _rate(images_per_second: float) -> str:
+    return f"{images_per_second:.{0 if images_per_second >= 100 else 1}f} img/s"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
 
 STEPS = 3
 # Steps that are not counted: the first ones build, tune and record.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import paddle
 
-from ppcls.config.model import Arch
 from ppcls.config.schema import Config
-from ppcls.engine.captured import CapturedStep, draws
-from ppcls.engine.compiled import compiles, measured
-from ppcls.engine.state import TrainState
-from ppcls.engine.step import Step, train_step
+from ppcls.config.sections.model import Arch
+from ppcls.engine.core.compiled import compiles, measured
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import Step, train_step
+from ppcls.engine.cuda_graph.graphed_step import CapturedStep, draws
 from ppcls.errors import UserError
 
 _STRATEGY = "FLAGS_allocator_strategy"

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-from ppcls.config.sections import Global
-from ppcls.data.batch import Batch
-from ppcls.data.quarantine import describe_skipped
-from ppcls.engine.bad_steps import BadSteps
-from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
-from ppcls.engine.control import Control
-from ppcls.engine.evaluate import Evaluator, Result
-from ppcls.engine.interrupt import heard
+from ppcls.config.sections.run import Global
+from ppcls.data.bad_images.quarantine import describe_skipped
+from ppcls.data.loaders.batch import Batch
+from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
+from ppcls.engine.core.hooks import UNTIMED, Phases
+from ppcls.engine.core.parallel import seed_batch
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import Step, train_step
+from ppcls.engine.evaluation.evaluate import Evaluator, Result
+from ppcls.engine.health.bad_steps import BadSteps
+from ppcls.engine.health.control import Control
 from ppcls.engine.meter import Meter
-from ppcls.engine.parallel import seed_batch
-from ppcls.engine.phases import UNTIMED, Phases
-from ppcls.engine.state import TrainState
-from ppcls.engine.step import Step, train_step
 from ppcls.errors import Stopped, UserError
 from ppcls.report.record import EvalRecord, Reporter
+from ppcls.runtime.signals import heard
 
 
 def fit(

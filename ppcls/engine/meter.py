@@ -10,10 +10,10 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from ppcls.data.batch import Batch
-from ppcls.engine.bad_steps import BadSteps, Stretch
-from ppcls.engine.data_wait import data_wait
-from ppcls.engine.state import TrainState
+from ppcls.data.loaders.batch import Batch
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.health.bad_steps import BadSteps, Stretch
+from ppcls.engine.profiling.data_wait import data_wait
 from ppcls.report.record import StepRecord
 
 _BLOCK = 1024  # batches whose sums are gathered into one tensor

@@ -11,30 +11,27 @@ from paddle import distributed
 
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
-from ppcls.data.bad_images import skipping_advised
-from ppcls.data.class_names import (
-    LABEL_LIST,
-    write_class_names,
-)
-from ppcls.data.quarantine import BAD_IMAGES
-from ppcls.engine.agreement import tell_unshared, together
-from ppcls.engine.lock import OutputLock
+from ppcls.data.bad_images.lists import skipping_advised
+from ppcls.data.bad_images.quarantine import BAD_IMAGES
+from ppcls.data.index.class_names import LABEL_LIST, write_class_names
+from ppcls.engine.agreement import tell_unshared
+from ppcls.engine.checkpoint.lock import OutputLock
+from ppcls.engine.core.hooks import UNTIMED, Phases, Told, Window
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.evaluation.pictures import RunPictures
+from ppcls.engine.evaluation.weight_histograms import weight_histograms
 from ppcls.engine.loop import fit
-from ppcls.engine.peak import memory_explained
-from ppcls.engine.phases import UNTIMED, Phases, Window
-from ppcls.engine.pictures import RunPictures
-from ppcls.engine.prepare import Prepared, prepare
-from ppcls.engine.profile import build_profile
-from ppcls.engine.state import TrainState
-from ppcls.engine.watchdog import Told
-from ppcls.engine.weight_histograms import weight_histograms
+from ppcls.engine.profiling.peak import memory_explained
+from ppcls.engine.profiling.profile import build_profile
+from ppcls.engine.setup import Prepared, prepare
 from ppcls.errors import Stopped
 from ppcls.files import write_text
 from ppcls.report.about import hardware, versions
 from ppcls.report.build import Reporters, build_reporters, write_down_end
 from ppcls.report.html import About
 from ppcls.report.memory import MemoryUse
-from ppcls.runtime import Runtime
+from ppcls.runtime.collectives import together
+from ppcls.runtime.start import Runtime
 
 
 def train(

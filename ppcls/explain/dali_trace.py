@@ -9,11 +9,11 @@ from typing import Any
 
 from nvidia.dali import types
 
-from ppcls.data.dali_loader import DaliLoader, Graph
-from ppcls.data.dali_ops import Node
-from ppcls.data.dali_ops.operators import nodes_between, operator_device, operator_name
-from ppcls.data.dali_reader import shut_down
-from ppcls.data.decisions import count_decisions
+from ppcls.data.loaders.dali.loader import DaliLoader, Graph
+from ppcls.data.loaders.dali.reader import shut_down
+from ppcls.data.transforms.dali_ops import Node
+from ppcls.data.transforms.dali_ops.operators import nodes_between, operator_device, operator_name
+from ppcls.data.transforms.specs.decisions import count_decisions
 from ppcls.explain.description import ENCODED, Operator, Stage, describe_arrays, sizes_vary, stage_of
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ppcls.config.schema import Config
-from ppcls.config.sections import Split
-from ppcls.data.bad_images import skipping_advised
-from ppcls.data.batch import Loader
+from ppcls.config.sections.run import Split
+from ppcls.data.bad_images.lists import skipping_advised
 from ppcls.data.build import build_loader
-from ppcls.data.dali_settings import resolve
-from ppcls.data.mixed_loader import MixedLoader
-from ppcls.data.order import Order
-from ppcls.data.paddle_loader import PaddleLoader
+from ppcls.data.loaders.batch import Loader
+from ppcls.data.loaders.dali.settings import resolve
+from ppcls.data.loaders.mixed import MixedLoader
+from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.sampling.order import Order
 from ppcls.explain.description import Description, Operator, Stage, named
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
 
 
 def describe(config: Config, runtime: Runtime) -> list[Description]:
@@ -67,7 +67,7 @@ def _stages(loader: Loader) -> list[Stage]:
         from ppcls.explain.numpy_trace import trace_numpy
 
         return trace_numpy(loader)
-    from ppcls.data.dali_loader import DaliLoader
+    from ppcls.data.loaders.dali.loader import DaliLoader
     from ppcls.explain.dali_trace import trace_dali
 
     assert isinstance(loader, DaliLoader)

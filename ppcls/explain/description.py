@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppcls.config.fields import Spec
-from ppcls.config.transform import Transform
-from ppcls.data.decisions import decide, sides_after
-from ppcls.data.fuse import Fused
+from ppcls.config.base.fields import Spec
+from ppcls.config.sections.transform import Transform
 from ppcls.data.supported import own_spec, parts
-from ppcls.data.transforms import Op
+from ppcls.data.transforms.specs import Op
+from ppcls.data.transforms.specs.decisions import decide, sides_after
+from ppcls.data.transforms.specs.fuse import Fused
 
 ENCODED = "[?] uint8"  # a file's bytes
 

@@ -12,12 +12,12 @@ import cv2
 from numpy.typing import NDArray
 from PIL import Image
 
-from ppcls.data.draws import uniforms
-from ppcls.data.input_size import at_size, size_at
-from ppcls.data.numpy_ops import run_each
-from ppcls.data.order import Cursor
-from ppcls.data.paddle_loader import PaddleLoader
-from ppcls.data.transforms import count_draws
+from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.sampling.input_size import at_size, size_at
+from ppcls.data.sampling.order import Cursor
+from ppcls.data.transforms.numpy_ops import run_each
+from ppcls.data.transforms.specs import count_draws
+from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.explain.description import ENCODED, Operator, Stage, describe_arrays, sizes_vary, stage_of
 
 

@@ -10,7 +10,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
-from ppcls.config.distillation_losses import (
+from ppcls.config.objectives.distillation_losses import (
     DistillationCELoss,
     DistillationDISTLoss,
     DistillationDKDLoss,
@@ -21,10 +21,10 @@ from ppcls.config.distillation_losses import (
     DistillationSKDLoss,
     DistillationWSLLoss,
 )
-from ppcls.config.embedding import ArcMargin, CircleMargin, CosMargin, MarginHead, TripletLossV2
-from ppcls.config.layer_losses import DistillationDistanceLoss, DistillationRKDLoss
-from ppcls.config.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
-from ppcls.config.objective import BCELoss, CELoss, LossSpec
+from ppcls.config.objectives.embedding import ArcMargin, CircleMargin, CosMargin, MarginHead, TripletLossV2
+from ppcls.config.objectives.layer_losses import DistillationDistanceLoss, DistillationRKDLoss
+from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
+from ppcls.config.sections.objective import BCELoss, CELoss, LossSpec
 from ppcls.loss.ce import cross_entropy
 from ppcls.loss.distillation import (
     correlation_distance,

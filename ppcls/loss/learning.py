@@ -8,10 +8,10 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.config.distillation import DistillationModel
-from ppcls.config.distillation_losses import DistillationSpec
-from ppcls.config.layer_losses import AFDLoss, DistillationPairLoss
-from ppcls.config.objective import LossSpec
+from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.config.objectives.distillation_losses import DistillationSpec
+from ppcls.config.objectives.layer_losses import AFDLoss, DistillationPairLoss
+from ppcls.config.sections.objective import LossSpec
 from ppcls.loss.attention import AttentionTransfer, check_map
 from ppcls.outputs import of_layer
 

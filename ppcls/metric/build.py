@@ -13,19 +13,14 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
-from ppcls.config.by_class import ConfusionMatrix, PerClassRecall, TprAtFpr
-from ppcls.config.distillation_losses import DistillationTopkAcc
-from ppcls.config.embedding import Recallk, mAP
-from ppcls.config.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
-from ppcls.config.objective import MetricSpec, TopkAcc
+from ppcls.config.objectives.distillation_losses import DistillationTopkAcc
+from ppcls.config.objectives.embedding import Recallk, mAP
+from ppcls.config.objectives.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
+from ppcls.config.objectives.per_class import ConfusionMatrix, PerClassRecall, TprAtFpr
+from ppcls.config.sections.objective import MetricSpec, TopkAcc
 from ppcls.metric.binary import true_at_false_positives
 from ppcls.metric.by_class import confusion, macro_averages, recalls, right_of_class
-from ppcls.metric.multi_label import (
-    attribute_measures,
-    mean_average_precision,
-    right_images,
-    right_labels,
-)
+from ppcls.metric.multi_label import attribute_measures, mean_average_precision, right_images, right_labels
 from ppcls.metric.retrieval import mean_average_precision as retrieval_precision
 from ppcls.metric.retrieval import recalls_at
 from ppcls.metric.topk import topk_correct

@@ -65,7 +65,7 @@ def _average_precision(score: NDArray[np.float32], label: NDArray[np.float64], k
 def attribute_measures(
     scores: NDArray[np.float32], labels: NDArray[np.float64], threshold: float
 ) -> list[float]:
-    """Returns what `ppcls.config.multi_label.ATTRMetric` tells; NaN for scores that are no numbers.
+    """Returns the values of `ATTRMetric`; NaN for scores that are not numbers.
 
     Args:
         scores: [N, C], logits.

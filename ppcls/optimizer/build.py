@@ -9,7 +9,7 @@ from typing import Any
 from paddle import nn, optimizer
 from paddle.regularizer import L2Decay
 
-from ppcls.config.optimizer import (
+from ppcls.config.sections.optimizer import (
     LARS,
     SGD,
     Adam,

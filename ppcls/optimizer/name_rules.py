@@ -10,7 +10,7 @@ from typing import NamedTuple
 from paddle import nn
 from paddle.nn.layer.norm import _BatchNormBase
 
-from ppcls.config.optimizer import AdamW, OptimizerSpec
+from ppcls.config.sections.optimizer import AdamW, OptimizerSpec
 from ppcls.errors import UserError
 from ppcls.registry import nearest
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ppcls.config.schedule import ReduceOnPlateau
+from ppcls.config.sections.schedule import ReduceOnPlateau
 
 
 class Plateau:

@@ -12,7 +12,7 @@ from functools import singledispatch
 from itertools import pairwise
 from typing import NamedTuple
 
-from ppcls.config.schedule import (
+from ppcls.config.sections.schedule import (
     Constant,
     Cosine,
     Cyclic,

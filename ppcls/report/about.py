@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ppcls import __version__
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
 
 _PACKAGES = (
     "paddlepaddle-gpu",

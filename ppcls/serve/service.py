@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.deploy.models.source import Source
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Answer
-from ppcls.deploy.source import Source
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.figures import Figures
 from ppcls.serve.room import Room, Share

@@ -7,8 +7,8 @@ import pytest
 from paddle.vision import models
 
 from ppcls.arch.build import build_model, input_shape
-from ppcls.arch.vision_transformer import VisionTransformer
-from ppcls.config.architecture import ALL_OPTIONS, options, wrong_size
+from ppcls.arch.families.vision_transformer import VisionTransformer
+from ppcls.config.sections.model import ALL_OPTIONS, options, wrong_size
 from ppcls.registry import ARCHITECTURES, VISION_MODELS, UnknownNameError
 
 

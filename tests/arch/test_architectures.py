@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -26,18 +25,19 @@ from paddleclas_reference import (
     run,
     still,
 )
+from paths import ROOT, SUPPORT
 
 from ppcls.arch.build import build_model, input_shape
-from ppcls.arch.convnext import ConvNeXt
 from ppcls.arch.cost import count_parameters, measure
-from ppcls.arch.swin_transformer import SwinTransformer
-from ppcls.arch.vision_transformer import VisionTransformer
-from ppcls.deploy.onnx_export import convert
+from ppcls.arch.families.convnext import ConvNeXt
+from ppcls.arch.families.swin_transformer import SwinTransformer
+from ppcls.arch.families.vision_transformer import VisionTransformer
+from ppcls.deploy.export.onnx import convert
 from ppcls.registry import ARCHITECTURES, VISION_MODELS
 
 SCRIPT = sys.modules["paddleclas_reference"].__file__
 # Written by this script from PaddleClas's own models, counted by `ppcls.arch.cost`.
-TABLE = Path(__file__).with_name("paddleclas_models.json")
+TABLE = SUPPORT / "paddleclas_models.json"
 PUBLISHED = json.loads(TABLE.read_text())
 OURS = {*ARCHITECTURES} - {*PUBLISHED} - {*VISION_MODELS}
 # One or two a family: what they do not have, the others do not have either.
@@ -181,7 +181,7 @@ def test_what_paddleclas_does_not_have_is_as_large_as_published(name, plain):
 @pytest.mark.table
 def test_the_table_is_what_paddleclas_has(tmp_path):
     path = tmp_path / "table.json"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     # Those with most multiplications take minutes, for PaddleClas's must compute them.
     slow = ("ConvNeXt_base", "ConvNeXt_large", "SwinTransformer_base", "SwinTransformer_large")
     expected = {name: row for name, row in PUBLISHED.items() if not name.startswith(slow)}
@@ -191,7 +191,7 @@ def test_the_table_is_what_paddleclas_has(tmp_path):
 
 @pytest.mark.parametrize("name", sorted({*COMPARED} - {"ResNet50_vc", "SE_ResNeXt50_vd_32x4d"}))
 def test_layouts_agree_and_every_parameter_learns(name, monkeypatch):
-    monkeypatch.setattr("ppcls.arch.vgg._HIDDEN", 32)  # not 4,096: 120 million weights less
+    monkeypatch.setattr("ppcls.arch.families.vgg._HIDDEN", 32)  # not 4,096: 120 million weights less
     if name in NARROW:
         monkeypatch.setitem(ARCHITECTURES._entries, name, NARROW[name])
     results = {}

@@ -9,13 +9,18 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from ppcls.arch.conv_norm import ConvNorm
-from ppcls.arch.ghostnet import GhostBottleneck
-from ppcls.arch.pp_hgnet import EffectiveSqueezeExcitation, GatheringBlock
-from ppcls.arch.pp_hgnet_v2 import AffineConvNorm, LightConv, Stem
-from ppcls.arch.repvgg import RepVGGBlock
-from ppcls.arch.res2net import ScaleBlock, ScaleStyle
-from ppcls.arch.shufflenet_v2 import DownUnit, Unit
+from ppcls.arch.families.ghostnet import GhostBottleneck
+from ppcls.arch.families.pp_hgnet import (
+    AffineConvNorm,
+    EffectiveSqueezeExcitation,
+    GatheringBlock,
+    LightConv,
+    Stem,
+)
+from ppcls.arch.families.repvgg import RepVGGBlock
+from ppcls.arch.families.res2net import ScaleBlock, ScaleStyle
+from ppcls.arch.families.shufflenet_v2 import DownUnit, Unit
+from ppcls.arch.layers.conv_norm import ConvNorm
 
 
 def test_blocks_that_are_more_than_a_chain_compute_the_same_when_they_are_compiled():

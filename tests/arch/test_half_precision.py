@@ -11,11 +11,11 @@ import paddle
 import pytest
 from paddle import nn
 
-from ppcls.arch.convnext import ConvNeXt
-from ppcls.arch.deit import DistilledVisionTransformer
-from ppcls.arch.swin_transformer import SwinTransformer
-from ppcls.config.precision import AMP
-from ppcls.engine.precision import build_precision
+from ppcls.arch.families.convnext import ConvNeXt
+from ppcls.arch.families.swin_transformer import SwinTransformer
+from ppcls.arch.families.vision_transformer import DistilledVisionTransformer
+from ppcls.config.sections.precision import AMP
+from ppcls.engine.core.precision import build_precision
 
 Build = Callable[..., nn.Layer]
 MODELS: list[Any] = [

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.bench.pytorch import counterpart
-from ppcls.bench.pytorch.counterpart import Counterpart, find_counterpart
-from ppcls.bench.variants import Variant
+from ppcls.bench.train import pytorch as counterpart
+from ppcls.bench.train.pytorch import Counterpart, find_counterpart
+from ppcls.bench.train.variants import Variant
 from ppcls.errors import UserError
 
 WAY = Variant(2, "O2", "NHWC", "on", 1, 256, "synthetic")
@@ -80,7 +80,7 @@ def test_real_steps(tmp_path: Path, model: str, parameters: int) -> None:
         "seconds": 1.0,
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
-    worker = Path(counterpart.__file__).with_name("worker.py")
+    worker = Path(counterpart.__file__).with_name("pytorch_worker.py")
     subprocess.run([sys.executable, str(worker), str(tmp_path)], check=False)
     said = json.loads((tmp_path / "rank_0.json").read_text())
     if model == "ResNet50":

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from small_classifier import config_tree, write_config, write_names, write_weights
 
-from ppcls import benchmark_cli, deploy_cli
-from ppcls.bench import infer
-from ppcls.bench.children import Outcome, measure_apart
-from ppcls.bench.infer import Request, charts_of, find_models, findings_of, requests_of, rows_of
-from ppcls.bench.infer_worker import measure
-from ppcls.bench.results import read_results
-from ppcls.bench.turns import Measured
+from ppcls.bench.infer import infer
+from ppcls.bench.infer.infer import Request, charts_of, find_models, findings_of, requests_of, rows_of
+from ppcls.bench.infer.worker import measure
+from ppcls.bench.measure.children import Outcome, measure_apart
+from ppcls.bench.measure.turns import Measured
+from ppcls.bench.results.results import read_results
+from ppcls.cli import benchmark as benchmark_cli
+from ppcls.cli import deploy as deploy_cli
 from ppcls.errors import UserError
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 
 from ppcls.config.class_folders import class_root, fill_in
 from ppcls.config.load import load_config
 from ppcls.errors import UserError
 
-FINETUNE = Path(__file__).parents[2] / "configs" / "finetune.yaml"
+FINETUNE = ROOT / "configs" / "finetune.yaml"
 ROOT = "DataLoader.Train.dataset.image_root"
 
 

@@ -13,15 +13,15 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 from pydantic import ValidationError
 
-from ppcls.config.errors import ConfigError
+from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import apply_override, dump_config, load_config, read_tree, validate
-from ppcls.config.precision import AMP
-from ppcls.data.transforms import NormalizeImage, RandCropImage
+from ppcls.config.sections.precision import AMP
+from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "configs/quickstart.yaml"
 runpy.run_path(str(ROOT / "examples/python_source.py"))  # its config names what it registers
 SHIPPED = sorted([*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import yaml
+from paths import ROOT
 
-from ppcls.config.errors import ConfigError
+from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import apply_override, dump_config, read_tree, validate
 
-TREE = read_tree(Path(__file__).resolve().parents[2] / "configs/quickstart.yaml")
+TREE = read_tree(ROOT / "configs/quickstart.yaml")
 SEVERAL = [
     "DataLoader.Train.dataset.name=MultiLabelDataset",
     "DataLoader.Eval.dataset.name=MultiLabelDataset",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ppcls.config.compat import warn_of
 from ppcls.config.load import load_config
-from ppcls.config.passed_over import warn_of
 from ppcls.errors import UserError
 
 

@@ -39,8 +39,8 @@ from paddleclas_trees import (
     transformer,
 )
 
+from ppcls.config.compat import warn_of
 from ppcls.config.load import dump_config, load_config, validate
-from ppcls.config.passed_over import warn_of
 from ppcls.errors import UserError
 
 FAMILIES: dict[str, Callable[[], Tree]] = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ppcls.config.compat import warn_of
 from ppcls.config.load import dump_config, load_config, validate
-from ppcls.config.passed_over import warn_of
 from ppcls.errors import UserError
 
 

@@ -1,9 +1,9 @@
-from pathlib import Path
+from paths import ROOT
 
 from ppcls.config.reference import render
 from ppcls.registry import LOSSES, METRICS, OPTIMIZERS, SAMPLERS, SCHEDULES, TRANSFORMS
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "config.md"
+DOCUMENT = ROOT / "docs" / "config.md"
 
 
 def test_the_committed_reference_is_the_schemas() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 from pydantic import BaseModel
 
-from ppcls.config.errors import ConfigError
+from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import apply_override, read_tree, validate
 from ppcls.config.schema import Config
 
-TREE = read_tree(Path(__file__).resolve().parents[2] / "configs/quickstart.yaml")
+TREE = read_tree(ROOT / "configs/quickstart.yaml")
 
 
 def outcome(*overrides: str) -> list[str]:

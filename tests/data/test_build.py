@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ppcls.config.dali import Dali
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
-from ppcls.config.transform import ImageState, Transform
+from ppcls.config.sections.dali import Dali
+from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.build import Feeder, build_loader, who_feeds
-from ppcls.data.sampler import InOrder
+from ppcls.data.sampling.sampler import InOrder
 from ppcls.errors import UserError
 from ppcls.registry import TRANSFORMS
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
 
 YAML = """
 Arch: {{name: ResNet18, class_num: 3}}

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 
-from ppcls.config.transform import ImageState, Transform
-from ppcls.data.dali_ops import Place, lower
-from ppcls.data.dali_settings import DaliSettings
-from ppcls.data.decisions import Decided
-from ppcls.data.fuse import fuse
-from ppcls.data.numpy_ops import apply
+from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.supported import check_dali, check_numpy, parts
-from ppcls.data.transforms import (
+from ppcls.data.transforms.dali_ops import Place, lower
+from ppcls.data.transforms.numpy_ops import apply
+from ppcls.data.transforms.specs import (
     CropImage,
     DecodeImage,
     NormalizeImage,
@@ -25,6 +23,8 @@ from ppcls.data.transforms import (
     ToCHWImage,
     plan_chain,
 )
+from ppcls.data.transforms.specs.decisions import Decided
+from ppcls.data.transforms.specs.fuse import fuse
 from ppcls.errors import UserError
 
 PATH = "DataLoader.Train.dataset.transform_ops"

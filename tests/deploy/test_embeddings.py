@@ -14,17 +14,17 @@ from small_classifier import config_tree, write_image, write_weights
 from small_classifier import write_config as write
 from small_embedding import SIZE, embedding_tree, write_model
 
-from ppcls import deploy_cli
-from ppcls.config.errors import ConfigError
+from ppcls.cli import deploy as deploy_cli
+from ppcls.config.base.errors import ConfigError
+from ppcls.config.compat import warn_of
 from ppcls.config.load import load_config, validate
-from ppcls.config.passed_over import warn_of
-from ppcls.data.numpy_ops import run
-from ppcls.data.transforms import plan_chain
-from ppcls.deploy import parity
+from ppcls.data.transforms.numpy_ops import run
+from ppcls.data.transforms.specs import plan_chain
+from ppcls.deploy.export import parity
 from ppcls.deploy.predictor import Predictor
-from ppcls.engine.state import build_network
-from ppcls.engine.weights import fill_model, read_weights
+from ppcls.engine.core.state import build_network
 from ppcls.errors import UserError
+from ppcls.weights.files import fill_model, read_weights
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paths import ROOT
 from small_classifier import (
     CLASSES,
     config_tree,
@@ -21,14 +22,14 @@ from small_classifier import (
     write_weights,
 )
 
-from ppcls import deploy_cli
+from ppcls.cli import deploy as deploy_cli
 from ppcls.config.load import validate
-from ppcls.data.numpy_ops import run
-from ppcls.data.transforms import plan_chain
-from ppcls.engine.state import build_network
-from ppcls.engine.weights import fill_model, read_weights
+from ppcls.data.transforms.numpy_ops import run
+from ppcls.data.transforms.specs import plan_chain
+from ppcls.engine.core.state import build_network
+from ppcls.weights.files import fill_model, read_weights
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "infer.py"
+TOOL = ROOT / "tools" / "infer.py"
 
 
 @pytest.fixture(scope="module")

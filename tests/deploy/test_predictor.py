@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
 
-from ppcls import deploy_cli
-from ppcls.config.errors import ConfigError
+from ppcls.cli import deploy as deploy_cli
+from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import validate
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Result

@@ -16,15 +16,18 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from paths import SUPPORT
 from small_tree import small_tree
 
 from ppcls.config.schema import Config
-from ppcls.data.file_index import FileIndex
-from ppcls.engine.agreement import agree, compare, describe_index, exchange, tell_unshared, together
+from ppcls.data.index.files import FileIndex
+from ppcls.data.index.read import describe_index
+from ppcls.engine.agreement import agree, compare, tell_unshared
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime
+from ppcls.runtime.collectives import exchange, together
+from ppcls.runtime.start import Runtime
 
-HERE = Path(__file__).parent
+HERE = SUPPORT
 HOST = socket.gethostname()
 
 

@@ -24,14 +24,15 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from paths import ROOT, SUPPORT
 from small_tree import small_tree
 
-from ppcls.engine.weights import read_arrays
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
+from ppcls.weights.files import read_arrays
 
-RUN = Path(__file__).parent / "cluster_run.py"
-DOC = Path(__file__).parents[2] / "docs" / "cluster.md"
+RUN = SUPPORT / "cluster_run.py"
+DOC = ROOT / "docs" / "cluster.md"
 GUARD = 900  # seconds after which a hang ends the test; nothing else depends on it
 FILES = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
 

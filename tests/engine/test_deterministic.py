@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 
-TRAIN = Path(__file__).parents[2] / "tools" / "train.py"
+TRAIN = ROOT / "tools" / "train.py"
 
 
 def train(config: Path) -> None:

@@ -11,27 +11,29 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from paths import SUPPORT
 from small_config import put
 from small_tree import CLASSES, small_tree
 from test_distributed import run
 
-from ppcls import cli, deploy_cli
 from ppcls.arch.build import build_model
 from ppcls.arch.distillation import Distilling
+from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import train as cli
 from ppcls.config.load import validate
-from ppcls.config.precision import AMP
-from ppcls.data.batch import Batch
-from ppcls.engine.precision import build_precision
-from ppcls.engine.state import TrainState, build_state
-from ppcls.engine.step import train_step
-from ppcls.engine.weights import fill_model, read_arrays, read_pdparams, read_weights, write_arrays
+from ppcls.config.sections.precision import AMP
+from ppcls.data.loaders.batch import Batch
+from ppcls.engine.core.precision import build_precision
+from ppcls.engine.core.state import TrainState, build_state
+from ppcls.engine.core.step import train_step
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
+from ppcls.weights.files import fill_model, read_arrays, read_pdparams, read_weights, write_arrays
 
 PAIR = {"model_name_pairs": [["Student", "Teacher"]]}
-SCRIPT = Path(__file__).parent / "models_run.py"
+SCRIPT = SUPPORT / "models_run.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -258,7 +260,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(images: Path, tmp_path: Path, teacher
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "ppcls.engine.prepare.choose_step", lambda *_: (stopping, "steps: stopped before the fourth")
+            "ppcls.engine.setup.choose_step", lambda *_: (stopping, "steps: stopped before the fourth")
         )
         with pytest.raises(UserError, match="stopped by the test"):
             train(config, Runtime(cores=1, threads=1), Path(config.Global.output_dir))

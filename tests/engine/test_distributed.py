@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import ROOT, SUPPORT
 
-from ppcls.engine.weights import read_arrays
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.weights.files import read_arrays
 
-LINEAR = Path(__file__).parent / "linear_run.py"
-CAPTURED = Path(__file__).parent / "captured_run.py"
-TRAIN = Path(__file__).parents[2] / "tools" / "train.py"
+LINEAR = SUPPORT / "linear_run.py"
+CAPTURED = SUPPORT / "captured_run.py"
+TRAIN = ROOT / "tools" / "train.py"
 
 
 def run(script: Path, *arguments: str, ranks: int = 1, logs: Path) -> None:

@@ -13,13 +13,13 @@ from test_distributed import LINEAR, run
 from test_peak import Hungry
 from test_train_memory import train
 
-from ppcls import cli
+from ppcls.cli import train as cli
 from ppcls.config.schema import Config
-from ppcls.data.quarantine import BAD_IMAGES
+from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.engine import dry_run as module
-from ppcls.engine.estimate import Measured
+from ppcls.engine.dry_run import Measured
 from ppcls.registry import ARCHITECTURES
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
 
 
 @pytest.fixture(autouse=True)

@@ -15,30 +15,33 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from paths import SUPPORT
 from small_config import put
 from small_tree import CLASSES, small_tree
 from test_distributed import run
 
-from ppcls import cli, dataset_cli, deploy_cli
 from ppcls.arch.build import build_model
-from ppcls.config.errors import ConfigError
+from ppcls.cli import dataset as dataset_cli
+from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import train as cli
+from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import dump_config, validate
-from ppcls.config.transform import ImageState, Transform
-from ppcls.data.index import read_index
-from ppcls.data.numpy_ops import run as apply_chain
-from ppcls.data.transforms import plan_chain
-from ppcls.engine.evaluate import build_evaluator
-from ppcls.engine.precision import FP32
-from ppcls.engine.pretrained import load_pretrained
-from ppcls.engine.state import build_network, build_state
-from ppcls.engine.weights import fill_model, read_weights, write_arrays
+from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.index.read import read_index
+from ppcls.data.transforms.numpy_ops import run as apply_chain
+from ppcls.data.transforms.specs import plan_chain
+from ppcls.engine.checkpoint.pretrained import load_pretrained
+from ppcls.engine.core.precision import FP32
+from ppcls.engine.core.state import build_network, build_state
+from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES, TRANSFORMS
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
+from ppcls.weights.files import fill_model, read_weights, write_arrays
 
-SCRIPT = Path(__file__).parent / "models_run.py"
+SCRIPT = SUPPORT / "models_run.py"
 
 
 @pytest.fixture(scope="module", autouse=True)

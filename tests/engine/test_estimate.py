@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ppcls.engine.estimate import Measured, describe
+from ppcls.engine.dry_run import Measured, describe
 
 FOUND = Measured(
     fed=0.5,

@@ -15,16 +15,16 @@ from paddle import nn
 from small_net import make_state
 
 from ppcls.config.schema import Config
-from ppcls.engine import compiled as compiling
 from ppcls.engine import execution
-from ppcls.engine.captured import CapturedStep
-from ppcls.engine.compiled import compiles
+from ppcls.engine.core import compiled as compiling
+from ppcls.engine.core.compiled import compiles
+from ppcls.engine.core.step import train_step
+from ppcls.engine.cuda_graph.graphed_step import CapturedStep
 from ppcls.engine.execution import choose_step
-from ppcls.engine.step import train_step
 from ppcls.engine.train import train
-from ppcls.engine.weights import read_arrays
 from ppcls.errors import UserError
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
+from ppcls.weights.files import read_arrays
 
 GPU = Runtime(device="gpu", device_id=0)
 O2 = {"AMP": {"level": "O2"}, "Arch__data_format": "NHWC"}

@@ -18,22 +18,22 @@ from small_net import Flat, MemoryLoader, assert_equal, content, make_state
 
 from ppcls import files
 from ppcls.config.schema import Config
-from ppcls.config.sections import Global
-from ppcls.data.batch import Batch
+from ppcls.config.sections.run import Global
+from ppcls.data.loaders.batch import Batch
 from ppcls.engine import loop
-from ppcls.engine.checkpoint import Checkpoints
-from ppcls.engine.evaluate import Result
-from ppcls.engine.gradients import Gradients
+from ppcls.engine.checkpoint.checkpoints import Checkpoints
+from ppcls.engine.checkpoint.resume import resume
+from ppcls.engine.core.gradients import Gradients
+from ppcls.engine.core.hooks import Phases
+from ppcls.engine.core.loss_scale import LossScale
+from ppcls.engine.core.precision import FP32
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import Step
+from ppcls.engine.evaluation.evaluate import Result
 from ppcls.engine.loop import fit
-from ppcls.engine.loss_scale import LossScale
-from ppcls.engine.manifest import read_manifest
-from ppcls.engine.phases import Phases
-from ppcls.engine.precision import FP32
-from ppcls.engine.resume import resume
-from ppcls.engine.state import TrainState
-from ppcls.engine.step import Step
 from ppcls.errors import Stopped, UserError
 from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.weights.manifest import read_manifest
 
 
 class Notes:

@@ -7,12 +7,12 @@ import paddle
 import pytest
 from small_net import MemoryLoader, make_state
 
-from ppcls.data.batch import Batch
-from ppcls.engine import data_wait
+from ppcls.data.loaders.batch import Batch
 from ppcls.engine import meter as module
-from ppcls.engine.bad_steps import BadSteps
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.health.bad_steps import BadSteps
 from ppcls.engine.meter import Meter
-from ppcls.engine.state import TrainState
+from ppcls.engine.profiling import data_wait
 from ppcls.errors import UserError
 
 

@@ -17,20 +17,21 @@ from small_config import put
 from small_tree import CLASSES, small_tree
 from test_distributed import LINEAR, run
 
-from ppcls import cli, deploy_cli
+from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import train as cli
 from ppcls.config.load import validate
-from ppcls.config.multi_label import ATTRMetric
-from ppcls.data.index import read_index
-from ppcls.data.numpy_ops import run as apply_chain
-from ppcls.data.transforms import plan_chain
+from ppcls.config.objectives.multi_label import ATTRMetric
+from ppcls.data.index.read import read_index
+from ppcls.data.transforms.numpy_ops import run as apply_chain
+from ppcls.data.transforms.specs import plan_chain
 from ppcls.deploy.predictor import Predictor
-from ppcls.engine.evaluate import Result
-from ppcls.engine.state import build_network
-from ppcls.engine.weights import fill_model, read_weights
+from ppcls.engine.core.state import build_network
+from ppcls.engine.evaluation.evaluate import Result
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
+from ppcls.weights.files import fill_model, read_weights
 
 MODEL = {"Arch.name": "Linear", "Global.epochs": 6, "EMA.decay": 0.5, "Optimizer.lr.learning_rate": 0.002}
 

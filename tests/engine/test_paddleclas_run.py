@@ -11,18 +11,18 @@ import paddle
 import pytest
 
 from ppcls import fit, load_config
-from ppcls.config.distillation import DistillationModel
-from ppcls.config.input_size import EqualPixels
 from ppcls.config.load import read_tree
-from ppcls.config.model import Arch
+from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
-from ppcls.data.equal_pixels import EqualPixelsOrder
-from ppcls.data.sampler import Shuffled
-from ppcls.engine.distillation import build_arch, read_inferred
-from ppcls.engine.weights import read_arrays
+from ppcls.config.sections.model import Arch
+from ppcls.config.sections.sampler import EqualPixels
+from ppcls.data.sampling.input_size import EqualPixelsOrder
+from ppcls.data.sampling.sampler import Shuffled
+from ppcls.engine.core.distillation import build_arch, read_inferred
 from ppcls.errors import UserError
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import StepRecord
+from ppcls.weights.files import read_arrays
 
 Tree = dict[str, Any]
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from paths import SUPPORT
 
-from ppcls.engine.manifest import verify
-from ppcls.engine.weights import read_arrays
+from ppcls.weights.files import read_arrays
+from ppcls.weights.manifest import verify
 
-SCRIPT = Path(__file__).with_name("signal_run.py")
+SCRIPT = SUPPORT / "signal_run.py"
 
 
 class Running:

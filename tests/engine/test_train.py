@@ -15,18 +15,18 @@ from small_net import Net, assert_equal, build_linear, build_net, content
 
 from ppcls.config.load import load_config, validate
 from ppcls.config.schema import Config
-from ppcls.data.class_names import LABEL_LIST, read_class_names
-from ppcls.data.digits import make_digits
+from ppcls.data.index.class_names import LABEL_LIST, read_class_names
+from ppcls.dataset_tools.digits import make_digits
 from ppcls.engine import train as module
-from ppcls.engine.lock import LOCK
-from ppcls.engine.state import TrainState
+from ppcls.engine.checkpoint.lock import LOCK
+from ppcls.engine.core.state import TrainState
 from ppcls.engine.train import train
-from ppcls.engine.weights import read_arrays, read_weights
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
+from ppcls.weights.files import read_arrays, read_weights
 
 
 @pytest.fixture(autouse=True)

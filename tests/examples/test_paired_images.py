@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "paired_images.py"
+SCRIPT = ROOT / "examples" / "paired_images.py"
 
 
 @pytest.mark.parametrize("options", [["--dali"], []], ids=["dali", "paddle.io"])

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 
-ROOT = Path(__file__).resolve().parents[2]
 Make = Callable[..., Config]
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ppcls.data.bad_images import BadImageError
+from ppcls.data.bad_images.lists import BadImageError
 from ppcls.explain.describe import describe
 from ppcls.explain.description import Description, Operator, describe_arrays
 from ppcls.registry import SOURCES
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
 
 WINDOW = "Start (top, left) and size (height, width) of the window, [N, 2] int32 each (4 random numbers)"
 MIRROR = "Whether the image is mirrored, [N] int32 (1 random number)"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import log_expit, log_softmax, rel_entr, softmax
 from scipy.stats import pearsonr
 
-from ppcls.config.distillation_losses import (
+from ppcls.config.objectives.distillation_losses import (
     DistillationCELoss,
     DistillationDISTLoss,
     DistillationDKDLoss,
@@ -21,8 +21,8 @@ from ppcls.config.distillation_losses import (
     DistillationSKDLoss,
     DistillationWSLLoss,
 )
-from ppcls.config.multi_label import MultiLabelLoss
-from ppcls.config.objective import CELoss
+from ppcls.config.objectives.multi_label import MultiLabelLoss
+from ppcls.config.sections.objective import CELoss
 from ppcls.loss.build import build_criterion
 
 quick = settings(deadline=None, max_examples=30)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.embedding import ArcMargin, CircleMargin, CosMargin, TripletLoss, TripletLossV2
-from ppcls.config.objective import CELoss
+from ppcls.config.objectives.embedding import ArcMargin, CircleMargin, CosMargin, TripletLoss, TripletLossV2
+from ppcls.config.sections.objective import CELoss
 from ppcls.loss.build import build_criterion
 
 quick = settings(deadline=None, max_examples=30)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from paddle import nn
 from scipy.special import softmax
 
-from ppcls.config.distillation import DistillationModel
-from ppcls.config.layer_losses import (
+from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.config.objectives.layer_losses import (
     AFDLoss,
     DistillationDistanceLoss,
     DistillationPairLoss,

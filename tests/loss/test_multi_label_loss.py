@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
-from ppcls.config.objective import BCELoss
+from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
+from ppcls.config.sections.objective import BCELoss
 from ppcls.loss.build import build_criterion
 
 quick = settings(deadline=None, max_examples=40)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from ppcls.config.embedding import Recallk, mAP
+from ppcls.config.objectives.embedding import Recallk, mAP
 from ppcls.metric import retrieval
 from ppcls.metric.build import Rows, build_metrics
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.objective import CELoss, TopkAcc
+from ppcls.config.sections.objective import CELoss, TopkAcc
 from ppcls.metric.build import build_metrics
 
 

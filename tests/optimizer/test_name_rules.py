@@ -8,7 +8,7 @@ import pytest
 from paddle import nn
 
 from ppcls.arch.build import build_model
-from ppcls.config.optimizer import AdamW, Momentum
+from ppcls.config.sections.optimizer import AdamW, Momentum
 from ppcls.errors import UserError
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import Factors, describe_frozen, factors, freeze, layer_rates

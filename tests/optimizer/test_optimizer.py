@@ -5,7 +5,7 @@ import paddle
 import pytest
 from paddle import nn
 
-from ppcls.config import optimizer as specs
+from ppcls.config.sections import optimizer as specs
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import Factors
 

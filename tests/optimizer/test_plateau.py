@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.schedule import ReduceOnPlateau
+from ppcls.config.sections.schedule import ReduceOnPlateau
 from ppcls.optimizer.plateau import Plateau
 from ppcls.optimizer.schedule import build_schedule
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config import schedule as specs
+from ppcls.config.sections import schedule as specs
 from ppcls.optimizer.schedule import build_schedule, decayed
 
 quick = settings(deadline=None, max_examples=60)

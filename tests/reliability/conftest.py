@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 from figures import Figure, table
-from small_config import cpu, images, make_config, make_yaml
-
-__all__ = ["cpu", "images", "make_config", "make_yaml"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,10 +13,10 @@ import pytest
 from figures import Figure
 from runs import begin, end, said
 
-from ppcls.data.bad_images import read_bad_images
-from ppcls.engine.manifest import verify
+from ppcls.data.bad_images.lists import read_bad_images
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
+from ppcls.weights.manifest import verify
 
 SIDE, GOOD = 40, 26
 

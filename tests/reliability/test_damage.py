@@ -14,10 +14,10 @@ from small_net import make_state, train_epochs
 
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint import LATEST, Checkpoints
-from ppcls.engine.manifest import MANIFEST
-from ppcls.engine.resume import resume
+from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
+from ppcls.engine.checkpoint.resume import resume
 from ppcls.errors import UserError
+from ppcls.weights.manifest import MANIFEST
 
 TREE = {
     "Arch": {"name": "ResNet18", "class_num": 4},

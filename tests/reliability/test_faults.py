@@ -20,12 +20,12 @@ from test_damage import TREE, error_of
 from ppcls import files
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.engine import manifest as manifest_module
-from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
-from ppcls.engine.manifest import verify
-from ppcls.engine.resume import resume
-from ppcls.engine.state import TrainState
+from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
+from ppcls.engine.checkpoint.resume import resume
+from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
+from ppcls.weights import manifest as manifest_module
+from ppcls.weights.manifest import verify
 
 
 class Faults:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.engine.manifest import DamagedError, Manifest, verify
-from ppcls.engine.store import LATEST, Store
+from ppcls.weights.manifest import DamagedError, Manifest, verify
+from ppcls.weights.store import LATEST, Store
 
 ROUNDS = 60
 

@@ -19,11 +19,11 @@ import pytest
 from figures import Figure
 from runs import GUARD, assert_same_files, begin, end, lines, said
 
-from ppcls.engine.manifest import verify
-from ppcls.engine.store import Store
-from ppcls.engine.weights import read_arrays
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.weights.files import read_arrays
+from ppcls.weights.manifest import verify
+from ppcls.weights.store import Store
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "dali": {"Arch__name": "Linear", "Global__use_dali": True},

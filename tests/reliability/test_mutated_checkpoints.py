@@ -25,11 +25,11 @@ from test_damage import CHANGES, FILES, TREE, mutate
 
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint import LATEST, Checkpoints
-from ppcls.engine.manifest import MANIFEST, Manifest, put, read_manifest, seal
-from ppcls.engine.resume import resume
-from ppcls.engine.weights import read_weights
+from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
+from ppcls.engine.checkpoint.resume import resume
 from ppcls.errors import UserError
+from ppcls.weights.files import read_weights
+from ppcls.weights.manifest import MANIFEST, Manifest, put, read_manifest, seal
 
 FOLDER_CHANGE = st.tuples(
     st.sampled_from(["remove", "swap", "link out", "link to itself", "folder", "empty", "device", "zeros"]),

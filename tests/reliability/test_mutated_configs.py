@@ -15,13 +15,13 @@ from figures import Figure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import BYTE_CHANGE, TREE_CHANGE, Tally, change_tree, mutate
+from paths import ROOT
 from small_tree import small_tree
 
 from ppcls.config.load import dump_config, load_config, validate
 from ppcls.config.schema import Config
 from ppcls.registry import SOURCES
 
-ROOT = Path(__file__).resolve().parents[2]
 if "training shapes" not in SOURCES:  # what its config names; another test file may have registered it
     runpy.run_path(str(ROOT / "examples/python_source.py"))
 SHIPPED = sorted([*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from runs import begin, end, lines, said
 
-from ppcls.config.dataset import ImageNetDataset
-from ppcls.data.batch import Loader
-from ppcls.data.dali_loader import DaliLoader
-from ppcls.data.dali_settings import DaliSettings
-from ppcls.data.index import Index, read_index
-from ppcls.data.order import Cursor, Order
-from ppcls.data.paddle_loader import PaddleLoader
-from ppcls.data.sampler import InOrder, Shuffled
-from ppcls.data.transforms import DecodeImage, NormalizeImage, RandCropImage, plan_chain
-from ppcls.engine.weights import read_arrays
+from ppcls.config.sections.dataset import ImageNetDataset
+from ppcls.data.index.read import Index, read_index
+from ppcls.data.loaders.batch import Loader
+from ppcls.data.loaders.dali.loader import DaliLoader
+from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.sampler import InOrder, Shuffled
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, plan_chain
+from ppcls.weights.files import read_arrays
 
 WORLDS = (1, 2, 3, 7)
 COUNT = 45  # samples; each label is its sample's own

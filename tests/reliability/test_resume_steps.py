@@ -13,10 +13,10 @@ from runs import assert_same_files
 from small_net import build_net
 
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint import Checkpoints
+from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.train import train
 from ppcls.registry import ARCHITECTURES
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
 
 
 def evaluations(output: Path) -> list[str]:

@@ -24,28 +24,29 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from paths import ROOT
 from PIL import Image
 
-from ppcls import dataset_cli
-from ppcls.config.errors import ConfigError
+from ppcls.cli import dataset as dataset_cli
+from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import apply_override, read_tree
-from ppcls.data.bad_images import BadImageError
-from ppcls.data.dali_loader import DaliLoader
-from ppcls.data.dali_settings import DaliSettings
-from ppcls.data.file_index import FileIndex, read_folder, read_list
-from ppcls.data.order import Order
-from ppcls.data.paddle_loader import PaddleLoader
+from ppcls.data.bad_images.lists import BadImageError
+from ppcls.data.index.files import FileIndex, read_folder, read_list
+from ppcls.data.loaders.dali.loader import DaliLoader
+from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import OpenFiles, index_beside
-from ppcls.data.sampler import InOrder
-from ppcls.data.transforms import DecodeImage, NormalizeImage, ResizeImage, plan_chain
-from ppcls.data.transforms.arrays import DecodeNumpy
-from ppcls.engine.manifest import MANIFEST, DamagedError, FileRecord, Manifest, verify
-from ppcls.engine.pickled import unpickle
-from ppcls.engine.weights import read_weights
+from ppcls.data.sampling.order import Order
+from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
+from ppcls.data.transforms.specs.arrays import DecodeNumpy
 from ppcls.errors import UserError
+from ppcls.weights.files import read_weights
+from ppcls.weights.manifest import MANIFEST, DamagedError, FileRecord, Manifest, verify
+from ppcls.weights.pickled import unpickle
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = ROOT
 MARK = "the_code_ran"  # a file's name
 
 

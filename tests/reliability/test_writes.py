@@ -22,9 +22,9 @@ from test_faults import faults, is_one_of, two_states
 from ppcls import files
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint import BEST, LATEST, Checkpoints
-from ppcls.engine.manifest import verify
-from ppcls.engine.state import TrainState
+from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
+from ppcls.engine.core.state import TrainState
+from ppcls.weights.manifest import verify
 
 
 class Failing:

@@ -4,7 +4,7 @@ import paddle
 import pytest
 
 from ppcls.report.about import hardware, versions
-from ppcls.runtime import Runtime
+from ppcls.runtime.start import Runtime
 
 
 def test_versions_are_those_that_run() -> None:

@@ -21,7 +21,7 @@ from ppcls.report.html import About, HtmlReport, summary
 from ppcls.report.record import EvalRecord, Mistake, Outcomes, StepRecord
 from ppcls.report.thumbnail import Picture
 
-from .browser import needs_chromium, opened
+from browser import needs_chromium, opened
 from .test_reporters import tell
 
 Run = Callable[[int], list[StepRecord | EvalRecord]]

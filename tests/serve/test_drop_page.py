@@ -6,8 +6,8 @@ import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from browser import CHROMIUM, needs_chromium
 from playwright.sync_api import Page, sync_playwright
-from report.browser import CHROMIUM, needs_chromium
 from running import Running
 from small_classifier import CLASSES
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from running import TOOL, Running, running
 from small_classifier import CLASSES, write_config, write_huge_png
 
-from ppcls import deploy_cli
+from ppcls.cli import deploy as deploy_cli
 from ppcls.config.load import validate
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Result

@@ -25,7 +25,7 @@ def ask(tree: dict[str, Any]) -> Callable[[Ask, float], Any]:
     """Runs requests against a model whose thread is busy until the event is set."""
 
     def run(act: Ask, timeout: float) -> Any:
-        from ppcls.deploy.source import configured
+        from ppcls.deploy.models.source import configured
 
         free = threading.Event()
         with ThreadPoolExecutor(1) as worker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from report.browser import needs_chromium
+from browser import needs_chromium
 from running import running
 from small_classifier import write_config
 from small_embedding import SIZE, embedding_tree, write_model

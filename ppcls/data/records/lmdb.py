@@ -14,9 +14,9 @@ import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.messages import ProtobufError, TensorProto, TensorProtos, fields
 from ppcls.data.records.shard import OpenFiles, Record
+from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
 DATA = "data.mdb"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.shard import FileShard, OpenFiles, Record, damaged, open_file, other_file, read_pairs
+from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
 _MAGIC = struct.pack("<I", 0xCED7230A)

@@ -13,8 +13,8 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.links import NOT_REGULAR, is_special
-from ppcls.data.numpy_ops import DecodeError
+from ppcls.data.records.links import NOT_REGULAR, is_special
+from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 from ppcls.files import patiently
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from crc32c import crc32c
 
-from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.messages import Bytes, Example, Feature, ProtobufError, fields
 from ppcls.data.records.shard import FileShard, OpenFiles, Record, damaged, open_file, other_file, read_pairs
+from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
 _HEAD, _TAIL = 12, 4  # bytes around the message

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ppcls.config.dataset import IMAGE_EXTENSIONS
-from ppcls.data.file_index import refuse_lines
+from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
 from ppcls.data.records.shard import (
     FileShard,
     OpenFiles,
@@ -28,7 +27,7 @@ from ppcls.data.records.shard import (
     other_file,
     read_index_file,
 )
-from ppcls.errors import UserError
+from ppcls.errors import UserError, refuse_lines
 
 _VERSION = "v1.2"
 _LABEL = "cls"

@@ -12,8 +12,8 @@ from formats import FORMATS, IN_FILES, by_dali, content, opened, pairs, records,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.shard import OpenFiles, index_beside
+from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
 MAGIC = struct.pack("<I", 0xCED7230A)  # what RecordIO must not take for a record's beginning

@@ -10,8 +10,8 @@ import lmdb
 import pytest
 from formats import by_dali, content, opened, pairs, records, write
 
-from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.messages import TensorProto, TensorProtos
+from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
 SAMPLES = records([b"one", b"two" * 3000, b"three"], [4, 0, 17])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from formats import FORMATS, by_dali, content, opened, records, write, write_index
 
-from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.shard import Record, index_beside
+from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
 MAGIC = struct.pack("<I", 0xCED7230A)

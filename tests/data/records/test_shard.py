@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ppcls import files
-from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.shard import OpenFiles
+from ppcls.data.transforms.numpy_ops import DecodeError
 
 
 def test_a_file_that_was_written_anew_is_refused(tmp_path: Path) -> None:

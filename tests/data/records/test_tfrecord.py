@@ -11,10 +11,10 @@ import pytest
 from formats import FORMATS, by_dali, content, opened, records, write, write_index
 from visualdl.utils.crc32 import masked_crc32c
 
-from ppcls.data.numpy_ops import DecodeError
 from ppcls.data.records.messages import Example
 from ppcls.data.records.shard import OpenFiles, index_beside
 from ppcls.data.records.tfrecord import TFRecordFormat
+from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
 SAMPLES = records([b"one", b"two" * 3000, b"three"], [4, 0, 17])

@@ -1,0 +1,146 @@
+"""ConvNeXt (Liu et al. 2022, https://arxiv.org/abs/2201.03545), parameter for parameter as in PaddleClas.
+
+Names that end in 384 are the same networks, for weights that were fine-tuned at that size.
+
+Parameters, in millions: ConvNeXt_tiny 28.6, ConvNeXt_small 50.2, ConvNeXt_base_224 and ConvNeXt_base_384
+88.6, ConvNeXt_large_224 and ConvNeXt_large_384 197.8.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.layers.transformer import DEVIATION, drop_paths, linear, normal
+
+_EPSILON = 1e-6
+_TO_LAST, _TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+
+
+class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
+    """Layer norm over each pixel's channels, whatever the layout."""
+
+    def __init__(self, channels: int, data_format: DataFormat) -> None:
+        super().__init__(channels, _EPSILON)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W], or [B, H, W, C] under NHWC, to the same shape."""
+        y = x if self._channels_last else x.transpose(_TO_LAST)
+        y = F.layer_norm(y, self._normalized_shape, self.weight, self.bias, self._epsilon)
+        return y if self._channels_last else y.transpose(_TO_FIRST)
+
+
+class Block(nn.Layer):  # type: ignore[misc]
+    """A convolution of each channel, layer norm, and two linear layers with GELU between them.
+
+    Args:
+        channels: Of input and output.
+        scale: What the learnt factor on each channel begins with; 0 for no such factor.
+        drop_path: How often it is left out.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(self, channels: int, scale: float, drop_path: float, data_format: DataFormat) -> None:
+        super().__init__()
+        self.dwconv = _convolution(channels, channels, 7, data_format, padding=3, groups=channels)
+        self.norm = nn.LayerNorm(channels, _EPSILON)
+        self.pwconv1, self.pwconv2 = linear(channels, 4 * channels), linear(4 * channels, channels)
+        self.gamma = None
+        if scale:
+            constant = nn.initializer.Constant(scale)
+            self.gamma = self.create_parameter([channels], default_initializer=constant)
+        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W], or [B, H, W, C] under NHWC, to the same shape."""
+        y = self.dwconv(x)
+        y = self.norm(y if self._channels_last else y.transpose(_TO_LAST))
+        y = self.pwconv2(F.gelu(self.pwconv1(y)))
+        if self.gamma is not None:
+            y = y * self.gamma
+        return x + self.drop_path(y if self._channels_last else y.transpose(_TO_FIRST))
+
+
+class ConvNeXt(nn.Layer):  # type: ignore[misc]
+    """A ConvNeXt.
+
+    Args:
+        depths: Blocks in each of the four stages.
+        widths: Channels of each stage.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+        drop_path_rate: How often the last block is left out; the others have their share by depth.
+        layer_scale_init_value: What the learnt factor on each block's channels begins with; 0 for none.
+        head_init_scale: A factor on the classifier's first weights.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        widths: tuple[int, int, int, int],
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_path_rate: float = 0.0,
+        layer_scale_init_value: float = 1e-6,
+        head_init_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
+        self.downsample_layers, self.stages = nn.LayerList(), nn.LayerList()
+        channels = input_image_channel
+        for i, (depth, width) in enumerate(zip(depths, widths, strict=True)):
+            side = 2 if i else 4
+            halve = _convolution(channels, width, side, data_format, stride=side)
+            norm = ChannelNorm(channels if i else width, data_format)
+            self.downsample_layers.append(nn.Sequential(norm, halve) if i else nn.Sequential(halve, norm))
+            blocks = [Block(width, layer_scale_init_value, next(rates), data_format) for _ in range(depth)]
+            self.stages.append(nn.Sequential(*blocks))
+            channels = width
+        self.norm = nn.LayerNorm(channels, _EPSILON)
+        self.head = linear(channels, class_num, deviation=DEVIATION * head_init_scale)
+        self._pixels = [1, 2] if data_format == "NHWC" else [2, 3]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        for i, stage in enumerate(self.stages):  # Paddle can't compile zip(..., strict=True)
+            x = stage(self.downsample_layers[i](x))
+        return self.head(self.norm(x.mean(self._pixels)))
+
+
+def _convolution(
+    in_channels: int,
+    out_channels: int,
+    kernel: int,
+    data_format: DataFormat,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    groups: int = 1,
+) -> nn.Conv2D:
+    return nn.Conv2D(
+        in_channels,
+        out_channels,
+        kernel,
+        stride,
+        padding,
+        groups=groups,
+        weight_attr=normal(),
+        data_format=data_format,
+    )
+
+
+_BASE = partial(ConvNeXt, (3, 3, 27, 3), (128, 256, 512, 1024))
+_LARGE = partial(ConvNeXt, (3, 3, 27, 3), (192, 384, 768, 1536))
+
+ConvNeXt_tiny = partial(ConvNeXt, (3, 3, 9, 3), (96, 192, 384, 768))
+ConvNeXt_small = partial(ConvNeXt, (3, 3, 27, 3), (96, 192, 384, 768))
+ConvNeXt_base_224 = ConvNeXt_base_384 = _BASE
+ConvNeXt_large_224 = ConvNeXt_large_384 = _LARGE

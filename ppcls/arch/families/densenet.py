@@ -1,0 +1,141 @@
+"""DenseNet (Huang et al. 2016, https://arxiv.org/abs/1608.06993), parameter for parameter as in PaddleClas.
+
+Parameters, in millions: DenseNet121 8.0, DenseNet161 28.7, DenseNet169 14.1, DenseNet201 20.0,
+DenseNet264 33.3.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_norm, uniform_linear
+from ppcls.arch.layers.norm_act import norm_relu
+
+_BOTTLENECK = 4  # times the growth: channels between a layer's two convolutions
+
+
+class NormConv(nn.Layer):  # type: ignore[misc]
+    """Batch norm and ReLU, then a convolution."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self._batch_norm = batch_norm(in_channels, data_format)
+        self._conv = nn.Conv2D(
+            in_channels,
+            out_channels,
+            kernel,
+            padding=kernel // 2,
+            bias_attr=False,
+            data_format=data_format,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H, W], or the same in NHWC."""
+        return self._conv(norm_relu(self._batch_norm, x))
+
+
+class DenseLayer(nn.Layer):  # type: ignore[misc]
+    """Two convolutions, whose output is put beside the input's channels."""
+
+    def __init__(self, in_channels: int, growth: int, data_format: DataFormat) -> None:
+        super().__init__()
+        width = _BOTTLENECK * growth
+        self.bn_ac_func1 = NormConv(in_channels, width, 1, data_format)
+        self.bn_ac_func2 = NormConv(width, growth, 3, data_format)
+        self._channels = 1 if data_format == "NCHW" else 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C + growth, H, W], or the same in NHWC."""
+        return paddle.concat([x, self.bn_ac_func2(self.bn_ac_func1(x))], axis=self._channels)
+
+
+class DenseBlock(nn.Layer):  # type: ignore[misc]
+    """Dense layers, ``conv{number}_1`` and so on in checkpoints."""
+
+    def __init__(
+        self, number: int, in_channels: int, depth: int, growth: int, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        self._layers = [
+            self.add_sublayer(
+                f"conv{number}_{i + 1}", DenseLayer(in_channels + i * growth, growth, data_format)
+            )
+            for i in range(depth)
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C + depth * growth, H, W], or the same in NHWC."""
+        for layer in self._layers:
+            x = layer(x)
+        return x
+
+
+class Transition(nn.Layer):  # type: ignore[misc]
+    """Half the channels by a 1x1 convolution, half the size by averaging."""
+
+    def __init__(self, channels: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.conv_ac_func = NormConv(channels, channels // 2, 1, data_format)
+        self.avg_pool = nn.AvgPool2D(2, 2, data_format=data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C/2, H/2, W/2], or the same in NHWC."""
+        return self.avg_pool(self.conv_ac_func(x))
+
+
+class DenseNet(nn.Layer):  # type: ignore[misc]
+    """A DenseNet.
+
+    Args:
+        depths: Layers in each of the four blocks.
+        channels: Of the first convolution.
+        growth: Channels that each layer adds.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        channels: int = 64,
+        growth: int = 32,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        self.conv1_func = UnderscoredConvNorm(
+            input_image_channel, channels, 7, 2, act=F.relu, data_format=data_format
+        )
+        self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
+        self._stages = []
+        for number, depth in enumerate(depths, start=2):
+            block = DenseBlock(number, channels, depth, growth, data_format)
+            self._stages.append(self.add_sublayer(f"db_conv_{number}", block))
+            channels += depth * growth
+            if number <= len(depths):
+                transition = Transition(channels, data_format)
+                self._stages.append(self.add_sublayer(f"tr_conv{number}_blk", transition))
+                channels //= 2
+        self.batch_norm = batch_norm(channels, data_format)
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.out = uniform_linear(channels, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.max_pool(self.conv1_func(x))
+        for stage in self._stages:
+            x = stage(x)
+        return self.out(self.avg_pool(norm_relu(self.batch_norm, x)).flatten(1))
+
+
+DenseNet121 = partial(DenseNet, (6, 12, 24, 16))
+DenseNet161 = partial(DenseNet, (6, 12, 36, 24), 96, 48)
+DenseNet169 = partial(DenseNet, (6, 12, 32, 32))
+DenseNet201 = partial(DenseNet, (6, 12, 48, 32))
+DenseNet264 = partial(DenseNet, (6, 12, 64, 48))

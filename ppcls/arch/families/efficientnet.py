@@ -1,0 +1,228 @@
+"""EfficientNet (Tan and Le 2019, https://arxiv.org/abs/1905.11946), parameter for parameter as in PaddleClas.
+
+Convolutions that halve the size pad as TensorFlow does at the size that the network was published with:
+where that size is even, more on the right and below. B0_small has no squeeze-and-excitation,
+and pads evenly.
+
+Parameters, in millions: EfficientNetB0_small 4.7, EfficientNetB0 5.3, B1 7.8, B2 9.1, B3 12.2, B4 19.3,
+B5 30.4, B6 43.0, B7 66.3.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+
+# Table 1: blocks, kernel, stride of the first one, expansion, channels.
+_STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+_STEM, _FEATURES = 32, 1280
+_DROP_PATH = 0.2  # of the last block; the others have their share by depth
+
+
+class Under(nn.Layer):  # type: ignore[misc]
+    """Puts a layer one level down in the names of a checkpoint, as ``_conv``."""
+
+    def __init__(self, layer: nn.Layer) -> None:
+        super().__init__()
+        self._conv = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the layer does."""
+        return self._conv(x)
+
+
+class DeepConvNorm(ConvNorm):
+    """`ConvNorm` under this network's names."""
+
+    names = ("_conv", "_bn")
+
+    @staticmethod
+    def place(convolution: nn.Conv2D) -> nn.Layer:
+        """See `ConvNorm.place`."""
+        return Under(convolution)
+
+
+def _conv(data_format: DataFormat) -> partial[ConvNorm]:
+    return partial(DeepConvNorm, data_format=data_format, epsilon=1e-3, momentum=0.99)
+
+
+def _padding(kernel: int, stride: int, side: int) -> int | list[int]:
+    """Returns rows and columns to pad where the published input has this ``side``; an odd one pads evenly.
+
+    They are [top, bottom, left, right], or one number for all.
+    """
+    if stride == 1 or side % stride:
+        return kernel // 2
+    # What follows has room for one more row and column, so that odd sizes are rounded up too.
+    before = (kernel - stride) // 2
+    return [before, before + stride, before, before + stride]
+
+
+class Weighing(SqueezeExcitation):
+    """Squeeze-and-excitation under this network's names."""
+
+    names = ("_conv1", "_conv2")
+
+    @staticmethod
+    def convolution(in_channels: int, out_channels: int, data_format: DataFormat) -> nn.Layer:
+        """See `SqueezeExcitation.convolution`."""
+        return Under(nn.Conv2D(in_channels, out_channels, 1, data_format=data_format))
+
+
+class MBConv(nn.Layer):  # type: ignore[misc]
+    """An inverted residual with squeeze-and-excitation and stochastic depth.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        expansion: Channels in the middle, as a multiple of the input's; with 1 nothing widens.
+        kernel: Of the depthwise convolution.
+        stride: Of the depthwise convolution.
+        side: Of the published input at this depth.
+        drop: How often the residual is left out.
+        weighed: Whether it has squeeze-and-excitation.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        expansion: int,
+        kernel: int,
+        stride: int,
+        side: int,
+        drop: float,
+        weighed: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        width = in_channels * expansion
+        conv, padding = _conv(data_format), _padding(kernel, stride, side)
+        self._ecn = Under(conv(in_channels, width, 1, act=F.swish)) if expansion > 1 else nn.Identity()
+        self._dcn = Under(conv(width, width, kernel, stride, width, F.swish, padding=padding))
+        squeezed = max(1, in_channels // 4)
+        self._se = Weighing(width, squeezed, F.swish, F.sigmoid, data_format) if weighed else nn.Identity()
+        self._pcn = Under(conv(width, out_channels, 1))
+        self._added = stride == 1 and in_channels == out_channels
+        self._drop = DropPath(drop) if self._added and drop else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        y = self._pcn(self._se(self._dcn(self._ecn(x))))
+        return x + self._drop(y) if self._added else y
+
+
+class Features(nn.Layer):  # type: ignore[misc]
+    """The stem and all blocks.
+
+    Args:
+        width: Factor on all channels.
+        depth: Factor on the blocks of each stage.
+        side: Of the published input; 1 to pad evenly.
+        weighed: Whether blocks have squeeze-and-excitation.
+        in_channels: Channels of the images.
+        data_format: Layout of the images.
+    """
+
+    def __init__(
+        self, width: float, depth: float, side: int, weighed: bool, in_channels: int, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        channels = round_channels(_STEM * width)
+        stem = _conv(data_format)(in_channels, channels, 3, 2, act=F.swish, padding=_padding(3, 2, side))
+        self._conv_stem = Under(stem)
+        side = math.ceil(side / 2)
+        total = sum(math.ceil(repeats * depth) for repeats, *_ in _STAGES)
+        self._blocks: list[MBConv] = []
+        for repeats, kernel, first_stride, expansion, out in _STAGES:
+            out = round_channels(out * width)
+            for i in range(math.ceil(repeats * depth)):
+                number = len(self._blocks)
+                stride = 1 if i else first_stride
+                block = MBConv(
+                    channels,
+                    out,
+                    expansion,
+                    kernel,
+                    stride,
+                    side,
+                    _DROP_PATH * number / total,
+                    weighed,
+                    data_format,
+                )
+                name = f"block.{number}." if i else f"_blocks.{number}."
+                self._blocks.append(self.add_sublayer(name, block))
+                channels, side = out, math.ceil(side / stride)
+        self.out_channels = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, out_channels, H/32, W/32], or the same in NHWC."""
+        x = self._conv_stem(x)
+        for block in self._blocks:
+            x = block(x)
+        return x
+
+
+class EfficientNet(nn.Layer):  # type: ignore[misc]
+    """An EfficientNet.
+
+    Args:
+        width: Factor on all channels.
+        depth: Factor on the blocks of each stage.
+        side: Of the published input.
+        dropout: Of the features.
+        weighed: Whether blocks have squeeze-and-excitation.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        width: float,
+        depth: float,
+        side: int,
+        dropout: float,
+        weighed: bool = True,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        self._ef = Features(width, depth, side, weighed, input_image_channel, data_format)
+        features = round_channels(_FEATURES * width)
+        self._conv = _conv(data_format)(self._ef.out_channels, features, 1, act=F.swish)
+        self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self._drop = nn.Dropout(dropout)
+        self._fc = nn.Linear(features, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        return self._fc(self._drop(self._pool(self._conv(self._ef(x)))).flatten(1))
+
+
+EfficientNetB0_small = partial(EfficientNet, 1.0, 1.0, 1, 0.2, False)
+EfficientNetB0 = partial(EfficientNet, 1.0, 1.0, 224, 0.2)
+EfficientNetB1 = partial(EfficientNet, 1.0, 1.1, 240, 0.2)
+EfficientNetB2 = partial(EfficientNet, 1.1, 1.2, 260, 0.3)
+EfficientNetB3 = partial(EfficientNet, 1.2, 1.4, 300, 0.3)
+EfficientNetB4 = partial(EfficientNet, 1.4, 1.8, 380, 0.4)
+EfficientNetB5 = partial(EfficientNet, 1.6, 2.2, 456, 0.4)
+EfficientNetB6 = partial(EfficientNet, 1.8, 2.6, 528, 0.5)
+EfficientNetB7 = partial(EfficientNet, 2.0, 3.1, 600, 0.5)

@@ -1,0 +1,156 @@
+"""GhostNet (Han et al. 2019, https://arxiv.org/abs/1911.11907), parameter for parameter as in PaddleClas.
+
+Parameters, in millions: GhostNet_x0_5 2.6, GhostNet_x1_0 5.2, GhostNet_x1_3 7.4.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import (
+    Activation,
+    DataFormat,
+    UnderscoredConvNorm,
+    round_channels,
+    uniform_linear,
+)
+from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
+
+# Table 1: kernel, width, channels, squeeze-and-excitation, stride.
+_ROWS = (
+    (3, 16, 16, False, 1),
+    (3, 48, 24, False, 2),
+    (3, 72, 24, False, 1),
+    (5, 72, 40, True, 2),
+    (5, 120, 40, True, 1),
+    (3, 240, 80, False, 2),
+    (3, 200, 80, False, 1),
+    (3, 184, 80, False, 1),
+    (3, 184, 80, False, 1),
+    (3, 480, 112, True, 1),
+    (3, 672, 112, True, 1),
+    (5, 672, 160, True, 2),
+    (5, 960, 160, False, 1),
+    (5, 960, 160, True, 1),
+    (5, 960, 160, False, 1),
+    (5, 960, 160, True, 1),
+)
+_LAST, _FEATURES = 960, 1280
+_DIVISOR = 4  # of all channels
+_GATE = partial(paddle.clip, min=0.0, max=1.0)
+
+
+def _conv(data_format: DataFormat) -> partial[UnderscoredConvNorm]:
+    normal = nn.initializer.KaimingNormal()
+    return partial(UnderscoredConvNorm, data_format=data_format, initializer=normal, decay=False)
+
+
+class GhostModule(nn.Layer):  # type: ignore[misc]
+    """A 1x1 convolution makes half of the output, a 3x3 convolution of each of its channels the other."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, act: Activation | None, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        half, conv = out_channels // 2, _conv(data_format)
+        self.primary_conv = conv(in_channels, half, 1, act=act)
+        self.cheap_operation = conv(half, half, 3, 1, half, act)
+        self._channels = 1 if data_format == "NCHW" else 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H, W], or the same in NHWC."""
+        x = self.primary_conv(x)
+        return paddle.concat([x, self.cheap_operation(x)], axis=self._channels)
+
+
+class GhostBottleneck(nn.Layer):  # type: ignore[misc]
+    """Two ghost modules and a shortcut (figure 3).
+
+    Args:
+        in_channels: Channels of the input.
+        width: Channels between the two modules.
+        out_channels: Channels of the output.
+        kernel: Of the depthwise convolutions, which a block has that halves the size.
+        stride: Of these.
+        weighed: Whether it has squeeze-and-excitation.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        out_channels: int,
+        kernel: int,
+        stride: int,
+        weighed: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        conv = _conv(data_format)
+        self.ghost_module_1 = GhostModule(in_channels, width, F.relu, data_format)
+        self.depthwise_conv = conv(width, width, kernel, stride, width) if stride > 1 else nn.Identity()
+        self.se_block = LinearSqueezeExcitation(width, 4, _GATE, data_format) if weighed else nn.Identity()
+        self.ghost_module_2 = GhostModule(width, out_channels, None, data_format)
+        same = stride == 1 and in_channels == out_channels
+        self.shortcut_depthwise = (
+            nn.Identity() if same else conv(in_channels, in_channels, kernel, stride, in_channels)
+        )
+        self.shortcut_conv = nn.Identity() if same else conv(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        y = self.ghost_module_2(self.se_block(self.depthwise_conv(self.ghost_module_1(x))))
+        return y + self.shortcut_conv(self.shortcut_depthwise(x))
+
+
+class GhostNet(nn.Layer):  # type: ignore[misc]
+    """A GhostNet.
+
+    Args:
+        scale: Of all channels but the last ones.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        conv = partial(_conv(data_format), act=F.relu)
+        channels = round_channels(16 * scale, _DIVISOR)
+        self.conv1 = conv(input_image_channel, channels, 3, 2)
+        self._blocks = []
+        for i, (kernel, middle, out, weighed, stride) in enumerate(_ROWS):
+            width, out = round_channels(middle * scale, _DIVISOR), round_channels(out * scale, _DIVISOR)
+            block = GhostBottleneck(channels, width, out, kernel, stride, weighed, data_format)
+            self._blocks.append(self.add_sublayer(f"_ghostbottleneck_{i}", block))
+            channels = out
+        last = round_channels(_LAST * scale, _DIVISOR)
+        self.conv_last = conv(channels, last, 1)
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.fc_0 = conv(last, _FEATURES, 1)
+        self.dropout = nn.Dropout(0.2)
+        self.fc_1 = uniform_linear(_FEATURES, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.conv1(x)
+        for block in self._blocks:
+            x = block(x)
+        x = self.fc_0(self.avg_pool(self.conv_last(x)))
+        return self.fc_1(self.dropout(x).flatten(1))
+
+
+GhostNet_x0_5 = partial(GhostNet, 0.5)
+GhostNet_x1_0 = partial(GhostNet, 1.0)
+GhostNet_x1_3 = partial(GhostNet, 1.3)

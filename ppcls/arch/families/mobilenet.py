@@ -1,0 +1,281 @@
+"""MobileNetV3 (Howard et al. 2019, https://arxiv.org/abs/1905.02244), parameters as in PaddleClas.
+
+As in V2 there, the first block widens with a convolution of its own; and squeeze-and-excitation's gate has
+the slope 0.2, not 1/6.
+
+Parameters, in millions: MobileNetV3_small at x0_35 1.7, x0_5 1.9, x0_75 2.4, x1_0 2.9, x1_25 3.6;
+MobileNetV3_large at x0_35 2.1, x0_5 2.7, x0_75 3.9, x1_0 5.5, x1_25 7.4.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, UnderscoredConvNorm, round_channels
+from ppcls.arch.layers.depthwise_separable import DepthwiseSeparable
+from ppcls.arch.layers.inverted_residual import InvertedResidual
+from ppcls.arch.layers.late_features import LateFeatures
+from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+
+# Table 2: expansion, channels, blocks, stride of the first one.
+_STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+class InvertedResidualUnit(InvertedResidual):
+    """`InvertedResidual` under this network's names; a stage's first one is not added to its input."""
+
+    conv = UnderscoredConvNorm
+    names = ("_expand_conv", "_bottleneck_conv", "_weigh", "_linear_conv")
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        expansion: int,
+        stride: int,
+        first: bool,
+        layout: DataFormat,
+    ) -> None:
+        width = in_channels * expansion
+        super().__init__(in_channels, width, out_channels, 3, stride, F.relu6, data_format=layout)
+        self._added = not first
+
+
+class Stage(nn.Layer):  # type: ignore[misc]
+    """Blocks of one width, ``conv{number}_2`` and so on in checkpoints."""
+
+    def __init__(
+        self,
+        number: int,
+        in_channels: int,
+        out_channels: int,
+        expansion: int,
+        depth: int,
+        stride: int,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        self._blocks = []
+        for i in range(depth):
+            name = f"conv{number}_{i + 1}" if i else "_first_block"
+            block = InvertedResidualUnit(
+                out_channels if i else in_channels,
+                out_channels,
+                expansion,
+                1 if i else stride,
+                i == 0,
+                data_format,
+            )
+            self._blocks.append(self.add_sublayer(name, block))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        for block in self._blocks:
+            x = block(x)
+        return x
+
+
+class MobileNetV2Net(nn.Layer):  # type: ignore[misc]
+    """A MobileNetV2.
+
+    Args:
+        scale: Of all channels; the last convolution never has fewer than 1,280.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        conv = partial(UnderscoredConvNorm, act=F.relu6, data_format=data_format)
+        channels = int(32 * scale)
+        self.conv1 = conv(input_image_channel, channels, 3, 2)
+        self._stages = []
+        for number, (expansion, width, depth, stride) in enumerate(_STAGES, start=2):
+            width = int(width * scale)
+            stage = Stage(number, channels, width, expansion, depth, stride, data_format)
+            self._stages.append(self.add_sublayer(f"conv{number}", stage))
+            channels = width
+        features = int(1280 * max(1.0, scale))
+        self.conv9 = conv(channels, features, 1)
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.out = nn.Linear(features, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.conv1(x)
+        for stage in self._stages:
+            x = stage(x)
+        return self.out(self.avg_pool(self.conv9(x)).flatten(1))
+
+
+MobileNetV2_x0_25 = partial(MobileNetV2Net, 0.25)
+MobileNetV2_x0_5 = partial(MobileNetV2Net, 0.5)
+MobileNetV2_x0_75 = partial(MobileNetV2Net, 0.75)
+MobileNetV2 = partial(MobileNetV2Net, 1.0)
+MobileNetV2_x1_5 = partial(MobileNetV2Net, 1.5)
+MobileNetV2_x2_0 = partial(MobileNetV2Net, 2.0)
+
+
+# Of each block: channels of its output at scale 1, stride.
+_BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
+
+
+class Block(DepthwiseSeparable):
+    """`DepthwiseSeparable` under this network's names."""
+
+    names = ("depthwise_conv", "weigh", "pointwise_conv")
+
+
+class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
+    """A MobileNet.
+
+    Args:
+        scale: Of all channels.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        normal = nn.initializer.KaimingNormal()
+        conv = partial(ConvNorm, act=F.relu, data_format=data_format, initializer=normal)
+        channels = int(32 * scale)
+        self.conv = conv(input_image_channel, channels, 3, 2)
+        blocks = []
+        for width, stride in _BLOCKS:
+            blocks.append(Block(channels, int(width * scale), 3, stride, conv))
+            channels = int(width * scale)
+        self.blocks = nn.Sequential(*blocks)
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.fc = nn.Linear(channels, class_num, weight_attr=paddle.ParamAttr(initializer=normal))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        return self.fc(self.avg_pool(self.blocks(self.conv(x))).flatten(1))
+
+
+MobileNetV1_x0_25 = partial(MobileNetV1Net, 0.25)
+MobileNetV1_x0_5 = partial(MobileNetV1Net, 0.5)
+MobileNetV1_x0_75 = partial(MobileNetV1Net, 0.75)
+MobileNetV1 = partial(MobileNetV1Net, 1.0)
+
+
+Row = tuple[int, int, int, bool, Any, int]
+
+# Table 1: kernel, width, channels, squeeze-and-excitation, activation, stride.
+_LARGE: tuple[Row, ...] = (
+    (3, 16, 16, False, F.relu, 1),
+    (3, 64, 24, False, F.relu, 2),
+    (3, 72, 24, False, F.relu, 1),
+    (5, 72, 40, True, F.relu, 2),
+    (5, 120, 40, True, F.relu, 1),
+    (5, 120, 40, True, F.relu, 1),
+    (3, 240, 80, False, F.hardswish, 2),
+    (3, 200, 80, False, F.hardswish, 1),
+    (3, 184, 80, False, F.hardswish, 1),
+    (3, 184, 80, False, F.hardswish, 1),
+    (3, 480, 112, True, F.hardswish, 1),
+    (3, 672, 112, True, F.hardswish, 1),
+    (5, 672, 160, True, F.hardswish, 2),
+    (5, 960, 160, True, F.hardswish, 1),
+    (5, 960, 160, True, F.hardswish, 1),
+)
+# Table 2.
+_SMALL: tuple[Row, ...] = (
+    (3, 16, 16, True, F.relu, 2),
+    (3, 72, 24, False, F.relu, 2),
+    (3, 88, 24, False, F.relu, 1),
+    (5, 96, 40, True, F.hardswish, 2),
+    (5, 240, 40, True, F.hardswish, 1),
+    (5, 240, 40, True, F.hardswish, 1),
+    (5, 120, 48, True, F.hardswish, 1),
+    (5, 144, 48, True, F.hardswish, 1),
+    (5, 288, 96, True, F.hardswish, 2),
+    (5, 576, 96, True, F.hardswish, 1),
+    (5, 576, 96, True, F.hardswish, 1),
+)
+_GATE = partial(F.hardsigmoid, slope=0.2, offset=0.5)
+
+
+class MobileNetV3Net(LateFeatures):
+    """A MobileNetV3.
+
+    Args:
+        rows: Of table 1 or 2.
+        width: Channels of the last convolution before pooling, at scale 1.
+        scale: Of all channels but the last ones.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+        dropout_prob: Of the features before the classifier.
+    """
+
+    def __init__(
+        self,
+        rows: tuple[Row, ...],
+        width: int,
+        scale: float = 1.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        dropout_prob: float = 0.2,
+    ) -> None:
+        super().__init__()
+        conv = partial(ConvNorm, act=F.hardswish, data_format=data_format, decay=False)
+        channels = round_channels(16 * scale)
+        self.conv = conv(input_image_channel, channels, 3, 2)
+        blocks = []
+        for kernel, middle, out, weighed, act, stride in rows:
+            mid, out = round_channels(middle * scale), round_channels(out * scale)
+            weigh = SqueezeExcitation(mid, mid // 4, gate=_GATE, data_format=data_format) if weighed else None
+            blocks.append(
+                InvertedResidual(channels, mid, out, kernel, stride, act, weigh, data_format, decay=False)
+            )
+            channels = out
+        self.blocks = nn.Sequential(*blocks)
+        last = round_channels(width * scale)
+        self.last_second_conv = conv(channels, last, 1)
+        self.add_classifier(last, class_num, F.hardswish, dropout_prob, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        return self.classify(self.last_second_conv(self.blocks(self.conv(x))))
+
+
+MobileNetV3_small_x0_35 = partial(MobileNetV3Net, _SMALL, 576, 0.35)
+MobileNetV3_small_x0_5 = partial(MobileNetV3Net, _SMALL, 576, 0.5)
+MobileNetV3_small_x0_75 = partial(MobileNetV3Net, _SMALL, 576, 0.75)
+MobileNetV3_small_x1_0 = partial(MobileNetV3Net, _SMALL, 576, 1.0)
+MobileNetV3_small_x1_25 = partial(MobileNetV3Net, _SMALL, 576, 1.25)
+MobileNetV3_large_x0_35 = partial(MobileNetV3Net, _LARGE, 960, 0.35)
+MobileNetV3_large_x0_5 = partial(MobileNetV3Net, _LARGE, 960, 0.5)
+MobileNetV3_large_x0_75 = partial(MobileNetV3Net, _LARGE, 960, 0.75)
+MobileNetV3_large_x1_0 = partial(MobileNetV3Net, _LARGE, 960, 1.0)
+MobileNetV3_large_x1_25 = partial(MobileNetV3Net, _LARGE, 960, 1.25)

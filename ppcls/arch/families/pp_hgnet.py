@@ -1,0 +1,326 @@
+"""PP-HGNetV2 (PaddleClas, docs/en/models/PP-HGNetV2_en.md), parameter for parameter as there.
+
+Against PP-HGNet: another stem, two 1x1 convolutions that gather, and cheaper layers in the last two stages;
+the small ones, B0 to B3, scale and shift what each ReLU lets through by two numbers that they learn.
+
+Parameters, in millions: PPHGNetV2_B0 6.0, B1 6.3, B2 11.2, B3 16.3, B4 19.8, B5 39.6, B6 75.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+
+_FEATURES = 2048
+
+
+class EffectiveSqueezeExcitation(nn.Layer):  # type: ignore[misc]
+    """Weights each channel by what one 1x1 convolution makes of all channels' means."""
+
+    def __init__(self, channels: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        normal = paddle.ParamAttr(initializer=nn.initializer.KaimingNormal())
+        self.conv = nn.Conv2D(channels, channels, 1, weight_attr=normal, data_format=data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape, or [B, H, W, C]."""
+        return x * F.sigmoid(self.conv(self.avg_pool(x)))
+
+
+class GatheringBlock(nn.Layer):  # type: ignore[misc]
+    """Layers one after another; two more gather the input and all that these made.
+
+    Args:
+        layers: Those that follow one another.
+        gather: Two, on the channels of all.
+        added: Whether the input is added to the output.
+        data_format: Layout of input and output.
+    """
+
+    names: ClassVar[tuple[str, str]] = ("aggregation_conv", "att")  # of those that gather, in checkpoints
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Layer],
+        gather: tuple[nn.Layer, nn.Layer],
+        added: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.LayerList(layers)
+        for name, layer in zip(self.names, gather, strict=True):
+            self.add_sublayer(name, layer)
+        self._added = added
+        self._channels = 1 if data_format == "NCHW" else 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H, W], or the same in NHWC."""
+        made = [x]
+        for layer in self.layers:
+            made.append(layer(made[-1]))
+        first, second = self.names
+        y = getattr(self, second)(getattr(self, first)(paddle.concat(made, axis=self._channels)))
+        return x + y if self._added else y
+
+
+class Stage(nn.Layer):  # type: ignore[misc]
+    """Blocks of one width; a convolution of each channel halves the size before them where it is wanted.
+
+    Args:
+        in_channels: Channels of the input.
+        halved: Whether the size is halved.
+        blocks: All of them.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self, in_channels: int, halved: bool, blocks: Sequence[GatheringBlock], data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        conv = hg_conv(data_format)
+        self.downsample = conv(in_channels, in_channels, 3, 2, in_channels) if halved else nn.Identity()
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H, W] or half the size, or the same in NHWC."""
+        return self.blocks(self.downsample(x))
+
+
+def hg_conv(data_format: DataFormat, kind: type[ConvNorm] = ConvNorm) -> partial[ConvNorm]:
+    """Returns what makes the convolutions of PP-HGNet and PP-HGNetV2."""
+    return partial(kind, data_format=data_format, initializer=nn.initializer.KaimingNormal(), decay=False)
+
+
+class PPHGNet(nn.Layer):  # type: ignore[misc]
+    """A PP-HGNet.
+
+    Args:
+        stem: Widths of the first convolutions.
+        middles: Of the four stages, channels between a block's layers.
+        widths: Of the four stages, channels of the output.
+        depths: Blocks in each of the four stages.
+        layers: Layers of a block.
+        dropout: Of the features.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        stem: tuple[int, int, int],
+        middles: tuple[int, int, int, int],
+        widths: tuple[int, int, int, int],
+        depths: tuple[int, int, int, int],
+        layers: int,
+        dropout: float = 0.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        conv = partial(hg_conv(data_format), act=F.relu)
+        inputs = (input_image_channel, *stem)
+        self.stem = nn.Sequential(*(conv(inputs[i], width, 3, 1 if i else 2) for i, width in enumerate(stem)))
+        self.pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
+        self.stages = nn.LayerList()
+        channels = stem[-1]
+        for middle, out, depth in zip(middles, widths, depths, strict=True):
+            blocks = [
+                _block(out if i else channels, middle, out, layers, i > 0, data_format) for i in range(depth)
+            ]
+            self.stages.append(Stage(channels, len(self.stages) > 0, blocks, data_format))
+            channels = out
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        normal = paddle.ParamAttr(initializer=nn.initializer.KaimingNormal())
+        self.last_conv = nn.Conv2D(
+            channels, _FEATURES, 1, weight_attr=normal, bias_attr=False, data_format=data_format
+        )
+        self.dropout = nn.Dropout(dropout, mode="downscale_in_infer")
+        self.fc = nn.Linear(_FEATURES, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.pool(self.stem(x))
+        for stage in self.stages:
+            x = stage(x)
+        x = F.relu(self.last_conv(self.avg_pool(x)))
+        return self.fc(self.dropout(x).flatten(1))
+
+
+def _block(
+    in_channels: int, middle: int, out_channels: int, layers: int, added: bool, data_format: DataFormat
+) -> GatheringBlock:
+    conv = partial(hg_conv(data_format), act=F.relu)
+    gather = (
+        conv(in_channels + layers * middle, out_channels, 1),
+        EffectiveSqueezeExcitation(out_channels, data_format),
+    )
+    made = [conv(middle if i else in_channels, middle, 3) for i in range(layers)]
+    return GatheringBlock(made, gather, added, data_format)
+
+
+PPHGNet_tiny = partial(PPHGNet, (48, 48, 96), (96, 128, 160, 192), (224, 448, 512, 768), (1, 1, 2, 1), 5)
+PPHGNet_small = partial(PPHGNet, (64, 64, 128), (128, 160, 192, 224), (256, 512, 768, 1024), (1, 1, 2, 1), 6)
+PPHGNet_base = partial(
+    PPHGNet, (96, 96, 160), (192, 224, 256, 288), (320, 640, 960, 1280), (1, 2, 3, 2), 7, 0.2
+)
+
+
+_V2_FEATURES = 2048
+_EVEN = [0, 1, 0, 1]  # padding of a kernel of 2 that keeps the size: below and on the right
+
+
+class LearnedAffine(nn.Layer):  # type: ignore[misc]
+    """Scales and shifts all numbers alike; learns at a hundredth of the rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.bias = (
+            self.create_parameter(
+                [1],
+                attr=paddle.ParamAttr(initializer=nn.initializer.Constant(start), learning_rate=0.01),
+            )
+            for start in (1.0, 0.0)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, ...] to the same shape."""
+        return self.scale.astype(x.dtype) * x + self.bias.astype(x.dtype)  # not in float32 under AMP
+
+
+class AffineConvNorm(ConvNorm):
+    """A `ConvNorm` whose activation, where it has one, is scaled and shifted."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lab = nn.Identity() if self._act is None else LearnedAffine()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        return self.lab(ConvNorm.forward(self, x))  # not super(), which Paddle 2.6 can't compile
+
+
+class LightConv(nn.Layer):  # type: ignore[misc]
+    """A 1x1 convolution across the channels, then one of each channel."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, conv: partial[ConvNorm]) -> None:
+        super().__init__()
+        self.conv1 = conv(in_channels, out_channels, 1, act=None)
+        self.conv2 = conv(out_channels, out_channels, kernel, 1, out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H, W], or the same in NHWC."""
+        return self.conv2(self.conv1(x))
+
+
+class Stem(nn.Layer):  # type: ignore[misc]
+    """Quarters the size; two small convolutions and a pooling work side by side at half of it."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        middle: int,
+        out_channels: int,
+        conv: partial[ConvNorm],
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        self.stem1 = conv(in_channels, middle, 3, 2)
+        self.stem2a = conv(middle, middle // 2, 2, padding=_EVEN)
+        self.stem2b = conv(middle // 2, middle, 2, padding=_EVEN)
+        self.stem3 = conv(2 * middle, middle, 3, 2)
+        self.stem4 = conv(middle, out_channels, 1)
+        self.pool = nn.MaxPool2D(2, 1, _EVEN, data_format=data_format)
+        self._channels = 1 if data_format == "NCHW" else 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/4, W/4], or the same in NHWC."""
+        x = self.stem1(x)
+        both = [self.pool(x), self.stem2b(self.stem2a(x))]
+        return self.stem4(self.stem3(paddle.concat(both, axis=self._channels)))
+
+
+class Block(GatheringBlock):
+    """`GatheringBlock` under this network's names."""
+
+    names = ("aggregation_squeeze_conv", "aggregation_excitation_conv")
+
+
+class PPHGNetV2(nn.Layer):  # type: ignore[misc]
+    """A PP-HGNetV2.
+
+    Args:
+        stem: Widths of the first convolutions, within the stem and of its last.
+        middles: Of the four stages, channels between a block's layers.
+        widths: Of the four stages, channels of the output.
+        depths: Blocks in each of the four stages.
+        layers: Layers of a block.
+        affine: Whether activations are scaled and shifted.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        stem: tuple[int, int],
+        middles: tuple[int, int, int, int],
+        widths: tuple[int, int, int, int],
+        depths: tuple[int, int, int, int],
+        layers: int,
+        affine: bool = False,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        conv = partial(hg_conv(data_format, AffineConvNorm if affine else ConvNorm), act=F.relu)
+        self.stem = Stem(input_image_channel, *stem, conv, data_format)
+        self.stages = nn.LayerList()
+        channels = stem[-1]
+        for stage, (middle, out, depth) in enumerate(zip(middles, widths, depths, strict=True)):
+            # The later two stages have light layers.
+            layer = partial(LightConv, kernel=5, conv=conv) if stage > 1 else partial(conv, kernel=3)
+            blocks = []
+            for i in range(depth):
+                inputs = out if i else channels
+                made = [layer(middle if j else inputs, middle) for j in range(layers)]
+                gather = (conv(inputs + layers * middle, out // 2, 1), conv(out // 2, out, 1))
+                blocks.append(Block(made, gather, i > 0, data_format))
+            self.stages.append(Stage(channels, stage > 0, blocks, data_format))
+            channels = out
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        normal = paddle.ParamAttr(initializer=nn.initializer.KaimingNormal())
+        self.last_conv = nn.Conv2D(
+            channels, _V2_FEATURES, 1, weight_attr=normal, bias_attr=False, data_format=data_format
+        )
+        self.lab = LearnedAffine() if affine else nn.Identity()
+        self.fc = nn.Linear(_V2_FEATURES, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        x = self.lab(F.relu(self.last_conv(self.avg_pool(x))))
+        return self.fc(x.flatten(1))
+
+
+_SMALL, _BASE = (64, 256, 512, 1024), (128, 512, 1024, 2048)
+
+PPHGNetV2_B0 = partial(PPHGNetV2, (16, 16), (16, 32, 64, 128), _SMALL, (1, 1, 2, 1), 3, True)
+PPHGNetV2_B1 = partial(PPHGNetV2, (24, 32), (32, 48, 96, 192), _SMALL, (1, 1, 2, 1), 3, True)
+PPHGNetV2_B2 = partial(PPHGNetV2, (24, 32), (32, 64, 128, 256), (96, 384, 768, 1536), (1, 1, 3, 1), 4, True)
+PPHGNetV2_B3 = partial(PPHGNetV2, (24, 32), (32, 64, 128, 256), _BASE, (1, 1, 3, 1), 5, True)
+PPHGNetV2_B4 = partial(PPHGNetV2, (32, 48), (48, 96, 192, 384), _BASE, (1, 1, 3, 1), 6)
+PPHGNetV2_B5 = partial(PPHGNetV2, (32, 64), (64, 128, 256, 512), _BASE, (1, 2, 5, 2), 6)
+PPHGNetV2_B6 = partial(PPHGNetV2, (48, 96), (96, 192, 384, 768), (192, 512, 1024, 2048), (2, 3, 6, 3), 6)

@@ -1,0 +1,209 @@
+"""PP-LCNetV2 (PaddleClas, docs/en/models/PP-LCNetV2_en.md), parameter for parameter as there.
+
+Late stages filter each channel with kernels of several sizes at once, which are added up; their sum is one
+convolution, as in RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697). PaddleClas keeps that
+convolution, ``dw_conv``, beside the others. It is unused until `reparameterize` replaces it by
+the sum, for inference.
+
+Parameters that are trained, in millions: PPLCNetV2_small 4.1, PPLCNetV2_base 6.7, PPLCNetV2_large 10.5.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.layers.depthwise_separable import DepthwiseSeparable
+from ppcls.arch.layers.late_features import LateFeatures
+from ppcls.arch.layers.reparameterize import Branched
+from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+
+# Table 1, of each stage's blocks: kernel, channels, stride, squeeze-and-excitation.
+_STAGES = {
+    "blocks2": ((3, 32, 1, False),),
+    "blocks3": ((3, 64, 2, False), (3, 64, 1, False)),
+    "blocks4": ((3, 128, 2, False), (3, 128, 1, False)),
+    "blocks5": ((3, 256, 2, False), *[(5, 256, 1, False)] * 5),
+    "blocks6": ((5, 512, 2, True), (5, 512, 1, True)),
+}
+
+
+class PPLCNet(LateFeatures):
+    """A PP-LCNet.
+
+    Args:
+        scale: Of all channels but the last ones.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+        dropout_prob: Of the features before the classifier.
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        dropout_prob: float = 0.2,
+    ) -> None:
+        super().__init__()
+        conv = partial(
+            ConvNorm,
+            act=F.hardswish,
+            data_format=data_format,
+            initializer=nn.initializer.KaimingNormal(),
+            decay=False,
+        )
+        channels = round_channels(16 * scale)
+        self.conv1 = conv(input_image_channel, channels, 3, 2)
+        for name, rows in _STAGES.items():
+            blocks = []
+            for kernel, width, stride, weighed in rows:
+                out = round_channels(width * scale)
+                weigh = (
+                    SqueezeExcitation(channels, channels // 4, data_format=data_format) if weighed else None
+                )
+                blocks.append(DepthwiseSeparable(channels, out, kernel, stride, conv, weigh))
+                channels = out
+            self.add_sublayer(name, nn.Sequential(*blocks))
+        self.add_classifier(channels, class_num, F.hardswish, dropout_prob, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.conv1(x)
+        for name in _STAGES:
+            x = getattr(self, name)(x)
+        return self.classify(x)
+
+
+PPLCNet_x0_25 = partial(PPLCNet, 0.25)
+PPLCNet_x0_35 = partial(PPLCNet, 0.35)
+PPLCNet_x0_5 = partial(PPLCNet, 0.5)
+PPLCNet_x0_75 = partial(PPLCNet, 0.75)
+PPLCNet_x1_0 = partial(PPLCNet, 1.0)
+PPLCNet_x1_5 = partial(PPLCNet, 1.5)
+PPLCNet_x2_0 = partial(PPLCNet, 2.0)
+PPLCNet_x2_5 = partial(PPLCNet, 2.5)
+
+
+class LateBlock(Branched):
+    """Depthwise convolutions that are added up, then one or two 1x1 convolutions across the channels.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        kernel: The largest of the depthwise convolutions; the others are those of the smaller odd kernels.
+        stride: Of the depthwise convolutions.
+        narrow: Whether the 1x1 convolutions are two, with half the channels between them, and
+            squeeze-and-excitation goes before; else the input is added to the output where it fits.
+        conv: Makes all convolutions.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        stride: int,
+        narrow: bool,
+        conv: partial[ConvNorm],
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        sizes = [size for size in range(kernel, 0, -2) if size > 1 or stride == 1]
+        self.dw_conv_list = nn.LayerList(
+            [conv(in_channels, in_channels, size, stride, in_channels, act=None) for size in sizes]
+        )
+        self.branches = [*self.dw_conv_list]
+        self.dw_conv = nn.Conv2D(in_channels, in_channels, kernel, groups=in_channels)
+        for parameter in self.dw_conv.parameters():
+            parameter.stop_gradient = True
+        self._narrow = narrow
+        if narrow:
+            self.se = SqueezeExcitation(in_channels, in_channels // 4, F.relu, F.sigmoid, data_format)
+            self.pw_conv_1 = conv(in_channels, out_channels // 2, 1)
+            self.pw_conv_2 = conv(out_channels // 2, out_channels, 1)
+        else:
+            self.pw_conv = conv(in_channels, out_channels, 1)
+        self._added = not narrow and stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        y = F.relu(self.add_up(x))
+        if self._narrow:
+            return self.pw_conv_2(self.pw_conv_1(self.se(y)))
+        y = self.pw_conv(y)
+        return x + y if self._added else y
+
+    def replace_branches(self, convolution: nn.Conv2D) -> None:
+        """See `Branched.replace_branches`."""
+        self.dw_conv = convolution
+        del self.dw_conv_list
+
+
+class PPLCNetV2(LateFeatures):
+    """A PP-LCNetV2.
+
+    Args:
+        scale: Of all channels but the last ones.
+        depths: Blocks in each of the four stages.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        depths: tuple[int, int, int, int],
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        conv = partial(
+            ConvNorm,
+            act=F.relu,
+            data_format=data_format,
+            initializer=nn.initializer.KaimingNormal(),
+            decay=False,
+        )
+        first, channels = round_channels(32 * scale), round_channels(64 * scale)
+        self.stem = nn.Sequential(
+            conv(input_image_channel, first, 3, 2), DepthwiseSeparable(first, channels, 3, 1, conv)
+        )
+        early, late = (
+            partial(DepthwiseSeparable, conv=conv),
+            partial(LateBlock, conv=conv, data_format=data_format),
+        )
+        kinds: tuple[tuple[partial[nn.Layer], int, int], ...] = (
+            (early, 3, 128),
+            (early, 3, 256),
+            (partial(late, narrow=True), 5, 512),
+            (partial(late, narrow=False), 5, 1024),
+        )
+        self.stages = nn.LayerList()
+        for (kind, kernel, width), depth in zip(kinds, depths, strict=True):
+            out = round_channels(width * scale)
+            inputs = [channels] + [out] * (depth - 1)
+            blocks = [kind(each, out, kernel, 1 if i else 2) for i, each in enumerate(inputs)]
+            self.stages.append(nn.Sequential(*blocks))
+            channels = out
+        self.add_classifier(channels, class_num, F.relu, 0.2, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        return self.classify(x)
+
+
+PPLCNetV2_small = partial(PPLCNetV2, 0.75, (2, 2, 4, 2))
+PPLCNetV2_base = partial(PPLCNetV2, 1.0, (2, 2, 6, 2))
+PPLCNetV2_large = partial(PPLCNetV2, 1.25, (2, 2, 8, 2))

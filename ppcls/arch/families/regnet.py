@@ -1,0 +1,104 @@
+"""RegNetX (Radosavovic et al. 2020, https://arxiv.org/abs/2003.13678), parameters as in PaddleClas.
+
+Blocks are ResNeXt's bottlenecks, as wide in the middle as at their ends. Their widths grow by a rule of
+three numbers, and blocks of equal width make a stage.
+
+Parameters, in millions: RegNetX_200MF 2.7, 400MF 5.2, 600MF 6.2, 800MF 7.3, 1600MF 9.2, 3200MF 15.3,
+4GF 22.1, 6400MF 26.2, 8GF 39.6, 12GF 46.1, 16GF 54.3, 32GF 107.8.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import groupby
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform_linear
+from ppcls.arch.layers.residual import BottleneckBlock, Style
+
+_STEM = 32
+_MULTIPLE = 8  # of which all widths are
+
+
+def plan_stages(slope: float, first: int, ratio: float, depth: int, group: int) -> list[tuple[int, int, int]]:
+    """Returns (width, groups, blocks) of each stage.
+
+    Args:
+        slope: By how many channels each block should be wider than the one before (equation 2).
+        first: Width of the first block.
+        ratio: Between the widths of two stages (equations 3 and 4).
+        depth: Blocks in all.
+        group: Channels of a group; widths become multiples of it.
+    """
+    steps = [round(math.log(1 + slope * j / first) / math.log(ratio)) for j in range(depth)]
+    widths = [round(first * ratio**step / _MULTIPLE) * _MULTIPLE for step in steps]
+    stages = []
+    for width, blocks in groupby(widths):
+        size = min(group, width)
+        groups = round(width / size)
+        stages.append((groups * size, groups, len(list(blocks))))
+    return stages
+
+
+class RegNet(nn.Layer):  # type: ignore[misc]
+    """A RegNetX.
+
+    Args:
+        slope: See `plan_stages`, as for the next four.
+        first: Width of the first block.
+        ratio: Between the widths of two stages.
+        depth: Blocks in all.
+        group: Channels of a group.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        slope: float,
+        first: int,
+        ratio: float,
+        depth: int,
+        group: int,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        self.conv = UnderscoredConvNorm(input_image_channel, _STEM, 3, 2, act=F.relu, data_format=data_format)
+        channels = _STEM
+        self._blocks = []
+        for stage, (width, groups, blocks) in enumerate(plan_stages(slope, first, ratio, depth, group), 1):
+            style = Style(UnderscoredConvNorm, groups, expansion=1)
+            for i in range(blocks):
+                block = BottleneckBlock(channels, width, 1 if i else 2, i == 0, style, data_format)
+                self._blocks.append(self.add_sublayer(f"s{stage}_b{i + 1}", block))
+                channels = width
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.out = uniform_linear(channels, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.conv(x)
+        for block in self._blocks:
+            x = block(x)
+        return self.out(self.avg_pool(x).flatten(1))
+
+
+# Appendix D of the paper.
+RegNetX_200MF = partial(RegNet, 36.44, 24, 2.49, 13, 8)
+RegNetX_400MF = partial(RegNet, 24.48, 24, 2.54, 22, 16)
+RegNetX_600MF = partial(RegNet, 36.97, 48, 2.24, 16, 24)
+RegNetX_800MF = partial(RegNet, 35.73, 56, 2.28, 16, 16)
+RegNetX_1600MF = partial(RegNet, 34.01, 80, 2.25, 18, 24)
+RegNetX_3200MF = partial(RegNet, 26.31, 88, 2.25, 25, 48)
+RegNetX_4GF = partial(RegNet, 38.65, 96, 2.43, 23, 40)
+RegNetX_6400MF = partial(RegNet, 60.83, 184, 2.07, 17, 56)
+RegNetX_8GF = partial(RegNet, 49.56, 80, 2.88, 23, 120)
+RegNetX_12GF = partial(RegNet, 73.36, 168, 2.37, 19, 112)
+RegNetX_16GF = partial(RegNet, 55.59, 216, 2.1, 22, 128)
+RegNetX_32GF = partial(RegNet, 69.86, 320, 2.0, 23, 168)

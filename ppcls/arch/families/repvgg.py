@@ -1,0 +1,137 @@
+"""RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697), parameter for parameter as in PaddleClas.
+
+Each block trains as a 3x3 convolution, a 1x1 convolution and, where it fits, the identity; for inference
+`ppcls.arch.layers.reparameterize` makes one 3x3 convolution of them.
+D2se has squeeze-and-excitation in each block, as its authors published it after the paper.
+
+Parameters that are trained, in millions: RepVGG_A0 9.1, A1 14.1, A2 28.2, B0 15.8, B1 57.4, B1g2 45.8,
+B1g4 40.0, B2 89.0, B2g4 61.8, B3 123.1, B3g4 83.8, D2se 133.3.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm
+from ppcls.arch.layers.reparameterize import Branched
+from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+
+_WIDTHS = (64, 128, 256, 512)  # of the stages, before they are scaled
+
+
+class Weighing(SqueezeExcitation):
+    """Squeeze-and-excitation under this network's names."""
+
+    names = ("down", "up")
+
+
+class RepVGGBlock(Branched):
+    """Branches that are added up, squeeze-and-excitation where it is wanted, and ReLU (figure 2).
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        stride: Of the convolutions.
+        groups: Of the convolutions.
+        weighed: Whether it has squeeze-and-excitation.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        groups: int,
+        weighed: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        self.rbr_dense = ConvNorm(in_channels, out_channels, 3, stride, groups, data_format=data_format)
+        self.rbr_1x1 = ConvNorm(in_channels, out_channels, 1, stride, groups, data_format=data_format)
+        self.branches = [self.rbr_dense, self.rbr_1x1]
+        if stride == 1 and in_channels == out_channels:
+            self.rbr_identity = batch_norm(in_channels, data_format)
+            self.branches.append(self.rbr_identity)
+        self.se = (
+            Weighing(out_channels, out_channels // 16, gate=F.sigmoid, data_format=data_format)
+            if weighed
+            else nn.Identity()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        return F.relu(self.se(self.add_up(x)))
+
+    def replace_branches(self, convolution: nn.Conv2D) -> None:
+        """See `Branched.replace_branches`."""
+        self.rbr_reparam = convolution
+        for name in ("rbr_dense", "rbr_1x1", "rbr_identity"):
+            self._sub_layers.pop(name, None)
+
+
+class RepVGG(nn.Layer):  # type: ignore[misc]
+    """A RepVGG.
+
+    Args:
+        depths: Blocks in each of the four stages.
+        scale: Of the first three stages' widths.
+        last_scale: Of the last stage's width.
+        groups: Of every other block's convolutions.
+        weighed: Whether blocks have squeeze-and-excitation.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        scale: float,
+        last_scale: float,
+        groups: int = 1,
+        weighed: bool = False,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        channels = min(_WIDTHS[0], int(_WIDTHS[0] * scale))
+        self.stage0 = RepVGGBlock(input_image_channel, channels, 2, 1, weighed, data_format)
+        number = 0  # of the block
+        for stage, (depth, width) in enumerate(zip(depths, _WIDTHS, strict=True), 1):
+            out = int(width * (last_scale if stage == len(depths) else scale))
+            blocks = []
+            for i in range(depth):
+                number += 1
+                shared = 1 if number % 2 else groups
+                blocks.append(RepVGGBlock(channels, out, 1 if i else 2, shared, weighed, data_format))
+                channels = out
+            self.add_sublayer(f"stage{stage}", nn.Sequential(*blocks))
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.linear = nn.Linear(channels, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.stage4(self.stage3(self.stage2(self.stage1(self.stage0(x)))))
+        return self.linear(self.avg_pool(x).flatten(1))
+
+
+_A, _B, _D = (2, 4, 14, 1), (4, 6, 16, 1), (8, 14, 24, 1)
+
+# Table 2 and section 4.1.
+RepVGG_A0 = partial(RepVGG, _A, 0.75, 2.5)
+RepVGG_A1 = partial(RepVGG, _A, 1.0, 2.5)
+RepVGG_A2 = partial(RepVGG, _A, 1.5, 2.75)
+RepVGG_B0 = partial(RepVGG, _B, 1.0, 2.5)
+RepVGG_B1 = partial(RepVGG, _B, 2.0, 4.0)
+RepVGG_B1g2 = partial(RepVGG, _B, 2.0, 4.0, 2)
+RepVGG_B1g4 = partial(RepVGG, _B, 2.0, 4.0, 4)
+RepVGG_B2 = partial(RepVGG, _B, 2.5, 5.0)
+RepVGG_B2g4 = partial(RepVGG, _B, 2.5, 5.0, 4)
+RepVGG_B3 = partial(RepVGG, _B, 3.0, 5.0)
+RepVGG_B3g4 = partial(RepVGG, _B, 3.0, 5.0, 4)
+RepVGG_D2se = partial(RepVGG, _D, 2.5, 5.0, weighed=True)

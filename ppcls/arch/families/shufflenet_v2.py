@@ -1,0 +1,118 @@
+"""ShuffleNetV2 (Ma et al. 2018, https://arxiv.org/abs/1807.11164), parameter for parameter as in PaddleClas.
+
+Parameters, in millions: ShuffleNetV2_x0_25 0.6, x0_33 0.6, x0_5 1.4, x1_0 2.3, x1_5 3.5, x2_0 7.4;
+ShuffleNetV2_swish 2.3, which is x1_0 with swish for ReLU.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import Activation, DataFormat, UnderscoredConvNorm
+
+_DEPTHS = (4, 8, 4)
+_STEM = 24
+
+
+class Unit(nn.Layer):  # type: ignore[misc]
+    """Three convolutions on half of the channels, then all are shuffled (figure 3c)."""
+
+    def __init__(self, channels: int, act: Activation, data_format: DataFormat) -> None:
+        super().__init__()
+        half, conv = channels // 2, _conv(data_format)
+        self._conv_pw = conv(half, half, 1, act=act)
+        self._conv_dw = conv(half, half, 3, 1, half)
+        self._conv_linear = conv(half, half, 1, act=act)
+        self._layout = data_format
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape, or [B, H, W, C]."""
+        kept, x = paddle.split(x, 2, axis=1 if self._layout == "NCHW" else 3)
+        return interleave(kept, self._conv_linear(self._conv_dw(self._conv_pw(x))), self._layout)
+
+
+class DownUnit(nn.Layer):  # type: ignore[misc]
+    """Halves the size: two convolutions make one half of the output, three the other (figure 3d)."""
+
+    def __init__(self, in_channels: int, out_channels: int, act: Activation, data_format: DataFormat) -> None:
+        super().__init__()
+        half, conv = out_channels // 2, _conv(data_format)
+        self._conv_dw_1 = conv(in_channels, in_channels, 3, 2, in_channels)
+        self._conv_linear_1 = conv(in_channels, half, 1, act=act)
+        self._conv_pw_2 = conv(in_channels, half, 1, act=act)
+        self._conv_dw_2 = conv(half, half, 3, 2, half)
+        self._conv_linear_2 = conv(half, half, 1, act=act)
+        self._layout = data_format
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/2, W/2], or the same in NHWC."""
+        first = self._conv_linear_1(self._conv_dw_1(x))
+        second = self._conv_linear_2(self._conv_dw_2(self._conv_pw_2(x)))
+        return interleave(first, second, self._layout)
+
+
+def interleave(first: Tensor, second: Tensor, data_format: DataFormat) -> Tensor:
+    """Returns the channels of two tensors in turn: the paper's shuffle of two groups."""
+    axis = 2 if data_format == "NCHW" else 4
+    return paddle.stack([first, second], axis=axis).flatten(axis - 1, axis)
+
+
+def _conv(data_format: DataFormat) -> partial[UnderscoredConvNorm]:
+    return partial(UnderscoredConvNorm, data_format=data_format, initializer=nn.initializer.KaimingNormal())
+
+
+class ShuffleNetV2(nn.Layer):  # type: ignore[misc]
+    """A ShuffleNetV2.
+
+    Args:
+        widths: Channels of the three stages.
+        features: Channels of the last convolution.
+        act: After the first convolution, the last one, and those of 1x1 between.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, int, int],
+        features: int,
+        act: Activation = F.relu,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        self._conv1 = _conv(data_format)(input_image_channel, _STEM, 3, 2, act=act)
+        self._max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
+        channels = _STEM
+        self._blocks = []
+        for stage, (width, depth) in enumerate(zip(widths, _DEPTHS, strict=True), 2):
+            for i in range(depth):
+                unit = Unit(width, act, data_format) if i else DownUnit(channels, width, act, data_format)
+                self._blocks.append(self.add_sublayer(f"{stage}_{i + 1}", unit))
+            channels = width
+        self._last_conv = _conv(data_format)(channels, features, 1, act=act)
+        self._avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self._fc = nn.Linear(features, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self._max_pool(self._conv1(x))
+        for block in self._blocks:
+            x = block(x)
+        return self._fc(self._avg_pool(self._last_conv(x)).flatten(1))
+
+
+# Table 5; the paper has neither x0_25 nor x0_33.
+ShuffleNetV2_x0_25 = partial(ShuffleNetV2, (24, 48, 96), 512)
+ShuffleNetV2_x0_33 = partial(ShuffleNetV2, (32, 64, 128), 512)
+ShuffleNetV2_x0_5 = partial(ShuffleNetV2, (48, 96, 192), 1024)
+ShuffleNetV2_x1_0 = partial(ShuffleNetV2, (116, 232, 464), 1024)
+ShuffleNetV2_x1_5 = partial(ShuffleNetV2, (176, 352, 704), 1024)
+ShuffleNetV2_x2_0 = partial(ShuffleNetV2, (244, 488, 976), 2048)
+ShuffleNetV2_swish = partial(ShuffleNetV2, (116, 232, 464), 1024, F.swish)

@@ -1,0 +1,183 @@
+"""ViT (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929), parameter for parameter as in PaddleClas.
+
+An image of another size than the name ends in needs ``img_size``: each patch has a position of its own.
+PaddleClas's ViT_small is not the paper's: 8 blocks of width 768, no bias in queries, keys and values.
+
+Parameters, in millions: ViT_small_patch16_224 48.8, ViT_base_patch16_224 86.6, ViT_base_patch16_384 86.9,
+ViT_base_patch32_384 88.3, ViT_large_patch16_224 304.3, ViT_large_patch16_384 304.7,
+ViT_large_patch32_384 306.6.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+import paddle
+from paddle import Tensor, nn
+
+from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.layers.transformer import Attention, Block, drop_paths, dropout, linear, normal
+from ppcls.errors import UserError
+
+
+class PatchEmbed(nn.Layer):  # type: ignore[misc]
+    """Cuts an image into square patches, and makes a token of each by one linear map.
+
+    Args:
+        side: Of the images.
+        patch: Side of a patch.
+        channels: Of the images.
+        width: Numbers of a token.
+        data_format: Layout of the images.
+    """
+
+    def __init__(self, side: int, patch: int, channels: int, width: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.proj = nn.Conv2D(channels, width, patch, patch, data_format=data_format)
+        self.count = (side // patch) ** 2
+        self._side, self._channels_last = side, data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, side, side], or the same in NHWC, to tokens [B, count, width], row by row.
+
+        Raises:
+            UserError: The images have another size.
+        """
+        height, width = x.shape[1:3] if self._channels_last else x.shape[2:4]
+        if (height, width) != (self._side, self._side):
+            raise UserError(
+                f"Arch.name: this model takes images of {self._side} x {self._side}, "
+                f"got {height} x {width}; change Arch.img_size, or the images"
+            )
+        x = self.proj(x)
+        return x.flatten(1, 2) if self._channels_last else x.flatten(2).transpose([0, 2, 1])
+
+
+class VisionTransformer(nn.Layer):  # type: ignore[misc]
+    """A ViT.
+
+    Args:
+        side: Of the images, where ``img_size`` does not say otherwise.
+        patch: Side of a patch.
+        width: Numbers of a token.
+        depth: Blocks.
+        heads: Of each block.
+        mlp_ratio: Numbers of a token between a block's linear layers, as a multiple of ``width``.
+        qkv_bias: Whether queries, keys and values have a bias.
+        scale: Of the products of queries and keys; None as in `Attention`.
+        epsilon: Of layer norm.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+        img_size: Side of the images; a multiple of ``patch``.
+        drop_rate: Dropout of tokens and of what each layer gives.
+        attn_drop_rate: Dropout of attention weights.
+        drop_path_rate: How often the last block is left out; the others have their share by depth.
+    """
+
+    tokens: ClassVar[tuple[str, ...]] = ("cls_token",)  # learnt ones, ahead of those of the patches
+
+    def __init__(
+        self,
+        side: int,
+        patch: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: int = 4,
+        qkv_bias: bool = True,
+        scale: float | None = None,
+        epsilon: float = 1e-6,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        img_size: int | None = None,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.patch_embed = PatchEmbed(img_size or side, patch, input_image_channel, width, data_format)
+        count = len(self.tokens) + self.patch_embed.count
+        self.pos_embed = self.create_parameter([1, count, width], attr=normal())
+        for name in self.tokens:
+            self.add_parameter(name, self.create_parameter([1, 1, width], attr=normal()))
+        self.pos_drop = dropout(drop_rate)
+        attention = partial(
+            Attention,
+            bias=qkv_bias,
+            scale=scale,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+        )
+        block = partial(Block, hidden=width * mlp_ratio, epsilon=epsilon, drop_rate=drop_rate)
+        rates = drop_paths(drop_path_rate, depth)
+        self.blocks = nn.LayerList([block(width, attention(width, heads), drop_path=rate) for rate in rates])
+        self.norm = nn.LayerNorm(width, epsilon)
+        self.head = linear(width, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        return self.head(self.features(x)[:, 0])
+
+    def features(self, x: Tensor) -> Tensor:
+        """Maps images to all tokens [B, tokens + patches, width], those of the patches last."""
+        x = self.patch_embed(x)
+        # Added to zeros, not expanded: paddle2onnx can't expand to a batch of any size.
+        learnt = [getattr(self, name).astype(x.dtype) + paddle.zeros_like(x[:, :1]) for name in self.tokens]
+        x = self.pos_drop(paddle.concat([*learnt, x], axis=1) + self.pos_embed)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+_SMALL = partial(
+    VisionTransformer,
+    width=768,
+    depth=8,
+    heads=8,
+    mlp_ratio=3,
+    qkv_bias=False,
+    scale=768**-0.5,
+    epsilon=1e-5,
+)
+_BASE = partial(VisionTransformer, width=768, depth=12, heads=12)
+_LARGE = partial(VisionTransformer, width=1024, depth=24, heads=16)
+
+ViT_small_patch16_224 = partial(_SMALL, 224, 16)
+ViT_base_patch16_224 = partial(_BASE, 224, 16)
+ViT_base_patch16_384 = partial(_BASE, 384, 16)
+ViT_base_patch32_384 = partial(_BASE, 384, 32)
+ViT_large_patch16_224 = partial(_LARGE, 224, 16)
+ViT_large_patch16_384 = partial(_LARGE, 384, 16)
+ViT_large_patch32_384 = partial(_LARGE, 384, 32)
+
+
+class DistilledVisionTransformer(VisionTransformer):
+    """A ViT with a token and a classifier for distillation; takes what `VisionTransformer` takes."""
+
+    tokens = ("cls_token", "dist_token")
+
+    def __init__(
+        self, side: int, patch: int, width: int, depth: int, heads: int, class_num: int = 1000, **others: Any
+    ) -> None:
+        super().__init__(side, patch, width, depth, heads, class_num=class_num, **others)
+        self.head_dist = linear(width, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.features(x)
+        return (self.head(x[:, 0]) + self.head_dist(x[:, 1])) / 2
+
+
+_TINY, _DEIT_SMALL, _DEIT_BASE = (192, 12, 3), (384, 12, 6), (768, 12, 12)  # width, depth, heads
+
+DeiT_tiny_patch16_224 = partial(VisionTransformer, 224, 16, *_TINY)
+DeiT_small_patch16_224 = partial(VisionTransformer, 224, 16, *_DEIT_SMALL)
+DeiT_base_patch16_224 = partial(VisionTransformer, 224, 16, *_DEIT_BASE)
+DeiT_base_patch16_384 = partial(VisionTransformer, 384, 16, *_DEIT_BASE)
+DeiT_tiny_distilled_patch16_224 = partial(DistilledVisionTransformer, 224, 16, *_TINY)
+DeiT_small_distilled_patch16_224 = partial(DistilledVisionTransformer, 224, 16, *_DEIT_SMALL)
+DeiT_base_distilled_patch16_224 = partial(DistilledVisionTransformer, 224, 16, *_DEIT_BASE)
+DeiT_base_distilled_patch16_384 = partial(DistilledVisionTransformer, 384, 16, *_DEIT_BASE)

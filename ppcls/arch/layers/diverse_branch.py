@@ -1,0 +1,163 @@
+"""Diverse Branch Block (Ding et al. 2021, https://arxiv.org/abs/2103.13425), as PaddleClas's ResNet has it.
+
+It stands in place of a convolution and its batch norm. Four branches of different depth are added up while
+it trains; for inference `ppcls.arch.layers.reparameterize` makes one convolution of them
+(sections 3.1 and 3.2).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat, batch_norm
+from ppcls.arch.layers.reparameterize import Array, Branched, Foldable, fold, numbers
+
+
+class DiverseBranchBlock(Branched):
+    """A k x k convolution, a 1x1 convolution, 1x1 then average, and 1x1 then k x k (figure 1), added up.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        kernel: Side of the largest kernels, odd.
+        stride: Of the block.
+        act: What follows the sum.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        stride: int = 1,
+        act: Activation | None = None,
+        data_format: DataFormat = "NCHW",
+    ) -> None:
+        super().__init__()
+        shape = in_channels, out_channels, kernel, stride, data_format
+        self.dbb_origin = ConvNorm(in_channels, out_channels, kernel, stride, data_format=data_format)
+        self.dbb_avg = AverageBranch(*shape)
+        self.dbb_1x1 = ConvNorm(in_channels, out_channels, 1, stride, data_format=data_format)
+        self.dbb_1x1_kxk = TwoConvolutions(*shape)
+        self.branches = [self.dbb_origin, self.dbb_1x1, self.dbb_avg, self.dbb_1x1_kxk]
+        self._act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        x = self.add_up(x)
+        return x if self._act is None else self._act(x)
+
+    def add_relu(self, x: Tensor, shortcut: Tensor) -> Tensor:
+        """Returns ``relu(sum of the branches + shortcut)``."""
+        return F.relu(self.add_up(x) + shortcut)
+
+    def replace_branches(self, convolution: nn.Conv2D) -> None:
+        """See `Branched.replace_branches`."""
+        self.dbb_reparam = convolution
+        for name in ("dbb_origin", "dbb_avg", "dbb_1x1", "dbb_1x1_kxk"):
+            del self._sub_layers[name]
+
+
+class AverageBranch(Foldable):
+    """A 1x1 convolution, and the average of k x k pixels, each with batch norm; arguments as the block's."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2D(in_channels, out_channels, 1, bias_attr=False, data_format=data_format)
+        self.bn = PaddedNorm(out_channels, kernel // 2, data_format)
+        self.avg = nn.AvgPool2D(kernel, stride, data_format=data_format)
+        self.avgbn = batch_norm(out_channels, data_format)
+        self._kernel = kernel
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        return self.avgbn(self.avg(self.bn(self.conv(x))))
+
+    def folded(self) -> tuple[Array, Array]:
+        """See `Foldable.folded`."""
+        side = self._kernel
+        average = np.eye(self.conv.weight.shape[0])[:, :, None, None] * np.full([side, side], side**-2.0)
+        return _chained(fold(numbers(self.conv.weight), self.bn.bn), fold(average, self.avgbn))
+
+
+class TwoConvolutions(Foldable):
+    """A 1x1 convolution that begins as the identity, and one of k x k; arguments as the block's."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        self.idconv1 = FromIdentity(
+            in_channels,
+            in_channels,
+            1,
+            weight_attr=paddle.ParamAttr(initializer=nn.initializer.Constant(0.0)),
+            bias_attr=False,
+            data_format=data_format,
+        )
+        self.bn1 = PaddedNorm(in_channels, kernel // 2, data_format)
+        self.conv2 = nn.Conv2D(
+            in_channels, out_channels, kernel, stride, bias_attr=False, data_format=data_format
+        )
+        self.bn2 = batch_norm(out_channels, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        return self.bn2(self.conv2(self.bn1(self.idconv1(x))))
+
+    def folded(self) -> tuple[Array, Array]:
+        """See `Foldable.folded`."""
+        weight = numbers(self.idconv1.weight)
+        first = weight + np.eye(len(weight))[:, :, None, None]
+        return _chained(fold(first, self.bn1.bn), fold(numbers(self.conv2.weight), self.bn2))
+
+
+class FromIdentity(nn.Conv2D):  # type: ignore[misc]
+    """A 1x1 convolution by the identity and ``weight``, so that weight decay draws it to the identity."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same, or [B, H, W, C]."""
+        return x + nn.Conv2D.forward(self, x)  # Paddle 2.6 compiles no super()
+
+
+class PaddedNorm(nn.Layer):  # type: ignore[misc]
+    """Batch norm, and a frame of what it makes of 0, as if the zeros had been there before it.
+
+    So what follows has no padding of its own, and is one convolution with what went before (section 3.3).
+
+    Args:
+        channels: Channels of the input.
+        width: Of the frame.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(self, channels: int, width: int, data_format: DataFormat) -> None:
+        super().__init__()
+        # PaddleClas's momentum: the frame is by running statistics, which so follow the batch's closely.
+        self.bn = batch_norm(channels, data_format, momentum=0.1)
+        self._width, self._data_format = width, data_format
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C, H + 2 width, W + 2 width], or the same in NHWC."""
+        x = self.bn(x)
+        first = self._data_format == "NCHW"
+        deviation = paddle.sqrt(self.bn._variance + self.bn._epsilon)
+        zero = (self.bn.bias - self.bn.weight * (self.bn._mean / deviation)).astype(x.dtype)
+        frame = 1 - self._pad(paddle.ones_like(x[:1, :1] if first else x[:1, :, :, :1]))
+        return self._pad(x) + frame * zero.reshape([1, -1, 1, 1] if first else [1, 1, 1, -1])
+
+    def _pad(self, x: Tensor) -> Tensor:
+        return F.pad(x, [self._width] * 4, data_format=self._data_format)
+
+
+def _chained(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Returns the convolution that does a 1x1 convolution and then another, as kernel and bias."""
+    (kernel, bias), (last_kernel, last_bias) = first, second
+    chained = np.einsum("omhw,mi->oihw", last_kernel, kernel[:, :, 0, 0])
+    return chained, last_kernel.sum((2, 3)) @ bias + last_bias

@@ -1,0 +1,205 @@
+"""Residual blocks, and the network of ResNet's shape that its descendants share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, UnderscoredConvNorm, uniform_linear
+from ppcls.arch.layers.diverse_branch import DiverseBranchBlock
+from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
+
+RESNET_WIDTHS = (64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Style:
+    """What the blocks of one network have in common.
+
+    Attributes:
+        conv: The kind of `ConvNorm`, which names the parameters.
+        groups: Of the middle convolution of a bottleneck (ResNeXt's cardinality).
+        expansion: A bottleneck's output channels, as a multiple of its width.
+        pooled_shortcut: Whether a shortcut that halves the size averages 2x2 pixels and then projects
+            ("vd"; figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187) rather than skips pixels.
+        excited: Whether squeeze-and-excitation ends the residual.
+        diverse: Whether a `BasicBlock`'s two convolutions are `DiverseBranchBlock`s.
+        first_projected: Whether the first block of all projects its shortcut.
+    """
+
+    conv: type[ConvNorm] = ConvNorm
+    groups: int = 1
+    expansion: int = 4
+    pooled_shortcut: bool = False
+    excited: bool = False
+    diverse: bool = False
+    first_projected: bool = True
+
+
+class Block(nn.Layer):  # type: ignore[misc]
+    """A residual block: ``relu(residual(x) + shortcut(x))``.
+
+    Args:
+        in_channels: Channels of the input.
+        width: Channels of the inner convolutions.
+        stride: Of the block.
+        project: Whether the shortcut is a 1x1 convolution rather than the identity.
+        style: Of the network.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self, in_channels: int, width: int, stride: int, project: bool, style: Style, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        channels = self.out_channels(width, style)
+        pooled = project and style.pooled_shortcut and stride > 1
+        self.pool = nn.AvgPool2D(2, 2, ceil_mode=True, data_format=data_format) if pooled else nn.Identity()
+        self.short = (
+            style.conv(in_channels, channels, 1, 1 if pooled else stride, data_format=data_format)
+            if project
+            else nn.Identity()
+        )
+        self._excited = style.excited
+        if style.excited:
+            self.scale = LinearSqueezeExcitation(channels, data_format=data_format)
+
+    @staticmethod
+    def out_channels(width: int, style: Style) -> int:
+        """Returns the channels of the output."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        raise NotImplementedError
+
+    def _join(self, last: ConvNorm | DiverseBranchBlock, inner: Tensor, x: Tensor) -> Tensor:
+        """Ends the block: ``last`` on what the inner convolutions made, and the shortcut of ``x``."""
+        shortcut = self.short(self.pool(x))
+        if self._excited:
+            return F.relu(self.scale(last(inner)) + shortcut)
+        return last.add_relu(inner, shortcut)
+
+
+class BasicBlock(Block):
+    """Two 3x3 convolutions (He et al. 2015, figure 5, left)."""
+
+    def __init__(
+        self, in_channels: int, width: int, stride: int, project: bool, style: Style, data_format: DataFormat
+    ) -> None:
+        super().__init__(in_channels, width, stride, project, style, data_format)
+        conv = DiverseBranchBlock if style.diverse else style.conv
+        self.conv0 = conv(in_channels, width, 3, stride, act=F.relu, data_format=data_format)
+        self.conv1 = conv(width, width, 3, data_format=data_format)
+
+    @staticmethod
+    def out_channels(width: int, style: Style) -> int:  # noqa: ARG004 (one signature for both blocks)
+        """See `Block.out_channels`."""
+        return width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `Block.forward`."""
+        return self._join(self.conv1, self.conv0(x), x)
+
+
+class BottleneckBlock(Block):
+    """1x1, 3x3 and 1x1 convolutions (He et al. 2015, figure 5, right); the 3x3 one has the stride."""
+
+    def __init__(
+        self, in_channels: int, width: int, stride: int, project: bool, style: Style, data_format: DataFormat
+    ) -> None:
+        super().__init__(in_channels, width, stride, project, style, data_format)
+        self.conv0 = style.conv(in_channels, width, 1, act=F.relu, data_format=data_format)
+        self.conv1 = style.conv(width, width, 3, stride, style.groups, F.relu, data_format)
+        self.conv2 = style.conv(width, self.out_channels(width, style), 1, data_format=data_format)
+
+    @staticmethod
+    def out_channels(width: int, style: Style) -> int:
+        """See `Block.out_channels`."""
+        return width * style.expansion
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `Block.forward`."""
+        return self._join(self.conv2, self.conv1(self.conv0(x)), x)
+
+
+def make_blocks(
+    kind: type[Block],
+    depths: Sequence[int],
+    widths: Sequence[int],
+    channels: int,
+    style: Style,
+    data_format: DataFormat,
+) -> Iterator[tuple[int, int, Block]]:
+    """Yields (stage, place in the stage, block): each stage but the first halves the size."""
+    for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        for i in range(depth):
+            stride = 2 if stage > 0 and i == 0 else 1
+            project = i == 0 and (stage > 0 or style.first_projected)
+            yield stage, i, kind(channels, width, stride, project, style, data_format)
+            channels = kind.out_channels(width, style)
+
+
+def make_stem(
+    conv: type[ConvNorm], in_channels: int, widths: Sequence[int], data_format: DataFormat
+) -> list[ConvNorm]:
+    """Returns the convolutions that begin a network and halve the size: one of 7x7, or several of 3x3."""
+    kernel = 7 if len(widths) == 1 else 3
+    inputs = (in_channels, *widths)
+    return [
+        conv(inputs[i], width, kernel, 1 if i else 2, act=F.relu, data_format=data_format)
+        for i, width in enumerate(widths)
+    ]
+
+
+class NumberedResNet(nn.Layer):  # type: ignore[misc]
+    """A network of ResNet's shape whose blocks go by their numbers in checkpoints: ``bb_0_2`` and so on.
+
+    Args:
+        kind: The kind of block.
+        depths: Blocks in each of the four stages.
+        style: Of the blocks.
+        stem: Widths of the first convolutions: one of 7x7, or three of 3x3.
+        widths: Of the four stages' blocks.
+        class_num: Number of classes.
+        data_format: Layout of the input; parameters have the same shapes in both.
+        input_image_channel: Channels of the input.
+    """
+
+    stem_name: ClassVar[str] = "conv"  # of a first convolution that is alone, in checkpoints
+
+    def __init__(
+        self,
+        kind: type[Block],
+        depths: tuple[int, int, int, int],
+        style: Style | None = None,
+        stem: tuple[int, ...] = (64,),
+        widths: tuple[int, int, int, int] = RESNET_WIDTHS,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        style = style or Style(UnderscoredConvNorm)
+        names = [self.stem_name] if len(stem) == 1 else [f"conv1_{i + 1}" for i in range(len(stem))]
+        convs = make_stem(style.conv, input_image_channel, stem, data_format)
+        self._stem = [self.add_sublayer(name, conv) for name, conv in zip(names, convs, strict=True)]
+        self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
+        self._blocks = []
+        for stage, i, block in make_blocks(kind, depths, widths, stem[-1], style, data_format):
+            self._blocks.append(self.add_sublayer(f"bb_{stage}_{i}", block))
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.out = uniform_linear(kind.out_channels(widths[-1], style), class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        for conv in self._stem:
+            x = conv(x)
+        x = self.max_pool(x)
+        for block in self._blocks:
+            x = block(x)
+        return self.out(self.avg_pool(x).flatten(1))

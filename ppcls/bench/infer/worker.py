@@ -1,0 +1,77 @@
+"""Measures a model's predictions in this process."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppcls.bench.measure.usage import Meter
+from ppcls.deploy.models.source import find_source
+from ppcls.deploy.predictor import Predictor
+from ppcls.runtime import start as runtime
+
+
+def look(task: dict[str, Any]) -> dict[str, Any]:
+    """Returns where a model runs: ``device``, ``cores``, and ``machine`` and ``versions`` for results.
+
+    Args:
+        task: ``model`` and ``overrides``.
+
+    Raises:
+        UserError: There is no such model, or nowhere to run it.
+    """
+    run = runtime.start(find_source(Path(task["model"]), task["overrides"]).run)
+    from ppcls.report.about import hardware, versions
+
+    return {
+        "device": run.device,
+        "cores": run.cores,
+        "machine": hardware(run),
+        "versions": versions(),
+    }
+
+
+def measure(task: dict[str, Any]) -> dict[str, Any]:
+    """Measures requests, one after the other: images in the host's memory to scores there.
+
+    Args:
+        task: ``model``, ``overrides``, ``batch_size``; ``warm_up``: requests not counted; ``requests``:
+            counted, None for as many as ``seconds`` take.
+
+    Returns:
+        ``p50``, ``p90``, ``p99`` in seconds, ``images_per_second``, ``cpu_cores``, ``host_memory`` in MiB and
+        the number of ``requests``.
+
+    Raises:
+        UserError: The model can't be loaded, or not run.
+    """
+    predictor = Predictor(find_source(Path(task["model"]), task["overrides"]))
+    shape = (task["batch_size"], *predictor.description.Input.shape[1:])
+    images = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+    for _ in range(task["warm_up"]):
+        predictor.model.run(images)
+    latencies: list[float] = []
+    meter = Meter()
+    meter.start()
+    began = time.perf_counter()
+    while len(latencies) < (task["requests"] or 1) or (
+        task["requests"] is None and time.perf_counter() - began < task["seconds"]
+    ):
+        asked = time.perf_counter()
+        predictor.model.run(images)
+        latencies.append(time.perf_counter() - asked)
+    wall, usage = time.perf_counter() - began, meter.stop()
+    p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()
+    return {
+        "p50": p50,
+        "p90": p90,
+        "p99": p99,
+        "images_per_second": task["batch_size"] * len(latencies) / wall,
+        "cpu_cores": usage.cpu_seconds / wall,
+        "host_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        "requests": len(latencies),
+    }

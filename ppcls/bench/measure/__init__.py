@@ -1,0 +1,1 @@
+"""Worker processes, turns and system load, for all benchmarks."""

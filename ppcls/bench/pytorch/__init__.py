@@ -1,1 +1,0 @@
-"""PyTorch training the same model at the same sizes: only `tools/benchmark.py train --torch` needs it."""

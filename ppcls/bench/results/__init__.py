@@ -1,0 +1,1 @@
+"""Results of benchmarks: schema, tables, charts, comparison, page."""

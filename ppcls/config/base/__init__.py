@@ -1,0 +1,1 @@
+"""Field types and error texts that all sections share."""

@@ -1,0 +1,1 @@
+"""Config of training objectives: distillation, embedding, several labels."""

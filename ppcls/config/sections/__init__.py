@@ -1,0 +1,1 @@
+"""Config sections, one subject per file."""

@@ -1,0 +1,1 @@
+"""Bad images: lists, quarantine, bisection."""

@@ -1,0 +1,1 @@
+"""Image headers, decoding and .npy files."""

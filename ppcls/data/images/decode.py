@@ -1,0 +1,102 @@
+"""From a file's bytes to pixels, by OpenCV and tifffile: what other backends must match."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import Any
+
+import cv2
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from ppcls.data.images.header import DecodeError, Header, check_header, read_header
+from ppcls.data.transforms.specs import DecodeImage
+
+Array = NDArray[Any]
+
+# What undoes EXIF's orientations 2..8: whether to swap the axes first, then to reverse rows and columns.
+_TURNS = {
+    2: (False, 1, -1),
+    3: (False, -1, -1),
+    4: (False, -1, 1),
+    5: (True, 1, 1),
+    6: (True, 1, -1),
+    7: (True, -1, -1),
+    8: (True, -1, 1),
+}
+
+
+def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
+    """Decodes an image and turns it upright.
+
+    Returns:
+        [H, W, spec.channels] of ``spec.dtype``. Pixels of another depth are scaled, 255 to 65535, and
+        rounded.
+
+    Raises:
+        DecodeError: The bytes are no image, are damaged, or are an image that `check_header` refuses.
+    """
+    if not encoded:
+        raise DecodeError("the file is empty")
+    header = read_header(encoded)
+    check_header(spec, header)
+    if not header.coloured:
+        pixels = turn_upright(_by_tifffile(encoded), header.orientation)
+    elif spec.channels == 3:
+        deep = cv2.IMREAD_ANYDEPTH if spec.dtype == "uint16" else 0
+        pixels = cv2.cvtColor(_by_opencv(encoded, cv2.IMREAD_COLOR | deep), cv2.COLOR_BGR2RGB)
+    elif spec.channels == 1:
+        pixels = _by_opencv(encoded, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH)[:, :, None]
+    else:
+        pixels = _with_alpha(encoded, header)
+    return _scale_depth(pixels if spec.to_rgb else pixels[:, :, ::-1], spec.dtype)
+
+
+def _by_opencv(encoded: bytes | memoryview, flags: int) -> Array:
+    try:
+        pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
+    except cv2.error as error:  # such as more pixels than OpenCV takes
+        raise DecodeError(f"OpenCV refuses to decode it: {error.err}") from None
+    if pixels is None:
+        raise DecodeError("not an image that can be decoded")
+    return np.asarray(pixels)
+
+
+def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:
+    pixels = _by_opencv(encoded, cv2.IMREAD_UNCHANGED)
+    if pixels.ndim != 3 or pixels.shape[2] != 4 or header.channels != 4:
+        raise DecodeError(f"a {header.format} of {header.channels} channels can't be decoded")
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA))
+
+
+def _by_tifffile(encoded: bytes | memoryview) -> Array:
+    try:
+        with tifffile.TiffFile(io.BytesIO(encoded)) as file:
+            page: Any = file.pages[0]
+            if any(
+                offset + count > len(encoded)
+                for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True)
+            ):
+                raise DecodeError("the file ends before its pixels do")
+            return np.asarray(page.asarray(maxworkers=1))
+    except DecodeError:
+        raise
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, struct.error) as error:
+        # tifffile's own errors and those of its decompressors are ValueErrors and RuntimeErrors.
+        raise DecodeError(f"tifffile can't decode it: {error}") from None
+
+
+def turn_upright(pixels: Array, orientation: int) -> Array:
+    """Returns a view of the pixels [H, W, ...] as EXIF's ``orientation`` says they are to be seen."""
+    swap, rows, columns = _TURNS.get(orientation, (False, 1, 1))
+    return (pixels.swapaxes(0, 1) if swap else pixels)[::rows, ::columns]
+
+
+def _scale_depth(pixels: Array, dtype: str) -> Array:
+    if pixels.dtype == np.dtype(dtype):
+        return pixels
+    if dtype == "uint16":
+        return pixels.astype(np.uint16) * np.uint16(257)
+    return ((pixels.astype(np.uint32) + 128) // 257).astype(np.uint8)

@@ -1,0 +1,1 @@
+"""Which samples there are, with their labels."""

@@ -1,0 +1,1 @@
+"""The loader that NVIDIA DALI feeds."""

@@ -1,0 +1,120 @@
+"""From the config of a sampler to the sampler."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.config.sections import sampler as specs
+from ppcls.data.index.read import Index
+from ppcls.data.sampling.sampler import (
+    ClassBalanced,
+    IdentitiesByImages,
+    InOrder,
+    RepeatedAugmentation,
+    Sampler,
+    Shuffled,
+    Weighted,
+)
+from ppcls.errors import UserError, refuse_lines
+
+
+def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
+    """Reads a file with one weight a line, in the order of the samples; empty lines do not count.
+
+    Returns:
+        [N] float64, >= 0, at least one of them > 0.
+
+    Raises:
+        UserError: No such file, lines that are no weight (by number), no weight > 0, or not one for each
+            sample.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    except OSError as error:
+        raise UserError(
+            f"{file}: can't read these weights: {error.strerror}; expected a text file with one number a line"
+        ) from None
+    weights: list[float] = []
+    problems: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        weight = _number(line)
+        if 0 <= weight < math.inf:
+            weights.append(weight)
+        else:
+            problems.append(f"{file}, line {number}: expected a number >= 0, got {line.strip()!r}")
+    refuse_lines(problems)
+    if len(weights) != len(index):
+        raise UserError(
+            f"{file}: {len(weights)} weights, but {index.source} has {len(index)} samples; "
+            "expected one for each, in the same order"
+        )
+    if not any(weights):
+        raise UserError(f"{file}: all weights are 0; expected at least one > 0")
+    return np.array(weights, np.float64)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def build_sampler(spec: specs.Sampler, index: Index, world: int) -> Sampler:
+    """Builds the sampler of a dataset.
+
+    Args:
+        spec: Its config.
+        index: The dataset.
+        world: Number of processes; nothing depends on it but the size of the global batch.
+
+    Raises:
+        UserError: The weights can't be read or don't fit, or there are too few identities.
+    """
+    match spec:
+        case specs.DistributedBatchSampler():
+            return Shuffled(len(index)) if spec.shuffle else InOrder(len(index))
+        case specs.MultiScaleSampler():
+            return Shuffled(len(index))
+        case specs.ClassBalancedSampler():
+            return ClassBalanced(index.labels, spec.samples or len(index))
+        case specs.WeightedSampler():
+            return _weighted(spec, index)
+        case specs.RepeatedAugSampler():
+            return RepeatedAugmentation(len(index), spec.num_repeats, spec.global_batch(world))
+        case specs.PKSampler():
+            return _identities(spec, index, world)
+    raise TypeError(f"no sampler for a {spec.kind}")
+
+
+def _weighted(spec: specs.WeightedSampler, index: Index) -> Weighted:
+    samples = spec.samples or len(index)
+    if spec.weights_file is not None:
+        return Weighted(read_weights(Path(spec.weights_file), index), samples)
+    weights = np.array(spec.class_weights, np.float64)[index.labels]
+    if not weights.any():
+        raise UserError(
+            f"{index.source}: all samples are of classes whose weight is 0; "
+            "raise DataLoader.Train.sampler.class_weights of a class that is there"
+        )
+    return Weighted(weights, samples)
+
+
+def _identities(spec: specs.PKSampler, index: Index, world: int) -> IdentitiesByImages:
+    needed = spec.global_batch(world) // spec.sample_per_id
+    found = len(np.unique(index.labels))
+    if found < needed:
+        name, size = spec.size_given
+        ranks = f" x {world} processes" if name == "batch_size" else ""
+        raise UserError(
+            f"{index.source}: {found} identities, but PKSampler needs {needed} a step ({name} "
+            f"{size} / sample_per_id {spec.sample_per_id}{ranks}), each once; "
+            f"lower DataLoader.Train.sampler.{name} or raise its sample_per_id"
+        )
+    return IdentitiesByImages(index.labels, spec.sample_per_id, needed)

@@ -1,0 +1,172 @@
+"""The operations of automatic augmentation on one image, by OpenCV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import cos, radians, sin
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.data.transforms.numpy_ops.chain import apply
+from ppcls.data.transforms.specs.decisions import Decided
+from ppcls.data.transforms.specs.policies import Policy
+
+Image = NDArray[np.uint8]
+Table = NDArray[np.uint8]  # [256], or [256, 3] by channel
+
+_LEVELS = np.arange(256)
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
+
+
+@apply.register
+def _(spec: Policy, image: np.ndarray, decided: Decided) -> Image:
+    suite, relative = spec.suite, spec.translation[1]
+    for names, operation, number, negated in zip(spec.stages, *decided[:3], strict=True):
+        augmentation = suite[names[operation]]
+        magnitude = float(augmentation.magnitudes(spec.bins)[number])
+        if augmentation.signed and negated:
+            magnitude = -magnitude
+        if augmentation.name.startswith("translate") and relative:
+            magnitude *= image.shape[1] if augmentation.name == "translate_x" else image.shape[0]
+        if augmentation.name in ENHANCE and augmentation.signed:
+            magnitude += 1
+        image = augment(augmentation.name, image, magnitude, spec.fill_value)
+    return image
+
+
+def augment(name: str, image: Image, parameter: float, fill: int) -> Image:
+    """Applies one operation to an image.
+
+    Args:
+        name: Of the operation.
+        image: [H, W, 3] RGB.
+        parameter: Pixels of a translation, slope of a shear, degrees of a rotation, factor of an enhancement,
+            bits that posterize keeps, the lowest level that solarize inverts, levels that solarize_add adds.
+        fill: Grey level of what is uncovered.
+    """
+    if name in WARP:
+        return warp(image, WARP[name](parameter, image.shape[1], image.shape[0]), fill)
+    return (ENHANCE | POINT)[name](image, parameter)
+
+
+def warp(image: Image, matrix: NDArray[np.float64], fill: int) -> Image:
+    """Moves each point of an image, bilinearly.
+
+    Args:
+        image: [H, W, 3].
+        matrix: [2, 3], from old to new (x, y), where pixel centres are at halves and (0, 0) is the corner.
+        fill: Grey level of what is uncovered.
+    """
+    # OpenCV counts from the centre of the first pixel.
+    centred = matrix.copy()
+    centred[:, 2] += matrix[:, :2] @ (0.5, 0.5) - 0.5
+    size = image.shape[1], image.shape[0]
+    return _as_image(
+        cv2.warpAffine(image, centred, size, flags=cv2.INTER_LINEAR, borderValue=(fill, fill, fill))
+    )
+
+
+def _as_image(pixels: Any) -> Image:
+    return np.asarray(pixels, np.uint8)
+
+
+def _matrix(*rows: tuple[float, float, float]) -> NDArray[np.float64]:
+    return np.array(rows, np.float64)
+
+
+def _rotation(angle: float, width: int, height: int) -> NDArray[np.float64]:
+    """Turns counterclockwise about the image's centre by ``angle`` degrees."""
+    c, s, x, y = cos(radians(angle)), sin(radians(angle)), width / 2, height / 2
+    return _matrix((c, s, x - c * x - s * y), (-s, c, y + s * x - c * y))
+
+
+WARP: dict[str, Callable[[float, int, int], NDArray[np.float64]]] = {
+    "translate_x": lambda by, *_: _matrix((1, 0, by), (0, 1, 0)),
+    "translate_y": lambda by, *_: _matrix((1, 0, 0), (0, 1, by)),
+    "shear_x": lambda by, *_: _matrix((1, by, 0), (0, 1, 0)),
+    "shear_y": lambda by, *_: _matrix((1, 0, 0), (by, 1, 0)),
+    "rotate": _rotation,
+}
+
+
+def _rounded(levels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Rounds half up, as DALI does."""
+    return np.clip(np.floor(levels + np.float32(0.5)), 0, 255).astype(np.uint8)
+
+
+def _look_up(image: Image, table: Table) -> Image:
+    return _as_image(cv2.LUT(image, table[None] if table.ndim == 2 else table))
+
+
+def _brightness(image: Image, factor: float) -> Image:
+    return _look_up(image, _rounded(np.float32(factor) * _LEVELS.astype(np.float32)))
+
+
+def _contrast(image: Image, factor: float) -> Image:
+    """Away from, or towards, the image's mean luma."""
+    centre = np.float32(cv2.mean(image)[:3] @ _LUMA)
+    return _look_up(image, _rounded(centre + (_LEVELS.astype(np.float32) - centre) * np.float32(factor)))
+
+
+def _color(image: Image, factor: float) -> Image:
+    """Away from, or towards, each pixel's luma."""
+    matrix = np.float32(factor) * np.eye(3, dtype=np.float32) + np.float32(1 - factor) * _LUMA
+    return _as_image(cv2.transform(image, matrix))
+
+
+def _sharpness(image: Image, factor: float) -> Image:
+    """Away from, or towards, the image smoothed by 3x3 pixels of which the middle weighs five."""
+    smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+    kernel = (1 - factor) * smooth
+    kernel[1, 1] += factor
+    return _as_image(cv2.filter2D(image, -1, kernel, borderType=cv2.BORDER_REFLECT_101))
+
+
+ENHANCE: dict[str, Callable[[Image, float], Image]] = {
+    "brightness": _brightness,
+    "contrast": _contrast,
+    "color": _color,
+    "sharpness": _sharpness,
+}
+
+
+def _posterize(image: Image, bits: float) -> Image:
+    """Keeps the upper ``bits``, of which at least one."""
+    kept = min(max(round(bits), 1), 8)
+    return image & np.uint8(256 - 2 ** (8 - kept))
+
+
+def _solarize(image: Image, threshold: float) -> Image:
+    return _look_up(image, np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS).astype(np.uint8))
+
+
+def _solarize_add(image: Image, shift: float) -> Image:
+    return _look_up(image, np.where(_LEVELS < 128, _LEVELS + int(shift), _LEVELS).astype(np.uint8))
+
+
+def _equalize(image: Image, _: float) -> Image:
+    return _as_image(cv2.merge([cv2.equalizeHist(channel) for channel in cv2.split(image)]))
+
+
+def _auto_contrast(image: Image, _: float) -> Image:
+    """Stretches each channel to 0..255; one of a single level stays."""
+    table = np.empty([256, 3], np.uint8)
+    for number, channel in enumerate(cv2.split(image)):
+        low, high, *_places = cv2.minMaxLoc(channel)
+        factor = np.float32(255) / np.float32(high - low) if high > low else np.float32(1)
+        table[:, number] = _rounded((_LEVELS - (low if high > low else 0)).astype(np.float32) * factor)
+    return _look_up(image, table)
+
+
+POINT: dict[str, Callable[[Image, float], Image]] = {
+    "posterize": _posterize,
+    "solarize": _solarize,
+    "solarize_add": _solarize_add,
+    "equalize": _equalize,
+    "auto_contrast": _auto_contrast,
+    "invert": lambda image, _: 255 - image,
+    "identity": lambda image, _: image,
+}

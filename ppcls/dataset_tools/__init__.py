@@ -1,0 +1,1 @@
+"""Tools for data sets: check, split, resize, convert, statistics, demo data."""

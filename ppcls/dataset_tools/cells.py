@@ -1,0 +1,102 @@
+"""Cells of five fluorescence channels, drawn: a data set of multi-channel images that needs no download.
+
+Each image has one cell, and its class is where a marker protein sits, which only the fifth channel shows.
+The others show the nucleus, the cytoplasm, the membrane and organelles, as stains would.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from ppcls.dataset_tools.make_dataset import is_made, make, write_lists
+
+NAMES = ("nucleus", "cytoplasm", "membrane", "spots")
+SIZE = 50  # pixels
+_PHOTONS = 400.0  # of the brightest pixel; what arrives is Poisson-distributed around it
+_GAINS = (90.0, 60.0, 75.0, 110.0, 100.0)  # grey levels a photon, of each channel's camera
+_OFFSET = 500.0  # grey levels of darkness
+
+Image = NDArray[np.float64]
+
+
+def make_cells(folder: Path, count: int, seed: int) -> bool:
+    """Makes the data set in ``folder``, the same pixels each time; returns False where it is there already.
+
+    The images are ``images/<label>/<index>.tif``, [50, 50, 5] uint16; see `write_lists` for the lists.
+
+    Args:
+        folder: Where to make it.
+        count: Images, of all classes in turn.
+        seed: Of the cells.
+
+    Raises:
+        UserError: There is something else at ``folder``.
+    """
+    recipe = {"data set": "cells", "version": 1, "images": count, "seed": seed}
+    if is_made(folder, recipe):
+        return False
+    labels = [index % len(NAMES) for index in range(count)]
+    paths = [f"images/{label}/{index:05}.tif" for index, label in enumerate(labels)]
+    with make(folder, recipe) as temporary:
+        for label in range(len(NAMES)):
+            (temporary / "images" / str(label)).mkdir(parents=True)
+        for index, (path, label) in enumerate(zip(paths, labels, strict=True)):
+            pixels = draw_cell(label, np.random.default_rng([seed, index]))
+            tifffile.imwrite(
+                temporary / path, pixels, photometric="minisblack", planarconfig="contig", compression="zlib"
+            )
+        write_lists(temporary, paths, labels, NAMES)
+    return True
+
+
+def draw_cell(label: int, rng: np.random.Generator) -> NDArray[np.uint16]:
+    """Draws one cell.
+
+    Returns:
+        [50, 50, 5] uint16: nucleus, cytoplasm, membrane, organelles, marker.
+    """
+    centre = rng.uniform(20, 30, 2)
+    axes = rng.uniform(13, 19, 2)
+    angle = rng.uniform(0, np.pi)
+    body = _distance(centre, axes, angle)
+    core = _distance(centre + rng.uniform(-4, 4, 2), axes * rng.uniform(0.35, 0.5), angle)
+    nucleus, cell = _soft(1 - core), _soft(1 - body)
+    cytoplasm = cell * (1 - nucleus)
+    membrane = np.exp(-(((body - 1) * 8) ** 2))
+    organelles, spots = (_spots(cytoplasm, rng) for _ in range(2))
+    places = (nucleus, cytoplasm, membrane, spots)
+    marker = places[label] * rng.uniform(0.4, 1)
+    stained = np.stack([nucleus, cytoplasm, membrane, organelles, marker], axis=-1)
+    light = stained * rng.uniform(0.5, 1, 5) + 0.02
+    grey: Image = rng.poisson(light * _PHOTONS) * np.array(_GAINS) + _OFFSET
+    return np.clip(grey, 0, 65535).astype(np.uint16)
+
+
+def _distance(centre: Image, axes: Image, angle: float) -> Image:
+    """Returns how far each pixel is from an ellipse's centre; 1 on its rim."""
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    down, right = rows - centre[0], columns - centre[1]
+    along, across = (
+        right * np.cos(angle) + down * np.sin(angle),
+        down * np.cos(angle) - right * np.sin(angle),
+    )
+    distance: Image = np.hypot(along / axes[0], across / axes[1])
+    return distance
+
+
+def _soft(inside: Image) -> Image:
+    """Returns 0..1, half on the rim."""
+    soft: Image = 1 / (1 + np.exp(-12 * inside))
+    return soft
+
+
+def _spots(where: Image, rng: np.random.Generator) -> Image:
+    """Returns a dozen small discs on pixels of ``where``, 0..1."""
+    places = rng.choice(where.size, 12, p=where.ravel() / where.sum())
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    discs = (np.exp(-((rows - p // SIZE) ** 2 + (columns - p % SIZE) ** 2) / 3) for p in places)
+    return np.minimum(sum(discs, start=np.zeros((SIZE, SIZE))), 1)

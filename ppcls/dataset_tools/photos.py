@@ -1,0 +1,163 @@
+"""Any number of photographs for benchmarks, without a download.
+
+They are cut from the colour photographs that scikit-image ships, and about as large and as hard to
+decode as ImageNet's: 500×375 pixels, 110 KB on average. A class is a photograph with a treatment of
+its colours, so that a model can learn it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ppcls.dataset_tools.make_dataset import is_made, make, write_lists
+from ppcls.errors import UserError
+
+SOURCES = (
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "motorcycle_left.png",
+    "retina.jpg",
+    "rocket.jpg",
+)
+LONG, SHORT = 500, 375  # pixels
+QUALITY = 92
+PORTRAITS = 0.25  # share of the images that stand upright
+_GRAIN = (12.0, 27.0)  # standard deviation, of 255; sets the file size, as a camera's noise does
+
+Pixels = NDArray[np.float32]  # [H, W, 3] RGB, 0..255
+
+TREATMENTS: dict[str, Callable[[Pixels], Pixels]] = {
+    "plain": lambda pixels: pixels,
+    "negative": lambda pixels: 255 - pixels,
+    "grey": lambda pixels: np.repeat(pixels.mean(axis=2, keepdims=True), 3, axis=2),
+    "swapped": lambda pixels: pixels[:, :, ::-1],
+}
+
+
+@dataclass(frozen=True)
+class _Photo:
+    """One image to make: which, from what, to where."""
+
+    index: int
+    seed: int
+    source: Path
+    treatment: str
+    target: Path
+
+
+def find_sources() -> list[Path]:
+    """Returns those of `SOURCES` that are on disk.
+
+    Raises:
+        UserError: There is none, or scikit-image is not installed.
+    """
+    try:
+        import skimage
+    except ImportError as error:
+        raise UserError(
+            f"the photographs come with scikit-image, which can't be imported: {error}; "
+            "pip install scikit-image"
+        ) from error
+    folder = Path(skimage.__file__).parent / "data"
+    found = [folder / name for name in SOURCES if (folder / name).is_file()]
+    if not found:
+        raise UserError(f"none of scikit-image's photographs is in {folder}; reinstall scikit-image")
+    return found
+
+
+def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> bool:
+    """Makes ``images`` photographs in ``folder``; returns False where they are there already.
+
+    The same arguments give the same bytes, on any number of processes. The images are
+    ``images/<label>/<index>.jpg``; see `ppcls.dataset_tools.make_dataset.write_lists` for the lists.
+
+    Args:
+        folder: Of the data set; must not exist, or hold these photographs.
+        images: How many; at least two for each class, one to train and one to validate on.
+        classes: How many; the photographs first, then each treatment of their colours.
+        seed: Of the random crops, flips, colour gains and grain.
+
+    Raises:
+        UserError: There is something else at ``folder``, no photograph is on disk, or there are
+            too many classes, too few images or a negative seed.
+    """
+    sources = find_sources()
+    kinds = [(source, treatment) for treatment in TREATMENTS for source in sources]
+    if not 2 <= classes <= len(kinds):
+        raise UserError(f"--classes: expected 2 to {len(kinds)}, got {classes}")
+    if images < 2 * classes:
+        raise UserError(f"expected at least {2 * classes} images, two for each class, got {images}")
+    if seed < 0:
+        raise UserError(f"--seed: expected 0 or more, got {seed}")
+    recipe = {"data set": "photos", "version": 1, "images": images, "classes": classes, "seed": seed}
+    if is_made(folder, recipe):
+        return False
+    labels = [index % classes for index in range(images)]
+    paths = [f"images/{label:02}/{index:06}.jpg" for index, label in enumerate(labels)]
+    with make(folder, recipe) as temporary:
+        for label in range(classes):
+            (temporary / "images" / f"{label:02}").mkdir(parents=True)
+        _write_all(
+            [
+                _Photo(index, seed, *kinds[label], temporary / path)
+                for index, (label, path) in enumerate(zip(labels, paths, strict=True))
+            ]
+        )
+        names = [f"{source.stem} {treatment}" for source, treatment in kinds[:classes]]
+        write_lists(temporary, paths, labels, names)
+    return True
+
+
+def _write_all(photos: list[_Photo]) -> None:
+    from rich.progress import track
+
+    workers = min(os.cpu_count() or 1, 1 + len(photos) // 64)
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,  # Ctrl-C is for this process, which then cancels what is left
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
+    with pool:
+        written = pool.map(_write, photos, chunksize=16)
+        for _ in track(written, description="photographs", total=len(photos)):
+            pass
+
+
+@lru_cache(maxsize=len(SOURCES))
+def _read(source: Path) -> Image.Image:
+    return Image.open(source).convert("RGB")
+
+
+def _write(photo: _Photo) -> None:
+    """Writes one photograph; its randomness is a function of seed and index alone."""
+    rng = np.random.default_rng([photo.seed, photo.index])
+    source = _read(photo.source)
+    width, height = (SHORT, LONG) if rng.random() < PORTRAITS else (LONG, SHORT)
+    # A window of the photograph: of the image's shape, with a third to all of the possible area.
+    scale = min(source.width / width, source.height / height) * rng.uniform(1 / 3, 1) ** 0.5
+    left = rng.uniform(0, source.width - scale * width)
+    top = rng.uniform(0, source.height - scale * height)
+    window = (left, top, left + scale * width, top + scale * height)
+    cut = source.resize((width, height), Image.Resampling.BICUBIC, box=window)
+    pixels = TREATMENTS[photo.treatment](np.asarray(cut, np.float32))
+    if rng.random() < 0.5:
+        pixels = pixels[:, ::-1]
+    grain = rng.standard_normal((height, width, 1), np.float32) * rng.uniform(*_GRAIN)
+    pixels = pixels * rng.uniform(0.8, 1.2, 3) + grain
+    image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+    image.save(photo.target, quality=QUALITY)

@@ -1,0 +1,1 @@
+"""Export to Paddle Inference and ONNX."""

@@ -1,0 +1,1 @@
+"""Finding and running a trained or exported model."""

@@ -1,0 +1,1 @@
+"""Saving, finding and resuming checkpoints."""

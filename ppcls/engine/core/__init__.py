@@ -1,0 +1,1 @@
+"""The training step and all it needs."""

@@ -1,0 +1,1 @@
+"""The training step as a CUDA graph."""

@@ -1,0 +1,1 @@
+"""Evaluation and its outcomes per sample."""

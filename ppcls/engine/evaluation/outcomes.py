@@ -1,0 +1,112 @@
+"""What an evaluation did sample by sample: who was taken for what, and the worst errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import Tensor
+
+from ppcls.config.objectives.per_class import MOST_CLASSES
+from ppcls.data.loaders.batch import Batch
+from ppcls.report.record import Mistake, Outcomes
+
+WORST = 24
+BINS = 100  # of the confidence
+_BLOCK = 1024  # batches whose rows are gathered into one tensor
+
+
+class Collector:
+    """Collects one evaluation's samples on the device; only `outcomes` waits for it.
+
+    Args:
+        classes: Number of classes.
+    """
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+        self._rows: list[Tensor] = []  # [N, 4] float32 each: label, predicted class, loss, confidence
+        self._positions: list[NDArray[np.int64]] = []
+
+    def add(self, logits: Tensor, batch: Batch) -> None:
+        """Takes a batch's real rows.
+
+        Args:
+            logits: [valid, C], any floating dtype.
+            batch: That they are of.
+        """
+        label = batch.label[: batch.valid]
+        if label.ndim == 2:
+            label = label.argmax(axis=-1)
+        z = logits.astype("float32")
+        top, predicted = paddle.topk(z, 1, axis=-1)  # as the metric's, where several are highest
+        z = z - top
+        spread = z.exp().sum(axis=-1).log()
+        loss = spread - paddle.take_along_axis(z, label.unsqueeze(-1), axis=-1).squeeze(-1)
+        columns = [label.astype("float32"), predicted.squeeze(-1).astype("float32"), loss, (-spread).exp()]
+        self._rows.append(paddle.stack(columns, axis=1))
+        if len(self._rows) == _BLOCK:
+            self._rows = [paddle.concat(self._rows)]
+        positions = batch.positions if batch.positions is not None else np.full(len(batch.label), -1)
+        self._positions.append(positions[: batch.valid])
+
+    def outcomes(self, world: int) -> Outcomes:
+        """Returns what all ranks collected, the same on each; two exchanges between them."""
+        rows, positions = np.zeros((0, 4)), np.zeros(0, np.int64)
+        if self._rows:
+            rows = paddle.concat(self._rows).numpy().astype(np.float64)
+            positions = np.concatenate(self._positions)
+        classes = self._classes if self._classes <= MOST_CLASSES else 0
+        counts = np.concatenate([_confusion(rows, classes), _confidences(rows)])
+        worst = _worst(rows, positions)
+        if world > 1:
+            counts, worst = _over_ranks(counts, worst)
+        size = classes * classes
+        return Outcomes(
+            confusion=counts[:size].reshape(classes, classes) if classes else None,
+            confidences=counts[size:].reshape(2, BINS),
+            worst=tuple(
+                Mistake(int(position), int(label), int(predicted), float(loss), float(confidence))
+                for label, predicted, loss, confidence, position in worst
+            ),
+        )
+
+
+def _confusion(rows: NDArray[np.float64], classes: int) -> NDArray[np.int64]:
+    """Returns how often each class was taken for each: [classes * classes] int64, by label first."""
+    label, predicted = rows[:, :2].astype(np.int64).T
+    if not classes:
+        return np.zeros(0, np.int64)
+    known = (predicted >= 0) & (predicted < classes)  # logits that are not finite may have no highest
+    return np.bincount(label[known] * classes + predicted[known], minlength=classes**2).astype(np.int64)
+
+
+def _confidences(rows: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns the wrong and the right predictions by confidence: [2 * BINS] int64."""
+    finite = rows[np.isfinite(rows).all(axis=1)]
+    bins = np.clip((finite[:, 3] * BINS).astype(np.int64), 0, BINS - 1)
+    right = finite[:, 0] == finite[:, 1]
+    return np.bincount(right * BINS + bins, minlength=2 * BINS).astype(np.int64)
+
+
+def _worst(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns the wrong predictions of the highest loss, the worst first: [at most WORST, 5]."""
+    found = np.concatenate([rows, positions[:, None].astype(np.float64)], axis=1)
+    found = found[(rows[:, 0] != rows[:, 1]) & (positions >= 0)]
+    losses = np.nan_to_num(found[:, 2], nan=np.inf, posinf=np.inf)
+    # By position where losses are equal: the same ones for any number of ranks.
+    worst: NDArray[np.float64] = found[np.lexsort((found[:, 4], -losses))[:WORST]]
+    return worst
+
+
+def _over_ranks(
+    counts: NDArray[np.int64], worst: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    summed = paddle.to_tensor(counts)
+    paddle.distributed.all_reduce(summed)
+    padded = np.full((WORST, 5), -1.0)  # no position
+    padded[: len(worst)] = worst
+    gathered: list[Tensor] = []
+    paddle.distributed.all_gather(gathered, paddle.to_tensor(padded))
+    every = np.concatenate([each.numpy() for each in gathered])
+    return np.asarray(summed.numpy(), np.int64), _worst(every[:, :4], every[:, 4].astype(np.int64))

@@ -1,0 +1,1 @@
+"""Non-finite steps; requests to stop or save."""

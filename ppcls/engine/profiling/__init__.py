@@ -1,0 +1,1 @@
+"""Timing and memory of a run."""

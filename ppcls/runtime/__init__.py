@@ -1,0 +1,1 @@
+"""Process, device and ranks: what a run finds and sets up before Paddle is imported."""

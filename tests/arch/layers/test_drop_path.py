@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import numpy as np
+import paddle
+
+from ppcls.arch.build import build_model
+from ppcls.arch.layers.drop_path import DropPath
+from ppcls.engine.cuda_graph.graphed_step import draws
+
+
+def test_drops_whole_images_and_keeps_the_mean():
+    paddle.seed(1)
+    drop = DropPath(0.25)
+    x = paddle.ones([4000, 2, 3])
+    y = drop(x).numpy()
+    assert (y == y[:, :1, :1]).all()
+    np.testing.assert_allclose(np.unique(y), [0, 4 / 3], rtol=1e-6)
+    assert abs(y.mean() - 1) < 0.05
+    drop.eval()
+    np.testing.assert_array_equal(drop(x).numpy(), x.numpy())
+
+
+def test_works_in_a_compiled_model():
+    paddle.seed(1)
+    compiled = paddle.jit.to_static(
+        DropPath(0.5), input_spec=[paddle.static.InputSpec([None, 3])], full_graph=True
+    )
+    y = compiled(paddle.ones([100, 3])).numpy()
+    assert {*np.unique(y)} == {0.0, 2.0}
+
+
+def test_a_model_with_it_is_known_to_draw():
+    """A recorded training step would draw the same numbers again."""
+    assert draws(paddle.nn.Sequential(DropPath(0.1)))
+    assert draws(build_model("EfficientNetB0_small", 2))
+    assert not draws(build_model("ResNet18", 2))

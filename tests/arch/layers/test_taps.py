@@ -1,0 +1,70 @@
+"""What layers within a model give: PaddleClas's, by its names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+from paddleclas_reference import CLASSES, LAYERS, SIDES, fill, images
+
+from ppcls.arch.build import build_model
+from ppcls.arch.layers.feature_extractor import TapError, Tapped
+
+SCRIPT = str(sys.modules["paddleclas_reference"].__file__)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    path = tmp_path_factory.mktemp("layers") / "layers.npz"
+    subprocess.run([sys.executable, SCRIPT, str(path), "layers"], check=True)
+    with np.load(path) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_give_what_paddleclas_gives(
+    reference: dict[str, np.ndarray], name: str, data_format: str
+) -> None:
+    model = build_model(name, class_num=CLASSES, data_format=data_format)
+    fill(model)
+    model.eval()
+    image = paddle.to_tensor(images(SIDES))
+    with paddle.no_grad():
+        logits, given = Tapped(model, LAYERS[name], data_format)(
+            image if data_format == "NCHW" else image.transpose([0, 2, 3, 1])
+        )
+    assert list(given) == list(LAYERS[name])
+    for key, value in {"logits": logits, **given}.items():
+        want = reference[f"{name}/{key}"]
+        np.testing.assert_allclose(value.numpy(), want, atol=1e-4 * np.abs(want).max(), err_msg=key)
+
+
+def test_a_model_works_by_itself_as_before_and_keeps_nothing() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    tapped, image = Tapped(model, ["0", "1"]), paddle.randn([5, 3])
+    plain = model(image)
+    assert tapped._given is None
+    logits, given = tapped(image)
+    assert tapped._given is None
+    np.testing.assert_array_equal(plain.numpy(), logits.numpy())
+    np.testing.assert_array_equal(given["0"].numpy(), model[0](image).numpy())
+    np.testing.assert_array_equal(given["1"].numpy(), np.maximum(given["0"].numpy(), 0))
+    given["1"].sum().backward()
+    assert model[0].weight.grad is not None
+    assert model[2].weight.grad is None
+
+
+def test_a_layer_that_is_not_there_or_not_used_as_one_is_refused() -> None:
+    model = build_model("ResNet18", class_num=CLASSES)
+    with pytest.raises(TapError, match=r"ResNet has no layer 'blocks\[8\]'; there are: blocks.0, blocks.1,"):
+        Tapped(model, ["blocks[8]"])
+    with pytest.raises(TapError, match=r"no layer 'neck'; there are: stem, max_pool, blocks, avg_pool"):
+        Tapped(model, ["neck"])
+    fused = Tapped(model, ["blocks[0].conv1"])  # its norm is taken together with the sum behind it
+    with pytest.raises(TapError, match=r"ResNet gives nothing of its layer 'blocks\[0\].conv1' by itself"):
+        fused(paddle.to_tensor(images(SIDES)))

@@ -1,0 +1,65 @@
+"""A copy of a config with other values."""
+
+from __future__ import annotations
+
+from difflib import ndiff
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from ppcls.bench.loader.write_config import claim, write_config
+from ppcls.config.load import apply_override, read_tree
+from ppcls.errors import UserError
+
+CONFIGS = ROOT / "configs"
+VALUES = {
+    "Global.use_dali": False,
+    "DataLoader.Train.loader.num_workers": 7,
+    "DataLoader.Train.loader.dali.num_threads": 3,
+}
+
+
+@pytest.mark.parametrize("source", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_all_else_stays(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "best.yaml"
+    write_config(source, target, VALUES)
+    expected = read_tree(source)
+    for name, value in VALUES.items():
+        apply_override(expected, f"{name}={value}")
+    assert read_tree(target) == expected
+
+
+def test_comments_stay(tmp_path: Path) -> None:
+    source, target = CONFIGS / "ResNet50_photos.yaml", tmp_path / "best.yaml"
+    write_config(source, target, VALUES)
+    before, after = source.read_text().splitlines(), target.read_text().splitlines()
+    assert after[0] == before[0]
+    assert after[0].startswith("# ")
+    changed = [line for line in ndiff(before, after) if line[0] in "+-"]
+    assert changed == [
+        "-   use_dali: True",
+        "+   use_dali: False",
+        "-       num_workers: 4",
+        "+       num_workers: 7",
+        "+       dali:",
+        "+         num_threads: 3",
+    ]
+
+
+def test_what_would_be_read_otherwise_is_not_written(tmp_path: Path) -> None:
+    source, target = tmp_path / "mine.yaml", tmp_path / "best.yaml"
+    source.write_text("Global: {output_dir: 2001-12-14t21:59:43.10-05:00}\n")  # text to us, a time to others
+    with pytest.raises(UserError, match=r"use it with -o Global\.use_dali=True"):
+        write_config(source, target, {"Global.use_dali": True})
+    assert not target.exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "best.yaml"
+    target.write_text("mine")
+    with pytest.raises(UserError, match="is there already, and is not overwritten"):
+        write_config(CONFIGS / "quickstart.yaml", target, {})
+    assert target.read_text() == "mine"
+    with pytest.raises(UserError, match="there is no folder"):
+        claim(tmp_path / "gone" / "best.yaml")

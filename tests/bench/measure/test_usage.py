@@ -1,0 +1,63 @@
+"""What work took of the machine; the card is played, for this machine may have none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ppcls.bench.measure.usage import Meter
+from ppcls.runtime.hardware import Card, Load
+
+BUSY = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
+
+
+def work(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_own_time_counts_between_start_and_stop() -> None:
+    meter = Meter()
+    work(0.1)
+    meter.start()
+    work(0.1)
+    usage = meter.stop()
+    assert usage.cpu_seconds == pytest.approx(0.1, abs=0.05)
+    assert (usage.gpu_load, usage.jpeg_load, usage.gpu_memory) == (None, None, None)
+
+
+def test_childrens_time_counts() -> None:
+    code = BUSY.format(seconds=0.2) + "print(flush=True)\ninput()\n"
+    meter = Meter()
+    meter.start()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as child:  # type: ignore[call-overload]
+        child.stdout.readline()
+        usage = meter.stop()
+        child.communicate("\n")
+    assert usage.cpu_seconds >= 0.2
+
+
+def test_a_card_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = iter([Load(0.9, None, 100), Load(1.0, 0.5, 300), Load(None, 0.7, 200)])
+    last = Load(1.0, 0.6, 50)
+    monkeypatch.setattr(Card, "load", lambda self: next(loads, last))
+    monkeypatch.setattr("ppcls.bench.measure.usage._EVERY", 0.01)
+    meter = Meter(Card("GPU-1", 1000))
+    meter.start()
+    while len(meter._seen) < 4:
+        time.sleep(0.01)
+    taken = meter.stop()
+    assert (taken.gpu_load, taken.jpeg_load, taken.gpu_memory) == (1.0, 0.6, 300)
+
+
+def test_a_card_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Card, "load", lambda self: Load(None, None, 100))
+    meter = Meter(Card("MIG-1", 1000))
+    meter.start()
+    usage = meter.stop()
+    assert (usage.gpu_load, usage.jpeg_load, usage.gpu_memory) == (None, None, 100)

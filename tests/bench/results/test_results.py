@@ -1,0 +1,150 @@
+"""A benchmark's results: the statistics, and files that come back as they were or are refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.bench.results.results import (
+    Chart,
+    Metric,
+    Results,
+    Row,
+    label_names,
+    metric_names,
+    read_results,
+    results_of,
+    to_json,
+    write_results,
+)
+from ppcls.errors import UserError
+from ppcls.runtime.start import Runtime
+
+RESULTS = Results(
+    benchmark="loader",
+    command=("tools/benchmark.py", "loader", "-c", "a.yaml"),
+    written="2026-01-02T03:04:05+00:00",
+    machine={"Processor": "an <old> one"},
+    versions={"ppcls": "1"},
+    config="Global:\n  seed: 1\n",
+    rows=(
+        Row({"backend": "DALI", "threads": 2}, {"throughput": Metric((100.0, 300.0, 200.0), "images/s")}),
+        Row({"backend": "paddle.io", "workers": 0, "share": 0.5, "on": True}, {}, "out of memory"),
+    ),
+    charts=(Chart("Speed", "throughput", "threads", ("backend",), {"threads": 2}),),
+    findings=("Use 2 threads.",),
+)
+
+
+def test_statistics() -> None:
+    metric = Metric((100.0, 300.0, 200.0), "images/s")
+    assert (metric.median, metric.low, metric.high, metric.spread) == (200.0, 100.0, 300.0, 1.0)
+    assert Metric((5.0,), "s").spread == 0.0
+    assert Metric((0.0, 0.0), "s").spread == 0.0
+    assert Metric((-1.0, 1.0), "s").spread == math.inf
+
+
+@pytest.mark.parametrize("values", [(), (1.0, math.nan), (math.inf,)])
+def test_values_are_finite(values: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        Metric(values, "s")
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "here"
+    write_results(folder, RESULTS)
+    assert read_results(folder) == read_results(folder / "results.json") == RESULTS
+    assert sorted(each.name for each in folder.iterdir()) == ["results.csv", "results.json"]
+
+
+values = st.floats(allow_nan=False, allow_infinity=False)
+label = st.text(max_size=5) | st.integers(-9, 9) | values | st.booleans()
+labels = st.dictionaries(st.text(max_size=5), label)
+metrics = st.builds(Metric, st.lists(values, min_size=1, max_size=3).map(tuple), st.text(max_size=3))
+rows = st.builds(Row, labels, st.dictionaries(st.text(max_size=5), metrics, max_size=2), st.text(max_size=5))
+
+
+@given(st.lists(rows, max_size=3))
+def test_any_rows_come_back(tmp_path_factory: pytest.TempPathFactory, made: list[Row]) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(to_json(replace(RESULTS, rows=tuple(made))))
+    found = read_results(path).rows
+    assert found == tuple(made)
+    for one, other in zip(found, made, strict=True):
+        assert {name: type(value) for name, value in one.labels.items()} == {
+            name: type(value) for name, value in other.labels.items()
+        }
+
+
+def test_csv_has_a_line_for_each_value(tmp_path: Path) -> None:
+    write_results(tmp_path, RESULTS)
+    with (tmp_path / "results.csv").open(newline="") as file:
+        head, *lines = csv.reader(file)
+    assert head == ["backend", "threads", "workers", "share", "on", "metric", "unit", "round", "value"]
+    assert [line[-2:] for line in lines] == [["1", "100.0"], ["2", "300.0"], ["3", "200.0"]]
+    assert lines[0][:6] == ["DALI", "2", "", "", "", "throughput"]
+
+
+def test_names_come_in_order() -> None:
+    assert label_names(RESULTS.rows) == ["backend", "threads", "workers", "share", "on"]
+    assert metric_names(RESULTS.rows) == ["throughput"]
+
+
+def test_this_machine() -> None:
+    found = results_of("loader", ["a"], Runtime(), "", RESULTS.rows)
+    assert found.machine["Device"] == "CPU"
+    assert "numpy" in found.versions
+
+
+def wrong(path: Path, text: str) -> str:
+    path.write_text(text)
+    with pytest.raises(UserError) as raised:
+        read_results(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    return str(raised.value).removeprefix(f"{path}: ")
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    with pytest.raises(UserError, match=r"results\.json: no such file; expected a results\.json that"):
+        read_results(tmp_path)
+    expected = "no benchmark's results; expected a results.json that tools/benchmark.py wrote"
+    for text in ("[]", "{}", "1", '{"format": "COCO"}'):
+        assert wrong(path, text) == expected
+    whole = to_json(RESULTS)
+    assert wrong(path, json.dumps({**json.loads(whole), "version": 2})) == (
+        "results of version 2, and this ppcls reads version 1; "
+        "read them with the ppcls that wrote them, or measure again"
+    )
+    assert wrong(path, whole[: len(whole) // 2]).startswith("damaged, or no benchmark's results: not JSON: ")
+    assert "not JSON" in wrong(path, "")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda results: results.pop("rows"), "results.rows: Field required"),
+        (lambda results: results.update(more=1), "results.more: "),
+        (
+            lambda results: results["rows"][0]["metrics"]["throughput"].update(values=[]),
+            "results.rows.0.metrics.throughput: Value error, expected finite values",
+        ),
+        (
+            lambda results: results["rows"][0]["metrics"]["throughput"].update(values=["fast"]),
+            "results.rows.0.metrics.throughput.values.0: Input should be a valid number",
+        ),
+    ],
+)
+def test_damaged_files(tmp_path: Path, damage: Callable[[dict[str, Any]], None], said: str) -> None:
+    tree = json.loads(to_json(RESULTS))
+    damage(tree["results"])
+    assert wrong(tmp_path / "a.json", json.dumps(tree)).startswith(f"damaged: {said}")

@@ -1,0 +1,69 @@
+"""Lists of bad images: a file of any name is read as it was written. What to do about such images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.config.sections.run import Split
+from ppcls.data.bad_images.lists import (
+    BadImage,
+    BadImageError,
+    TooManyBadError,
+    read_bad_images,
+    skipping_advised,
+    write_bad_images,
+)
+from ppcls.errors import UserError
+
+NAMES = st.binary(min_size=1).filter(lambda name: b"\0" not in name).map(os.fsdecode)
+BAD = st.builds(BadImage, NAMES, NAMES, st.text(st.characters(codec="utf-8", exclude_characters="\0")))
+
+
+@given(bad=st.lists(BAD))
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, bad: list[BadImage]) -> None:
+    path = tmp_path_factory.mktemp("list") / "bad_images.txt"
+    write_bad_images(path, bad)
+    assert read_bad_images(path) == bad
+    assert path.read_bytes().decode().count("\n") == len(bad)
+
+
+def test_a_line_is_readable(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.txt"
+    write_bad_images(path, [BadImage("Käse \\ 猫\t1.jpg", "list.txt, line 3", "the file is empty")])
+    assert path.read_text() == "Käse \\x5c 猫\\x091.jpg\tlist.txt, line 3\tthe file is empty\n"
+
+
+def test_a_wrong_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.txt"
+    path.write_text("a\tb\tc\n\na b c\n")
+    with pytest.raises(UserError, match=r"bad_images.txt, line 3: expected path, where and reason"):
+        read_bad_images(path)
+    with pytest.raises(UserError, match="gone: can't read this list of bad images: No such file"):
+        read_bad_images(tmp_path / "gone")
+
+
+def split(on_error: str) -> Split:
+    return cast(Split, SimpleNamespace(dataset=SimpleNamespace(on_error=on_error)))
+
+
+@pytest.mark.parametrize(
+    ("train", "evaluation", "advised"),
+    [
+        ("raise", "raise", "Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip; tools"),
+        ("skip", "raise", "Eval.dataset.on_error=skip; tools"),
+    ],
+)
+def test_advice_is_of_what_does_not_skip_yet(train: str, evaluation: str, advised: str) -> None:
+    splits = {"Train": split(train), "Eval": split(evaluation)}
+    told = rf"a\.jpg is bad; .* by -o DataLoader\.{advised}"
+    with pytest.raises(BadImageError, match=told), skipping_advised(splits):
+        raise BadImageError("a.jpg is bad")
+    with pytest.raises(TooManyBadError, match=r"^too many$"), skipping_advised(splits):
+        raise TooManyBadError("too many")

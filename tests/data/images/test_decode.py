@@ -1,0 +1,265 @@
+"""Decoding: the same pixels and the same refusals by numpy_ops and DALI, over a zoo of files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from nvidia.dali import Pipeline, fn
+from zoo import make_zoo, noise, tiff
+
+from ppcls.data.images.decode import decode
+from ppcls.data.images.header import DecodeError, read_header
+from ppcls.data.loaders.dali.headers import admit, peek
+from ppcls.data.transforms.dali_ops import Device, Place, lower_chain
+from ppcls.data.transforms.specs import DecodeImage, Op
+
+RGB, RGB16 = DecodeImage(), DecodeImage(dtype="uint16")
+GREY, GREY16 = DecodeImage(channels=1), DecodeImage(channels=1, dtype="uint16")
+TWO16, FOUR = DecodeImage(channels=2, dtype="uint16"), DecodeImage(channels=4)
+FIVE, FIVE16 = DecodeImage(channels=5), DecodeImage(channels=5, dtype="uint16")
+SPECS = {
+    "rgb": RGB,
+    "bgr": DecodeImage(to_rgb=False),
+    "rgb16": RGB16,
+    "grey": GREY,
+    "grey16": GREY16,
+    "two16": TWO16,
+    "four": FOUR,
+    "five": FIVE,
+    "five16": FIVE16,
+}
+
+TAKEN = {
+    "rgb": 53,
+    "bgr": 53,
+    "rgb16": 53,
+    "grey": 12,
+    "grey16": 12,
+    "two16": 2,
+    "four": 6,
+    "five": 13,
+    "five16": 13,
+}
+
+
+@pytest.fixture(scope="module")
+def zoo() -> dict[str, bytes]:
+    return make_zoo()
+
+
+def decode_by_dali(spec: DecodeImage, files: list[bytes], device: Device) -> list[NDArray[Any]]:
+    """Decodes as the loader does: one pipeline looks at headers, and what they admit goes to a second."""
+    device_id = 0 if device == "gpu" else None
+    reader = Pipeline(len(files), 1, device_id=None, exec_dynamic=True)
+    with reader:
+        node = fn.external_source(lambda: [np.frombuffer(each, np.uint8) for each in files], batch=True)
+        reader.set_outputs(node, *peek(spec, node))
+    decoder = Pipeline(len(files), 1, device_id=device_id, exec_dynamic=True)
+    with decoder:
+        node = fn.external_source(lambda: encoded, batch=True)
+        decoder.set_outputs(lower_chain([Op(spec, 0)], node, (), Place(device)))
+    encoded, *peeked = reader.run()
+    sides = admit(spec, encoded, *peeked, on_gpu=device == "gpu")
+    (images,) = decoder.run()
+    found = [np.array(each) for each in (images.as_cpu() if device == "gpu" else images)]
+    assert [list(image.shape[:2]) for image in found] == sides.tolist()
+    return found
+
+
+def split_zoo(spec: DecodeImage, zoo: dict[str, bytes]) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Returns what numpy_ops decodes, and the names of what it refuses."""
+    taken, refused = {}, []
+    for name, encoded in zoo.items():
+        try:
+            taken[name] = decode(spec, encoded)
+        except DecodeError:
+            refused.append(name)
+    return taken, refused
+
+
+def grey_levels(spec: DecodeImage, name: str) -> float:
+    """How far apart pixels may be, of 255."""
+    if name in ("cmyk jpeg", "palette tiff"):
+        return 1  # the product of ink and black; a TIFF's palette has 16 bits
+    deep = name in ("16-bit grey png", "uint16 tiff of 1")
+    return 1 if deep and spec.channels == 3 and spec.dtype == "uint8" else 0  # OpenCV cuts where DALI rounds
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_dali_decodes_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+    spec = SPECS[kind]
+    level = 257 if spec.dtype == "uint16" else 1
+    taken, _ = split_zoo(spec, zoo)
+    assert len(taken) == TAKEN[kind]
+    for (name, expected), found in zip(
+        taken.items(), decode_by_dali(spec, [zoo[name] for name in taken], "cpu"), strict=True
+    ):
+        assert found.shape == expected.shape, name
+        assert found.dtype == expected.dtype == spec.dtype, name
+        assert np.abs(found.astype(int) - expected).max() <= level * grey_levels(spec, name), name
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_dali_refuses_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+    for name in split_zoo(SPECS[kind], zoo)[1]:
+        with pytest.raises((DecodeError, RuntimeError)):
+            decode_by_dali(SPECS[kind], [zoo[name]], "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_gpu_decodes_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+    spec = SPECS[kind]
+    level = 257 if spec.dtype == "uint16" else 1
+    taken, _ = split_zoo(spec, zoo)
+    for (name, expected), found in zip(
+        taken.items(), decode_by_dali(spec, [zoo[name] for name in taken], "gpu"), strict=True
+    ):
+        assert found.shape == expected.shape, name
+        assert found.dtype == expected.dtype, name
+        lossy = "jpeg" in name or "webp" in name  # the GPU decodes by other arithmetic
+        difference = np.abs(found.astype(int) - expected)
+        assert difference.mean() <= level * (3 if lossy else grey_levels(spec, name)), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["rgb", "two16", "five16"])
+def test_a_gpu_refuses_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+    """Of the kinds that a decoder of its own refuses: headers, which come first, are read by the CPU."""
+    for name in split_zoo(SPECS[kind], zoo)[1]:
+        with pytest.raises((DecodeError, RuntimeError)):
+            decode_by_dali(SPECS[kind], [zoo[name]], "gpu")
+
+
+NO_IMAGE = "not an image that can be decoded"
+REASONS: list[tuple[DecodeImage, str, str]] = [
+    (RGB, "nothing", "the file is empty"),
+    *((RGB, name, NO_IMAGE) for name in ("one byte", "text", "zeros", "head of a jpeg", "gif")),
+    *((RGB, f"half a {kind}", NO_IMAGE) for kind in ("jpeg", "progressive jpeg", "png", "bmp", "webp")),
+    (RGB, "half a jpeg2000", NO_IMAGE),
+    (RGB, "jpeg without its last byte", NO_IMAGE),
+    (FIVE16, "half a tiff", "the file ends before its pixels do"),
+    (RGB, "huge png", "20000x20000 pixels are more than DecodeImage's max_pixels, 100000000"),
+    (RGB, "uint16 tiff of 5", "expected 3 channels, found 5 channels"),
+    (RGB, "alpha tiff", "expected 3 channels, found 4 channels"),
+    (FIVE16, "uint16 tiff of 3", "expected 5 channels, found 3 channels"),
+    (FIVE16, "jpeg", "expected 5 channels, found 3 channels"),
+    (
+        GREY,
+        "tiff of pages",
+        "a TIFF of several pages; save one image a file, its channels interleaved",
+    ),
+    (FIVE16, "grey jpeg", "expected 5 channels, found 1 channel"),
+    (GREY, "jpeg", "expected 1 channel, found 3 channels"),
+    (GREY, "palette png", "expected 1 channel, found 3 channels"),
+    (FOUR, "cmyk jpeg", "expected 4 channels, found 3 channels"),
+    (FOUR, "transparent png", "expected 4 channels, found 3 channels"),
+    (TWO16, "grey alpha png", "a PNG of 2 channels can't be decoded"),
+    (FIVE16, "float tiff", "expected a TIFF of 8- or 16-bit unsigned samples, found 32-bit float"),
+    (FIVE16, "32-bit tiff", "expected a TIFF of 8- or 16-bit unsigned samples, found 32-bit unsigned"),
+    (FIVE16, "signed tiff", "expected a TIFF of 8- or 16-bit unsigned samples, found 16-bit signed"),
+    (RGB, "two colours tiff", "expected a TIFF of 8- or 16-bit unsigned samples, found 1-bit unsigned"),
+    (FIVE16, "tiff of 5 turned 6", "EXIF orientation 6 of 5 channels; save it upright"),
+    (FOUR, "turned alpha png", "EXIF orientation 6 of 4 channels; save it upright"),
+    (RGB, "planar tiff of colours", "a TIFF of separate planes; save it with interleaved channels"),
+    (FIVE16, "planar tiff", "a TIFF of separate planes; save it with interleaved channels"),
+    (
+        FIVE16,
+        "lzma tiff",
+        "a TIFF of compression 34925; save it uncompressed, or by LZW or deflate",
+    ),
+    (
+        FIVE16,
+        "predicted packbits tiff",
+        "a PackBits TIFF with a predictor: one reader undoes it, another does not",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "name", "reason"), REASONS)
+def test_a_refusal_has_its_reason(spec: DecodeImage, name: str, reason: str, zoo: dict[str, bytes]) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(spec, zoo[name])
+    assert str(caught.value) == reason
+
+
+@pytest.mark.parametrize(
+    "name", ["uint16 tiff of 5", "lzw tiff", "predicted zlib tiff", "tiled tiff", "bigtiff"]
+)
+def test_a_tiff_is_what_was_written(name: str, zoo: dict[str, bytes]) -> None:
+    np.testing.assert_array_equal(decode(FIVE16, zoo[name]), noise(5))
+
+
+def test_orientation_of_a_tiff_is_undone(zoo: dict[str, bytes]) -> None:
+    """By tifffile and by OpenCV; the numbers are what EXIF 2.32, 4.6.4 says of row 0 and column 0."""
+    upright = noise(3)
+    turned = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.swapaxes(0, 1),
+        6: np.rot90(upright, -1),
+        7: np.rot90(upright, 2).swapaxes(0, 1),
+        8: np.rot90(upright),
+    }
+    for orientation, expected in turned.items():
+        for kind in ("3", "colours"):
+            found = decode(RGB16, zoo[f"tiff of {kind} turned {orientation}"])
+            np.testing.assert_array_equal(found, expected, f"{kind} {orientation}")
+
+
+def test_a_file_of_the_other_depth_is_scaled() -> None:
+    shallow, deep = noise(5, "uint8"), noise(5)
+    np.testing.assert_array_equal(decode(FIVE16, tiff(shallow)), shallow.astype(np.uint16) * 257)
+    np.testing.assert_array_equal(decode(FIVE, tiff(deep)), np.rint(deep / 257).astype(np.uint8))
+
+
+def test_alpha_is_the_fourth_channel(zoo: dict[str, bytes]) -> None:
+    pixels = decode(FOUR, zoo["alpha png"])
+    np.testing.assert_array_equal(pixels[:, :, :3], decode(RGB, zoo["png"]))
+    np.testing.assert_array_equal(pixels[:, 0, 3], np.linspace(0, 255, 97, dtype=np.uint8))
+
+
+def test_max_pixels_is_the_users(zoo: dict[str, bytes]) -> None:
+    assert decode(DecodeImage(max_pixels=97 * 131), zoo["jpeg"]).shape == (97, 131, 3)
+    tight = DecodeImage(max_pixels=97 * 131 - 1)
+    with pytest.raises(DecodeError, match="131x97 pixels are more than DecodeImage's max_pixels, 12706"):
+        decode(tight, zoo["jpeg"])
+    with pytest.raises(DecodeError, match="131x97 pixels are more"):
+        decode_by_dali(tight, [zoo["jpeg"]], "cpu")
+
+
+def test_the_huge_image_is_not_allocated(zoo: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cv2, "imdecode", None)
+    with pytest.raises(DecodeError, match="20000x20000"):
+        decode(RGB, zoo["huge png"])
+
+
+SMALL = ("grey png", "turned alpha png", "lzw tiff", "uint16 tiff of 5", "one pixel jpeg", "half a jpeg2000")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # of tags that it skips
+@settings(max_examples=200)
+@given(data=st.data())
+def test_spoilt_bytes_decode_or_are_refused(zoo: dict[str, bytes], data: st.DataObject) -> None:
+    """Whatever is in a file, the answer is pixels or a DecodeError."""
+    encoded = bytearray(zoo[data.draw(st.sampled_from(SMALL))])
+    for _ in range(data.draw(st.integers(1, 8))):
+        place = data.draw(st.integers(0, min(len(encoded), 400) - 1) | st.integers(0, len(encoded) - 1))
+        encoded[place] = data.draw(st.integers(0, 255))
+    spoilt = bytes(encoded[: data.draw(st.integers(1, len(encoded)) | st.just(len(encoded)))])
+    for channels, dtype in ((3, "uint8"), (4, "uint8"), (5, "uint16")):
+        try:
+            read_header(spoilt)
+            pixels = decode(DecodeImage(channels=channels, dtype=dtype, max_pixels=100_000), spoilt)
+        except DecodeError:
+            continue
+        assert pixels.shape[2] == channels
+        assert pixels.dtype == dtype

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ppcls.data.index.class_names import other_names, read_class_names, write_class_names
+from ppcls.errors import UserError
+
+
+def test_names_are_in_the_order_of_ids_whatever_the_lines_order(tmp_path: Path) -> None:
+    path = tmp_path / "names.txt"
+    path.write_text("\ufeff2 café\r\n\r\n0 tench, Tinca tinca\r\n1 great white shark  \r\n", encoding="utf-8")
+    assert read_class_names(path, 3) == ("tench, Tinca tinca", "great white shark", "café")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("0 a\nbee b\n2 c\n", ", line 2: expected 'id name', got 'bee' as id"),
+        ("0 a\n1\n2 c\n", ", line 2: expected 'id name', got no name for class 1"),
+        ("0 a\n-1 b\n2 c\n", ", line 2: expected 'id name', got '-1' as id"),
+        ("0 a\n1 b\n2 c\n3 d\n", ", line 4: class 3 is not in 0..2; Arch.class_num is 3"),
+        ("0 a\n1 b\n1 c\n", ", line 3: class 1 is named before, 'b'"),
+        ("0 a\n\n", ": names 1 of 3 classes (Arch.class_num); no line for class 1, 2"),
+        ("", ": names 0 of 3 classes (Arch.class_num); no line for class 0, 1, 2"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, text: str, error: str) -> None:
+    path = tmp_path / "names.txt"
+    path.write_text(text)
+    with pytest.raises(UserError) as raised:
+        read_class_names(path, 3)
+    assert str(raised.value) == f"{path}{error}"
+
+
+def test_many_wrong_lines_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "names.txt"
+    path.write_text("x y\n" * 25)
+    with pytest.raises(UserError) as raised:
+        read_class_names(path, 25)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "… and 15 more lines"
+
+
+def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="gone: no such file; expected lines of 'id name'"):
+        read_class_names(tmp_path / "gone", 3)
+    with pytest.raises(UserError, match="can't read this class_id_map_file: Is a directory"):
+        read_class_names(tmp_path, 3)
+    (tmp_path / "latin").write_bytes(b"0 caf\xe9\n")
+    with pytest.raises(UserError, match="latin: not UTF-8 text"):
+        read_class_names(tmp_path / "latin", 3)
+
+
+def test_labels_that_mean_other_classes_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "label_list.txt"
+    assert other_names(path, ("cat", "dog")) == ""
+    write_class_names(path, ("big cat", "dog", "emu"))
+    assert other_names(path, ("big cat", "dog", "emu")) == ""
+    assert other_names(path, ("dog", "emu", "zcat")) == (
+        "0 was 'big cat' and is 'dog', 1 was 'dog' and is 'emu', 2 was 'emu' and is 'zcat'"
+    )
+    assert other_names(path, ("cat", "dog")) == ""  # other weights, which is an error of its own
+    assert other_names(path, ()) == ""

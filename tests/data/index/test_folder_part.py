@@ -1,0 +1,128 @@
+"""The parts of a folder of pictures: nothing twice, nothing lost, each class alike, the same wherever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppcls.config.sections.dataset import ImageFolderDataset
+from ppcls.data.index.folders import describe_folders, describe_loose, read_part
+from ppcls.errors import UserError
+
+
+def dataset(root: Path, part: str | None, **fields: object) -> ImageFolderDataset:
+    chain = [{"DecodeImage": None}, {"ResizeImage": {"size": 8}}, {"NormalizeImage": None}]
+    given = {"image_root": str(root), "part": part, "transform_ops": chain, **fields}
+    return ImageFolderDataset.model_validate(given)
+
+
+def fill(root: Path, counts: dict[str, int]) -> Path:
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            (root / name / f"{number}.jpg").touch()
+    return root
+
+
+def named(index) -> list[tuple[bytes, int]]:
+    return list(zip(index.paths.tolist(), index.labels.tolist(), strict=True))
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    counts=st.lists(st.integers(1, 12), min_size=2, max_size=5),
+    share=st.sampled_from([0.1, 0.2, 0.5]),
+    seed=st.integers(0, 5),
+)
+def test_parts_share_out_every_class(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], share: float, seed: int
+) -> None:
+    root = fill(tmp_path_factory.mktemp("pics"), {f"c {k}": count for k, count in enumerate(counts)})
+    total = round(share * sum(counts) + 1e-9)
+    fields = {"val_share": share, "split_seed": seed}
+    if not 0 < total <= sum(counts) - len(counts):
+        with pytest.raises(UserError, match=r"DataLoader.Train.dataset.val_share: \d+ (images )?of"):
+            read_part(dataset(root, "val", **fields), len(counts))
+        return
+    whole = named(read_part(dataset(root, None), len(counts)))
+    train, val = (named(read_part(dataset(root, part, **fields), len(counts))) for part in ("train", "val"))
+    assert sorted(train + val) == sorted(whole)
+    assert len(val) == pytest.approx(total, abs=1)
+    for label, count in enumerate(counts):
+        assert any(each == label for _, each in train)
+        assert sum(each == label for _, each in val) <= share * count + 1
+
+
+def test_the_split_stays_where_the_folder_goes(tmp_path: Path) -> None:
+    counts = {"a": 9, "b": 5}
+    first, second = (fill(tmp_path / name, counts) for name in ("here", "there"))
+    assert named(read_part(dataset(first, "val"), 2)) == named(read_part(dataset(second, "val"), 2))
+    other = [named(read_part(dataset(first, "val", split_seed=seed), 2)) for seed in range(4)]
+    assert len({tuple(each) for each in other}) > 1
+
+
+def test_folders_train_and_val_are_taken_as_they_are(tmp_path: Path) -> None:
+    fill(tmp_path / "train", {"a": 3, "b": 2})
+    fill(tmp_path / "val", {"a": 1, "b": 0})
+    assert len(read_part(dataset(tmp_path, "train"), 2)) == 5
+    assert named(read_part(dataset(tmp_path, "val"), 2)) == [(b"a/0.jpg", 0)]
+    line, unseen = describe_folders(
+        dataset(tmp_path, "train"), ("a", "b"), np.array([0, 0, 0, 1, 1]), np.array([0])
+    )
+    assert (
+        line
+        == f"{tmp_path}: 2 classes (a, b); 5 images to train on, 1 to evaluate on (its folders train and val)"
+    )
+    assert unseen == "no image to evaluate on: b"
+
+
+def test_a_class_without_images_is_told(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": 4, "b": 0, "c": 4, "d": 0})
+    with pytest.raises(UserError) as caught:
+        read_part(dataset(tmp_path, "train", extensions=(".jpg",)), 4)
+    assert str(caught.value) == (
+        f"{tmp_path}: no images in the class folders b, d; expected files ending in .jpg, or no such folder"
+    )
+    assert len(read_part(dataset(tmp_path, None), 4)) == 8
+
+
+def test_the_log_says_how_images_are_used(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": 4, "b": 4})
+    names = tuple(f"c{k}" for k in range(12))
+    (line,) = describe_folders(dataset(tmp_path, "train", val_share=0.25), names, np.arange(6), np.arange(12))
+    shown = ", ".join(names[:10])
+    assert (
+        line
+        == f"{tmp_path}: 12 classes ({shown}, …); 6 images to train on, 12 to evaluate on (val_share 0.25)"
+    )
+    assert describe_folders(dataset(tmp_path, None), names, np.arange(12), None) == []
+    assert describe_folders(dataset(tmp_path, None), names, np.arange(1, 11), None) == [
+        f"{tmp_path}: no image to train on: c0, c11; they stay classes"
+    ]
+
+
+def test_images_beside_class_folders_are_counted(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": 1, "b": 1, "looks like one.jpg": 1})
+    assert describe_loose(dataset(tmp_path, None)) == []
+    (tmp_path / "2.JPG").touch()
+    (tmp_path / "notes.txt").touch()
+    assert describe_loose(dataset(tmp_path, None)) == [
+        f"{tmp_path}: 1 image lies beside the class folders and is of no class: 2.JPG"
+    ]
+    (tmp_path / "1.jpg").touch()
+    assert describe_loose(dataset(tmp_path, "train")) == [
+        f"{tmp_path}: 2 images lie beside the class folders and are of no class: 1.jpg, …"
+    ]
+
+
+def test_images_beside_the_folders_of_a_part_are_counted_where_they_lie(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        fill(tmp_path / part, {"a": 1, "b": 1})
+    for name in ("1.jpg", "val/1.jpg", "train/1.jpg"):
+        (tmp_path / name).touch()
+    found = [line.partition(":")[0] for line in describe_loose(dataset(tmp_path, "val"))]
+    assert found == [str(tmp_path), str(tmp_path / "val")]

@@ -1,0 +1,243 @@
+"""Lists and folders of images, right and wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.config.sections.dataset import Dataset, ImageFolderDataset, ImageNetDataset
+from ppcls.data.index.class_names import folder_classes
+from ppcls.data.index.files import FileIndex
+from ppcls.data.index.read import read_index
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
+from ppcls.errors import UserError
+
+CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
+
+
+def file_index(dataset: Dataset, class_num: int) -> FileIndex:
+    index = read_index(dataset, class_num)
+    assert isinstance(index, FileIndex)
+    return index
+
+
+def read_list(folder: Path, content: str | bytes, delimiter: str = " ", class_num: int = 10) -> FileIndex:
+    listing = folder / "list.txt"
+    listing.write_bytes(content if isinstance(content, bytes) else content.encode())
+    dataset = ImageNetDataset(
+        image_root=str(folder), cls_label_path=str(listing), delimiter=delimiter, transform_ops=CHAIN
+    )
+    return file_index(dataset, class_num)
+
+
+def read_folder(root: Path, class_num: int, **options: Any) -> FileIndex:
+    return file_index(ImageFolderDataset(image_root=str(root), transform_ops=CHAIN, **options), class_num)
+
+
+def pairs(index: FileIndex) -> list[tuple[str, int]]:
+    root = os.fsencode(index.root) + b"/"
+    paths = [index.path(position) for position in range(len(index))]
+    assert all(path.startswith(root) for path in paths)
+    return [
+        (os.fsdecode(path[len(root) :]), int(label)) for path, label in zip(paths, index.labels, strict=True)
+    ]
+
+
+def wrong(folder: Path, content: str | bytes, **options: str | int) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        read_list(folder, content, **options)  # type: ignore[arg-type]
+    listing = f"{folder / 'list.txt'}"
+    return [line.removeprefix(listing) for line in str(caught.value).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("content", "delimiter", "expected"),
+    [
+        ("a.jpg 0\nb/c.jpg 9\n", " ", [("a.jpg", 0), ("b/c.jpg", 9)]),
+        ("a.jpg 0", " ", [("a.jpg", 0)]),
+        ("my cat.jpg 3\n", " ", [("my cat.jpg", 3)]),
+        ("a  b.jpg   3  \n", " ", [("a  b.jpg", 3)]),
+        ("a.jpg 0\r\n\r\nb.jpg 1\r\n", " ", [("a.jpg", 0), ("b.jpg", 1)]),
+        ("\n  \na.jpg 0\n\n", " ", [("a.jpg", 0)]),
+        ("a b.jpg\t3\n", "\t", [("a b.jpg", 3)]),
+        ("a,b.jpg,3\n", ",", [("a,b.jpg", 3)]),
+        ("a.jpg, 3\n", ",", [("a.jpg", 3)]),
+        ("a::b.jpg::3\n", "::", [("a::b.jpg", 3)]),
+        ('Müller\'s "cat" 猫.jpg 4\n', " ", [('Müller\'s "cat" 猫.jpg', 4)]),
+        ("a.jpg 007\n", " ", [("a.jpg", 7)]),
+        ("a..b/..c.jpg 1\n", " ", [("a..b/..c.jpg", 1)]),
+        ("\ufeffa.jpg 1\n", " ", [("a.jpg", 1)]),
+        (b"\xff\xe9.jpg 2\n", " ", [("\udcff\udce9.jpg", 2)]),
+        ("a\u2028b.jpg 1\n", " ", [("a\u2028b.jpg", 1)]),
+        ("a\x0cb.jpg 1\n", " ", [("a\x0cb.jpg", 1)]),
+    ],
+)
+def test_a_list(
+    tmp_path: Path, content: str | bytes, delimiter: str, expected: list[tuple[str, int]]
+) -> None:
+    assert pairs(read_list(tmp_path, content, delimiter)) == expected
+
+
+def test_samples_know_their_line(tmp_path: Path) -> None:
+    index = read_list(tmp_path, "a.jpg 0\n\nlonger/name.jpg 1\n")
+    assert len(index) == 2
+    assert index.where(1) == f"{tmp_path / 'list.txt'}, line 3"
+    assert index.path(1) == os.fsencode(tmp_path / "longer/name.jpg")
+    assert index.labels.dtype.name == "int64"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("a.jpg", "expected 'path label', got no label after ' '; is the delimiter right?"),
+        ("a.jpg\t1", "expected 'path label', got no label after ' '; is the delimiter right?"),
+        (" 3", "expected 'path label', got no label after ' '; is the delimiter right?"),
+        ("a.jpg b.jpg", "expected a whole number as label, got 'b.jpg'"),
+        ("a.jpg 1.0", "expected a whole number as label, got '1.0'"),
+        ("a.jpg 1e0", "expected a whole number as label, got '1e0'"),
+        ("a.jpg --3", "expected a whole number as label, got '--3'"),
+        ("a.jpg -", "expected a whole number as label, got '-'"),
+        ("a.jpg ³", "expected a whole number as label, got '³'"),
+        ("a.jpg ٣", "expected a whole number as label, got '٣'"),
+        ("a.jpg 1_0", "expected a whole number as label, got '1_0'"),
+        ("a.jpg 10", "label 10 is not in 0..9; Arch.class_num is 10"),
+        ("a.jpg -1", "label -1 is not in 0..9; Arch.class_num is 10"),
+        (f"a.jpg {'9' * 30}", f"label {'9' * 30} is not in 0..9; Arch.class_num is 10"),
+        ("/etc/a.jpg 1", "path '/etc/a.jpg' leads out of image_root; expected a path below it"),
+        ("../a.jpg 1", "path '../a.jpg' leads out of image_root; expected a path below it"),
+        ("a/../../b.jpg 1", "path 'a/../../b.jpg' leads out of image_root; expected a path below it"),
+        ("a/.. 1", "path 'a/..' leads out of image_root; expected a path below it"),
+        ("a\0.jpg 1", "expected text, got a zero byte"),
+    ],
+)
+def test_a_wrong_line(tmp_path: Path, line: str, text: str) -> None:
+    assert wrong(tmp_path, f"good.jpg 0\n\n{line}\n") == [f", line 3: {text}"]
+
+
+def test_very_many_digits_are_no_label(tmp_path: Path) -> None:
+    (line,) = wrong(tmp_path, f"a.jpg {'9' * 9999}\n")
+    assert line.startswith(", line 1: label 999")
+
+
+def test_the_delimiter_is_named(tmp_path: Path) -> None:
+    assert wrong(tmp_path, "a.jpg 1\n", delimiter="\t") == [
+        ", line 1: expected 'path\tlabel', got no label after '\\t'; is the delimiter right?"
+    ]
+
+
+def test_all_wrong_lines_are_counted_and_ten_shown(tmp_path: Path) -> None:
+    lines = [f"{number}.jpg {'x' if number % 2 else 0}" for number in range(1, 31)]
+    found = wrong(tmp_path, "\n".join(lines))
+    assert [each.split(":")[0] for each in found[:10]] == [f", line {number}" for number in range(1, 20, 2)]
+    assert found[10:] == ["… and 5 more lines"]
+    assert len(wrong(tmp_path, "\n".join(lines[:20]))) == 10
+
+
+def test_an_empty_list(tmp_path: Path) -> None:
+    for content in ("", "\n\n  \n"):
+        assert wrong(tmp_path, content) == [": the list is empty; expected lines of 'path label'"]
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    listing = tmp_path / "list.txt"
+    dataset = ImageNetDataset(image_root=str(tmp_path), cls_label_path=str(listing), transform_ops=CHAIN)
+    with pytest.raises(UserError) as caught:
+        read_index(dataset, 10)
+    assert str(caught.value) == f"{listing}: no such list file; expected lines of 'path label'"
+    listing.mkdir()
+    with pytest.raises(UserError) as caught:
+        read_index(dataset, 10)
+    assert str(caught.value) == f"{listing}: can't read this list file: Is a directory"
+    with pytest.raises(UserError) as caught:
+        read_index(dataset.model_copy(update={"image_root": str(tmp_path / "none")}), 10)
+    assert (
+        str(caught.value) == f"{tmp_path / 'none'}: no such folder; expected the images of image_root there"
+    )
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="no such folder"):
+        read_index(dataset.model_copy(update={"image_root": str(tmp_path / "file")}), 10)
+
+
+NAMES = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Z"], exclude_characters="/"), min_size=1, max_size=9
+)
+
+
+@given(
+    st.lists(
+        st.tuples(NAMES.filter(lambda name: name not in ("..", "\ufeff")), st.integers(0, 9)), min_size=1
+    )
+)
+def test_any_name_is_kept(tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[str, int]]) -> None:
+    folder = tmp_path_factory.mktemp("list")
+    samples = [(name.strip("\ufeff") or "x", label) for name, label in samples]
+    assert pairs(read_list(folder, "".join(f"{name} {label}\n" for name, label in samples))) == samples
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused_in_words(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("list")
+    try:
+        index = read_list(folder, content)
+    except UserError:
+        return
+    assert all(b"\0" not in index.path(position) for position in range(len(index)))
+
+
+def test_a_folder_a_class(tmp_path: Path) -> None:
+    for name in (
+        "cat/2.JPG",
+        "cat/1.jpg",
+        "ant/deep/er/x.png",
+        "ant/b.txt",
+        "Bee's é/i.webp",
+        ".hidden/z.jpg",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "loose.jpg").touch()
+    index = read_folder(tmp_path, 3)
+    assert folder_classes(tmp_path) == ("Bee's é", "ant", "cat")
+    assert pairs(index) == [
+        ("Bee's é/i.webp", 0),
+        ("ant/deep/er/x.png", 1),
+        ("cat/1.jpg", 2),
+        ("cat/2.JPG", 2),
+    ]
+    assert index.where(0) == str(tmp_path)
+    assert pairs(read_folder(tmp_path, 3, extensions=(".txt",))) == [("ant/b.txt", 1)]
+
+
+def test_pipes_are_refused_unopened(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").touch()
+    os.mkfifo(tmp_path / "a" / "2.jpg")
+    for follow_links in (False, True):
+        with pytest.raises(UserError) as caught:
+            read_folder(tmp_path, 1, follow_links=follow_links)
+        assert str(caught.value) == f"{tmp_path}: {tmp_path}/a/2.jpg is not a regular file; remove it"
+    assert wrong(tmp_path, "a/1.jpg 0\na/2.jpg 0\na/gone.jpg 0\na 0\n") == [
+        f", line 2: {tmp_path}/a/2.jpg is not a regular file; remove it"
+    ]
+
+
+def test_wrong_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        read_folder(tmp_path, 2)
+    assert str(caught.value) == f"{tmp_path}: expected one sub-folder a class, found none"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError) as caught:
+        read_folder(tmp_path, 3)
+    assert str(caught.value) == f"{tmp_path}: 2 class folders, but Arch.class_num is 3; auto counts them"
+    with pytest.raises(UserError) as caught:
+        read_folder(tmp_path, 2, extensions=(".jpg", ".png"))
+    assert str(caught.value) == f"{tmp_path}: no images; expected files ending in .jpg, .png"

@@ -1,0 +1,133 @@
+"""Images of several labels: their lists, and what every loader makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+from ppcls.config.sections.dataset import ImageNetDataset, MultiLabelDataset
+from ppcls.config.sections.transform import MixupOperator
+from ppcls.data.index.read import Index, describe_index, positives, read_index
+from ppcls.data.loaders.dali.loader import DaliLoader
+from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.loaders.mixed import MixedLoader, mix_labels
+from ppcls.data.loaders.mixing import Mix, decide_mix
+from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
+from ppcls.dataset_tools.mean_std import measure
+from ppcls.dataset_tools.stats import gather
+from ppcls.errors import UserError
+
+CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
+OPS = plan_chain(CHAIN, "CHW")
+MAKERS: dict[str, Callable[[Index, Order], Any]] = {
+    "dali-cpu": lambda index, order: DaliLoader(index, order, OPS, DaliSettings(threads=1)),
+    "dali-gpu": lambda index, order: DaliLoader(index, order, OPS, DaliSettings(device_id=0, threads=1)),
+    "paddle-0": lambda index, order: PaddleLoader(index, order, OPS, 0),
+    "paddle-1": lambda index, order: PaddleLoader(index, order, OPS, 1),
+}
+LABELS = [[0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 1, 1], [0, 1, 0]]
+kinds = pytest.mark.parametrize(
+    "kind", [pytest.param(name, marks=pytest.mark.gpu if "gpu" in name else ()) for name in MAKERS]
+)
+
+
+def read(folder: Path, content: str, class_num: int = 3, **options: Any) -> Index:
+    listing = folder / "list.txt"
+    listing.write_text(content)
+    dataset = MultiLabelDataset(
+        image_root=str(folder), cls_label_path=str(listing), transform_ops=CHAIN, **options
+    )
+    return read_index(dataset, class_num)
+
+
+@pytest.fixture
+def index(photos: dict[str, Path], tmp_path: Path) -> Index:
+    """Five photographs of three classes."""
+    folder, names = next(iter(photos.values())).parent, [each.name for each in photos.values()]
+    listing = tmp_path / "list.txt"
+    rows = (f"{name}\t{','.join(map(str, label))}" for name, label in zip(names, LABELS, strict=False))
+    listing.write_text("\n".join(rows) + "\n")
+    dataset = MultiLabelDataset(image_root=str(folder), cls_label_path=str(listing), transform_ops=CHAIN)
+    return read_index(dataset, 3)
+
+
+def test_a_list(tmp_path: Path) -> None:
+    index = read(tmp_path, "a b.jpg\t0,1, 1\n\nc.jpg\t1,0,0\n")
+    assert index.labels.tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert index.labels.dtype == np.float32
+    assert index.where(1).endswith("list.txt, line 3")
+    share = positives(index)
+    assert share is not None
+    assert share.tolist() == [0.5, 0.5, 0.5]
+    other = read(tmp_path, "a b.jpg\t0,1,1\nc.jpg\t1,0,1\n")
+    assert describe_index(other) != describe_index(index)
+    assert read(tmp_path, "a b.jpg 1,0", 2, delimiter=" ").labels.tolist() == [[1, 0]]
+    assert read(tmp_path, "a.jpg\t1", 1).labels.tolist() == [[1]]
+
+
+def test_wrong_lines_are_told_by_number(tmp_path: Path) -> None:
+    lines = ("a.jpg\t0,1", "b.jpg\t0,1,2", "c.jpg\t0,,1", "d.jpg 0,1,1", "e.jpg\t1,0,1", "../f.jpg\t1,0,1")
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, "\n".join(lines))
+    told = [line.removeprefix(f"{tmp_path / 'list.txt'}, line ") for line in str(caught.value).splitlines()]
+    assert told == [
+        "1: labels of 2 classes; Arch.class_num is 3",
+        "2: expected a 0 or 1 for each class, with commas between them, got '2'",
+        "3: expected a 0 or 1 for each class, with commas between them, got nothing after a comma",
+        "4: expected 'path\tlabel', got no label after '\\t'; is the delimiter right?",
+        "6: path '../f.jpg' leads out of image_root; expected a path below it",
+    ]
+
+
+def test_a_list_of_several_labels_where_one_is_expected(tmp_path: Path) -> None:
+    listing = tmp_path / "list.txt"
+    listing.write_text("a.jpg 0,1,1\n")
+    dataset = ImageNetDataset(image_root=str(tmp_path), cls_label_path=str(listing), transform_ops=CHAIN)
+    with pytest.raises(UserError, match="as label, got '0,1,1'; MultiLabelDataset takes several"):
+        read_index(dataset, 3)
+
+
+@kinds
+def test_every_loader_hands_over_each_images_labels(kind: str, index: Index) -> None:
+    loader = MAKERS[kind](index, Order(Shuffled(5), batch_size=2, seed=3))
+    seen = 0
+    for batch in loader:
+        assert batch.label.dtype == paddle.float32
+        assert batch.label.shape == [2, 3]
+        assert batch.label.numpy().tolist() == index.labels[batch.positions].tolist()
+        seen += batch.valid
+    assert seen == 5
+
+
+@kinds
+def test_mixed_batches_mix_each_label(kind: str, index: Index) -> None:
+    order, spec = Order(Shuffled(4), batch_size=4, seed=3, group=2), MixupOperator(alpha=1.0)
+    inner = MAKERS[kind](index, order)
+    (batch,) = MixedLoader(inner, spec, 3, "CHW")
+    kept = decide_mix(spec, 3, Cursor(0, 0), (8, 8)).kept
+    labels = index.labels[batch.positions]
+    np.testing.assert_allclose(
+        batch.label.numpy(), kept * labels + (1 - kept) * labels[[1, 0, 3, 2]], atol=1e-6
+    )
+
+
+def test_a_loaders_own_labels_stay_as_they_are() -> None:
+    label = paddle.to_tensor([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    mixed = mix_labels(label, Mix(0.75), 2, 2)
+    assert mixed.tolist() == [[0.25, 1.0], [0.75, 1.0], [1.0, 0.0]]
+    assert label.tolist() == [[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]]
+
+
+def test_an_image_counts_for_each_of_its_classes(index: Index) -> None:
+    moments = measure(index, DecodeImage(), 1, lambda images: None)
+    stats = gather("several", index.labels, (), moments, DecodeImage())
+    assert stats.counts.tolist() == [2, 3, 2]
+    assert "5 images of 3 classes" in stats.describe()

@@ -1,0 +1,118 @@
+"""The user's own object as a dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from ppcls.config.sections.dataset import PythonDataset
+from ppcls.data.index.python_source import register_source
+from ppcls.data.index.read import Index, read_index
+from ppcls.data.transforms.numpy_ops import DecodeError
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
+from ppcls.errors import UserError
+from ppcls.registry import SOURCES
+
+CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
+
+
+class Samples:
+    def __init__(self, labels: Any, images: Any = ()) -> None:
+        self.labels, self.images = labels, images
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, position: int) -> Any:
+        image = self.images[position]
+        if isinstance(image, Exception):
+            raise image
+        return image
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SOURCES, "_entries", {})
+
+
+def read(samples: Samples, class_num: int = 3) -> Index:
+    register_source("mine", lambda: samples)
+    return read_index(PythonDataset(source="mine", transform_ops=CHAIN), class_num)
+
+
+@pytest.mark.parametrize("labels", [[2, 0], (2, 0), np.array([2, 0], np.uint8)], ids=type)
+def test_a_source(labels: Any) -> None:
+    index = read(Samples(labels, [b"one", b"two"]))
+    assert len(index) == 2
+    assert index.labels.tolist() == [2, 0]
+    assert index.labels.dtype == np.int64
+    assert [index.read(0), index.read(1)] == [b"one", b"two"]
+    assert f"{index.name(1)} ({index.where(1)})" == "Python source 'mine' (sample 1)"
+    assert str(index.source) == "mine"
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        ([1, 2, 0], "[3] int64"),
+        ([0.0, 1.0], "[2] float64"),
+        (["a", "b"], "[2] <U1"),
+        ([[0], [1]], "[2, 1] int64"),
+        ([], "[0] float64"),
+    ],
+)
+def test_labels_of_another_kind(labels: Any, found: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(Samples(labels))
+    assert str(caught.value) == (
+        f"Python source 'mine': expected labels of shape [2], whole numbers; found {found}"
+    )
+
+
+def test_labels_without_a_class() -> None:
+    with pytest.raises(UserError) as caught:
+        read(Samples([3, -1]))
+    assert str(caught.value).splitlines() == [
+        "Python source 'mine', sample 0: label 3 is not in 0..2; Arch.class_num is 3",
+        "Python source 'mine', sample 1: label -1 is not in 0..2; Arch.class_num is 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("image", "text"),
+    [
+        (np.zeros((2, 2, 3), np.uint8), "expected the bytes of an image, got ndarray"),
+        (None, "expected the bytes of an image, got NoneType"),
+        (b"", "the image is empty"),
+        (FileNotFoundError(2, "No such file or directory"), "no such file or directory"),
+        (OSError("the server is away"), "the server is away"),
+    ],
+)
+def test_what_is_no_image(image: Any, text: str) -> None:
+    index = read(Samples([0, 1], [image, image]))
+    with pytest.raises(DecodeError, match=text):
+        index.read(0)
+
+
+def test_a_mistake_in_the_source_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        read(Samples([0, 1], [ZeroDivisionError()] * 2)).read(0)
+
+
+def test_an_unknown_source() -> None:
+    register_source("my images", lambda: Samples([0, 1]))
+    with pytest.raises(ValidationError) as caught:
+        PythonDataset(source="my image", transform_ops=CHAIN)
+    assert (
+        "unknown Python source 'my image'; did you mean 'my images'?; "
+        "ppcls.data.index.python_source.register_source makes it known, before the config is loaded"
+    ) in str(caught.value)
+
+
+def test_a_name_is_taken_once() -> None:
+    register_source("mine", lambda: Samples([0, 1]))
+    with pytest.raises(ValueError, match="Python source 'mine' is registered twice"):
+        register_source("mine", lambda: Samples([0, 1]))

@@ -1,0 +1,179 @@
+"""Shards as one index: which files are meant, which sample is where, which labels are refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ppcls.config.sections.dataset import (
+    IndexedDataset,
+    LMDBDataset,
+    RecordDataset,
+    RecordIODataset,
+    TFRecordDataset,
+    WebDataset,
+)
+from ppcls.data.index.read import Index, read_index
+from ppcls.data.records.lmdb import LMDBFormat
+from ppcls.data.records.recordio import RecordIOFormat
+from ppcls.data.records.shard import Format, Record, index_beside
+from ppcls.data.records.tfrecord import TFRecordFormat
+from ppcls.data.records.webdataset import WebDatasetFormat
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
+from ppcls.errors import UserError
+
+CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
+DATASETS: list[tuple[type[RecordDataset], Format]] = [
+    (WebDataset, WebDatasetFormat()),
+    (TFRecordDataset, TFRecordFormat()),
+    (RecordIODataset, RecordIOFormat()),
+    (LMDBDataset, LMDBFormat()),
+]
+SIZES = (3, 1, 4)
+
+
+@pytest.fixture(params=DATASETS, ids=lambda pair: pair[1].name)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[type[RecordDataset], Format]:
+    """Three shards; sample i has label i and the bytes of its number."""
+    dataset, container = request.param
+    first = 0
+    for number, size in enumerate(SIZES):
+        path = tmp_path / f"part-{number}{container.suffix}"
+        container.write(path, [Record(f"{i}.jpg", b"%d" % i, i) for i in range(first, first + size)])
+        text = container.index(path)
+        if text is not None:
+            index_beside(path).write_text(text)
+        first += size
+    return dataset, container
+
+
+def read(dataset: type[RecordDataset], class_num: int = 8, **options: Any) -> Index:
+    return read_index(dataset(transform_ops=CHAIN, **options), class_num)
+
+
+def test_shards_follow_one_another(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+    dataset, container = kind
+    index = read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}",))
+    assert len(index) == 8
+    assert index.labels.tolist() == list(range(8))
+    assert index.labels.dtype == np.int64
+    assert index.source == tmp_path
+    assert [index.read(i) for i in range(8)] == [b"%d" % i for i in range(8)]
+    shards = [tmp_path / f"part-{number}{container.suffix}" for number in (0, 0, 0, 1, 2, 2, 2, 2)]
+    assert [index.name(i) for i in range(8)] == list(map(str, shards))
+    assert [("record 3 " in index.where(i) or "00000003" in index.where(i)) for i in range(8)] == [
+        False
+    ] * 7 + [True]
+
+
+def test_files_come_as_they_are_named(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+    dataset, container = kind
+    paths = tuple(f"{tmp_path}/part-{number}{container.suffix}" for number in (2, 0))
+    index = read(dataset, paths=paths)
+    assert index.labels.tolist() == [4, 5, 6, 7, 0, 1, 2]
+    assert read(dataset, paths=paths[:1]).source == Path(paths[0])
+
+
+def test_labels_without_a_class(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+    dataset, container = kind
+    with pytest.raises(UserError) as caught:
+        read(dataset, class_num=6, paths=(f"{tmp_path}/part-*{container.suffix}",))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    place = f"{tmp_path}/part-2{container.suffix}, "
+    assert lines[0].startswith(place)
+    assert lines[0].endswith(": label 6 is not in 0..5; Arch.class_num is 6")
+    with pytest.raises(UserError, match=r"label 4 is not in 0\.\.0"):
+        read(dataset, class_num=1, paths=(f"{tmp_path}/part-2{container.suffix}",))
+
+
+def test_forked_processes_read_too(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+    """Whether files were open before the fork or not."""
+    dataset, container = kind
+    index = read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}",))
+    for opened_before in (False, True):
+        if opened_before:
+            index.read(0)
+        children = []
+        for _ in range(2):
+            child = os.fork()
+            if not child:
+                right = all(index.read(i) == b"%d" % i for _ in range(50) for i in range(8))
+                os._exit(0 if right else 1)
+            children.append(child)
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    assert index.read(7) == b"7"
+
+
+def test_a_pattern_does_not_mean_the_indexes(
+    kind: tuple[type[RecordDataset], Format], tmp_path: Path
+) -> None:
+    assert len(read(kind[0], paths=(f"{tmp_path}/part-*",))) == 8
+    with pytest.raises(UserError, match=r"/part-0\.i\*: no file is named so"):
+        read(kind[0], paths=(f"{tmp_path}/part-0.i*",))
+
+
+@pytest.mark.parametrize("kind", DATASETS[:3], ids=lambda pair: pair[1].name, indirect=True)
+def test_index_files_elsewhere(kind: tuple[type[IndexedDataset], Format], tmp_path: Path) -> None:
+    dataset, container = kind
+    (tmp_path / "indexes").mkdir()
+    for path in tmp_path.glob("*.idx"):
+        path.rename(tmp_path / "indexes" / path.name)
+    paths = (f"{tmp_path}/part-*{container.suffix}",)
+    index = read(dataset, paths=paths, index_paths=(f"{tmp_path}/indexes/*.idx",))
+    assert [index.read(i) for i in range(8)] == [b"%d" % i for i in range(8)]
+    with pytest.raises(
+        UserError, match="index_paths names 1 files, but paths names 3; expected one for each"
+    ):
+        read(dataset, paths=paths, index_paths=(f"{tmp_path}/indexes/part-0.idx",))
+    with pytest.raises(UserError, match=f"{tmp_path}/part-0.idx: no such index file"):
+        read(dataset, paths=paths)
+
+
+def test_paths_that_mean_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        read(WebDataset, paths=(f"{tmp_path}/*.tar",))
+    assert str(caught.value) == f"{tmp_path}/*.tar: no file is named so"
+    with pytest.raises(UserError) as caught:
+        read(WebDataset, paths=(f"{tmp_path}/a.tar",))
+    assert str(caught.value) == f"{tmp_path}/a.tar: no such file"
+
+
+def test_a_folder_of_shards(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+    dataset, container = kind
+    with pytest.raises(UserError) as caught:
+        read(dataset, paths=(str(tmp_path),))
+    assert str(caught.value).startswith(f"{tmp_path}: ")
+    assert str(caught.value).endswith(f" in it, write {tmp_path}/*{container.suffix}, say")
+
+
+def test_an_lmdb_has_no_index_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown key; LMDB needs no index files; remove it"):
+        LMDBDataset(transform_ops=CHAIN, paths=("a.lmdb",), index_paths=("a.idx",))  # type: ignore[call-arg]
+
+
+def test_a_file_named_twice(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+    dataset, container = kind
+    first = tmp_path / f"part-0{container.suffix}"
+    (tmp_path / "link").symlink_to(first)
+    for again in (first, tmp_path / "link"):
+        with pytest.raises(UserError, match=f"{again}: named twice; expected each file once"):
+            read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}", str(again)))
+
+
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        ("a.tar", "a.idx"),
+        ("a.b.rec", "a.b.idx"),
+        ("a.tfrecord", "a.idx"),
+        ("train-00001-of-01024", "train-00001-of-01024.idx"),
+        ("v1.2", "v1.2.idx"),
+    ],
+)
+def test_the_index_is_beside(name: str, beside: str) -> None:
+    assert index_beside(Path("x") / name) == Path("x") / beside

@@ -1,0 +1,120 @@
+"""Splits: exact, alike in all classes, the same in any order."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.data.index.files import FileIndex, read_folder, read_list
+from ppcls.data.index.split import choose, how_many, share_out, write_split
+from ppcls.errors import UserError
+
+
+def index_of(labels: list[int], names: list[int] | None = None) -> FileIndex:
+    """Returns images that are on no disk."""
+    numbers = list(range(len(labels))) if names is None else names
+    paths = np.array([b"some folder/%d.jpg" % number for number in numbers])
+    return FileIndex(Path("root"), paths, np.array(labels, np.int64), Path("list.txt"))
+
+
+COUNTS = st.lists(st.integers(1, 60), min_size=1, max_size=12)
+
+
+@given(COUNTS, st.data())
+def test_shares_are_exact(counts: list[int], data: st.DataObject) -> None:
+    total = data.draw(st.integers(0, sum(counts) - len(counts)))
+    given = share_out(counts, total)
+    assert sum(given) == total
+    exact = [count * total / sum(counts) for count in counts]
+    for count, each, wanted in zip(counts, given, exact, strict=True):
+        assert 0 <= each < count
+        assert each > wanted - 1, "no class gets less than its share, rounded down"
+    if all(np.ceil(wanted) < count for count, wanted in zip(counts, exact, strict=True)):
+        assert all(each < wanted + 1 for each, wanted in zip(given, exact, strict=True))
+
+
+@given(COUNTS, st.data())
+def test_equal_classes_differ_by_one_at_most(counts: list[int], data: st.DataObject) -> None:
+    total = data.draw(st.integers(0, sum(counts) - len(counts)))
+    found: dict[int, list[int]] = {}
+    for count, each in zip(counts, share_out(counts, total), strict=True):
+        found.setdefault(count, []).append(each)
+    assert all(max(each) - min(each) <= 1 for each in found.values())
+
+
+@given(st.lists(st.integers(0, 4), min_size=12, max_size=60), st.integers(0, 10**9), st.randoms())
+def test_the_order_of_the_list_does_not_matter(labels: list[int], seed: int, random: Random) -> None:
+    numbers = list(range(len(labels)))
+    random.shuffle(numbers)
+    straight = choose(index_of(labels), 5, seed)
+    shuffled = choose(index_of([labels[each] for each in numbers], numbers), 5, seed)
+    assert straight.sum() == 5
+    assert (shuffled == straight[numbers]).all()
+
+
+def test_seeds_give_other_choices_and_equal_ones_the_same() -> None:
+    index = index_of([0] * 100)
+    choices = [choose(index, Fraction(1, 2), seed).tobytes() for seed in (0, 1, 2, 0)]
+    assert len(set(choices)) == 3
+    assert choices[0] == choices[3]
+
+
+def test_the_choice_is_kept() -> None:
+    """Lists that were made stay repeatable: these numbers must not change with a version."""
+    assert np.flatnonzero(choose(index_of([0] * 20), 4, 7)).tolist() == [0, 5, 13, 15]
+
+
+def test_an_image_that_is_added_moves_few() -> None:
+    before = choose(index_of([0] * 100), Fraction(1, 5), 0)
+    after = choose(index_of([0] * 101), Fraction(1, 5), 0)[:100]
+    assert (before != after).sum() <= 1
+
+
+def test_how_many() -> None:
+    assert how_many(Fraction("0.2"), 1797, 10) == 359
+    assert how_many(500, 1797, 10) == 500
+    for wrong in (Fraction("0.001"), 91, Fraction("0.95")):
+        with pytest.raises(UserError, match=r"--val: \d+ of 100 images would validate; expected 1 to 90"):
+            how_many(wrong, 100, 10)
+    with pytest.raises(UserError, match="--val: 2 images of 2 classes are too few; expected 3 or more"):
+        how_many(Fraction("0.2"), 2, 2)
+
+
+def test_images_listed_twice() -> None:
+    with pytest.raises(UserError, match=r"some folder/1\.jpg is listed before"):
+        choose(index_of([0, 0, 0], [0, 1, 1]), 1, 0)
+
+
+def test_lists_are_read_back(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    for number in range(20):
+        path = root / ("a b", "ü")[number % 2] / f"{number} x.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    index = read_folder(root, (".jpg",))
+    validates = choose(index, Fraction(1, 4), 0)
+    out = tmp_path / "deep" / "lists"
+    write_split(index, validates, out, ("a b", "ü"), "\t")
+    train, val = (read_list(root, out / f"{name}_list.txt", "\t", 2) for name in ("train", "val"))
+    assert train.paths.tolist() == index.paths[~validates].tolist()
+    assert val.paths.tolist() == index.paths[validates].tolist()
+    assert val.labels.tolist() == index.labels[validates].tolist()
+    assert (out / "label_list.txt").read_text() == "0 a b\n1 ü\n"
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(UserError, match="exists already; nothing was written"):
+        write_split(index, ~validates, out)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["a\nb.jpg", " a.jpg"])
+def test_names_that_no_list_can_hold(tmp_path: Path, name: str) -> None:
+    index = FileIndex(tmp_path, np.array([name.encode(), b"b.jpg"]), np.zeros(2, np.int64), tmp_path)
+    with pytest.raises(UserError, match="can't be in a list"):
+        write_split(index, np.array([True, False]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

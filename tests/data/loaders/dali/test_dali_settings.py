@@ -1,0 +1,119 @@
+"""DALI's settings: the config's, and ours where it leaves them to us."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+import pytest
+from pydantic import ValidationError
+
+from ppcls.config.sections.dali import Dali
+from ppcls.data.loaders.dali.settings import DaliSettings, resolve
+from ppcls.runtime.start import Runtime
+
+CPU = Runtime(cores=3)
+GPU = Runtime(device="gpu", device_id=1, cores=3)
+
+
+@dataclass(frozen=True)
+class _Card:
+    """Stands for a card that this machine need not have."""
+
+    cores: frozenset[int]
+
+    def near_cores(self) -> frozenset[int]:
+        return self.cores
+
+
+def test_auto() -> None:
+    assert resolve(Dali(), CPU) == DaliSettings(threads=3, prefetch=4)
+    load = {"hw_decoder_load": 0.9}
+    assert resolve(Dali(num_threads=4), CPU) == DaliSettings(threads=4, prefetch=8)
+    assert resolve(Dali(), GPU) == DaliSettings(device_id=1, threads=3, prefetch=2, decoder=load)
+    words = dict.fromkeys(("num_threads", "prefetch_queue_depth", "hw_decoder_load", "affinity"), "auto")
+    assert Dali.model_validate(words) == Dali()
+
+
+@pytest.mark.parametrize(
+    ("settings", "pipelines", "of_each"),
+    [
+        (DaliSettings(threads=2, prefetch=4), 2, (1, 2)),
+        (DaliSettings(threads=16, prefetch=8), 4, (4, 2)),
+        (DaliSettings(threads=5, prefetch=5), 2, (3, 3)),
+        (DaliSettings(threads=1, prefetch=8), 1, (1, 8)),
+        (DaliSettings(threads=8, prefetch=1), 1, (8, 1)),
+        (DaliSettings(device_id=0, threads=8, prefetch=8), 1, (8, 8)),
+        (DaliSettings(threads=8, prefetch=8, decoder={"cache_size": 1}), 1, (8, 8)),
+    ],
+)
+def test_pipelines_share_threads_and_stock(
+    settings: DaliSettings, pipelines: int, of_each: tuple[int, int]
+) -> None:
+    each = settings.of_each()
+    assert (settings.pipelines, each.threads, each.prefetch) == (pipelines, *of_each)
+
+
+def test_what_the_config_says_goes() -> None:
+    dali = Dali(
+        num_threads=5,
+        prefetch_queue_depth=7,
+        exec_dynamic=False,
+        decode="whole",
+        hw_decoder_load=0.7,
+        device_memory_padding=1 << 20,
+        preallocate_width_hint=4000,
+        jpeg_fancy_upsampling=True,
+    )
+    found = resolve(dali, GPU)
+    assert (found.threads, found.prefetch, found.exec_dynamic, found.decode_window) == (5, 7, False, False)
+    assert found.decoder == {
+        "hw_decoder_load": 0.7,
+        "device_memory_padding": 1 << 20,
+        "preallocate_width_hint": 4000,
+        "jpeg_fancy_upsampling": True,
+    }
+    assert resolve(dali, CPU).decoder == {}, "only decoders on a GPU take these"
+    fast = Dali(jpeg_fast_idct=True)
+    assert (resolve(fast, CPU).decoder, resolve(fast, GPU).decoder) == (
+        {"use_fast_idct": True},
+        {"hw_decoder_load": 0.9},
+    )
+
+
+def test_a_cache_needs_whole_images() -> None:
+    found = resolve(Dali(cache_size=100, cache_threshold=5), GPU)
+    assert found.caches
+    assert not found.decode_window
+    assert found.decoder == {
+        "hw_decoder_load": 0.9,
+        "cache_size": 100,
+        "cache_type": "largest",
+        "cache_threshold": 5,
+    }
+    assert not resolve(Dali(), GPU).caches
+    with pytest.raises(ValidationError, match="the decoder caches whole images; set decode: whole"):
+        Dali(cache_size=1, decode="window")
+
+
+def test_threads_stay_next_to_the_gpu() -> None:
+    own = os.sched_getaffinity(0)
+    near = frozenset(sorted(own)[:1])
+    beside = Runtime(device="gpu", device_id=0, card=_Card(near | {100_000}))  # type: ignore[arg-type]
+    settings = resolve(Dali(), beside)
+    assert settings.cores == (near if near != own else None)
+    assert resolve(Dali(affinity=False), beside).cores is None
+    seen = []
+    with DaliSettings(cores=near).on_cores():
+        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+    assert seen == [set(near)]
+    assert os.sched_getaffinity(0) == own
+
+
+def test_unknown_or_foreign_cores_pin_nothing() -> None:
+    for cores in (frozenset(), frozenset({100_000}), frozenset(os.sched_getaffinity(0))):
+        beside = Runtime(device="gpu", device_id=0, card=_Card(cores))  # type: ignore[arg-type]
+        assert resolve(Dali(), beside).cores is None

@@ -1,0 +1,215 @@
+"""Pairs: both images through one chain with the same decisions, on each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from ppcls.config.sections.transform import Transform
+from ppcls.data.bad_images.lists import BadImageError
+from ppcls.data.index.files import FileIndex
+from ppcls.data.loaders.batch import Loader
+from ppcls.data.loaders.dali.loader import DaliLoader
+from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.loaders.pairs import PairLoader, read_pairs
+from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.transforms.specs import (
+    DecodeImage,
+    NormalizeImage,
+    Op,
+    RandCropImage,
+    RandFlipImage,
+    plan_chain,
+)
+from ppcls.errors import UserError
+from ppcls.registry import TRANSFORMS
+
+MAKERS: dict[str, Callable[[FileIndex, Order, tuple[Op, ...]], Loader]] = {
+    "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
+    "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
+    "paddle-0": partial(PaddleLoader, workers=0),
+}
+ON_CPU = ["dali-cpu", "paddle-0"]  # what is tested of the order alone; on a GPU loaders are slow to start
+SIZE = 11
+ORDER = Order(Shuffled(SIZE), batch_size=4, seed=2)
+GREY_LEVELS = NormalizeImage(scale=1.0, mean=(0.0,), std=(1.0,))
+GEOMETRY: list[Transform] = [
+    DecodeImage(),
+    RandCropImage(size=(40, 36), scale=(0.1, 0.5)),
+    RandFlipImage(),
+    TRANSFORMS["RandomRotation"](degrees=30, prob=0.5),
+    GREY_LEVELS,
+]
+COLOURS: list[Transform] = [
+    DecodeImage(),
+    RandCropImage(size=(40, 36)),
+    TRANSFORMS["ColorJitter"](brightness=0.5, contrast=0.5, saturation=0.5, hue=0.2),
+    TRANSFORMS["RandomGrayscale"](prob=0.3),
+    GREY_LEVELS,
+]
+Pair = tuple[NDArray[np.float32], NDArray[np.float32], int]
+
+
+@pytest.fixture(scope="session")
+def folder(scenes: dict[str, Image.Image], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of three shapes, each with its negative and with a copy."""
+    root = tmp_path_factory.mktemp("pairs")
+    listings: dict[str, list[str]] = {"negative": [], "copy": []}
+    for number in range(SIZE):
+        image = list(scenes.values())[number % 3].rotate(number)
+        pixels = np.asarray(image)
+        image.save(root / f"{number}.png")
+        for name, other in (("negative", 255 - pixels), ("copy", pixels)):
+            Image.fromarray(other).save(root / f"{name} of {number}.png")
+            listings[name].append(f"{number}.png;{name} of {number}.png")
+    for name, lines in listings.items():
+        (root / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return root
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.gpu if "gpu" in name else ()) for name in MAKERS]
+)
+def make(request: pytest.FixtureRequest, folder: Path) -> Callable[..., PairLoader]:
+    def pairs(listing: str, chain: list[Transform], order: Order = ORDER) -> PairLoader:
+        indices = read_pairs(folder, folder / f"{listing}.txt", delimiter=";")
+        ops = plan_chain(chain, "CHW")
+        first, second = (MAKERS[request.param](index, order, ops) for index in indices)
+        return PairLoader(first, second)
+
+    return pairs
+
+
+def take(loader: PairLoader, epochs: int = 1) -> list[Pair]:
+    return [
+        (np.array(first.image), np.array(second.image), first.valid)
+        for _ in range(epochs)
+        for first, second in loader
+    ]
+
+
+def assert_equal(found: list[Pair], expected: list[Pair]) -> None:
+    assert len(found) == len(expected) > 0
+    for one, two in zip(found, expected, strict=True):
+        for a, b in zip(one, two, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_negative_stays_one_whatever_is_cut_mirrored_and_turned(make: Callable[..., PairLoader]) -> None:
+    chain = [*GEOMETRY[:3], GREY_LEVELS]
+    pairs = take(make("negative", chain), epochs=2)
+    assert [valid for _, _, valid in pairs] == [4, 4, 3] * 2
+    for first, second, _ in pairs:
+        np.testing.assert_allclose(first + second, 255, rtol=0, atol=1.01)
+        assert np.abs(first - second).mean() > 30
+
+
+@pytest.mark.parametrize("chain", [GEOMETRY, COLOURS], ids=["geometry", "colours"])
+def test_a_copy_stays_one(make: Callable[..., PairLoader], chain: list[Transform]) -> None:
+    pairs = take(make("copy", chain), epochs=2)
+    for first, second, _ in pairs:
+        np.testing.assert_array_equal(first, second)
+    assert np.abs(pairs[0][0] - pairs[3][0]).mean() > 5, "other epochs, other images and decisions"
+
+
+@pytest.mark.parametrize("make", ON_CPU, indirect=True)
+def test_going_on_and_breaking_off(make: Callable[..., PairLoader]) -> None:
+    whole = take(make("negative", GEOMETRY), epochs=2)
+    loader = make("negative", GEOMETRY)
+    assert len(loader) == 3
+    for _ in islice(loader, 2):
+        pass
+    state = loader.state_dict()
+    assert state == ORDER.state_dict(Cursor(0, 2))
+    assert_equal(take(loader, epochs=2), whole[2:])
+    resumed = make("negative", GEOMETRY)
+    resumed.load_state_dict(state)
+    assert_equal(take(resumed, epochs=2), whole[2:])
+
+
+@pytest.mark.parametrize("make", ON_CPU, indirect=True)
+def test_two_ranks_make_one(make: Callable[..., PairLoader]) -> None:
+    whole = take(make("negative", GEOMETRY))
+    ranks = [
+        take(make("negative", GEOMETRY, replace(ORDER, batch_size=2, world=2, rank=rank))) for rank in (0, 1)
+    ]
+    for one, *parts in zip(whole, *ranks, strict=True):
+        for place in (0, 1):
+            together = np.concatenate([part[place][: part[2]] for part in parts])
+            np.testing.assert_array_equal(together, one[place][: one[2]])
+
+
+def test_a_bad_second_image_leaves_both_at_one_place(folder: Path, tmp_path: Path) -> None:
+    for number in range(4):
+        for name in (f"{number}.png", f"negative of {number}.png"):
+            (tmp_path / name).write_bytes((folder / name).read_bytes())
+    listing = tmp_path / "list.txt"
+    listing.write_text("".join(f"{number}.png;negative of {number}.png\n" for number in range(4)))
+    order = replace(ORDER, sampler=Shuffled(4), batch_size=1)
+    first, second = (
+        PaddleLoader(index, order, plan_chain(GEOMETRY, "CHW"), 0)
+        for index in read_pairs(tmp_path, listing, ";")
+    )
+    whole = take(PairLoader(first, second))
+    loader = PairLoader(
+        *(PaddleLoader(each.index, order, plan_chain(GEOMETRY, "CHW"), 0) for each in (first, second))
+    )
+    bad = int(order.at(Cursor(0, 2)).indices[0])
+    good = (tmp_path / f"negative of {bad}.png").read_bytes()
+    (tmp_path / f"negative of {bad}.png").write_bytes(b"")
+    found: list[Pair] = []
+    with pytest.raises(BadImageError, match=f"negative of {bad}.png"):
+        found.extend(take_each(loader))
+    (tmp_path / f"negative of {bad}.png").write_bytes(good)
+    assert_equal([*found, *take(loader)], whole)
+
+
+def take_each(loader: PairLoader):
+    for first, second in loader:
+        yield np.array(first.image), np.array(second.image), first.valid
+
+
+def test_two_orders_are_refused(folder: Path) -> None:
+    first, second = read_pairs(folder, folder / "copy.txt", ";")
+    ops = plan_chain(GEOMETRY, "CHW")
+    with pytest.raises(ValueError, match="need loaders of one order"):
+        PairLoader(PaddleLoader(first, ORDER, ops, 0), PaddleLoader(second, replace(ORDER, seed=3), ops, 0))
+
+
+def test_wrong_lines_are_told_by_number(folder: Path, tmp_path: Path) -> None:
+    listing = tmp_path / "list.txt"
+    (folder / "text.png").write_text("no image")
+    listing.write_text("0.png;copy of 0.png\n\n0.png\n0.png;1.png\n0.png;gone.png\n0.png;text.png\n0.png;\n")
+    with pytest.raises(UserError) as caught:
+        read_pairs(folder, listing, ";")
+    assert str(caught.value).splitlines() == [
+        f"{listing}, line 3: expected 'first;second', got 1 path(s)",
+        f"{listing}, line 4: expected two images of one size, got 320x214 and 176x256",
+        f"{listing}, line 5: gone.png: no such file or directory",
+        f"{listing}, line 6: text.png: not an image",
+        f"{listing}, line 7: expected 'first;second', got an empty path",
+    ]
+    listing.write_text("\n")
+    with pytest.raises(UserError, match="the list is empty; expected lines of 'first second'"):
+        read_pairs(folder, listing)
+    with pytest.raises(UserError, match="can't read this list of pairs: No such file or directory"):
+        read_pairs(folder, tmp_path / "none.txt")
+
+
+def test_an_image_that_exif_turns_has_the_size_that_is_seen(photos: dict[str, Path], tmp_path: Path) -> None:
+    turned, upright = photos["turned-landscape"], photos["png-landscape"]
+    listing = tmp_path / "list.txt"
+    listing.write_text(f"{turned.name} {upright.name}\n")
+    first, second = read_pairs(turned.parent, listing)
+    assert (first.name(0), second.name(0)) == (str(turned), str(upright))
+    assert first.where(0) == f"{listing}, line 1"

@@ -1,0 +1,230 @@
+"""What each sampler promises: counts, chances, distances, and a function of seed and epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.sampler import (
+    ClassBalanced,
+    IdentitiesByImages,
+    InOrder,
+    RepeatedAugmentation,
+    Sampler,
+    Shuffled,
+    Weighted,
+)
+
+SEEDS = st.integers(0, 9)
+EPOCHS = st.integers(0, 9)
+LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=40).map(lambda labels: np.array(labels, np.int64))
+UNEVEN = np.repeat(np.arange(4), [100, 20, 5, 1])  # a long tail of 126 images
+
+RANDOM: dict[str, Callable[[], Sampler]] = {
+    "shuffled": lambda: Shuffled(126),
+    "repeated": lambda: RepeatedAugmentation(126, 3, 12),
+    "weighted": lambda: Weighted(1.0 + UNEVEN, 126),
+    "balanced": lambda: ClassBalanced(UNEVEN, 126),
+    "identities": lambda: IdentitiesByImages(UNEVEN, 3, 2),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_an_epoch_is_a_function_of_seed_and_epoch(name: str) -> None:
+    one, two = RANDOM[name](), RANDOM[name]()
+    assert one.describe() == two.describe()
+    epochs = {}
+    for seed in range(3):
+        for epoch in range(3):
+            positions = one.epoch(seed, epoch)
+            assert positions.dtype == np.int64
+            assert positions.shape == (len(one),) == (126,)
+            assert positions.min() >= 0
+            assert positions.max() < 126
+            np.testing.assert_array_equal(two.epoch(seed, epoch), positions)
+            epochs[positions.tobytes()] = seed, epoch
+    assert len(epochs) == 9, "others for another seed or epoch"
+
+
+def test_descriptions_tell_samplers_apart() -> None:
+    other = np.roll(UNEVEN, 1)
+    samplers: list[Sampler] = [
+        InOrder(126),
+        *(make() for make in RANDOM.values()),
+        RepeatedAugmentation(126, 2, 12),
+        Weighted(1.0 + other, 126),
+        ClassBalanced(other, 126),
+        IdentitiesByImages(other, 3, 2),
+        IdentitiesByImages(UNEVEN, 2, 2),
+    ]
+    assert len({each.describe() for each in samplers}) == len(samplers)
+
+
+# What was published stays: a changed order would make a resumed run go on with other samples.
+KNOWN = {
+    "shuffled": [47, 7, 34, 98, 40, 0, 77, 93, 39, 72, 74, 26],
+    "repeated": [47, 7, 34, 98, 47, 7, 34, 98, 47, 7, 34, 98],
+    "weighted": [81, 117, 43, 63, 16, 18, 118, 92, 13, 44, 36, 41],
+    "balanced": [120, 125, 85, 115, 78, 124, 125, 116, 100, 43, 123, 125],
+    "identities": [120, 124, 123, 125, 125, 125, 85, 78, 43, 115, 116, 100],
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_known_epochs(name: str) -> None:
+    assert RANDOM[name]().epoch(7, 1)[:12].tolist() == KNOWN[name]
+
+
+@given(LABELS, st.integers(1, 60), SEEDS, EPOCHS)
+def test_balanced_classes_come_in_rounds(labels: np.ndarray, samples: int, seed: int, epoch: int) -> None:
+    positions = ClassBalanced(labels, samples).epoch(seed, epoch)
+    classes = len(set(labels.tolist()))
+    drawn = labels[positions]
+    for start in range(0, samples, classes):
+        part = drawn[start : start + classes].tolist()
+        assert len(set(part)) == len(part), "none twice in a round"
+    counts = [int((drawn == label).sum()) for label in set(labels.tolist())]
+    assert max(counts) - min(counts) <= 1
+    for label in set(labels.tolist()):
+        images = Counter({int(each): 0 for each in np.flatnonzero(labels == label)})
+        images.update(positions[drawn == label].tolist())
+        assert max(images.values()) - min(images.values()) <= 1, "all images of a class before any again"
+
+
+def test_balanced_images_of_a_class_are_as_likely() -> None:
+    """An epoch takes 31 or 32 of the first class's 100; over 2000 epochs each comes as often."""
+    sampler = ClassBalanced(UNEVEN, 126)
+    counts = np.zeros(126)
+    for epoch in range(2000):
+        counts += np.bincount(sampler.epoch(0, epoch), minlength=126)
+    expected = counts[:100].mean()
+    # Without replacement counts vary less than independent draws': 99 degrees of freedom at the most.
+    assert ((counts[:100] - expected) ** 2 / expected).sum() < 160
+    assert 2000 * 31 <= counts[:100].sum() <= 2000 * 32
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30).filter(any), SEEDS, EPOCHS)
+def test_a_sample_of_weight_zero_never_comes(weights: list[int], seed: int, epoch: int) -> None:
+    positions = Weighted(np.array(weights, np.float64), 200).epoch(seed, epoch)
+    assert {weights[each] > 0 for each in positions} == {True}
+
+
+def test_samples_come_as_often_as_their_weights_say() -> None:
+    weights = np.array([1.0, 0.0, 2.0, 5.0, 0.5, 1.5])
+    counts = np.bincount(Weighted(weights, 100_000).epoch(3, 0), minlength=6)
+    expected = 100_000 * weights / weights.sum()
+    there = weights > 0
+    chi_squared = ((counts - expected)[there] ** 2 / expected[there]).sum()
+    assert chi_squared < 18.5  # 4 degrees of freedom: exceeded by chance once in a thousand seeds
+    assert counts[1] == 0
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e307])
+def test_only_the_ratios_of_weights_count(scale: float) -> None:
+    one, two = Weighted(UNEVEN + 1.0, 500), Weighted((UNEVEN + 1.0) * scale, 500)
+    assert np.mean(one.epoch(0, 0) == two.epoch(0, 0)) > 0.99  # rounding may move a border
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 30), SEEDS, EPOCHS)
+def test_repeated_images_come_so_many_times(
+    size: int, repeats: int, batch: int, seed: int, epoch: int
+) -> None:
+    sampler = RepeatedAugmentation(size, repeats, batch)
+    positions = sampler.epoch(seed, epoch)
+    assert len(positions) == size
+    counts = sorted(Counter(positions.tolist()).values(), reverse=True)
+    assert len(counts) == -(-size // repeats)
+    assert counts[:-1] == [repeats] * (len(counts) - 1), "at most one image has fewer"
+    parted = 0
+    for image in set(positions.tolist()):
+        rows = np.flatnonzero(positions == image)
+        parted += len(set((rows // batch).tolist())) > 1
+        steps = rows // batch
+        for step in set(steps.tolist()):
+            together = rows[steps == step]
+            full = min(batch, size - step * batch)
+            assert (np.diff(together) >= full // repeats).all()
+    if batch % repeats == 0:
+        assert not parted, "copies of an image are in one global batch"
+
+
+@pytest.mark.parametrize(
+    ("world", "repeats"), [(2, 2), (4, 2), (3, 3), (4, 3), (8, 3), (4, 4), (12, 4), (24, 3)]
+)
+@pytest.mark.parametrize("rows", [24, 120])
+def test_copies_are_on_different_ranks_where_there_are_enough(world: int, repeats: int, rows: int) -> None:
+    order = Order(RepeatedAugmentation(5 * rows, repeats, rows), rows // world, seed=4, world=world)
+    for step in range(len(order)):
+        ranks = [set[int]() for _ in range(world)]
+        for rank in range(world):
+            part = replace(order, rank=rank).at(Cursor(1, step)).indices.tolist()
+            ranks[rank].update(part)
+            assert len(ranks[rank]) == len(part), "no image twice on a rank"
+        assert len(set.union(*ranks)) == rows // repeats
+
+
+def test_images_without_a_second_copy_are_shuffled() -> None:
+    np.testing.assert_array_equal(RepeatedAugmentation(50, 1, 8).epoch(3, 2), Shuffled(50).epoch(3, 2))
+
+
+@given(LABELS, st.integers(1, 4), st.data(), SEEDS, EPOCHS)
+def test_batches_hold_p_identities_of_k_images(
+    labels: np.ndarray, images: int, data: st.DataObject, seed: int, epoch: int
+) -> None:
+    identities = data.draw(st.integers(1, len(set(labels.tolist()))))
+    sampler = IdentitiesByImages(labels, images, identities)
+    positions = sampler.epoch(seed, epoch)
+    assert len(positions) == len(sampler) == -(-len(labels) // images) * images
+    rows = identities * images
+    for start in range(0, len(positions), rows):
+        groups = positions[start : start + rows].reshape(-1, images)
+        found = labels[groups]
+        assert (found == found[:, :1]).all(), "one identity a group"
+        assert len(set(found[:, 0].tolist())) == len(groups), "no identity twice a batch"
+        for label, group in zip(found[:, 0], groups, strict=True):
+            assert len(set(group.tolist())) == min(images, int((labels == label).sum())), "few repeat"
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), SEEDS, EPOCHS)
+def test_all_images_of_an_identity_come_before_any_again(
+    identities: int, images: int, rounds: int, seed: int, epoch: int
+) -> None:
+    labels = np.arange(identities * images * rounds) % identities
+    positions = IdentitiesByImages(labels, images, identities).epoch(seed, epoch)
+    assert sorted(positions.tolist()) == list(range(len(labels)))
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_every_rank_has_whole_identities(world: int) -> None:
+    labels = np.arange(100) % 11
+    order = Order(IdentitiesByImages(labels, 3, 8), 24 // world, seed=1, world=world, group=3)
+    assert order.size == 102
+    seen = []
+    for step in range(len(order)):
+        batch = []
+        for rank in range(world):
+            part = replace(order, rank=rank).at(Cursor(0, step))
+            assert part.valid % 3 == 0
+            batch += labels[part.indices[: part.valid]].reshape(-1, 3).tolist()
+        assert all(len(set(group)) == 1 for group in batch)
+        assert len({group[0] for group in batch}) == len(batch)
+        seen += batch
+    assert len(seen) == 34
+
+
+def test_all_identities_are_as_likely() -> None:
+    """A third of the identities is left over in every round; over 900 epochs each comes as often."""
+    labels = np.repeat(np.arange(6), [1, 2, 3, 5, 8, 40])
+    sampler = IdentitiesByImages(labels, 2, 4)
+    counts = np.zeros(6)
+    for epoch in range(900):
+        counts += np.bincount(labels[sampler.epoch(0, epoch)[::2]], minlength=6)
+    assert counts.sum() == 900 * 30
+    assert ((counts - 4500) ** 2 / 4500).sum() < 15  # chi squared, 5 degrees of freedom, at the most

@@ -1,0 +1,106 @@
+"""From a config to a sampler, and what a dataset must have for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ppcls.config.sections.sampler import MultiScaleSampler, WeightedSampler
+from ppcls.config.sections.sampler import Sampler as Spec
+from ppcls.data.index.files import FileIndex
+from ppcls.data.sampling.build import build_sampler
+from ppcls.data.sampling.sampler import (
+    ClassBalanced,
+    IdentitiesByImages,
+    InOrder,
+    RepeatedAugmentation,
+    Sampler,
+    Shuffled,
+    Weighted,
+)
+from ppcls.errors import UserError
+from ppcls.registry import SAMPLERS
+
+LABELS = np.arange(30) % 6
+INDEX = FileIndex(Path("images"), np.array([b"a"] * 30), LABELS, Path("list.txt"))
+EXPECTED: dict[str, list[tuple[dict[str, Any], Sampler]]] = {
+    "DistributedBatchSampler": [({}, InOrder(30)), ({"shuffle": True}, Shuffled(30))],
+    "BatchSampler": [({}, InOrder(30)), ({"shuffle": True}, Shuffled(30))],
+    "ClassBalancedSampler": [
+        ({}, ClassBalanced(LABELS, 30)),
+        ({"samples": 100}, ClassBalanced(LABELS, 100)),
+    ],
+    "WeightedSampler": [
+        ({"class_weights": (0.0, 1, 2, 3, 4, 5)}, Weighted(LABELS.astype(float), 30)),
+        ({"class_weights": (1,) * 6, "samples": 7}, Weighted(np.ones(30), 7)),
+    ],
+    "RepeatedAugSampler": [
+        ({}, RepeatedAugmentation(30, 3, 16)),
+        ({"num_repeats": 2}, RepeatedAugmentation(30, 2, 16)),
+    ],
+    "PKSampler": [({"sample_per_id": 4}, IdentitiesByImages(LABELS, 4, 4))],
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_name_builds_its_sampler(name: str) -> None:
+    for options, expected in EXPECTED[name]:
+        spec: Spec = SAMPLERS[name](batch_size=8, **options)
+        found = build_sampler(spec, INDEX, world=2)
+        assert type(found) is type(expected)
+        assert len(found) == len(expected)
+        assert found.describe() == expected.describe()
+        np.testing.assert_array_equal(found.epoch(3, 1), expected.epoch(3, 1))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_epoch_does_not_depend_on_the_number_of_ranks(name: str) -> None:
+    for options, _ in EXPECTED[name]:
+        one, four = (
+            build_sampler(SAMPLERS[name](batch_size=batch, **options), INDEX, world)
+            for batch, world in ((16, 1), (4, 4))
+        )
+        np.testing.assert_array_equal(one.epoch(3, 1), four.epoch(3, 1))
+        assert one.describe() == four.describe()
+        spread = build_sampler(SAMPLERS[name](global_batch_size=16, **options), INDEX, 3)
+        np.testing.assert_array_equal(spread.epoch(3, 1), one.epoch(3, 1))
+
+
+def test_one_of_several_sizes_takes_each_sample_once() -> None:
+    found = build_sampler(MultiScaleSampler(scales=(32, 64), first_bs=8), INDEX, world=2)
+    np.testing.assert_array_equal(found.epoch(3, 1), Shuffled(30).epoch(3, 1))
+
+
+def test_every_name_is_tried() -> None:
+    assert {*EXPECTED, "MultiScaleSampler"} == set(SAMPLERS)
+
+
+def test_weights_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "weights.txt"
+    file.write_text("\n".join(map(str, range(30))))
+    found = build_sampler(WeightedSampler(batch_size=8, weights_file=str(file)), INDEX, 1)
+    np.testing.assert_array_equal(found.epoch(0, 0), Weighted(np.arange(30.0), 30).epoch(0, 0))
+
+
+def test_no_sample_of_a_class_with_a_weight() -> None:
+    spec = WeightedSampler(batch_size=8, class_weights=(0,) * 6 + (1,))
+    with pytest.raises(UserError) as caught:
+        build_sampler(spec, INDEX, 1)
+    assert str(caught.value) == (
+        "list.txt: all samples are of classes whose weight is 0; "
+        "raise DataLoader.Train.sampler.class_weights of a class that is there"
+    )
+
+
+def test_too_few_identities() -> None:
+    spec = SAMPLERS["PKSampler"](batch_size=8, sample_per_id=2)
+    assert len(build_sampler(spec, INDEX, 1)) == 30
+    with pytest.raises(UserError) as caught:
+        build_sampler(spec, INDEX, 2)
+    assert str(caught.value) == (
+        "list.txt: 6 identities, but PKSampler needs 8 a step (batch_size 8 / sample_per_id 2 x 2 "
+        "processes), each once; lower DataLoader.Train.sampler.batch_size or raise its sample_per_id"
+    )

@@ -1,0 +1,169 @@
+"""``.npy`` files: read alike by numpy and DALI, refused alike, and fed by every loader."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from test_loaders import MAKERS, Make, check_against_reference, take
+from test_parity import plan
+from together import Together, chain_branch
+
+from ppcls.config.sections.transform import check_chain
+from ppcls.data.bad_images.lists import BadImageError
+from ppcls.data.images.header import DecodeError
+from ppcls.data.images.npy import read_npy
+from ppcls.data.index.files import read_folder
+from ppcls.data.loaders.dali.headers import admit
+from ppcls.data.sampling.order import Order
+from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.transforms.dali_ops import Place
+from ppcls.data.transforms.numpy_ops import run
+from ppcls.data.transforms.specs import (
+    CropImage,
+    NormalizeImage,
+    Op,
+    RandCropImage,
+    RandFlipImage,
+    count_draws,
+    plan_chain,
+)
+from ppcls.data.transforms.specs.arrays import DecodeNumpy
+from ppcls.data.transforms.specs.rng import uniforms
+
+FIVE16, GREY, FLOAT = (
+    DecodeNumpy(channels=5, dtype="uint16"),
+    DecodeNumpy(channels=1),
+    DecodeNumpy(channels=2, dtype="float32"),
+)
+
+
+def saved(array: NDArray[Any], version: tuple[int, int] | None = None) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version=version, allow_pickle=array.dtype == object)
+    return file.getvalue()
+
+
+def array(spec: DecodeNumpy, height: int = 30, width: int = 40) -> NDArray[Any]:
+    rng = np.random.default_rng(height)
+    drawn = rng.random((height, width, spec.channels)) * (1 if spec.dtype == "float32" else 200)
+    return drawn.astype(spec.dtype)
+
+
+@pytest.mark.parametrize("spec", [FIVE16, GREY, FLOAT], ids=["five16", "grey", "float"])
+def test_what_was_saved_is_read(spec: DecodeNumpy) -> None:
+    for version in ((1, 0), (2, 0), (3, 0)):
+        np.testing.assert_array_equal(read_npy(spec, saved(array(spec), version)), array(spec))
+
+
+def test_grey_needs_no_third_axis() -> None:
+    np.testing.assert_array_equal(read_npy(GREY, saved(array(GREY)[:, :, 0])), array(GREY))
+
+
+BAD = [
+    (b"", "the file is empty"),
+    (b"text", "not a numpy array (.npy) of a known version"),
+    (saved(array(FIVE16))[:60], "not a numpy array (.npy) of a known version"),
+    (saved(array(FIVE16))[:-1], "the file's length is not that of its array"),
+    (saved(array(FIVE16)) + b"\0", "the file's length is not that of its array"),
+    (saved(array(FIVE16).astype(">u2")), "expected an array of uint16, found >u2"),
+    (saved(array(FIVE16).astype(np.int64)), "expected an array of uint16, found int64"),
+    (saved(np.array([[None]])), "expected an array of uint16, found object"),
+    (saved(array(FIVE16)[:, :, :3].copy()), "expected [height, width, 5], found [30, 40, 3]"),
+    (saved(array(FIVE16)[:, :, 0].copy()), "expected [height, width, 5], found [30, 40]"),
+    (saved(array(FIVE16)[0, 0].copy()), "expected [height, width, channels], found [5]"),
+    (saved(array(FIVE16)[:0]), "expected [height, width, channels], found [0, 40, 5]"),
+    (
+        saved(np.asfortranarray(array(FIVE16))),
+        "an array in Fortran's order; save it with numpy.ascontiguousarray",
+    ),
+]
+
+
+@pytest.mark.parametrize(("encoded", "reason"), BAD, ids=[reason for _, reason in BAD])
+def test_a_bad_file_is_refused_with_its_reason(encoded: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        read_npy(FIVE16, encoded)
+    assert str(caught.value) == reason
+    with pytest.raises(DecodeError) as caught:
+        admit(
+            FIVE16, [np.frombuffer(each, np.uint8) for each in (saved(array(FIVE16)), encoded)], on_gpu=False
+        )
+    assert str(caught.value) == reason
+
+
+def test_max_pixels() -> None:
+    with pytest.raises(DecodeError, match="40x30 pixels are more than DecodeNumpy's max_pixels, 1199"):
+        read_npy(DecodeNumpy(channels=1, max_pixels=1199), saved(array(GREY)))
+
+
+@given(place=st.integers(0, 127), value=st.integers(0, 255))
+def test_spoilt_headers_are_refused_or_harmless(place: int, value: int) -> None:
+    encoded = bytearray(saved(array(GREY)))
+    encoded[place] = value
+    with suppress(DecodeError):
+        assert read_npy(GREY, bytes(encoded)).shape[2] == 1
+
+
+CHAINS = [
+    (FIVE16,),
+    (FLOAT,),
+    (GREY, RandFlipImage(), CropImage(size=(20, 21))),
+    (FLOAT, RandFlipImage(), RandCropImage(size=(20, 16))),
+    (FIVE16, RandCropImage(size=(20, 16)), NormalizeImage(scale=1 / 200, mean=(0.5,) * 5, std=(0.25,) * 5)),
+    (FLOAT, CropImage(size=(20, 21)), NormalizeImage(scale=1.0, mean=(0.5, 0.4), std=(0.2, 0.3))),
+]
+
+
+def saved_three(spec: DecodeNumpy) -> list[bytes]:
+    return [saved(array(spec, *sides)) for sides in ((30, 40), (41, 33), (64, 64))]
+
+
+def draws_for(ops: tuple[Op, ...]) -> NDArray[np.float32]:
+    return uniforms(3, 0, np.arange(3), count_draws(ops))
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def made(request: pytest.FixtureRequest) -> Together:
+    place, chains = Place(request.param, 2), map(plan, CHAINS)
+    return Together(
+        {ops: chain_branch(ops, saved_three(ops[0].spec), draws_for(ops), place) for ops in chains},
+        request.param,
+    )
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(spec.kind for spec in chain))
+def test_dali_does_the_same(chain: tuple[Any, ...], made: Together) -> None:
+    ops = plan(chain)
+    for file, numbers, found in zip(saved_three(chain[0]), draws_for(ops), made.images(ops), strict=True):
+        expected = run(ops, file, numbers)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, atol=1e-5 if made.device == "cpu" else 0.03)
+
+
+def test_chains() -> None:
+    state = check_chain([FLOAT, RandCropImage(size=(8, 8))])
+    assert (state.dtype, state.channels, state.size) == ("float32", 2, (8, 8))
+
+
+@pytest.mark.parametrize("kind", ["dali-cpu", "paddle-0", pytest.param("dali-gpu", marks=pytest.mark.gpu)])
+def test_loaders(kind: str, tmp_path: Path) -> None:
+    for label in range(2):
+        (tmp_path / str(label)).mkdir()
+        for number in range(3):
+            np.save(tmp_path / str(label) / f"{number}.npy", array(FIVE16, 30 + number, 40 + label))
+    normalize = NormalizeImage(scale=1 / 255, mean=(0.5,) * 5, std=(0.225,) * 5)
+    ops = plan_chain([FIVE16, RandCropImage(size=(16, 16)), RandFlipImage(), normalize], "CHW")
+    index, order = read_folder(tmp_path, (".npy",), 2), Order(InOrder(6), batch_size=4)
+    make: Make = MAKERS[kind]
+    check_against_reference(kind, take(make(index, order, ops)), index, order, ops, 0)
+    np.save(tmp_path / "1" / "1.npy", array(GREY))
+    with pytest.raises(BadImageError, match=r"1/1.npy .*: expected an array of uint16, found uint8"):
+        take(make(index, order, ops))

@@ -1,0 +1,441 @@
+"""Every transform: DALI, on the CPU and a GPU, fused and not, against numpy_ops, on real photographs.
+
+Differences are in grey levels of 255, normalized images taken back to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from nvidia.dali import Pipeline, fn
+from together import Images, Together, chain_branch, expected
+
+from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.dali_ops import Device, Place, lower_chain
+from ppcls.data.transforms.dali_ops.operators import nodes_between, operator_device, operator_name
+from ppcls.data.transforms.numpy_ops import run
+from ppcls.data.transforms.specs import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    Op,
+    RandCropImage,
+    RandFlipImage,
+    ResizeImage,
+    ToCHWImage,
+    count_draws,
+)
+from ppcls.data.transforms.specs.decisions import count_decisions, decide
+from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing
+from ppcls.data.transforms.specs.fuse import DecodeRandCrop, Fused, fuse
+from ppcls.data.transforms.specs.geometry import (
+    Pad,
+    RandCropImageV2,
+    RandomCropImage,
+    RandomRot90,
+    RandomRotation,
+)
+from ppcls.data.transforms.specs.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
+from ppcls.data.transforms.specs.policies import AutoAugment, RandAugment, TrivialAugment
+from ppcls.data.transforms.specs.rng import uniforms
+from ppcls.data.transforms.specs.timm_auto_augment import TimmAutoAugment
+from ppcls.registry import TRANSFORMS
+
+DECODE, NORMALIZE, TO_CHW, FLIP = DecodeImage(), NormalizeImage(), ToCHWImage(), RandFlipImage()
+
+
+def resize(width: int, height: int, interpolation: str = "bilinear") -> ResizeImage:
+    return ResizeImage(size=(width, height), backend="pil", interpolation=interpolation)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chain, and how far apart its results may be.
+
+    Attributes:
+        chain: The transforms.
+        how: ``"exact"``; ``"half"``: one unit in the last place of float16; ``"bilinear"``: rounding of one
+            grey level; ``"antialias"``: besides, Pillow normalizes its filter at the image's edge where DALI
+            repeats the edge's pixels; ``"overshoot"``: besides, Pillow clips to 0..255 between its two
+            passes; ``"nearest"``: a source position exactly between two pixels may round either way;
+            ``"turned"``: before version 5 OpenCV interpolates at 32nds of a pixel; ``"blurred"``: OpenCV
+            rounds the kernel's weights to 256ths; ``"augmented"``: several operations multiply differences,
+            as equalize does; ``"edges"``: a turned square's edge may pass on either side of a pixel's centre.
+        gain: How much larger the chain may make a difference between decoders.
+    """
+
+    chain: tuple[Transform, ...]
+    how: str
+    gain: float = 1.0
+
+
+def decoded(*chain: Transform, how: str = "exact", gain: float = 1.0) -> Case:
+    return Case((DECODE, *chain), how, gain)
+
+
+def normalized(*chain: Transform, how: str = "exact") -> Case:
+    return Case((DECODE, NORMALIZE, *chain), how)
+
+
+ALONE: dict[str, list[Case]] = {
+    "DecodeImage": [decoded(), Case((DecodeImage(to_rgb=False),), "exact")],
+    "ResizeImage": [
+        decoded(ResizeImage(resize_short=96), how="bilinear"),
+        decoded(ResizeImage(resize_short=301), how="bilinear"),
+        decoded(ResizeImage(size=(101, 67)), how="bilinear"),
+        decoded(resize(101, 67), how="antialias"),
+        decoded(resize(401, 390), how="bilinear"),
+        decoded(resize(101, 67, "bicubic"), how="overshoot"),
+        decoded(resize(101, 67, "lanczos"), how="overshoot"),
+        decoded(resize(101, 67, "nearest"), how="nearest"),
+        decoded(ResizeImage(resize_short=96, backend="pil"), how="antialias"),
+    ],
+    "CropImage": [decoded(CropImage(size=(101, 68))), decoded(CropImage(size=(96, 143)))],
+    "RandCropImage": [
+        decoded(RandCropImage(size=(96, 64)), how="bilinear"),
+        decoded(RandCropImage(size=(224, 224), scale=(0.02, 0.3), ratio=(0.3, 3.0)), how="bilinear"),
+        decoded(RandCropImage(size=(48, 48), backend="pil"), how="antialias"),
+        decoded(RandCropImage(size=(48, 48), backend="pil", interpolation="bicubic"), how="overshoot"),
+    ],
+    "RandFlipImage": [decoded(RandFlipImage(flip_code=code)) for code in (1, 0, -1)],
+    "NormalizeImage": [
+        decoded(NORMALIZE),
+        decoded(NormalizeImage(scale=1.0, mean=(127.5,), std=(60.0,))),
+        decoded(NormalizeImage(channel_num=4)),
+        decoded(NormalizeImage(channel_num=3, order="hwc")),
+        decoded(NormalizeImage(output_fp16=True), how="half"),
+        decoded(NormalizeImage(output_fp16=True, channel_num=4), how="half"),
+        decoded(NormalizeImage(scale=-0.01, mean=(0.1, 0.2, 0.3), std=(3.0, 2.0, 1.0))),
+    ],
+    "ToCHWImage": [decoded(TO_CHW)],
+    "Pad": [
+        decoded(Pad(padding=4, fill=114)),
+        decoded(Pad(padding=[0, 1, 20, 33], fill=[124, 116, 104])),
+        decoded(Pad(padding=[7, 40], padding_mode="edge")),
+        decoded(Pad(padding=[300, 9], padding_mode="reflect")),
+    ],
+    "RandomCropImage": [decoded(RandomCropImage(size=(101, 68))), decoded(RandomCropImage(size=(176, 145)))],
+    "RandCropImageV2": [decoded(RandCropImageV2(size=(101, 68)))],
+    "RandomRotation": [
+        decoded(RandomRotation(degrees=30, interpolation="bilinear", fill=114), how="turned"),
+        decoded(RandomRotation(prob=1, degrees=(-180, 180), interpolation="bilinear"), how="turned"),
+        decoded(RandomRotation(prob=1, degrees=90), how="nearest"),
+        decoded(RandomRotation(prob=0, degrees=(90, 90))),
+        Case((DECODE, NORMALIZE, RandomRotation(degrees=30, interpolation="bilinear")), "turned"),
+    ],
+    "ColorJitter": [
+        decoded(ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1), how="bilinear"),
+        decoded(ColorJitter(brightness=3, contrast=2, saturation=3, hue=0.5), how="bilinear", gain=9),
+        decoded(ColorJitter()),
+    ],
+    "RandomGrayscale": [decoded(RandomGrayscale(prob=0.5), how="bilinear"), decoded(RandomGrayscale(prob=0))],
+    "PCALighting": [
+        decoded(PCALighting(), how="bilinear"),
+        decoded(PCALighting(alphastd=3), how="bilinear"),
+        decoded(PCALighting(alphastd=0)),
+    ],
+    "GaussianBlur": [
+        decoded(GaussianBlur(), how="blurred"),
+        decoded(GaussianBlur(prob=1, kernel_size=5, sigma=1.5), how="blurred"),
+        decoded(GaussianBlur(prob=0)),
+        Case((DECODE, NORMALIZE, GaussianBlur()), "exact"),
+    ],
+    "RandomRot90": [decoded(RandomRot90()), Case((DECODE, NORMALIZE, RandomRot90()), "exact")],
+    "RandomErasing": [
+        decoded(RandomErasing(mean=(124, 116, 104))),
+        normalized(RandomErasing(EPSILON=1, sh=1 / 3, mean=(0.1, -0.2, 1.5), use_log_aspect=True)),
+        normalized(RandomErasing(mode="rand")),
+        normalized(RandomErasing(EPSILON=1, sl=0.3, mode="pixel")),
+        Case((DECODE, NormalizeImage(output_fp16=True), RandomErasing(mode="pixel")), "half"),
+    ],
+    "Cutout": [
+        decoded(Cutout(n_holes=3, length=60, fill_value=9)),
+        normalized(Cutout(fill_value=(0.1, 0.2, 0.3))),
+    ],
+    "GridMask": [
+        decoded(GridMask(d1=20, d2=80, prob=0.7)),
+        decoded(GridMask(d1=5, d2=60, ratio=0.3, mode=1, prob=0.7)),
+        normalized(GridMask(d1=20, d2=80, rotate=360, mode=1, ratio=0.6), how="edges"),
+        decoded(GridMask(d1=20, d2=80, rotate=360), how="edges"),
+    ],
+    "HideAndSeek": [
+        decoded(HideAndSeek()),
+        normalized(HideAndSeek(hide_prob=0.3, grid_sizes=(9, 50))),
+    ],
+    "AutoAugment": [decoded(AutoAugment(), how="augmented")],
+    "RandAugment": [decoded(RandAugment(), how="augmented")],
+    "TrivialAugment": [decoded(TrivialAugment(), how="augmented")],
+    "TimmAutoAugment": [decoded(TimmAutoAugment(), how="augmented")],
+}
+COMBINED = [
+    decoded(
+        *(RandCropImage(size=(96, 80)), FLIP, NORMALIZE),
+        *(RandomErasing(EPSILON=1, mode="pixel"), Cutout(length=20), TO_CHW),
+        how="bilinear",
+    ),
+    decoded(
+        *(
+            ResizeImage(resize_short=96),
+            Pad(padding=4, padding_mode="reflect"),
+            RandomCropImage(size=(90, 88)),
+        ),
+        *(FLIP, Cutout(length=20), NORMALIZE, TO_CHW),
+        how="bilinear",
+    ),
+    decoded(RandCropImage(size=(96, 96)), FLIP, NORMALIZE, TO_CHW, how="bilinear"),
+    decoded(RandCropImage(size=(96, 96)), FLIP, NORMALIZE, how="bilinear"),
+    decoded(ResizeImage(resize_short=96), CropImage(size=(85, 84)), NORMALIZE, TO_CHW, how="bilinear"),
+    decoded(ResizeImage(size=(96, 80)), CropImage(size=(85, 66)), FLIP, NORMALIZE, how="bilinear"),
+    decoded(CropImage(size=(120, 120)), RandFlipImage(flip_code=-1), FLIP, NORMALIZE, TO_CHW),
+    decoded(FLIP, RandCropImage(size=(64, 64)), RandFlipImage(flip_code=0), NORMALIZE, how="bilinear"),
+    decoded(FLIP, CropImage(size=(90, 91)), NORMALIZE, TO_CHW),
+    decoded(CropImage(size=(90, 91)), FLIP, NormalizeImage(channel_num=4), TO_CHW),
+    decoded(CropImage(size=(90, 91)), FLIP, NormalizeImage(channel_num=4, output_fp16=True), how="half"),
+    Case((DecodeImage(to_rgb=False), RandCropImage(size=(64, 64)), NORMALIZE), "bilinear"),
+]
+CASES = [*(case for cases in ALONE.values() for case in cases), *COMBINED]
+
+
+def name_of(case: Case) -> str:
+    def short(spec: Transform) -> str:
+        options = spec.model_dump(exclude_defaults=True)
+        return spec.kind + "".join(f"-{value}".replace(" ", "") for value in options.values())
+
+    return "+".join(map(short, case.chain))
+
+
+def plan(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
+    """Gives slots as plan_chain does, and leaves the chain as it is."""
+    slots = np.cumsum([0, *(spec.draws for spec in chain)])
+    return tuple(Op(spec, int(slot)) for spec, slot in zip(chain, slots, strict=False))
+
+
+def grey_levels(image: NDArray[Any], chain: tuple[Transform, ...]) -> NDArray[np.float64]:
+    """Returns [H, W, C], normalization undone."""
+    pixels = image.astype(np.float64)
+    if TO_CHW in chain:
+        pixels = pixels.transpose(1, 2, 0)
+    for spec in chain:
+        if isinstance(spec, NormalizeImage):
+            assert image.dtype == (np.float16 if spec.output_fp16 else np.float32)
+            assert not pixels[..., len(spec.mean) :].any() or len(spec.mean) == 1, "channels filled by zeros"
+            pixels = pixels[..., : len(spec.mean)] if len(spec.mean) > 1 else pixels
+            pixels = (pixels * np.array(spec.std) + np.array(spec.mean)) / spec.scale
+    return pixels
+
+
+def check(difference: NDArray[np.float64], how: str, slack: float) -> None:
+    """Compares [H, W, C] with what ``how`` allows; ``slack``: what the decoders already differ by."""
+    if how == "exact":
+        assert difference.max() <= 0.01 + slack
+    elif how == "half":
+        assert difference.max() <= 255 * 0.23 * 2**-9 + slack
+    elif how == "bilinear":
+        assert difference.max() <= 1.01 + slack
+    elif how == "edges":
+        assert (difference > 0.01 + slack).mean() < 1e-3
+    elif how == "blurred":
+        assert difference.max() <= 2.01 + slack
+    elif how == "antialias":
+        inside = difference[4:-4, 4:-4]
+        assert inside.max() <= 1.01 + slack
+        assert difference.max() <= 25
+        assert difference.mean() < 0.2 + slack
+    elif how == "overshoot":
+        assert difference.max() <= 25
+        assert (difference > 1.01 + slack).mean() < 0.04
+        assert difference.mean() < 0.25 + slack
+    elif how == "turned":
+        assert difference.max() <= 5 + slack
+        assert (difference > 1.01 + slack).mean() < 0.03
+        assert difference.mean() < 0.2 + slack
+    elif how == "augmented":
+        assert difference.mean() < 1 + 3 * slack
+    else:
+        assert how == "nearest"
+        assert (difference > slack).mean() < 0.03
+
+
+def encode(photos: dict[str, Path]) -> list[bytes]:
+    return [path.read_bytes() for path in photos.values()]
+
+
+def draws_for(ops: tuple[Op, ...], files: list[bytes]) -> NDArray[np.float32]:
+    return uniforms(5, 0, np.arange(len(files)), count_draws(ops))
+
+
+def together(
+    chains: Iterable[tuple[Op, ...]], photos: dict[str, Path], device: Device, callbacks: bool = True
+) -> Together:
+    """Takes the photographs through many chains."""
+    files, place = encode(photos), Place(device, 2, callbacks=callbacks)
+    return Together({ops: chain_branch(ops, files, draws_for(ops, files), place) for ops in chains}, device)
+
+
+def alone_and_fused(chains: Iterable[tuple[Transform, ...]]) -> Iterator[tuple[Op, ...]]:
+    for each in map(plan, chains):
+        yield each
+        yield fuse(each)
+
+
+def by_opencv(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
+    """Returns the chain as a CPU does it."""
+    return fuse(plan(chain), by_opencv=True)
+
+
+@pytest.fixture(scope="module")
+def on_cpu(photos: dict[str, Path]) -> Together:
+    fused = (by_opencv(case.chain) for case in WHOLE)
+    return together([*alone_and_fused(case.chain for case in CASES), *fused], photos, "cpu")
+
+
+@pytest.fixture(scope="module")
+def by_own_operators(photos: dict[str, Path]) -> Together:
+    return together((plan(case.chain) for case in STOOD_IN), photos, "cpu", callbacks=False)
+
+
+@pytest.fixture(scope="module")
+def on_gpu(photos: dict[str, Path]) -> Together:
+    return together(alone_and_fused(case.chain for case in CASES), photos, "gpu")
+
+
+def differences(
+    case: Case, images: Images, photos: dict[str, Path]
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Yields each photograph's name and how far DALI's pixels are from numpy_ops's, [H, W, C]."""
+    ops, files = plan(case.chain), encode(photos)
+    for name, file, numbers, got in zip(photos, files, draws_for(ops, files), images, strict=True):
+        wanted = expected(ops, file, numbers)
+        assert got.shape == wanted.shape, name
+        assert got.dtype == wanted.dtype, name
+        yield name, np.abs(grey_levels(got, case.chain) - grey_levels(wanted, case.chain))
+
+
+def compare(case: Case, images: Images, photos: dict[str, Path]) -> None:
+    for name, difference in differences(case, images, photos):
+        # OpenCV and DALI round the product of ink and black differently
+        check(difference, case.how, case.gain if name.startswith("cmyk") else 0.0)
+
+
+def compare_as_wholes(case: Case, images: Images, photos: dict[str, Path]) -> None:
+    """For a GPU, which decodes JPEG by other arithmetic."""
+    for name, difference in differences(case, images, photos):
+        # 2.03 seen, where chroma of a progressive JPEG is scaled up
+        assert difference.mean() < (12 if case.how == "augmented" else 2.5), name
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_dali_on_the_cpu(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+    compare(case, on_cpu.images(plan(case.chain)), photos)
+
+
+def calls_python(case: Case) -> bool:
+    """Whether OpenCV or numpy stand in for an operator of DALI."""
+    ops = plan(case.chain)
+    count = 1 + sum(count_decisions(op.spec) for op in ops)
+    with Pipeline(batch_size=1, num_threads=1, device_id=None):
+        files, *nodes = fn.external_source(lambda: None, num_outputs=count, batch=True)
+        added = nodes_between(lower_chain(ops, files, nodes, Place("cpu")), [files, *nodes])
+    return any(operator_name(each).startswith("python_function") for each in added)
+
+
+STOOD_IN = [case for case in CASES if calls_python(case)]
+
+
+@pytest.mark.parametrize("case", STOOD_IN, ids=name_of)
+def test_dali_on_the_cpu_by_its_own_operators(
+    case: Case, by_own_operators: Together, photos: dict[str, Path]
+) -> None:
+    """What a GPU does, as far as a CPU can show it."""
+    compare(case, by_own_operators.images(plan(case.chain)), photos)
+
+
+FUSED = [case for case in CASES if fuse(plan(case.chain)) != plan(case.chain)]
+
+
+@pytest.mark.parametrize("case", FUSED, ids=name_of)
+def test_dali_on_the_cpu_fused(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+    compare(case, on_cpu.images(fuse(plan(case.chain))), photos)
+
+
+WHOLE = [case for case in CASES if by_opencv(case.chain) != fuse(plan(case.chain))]
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=name_of)
+def test_dali_on_the_cpu_as_a_whole(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+    compare(case, on_cpu.images(by_opencv(case.chain)), photos)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_dali_on_a_gpu(case: Case, on_gpu: Together, photos: dict[str, Path]) -> None:
+    compare_as_wholes(case, on_gpu.images(plan(case.chain)), photos)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", FUSED, ids=name_of)
+def test_dali_on_a_gpu_fused(case: Case, on_gpu: Together, photos: dict[str, Path]) -> None:
+    compare_as_wholes(case, on_gpu.images(fuse(plan(case.chain))), photos)
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_a_graph_for_a_gpu_stays_on_it(case: Case) -> None:
+    """Nothing comes back: the static executor refuses it, and the dynamic one would wait for the GPU."""
+    ops = fuse(plan(case.chain))
+    count = 1 + sum(count_decisions(op.spec) for op in ops)
+    with Pipeline(batch_size=1, num_threads=1, device_id=0, exec_dynamic=False):
+        files, *nodes = fn.external_source(lambda: None, num_outputs=count, batch=True)
+        images = lower_chain(ops, files, nodes, Place("gpu"))
+        added = nodes_between(images, [files, *nodes])
+    assert images.device == "gpu"
+    for each in added:
+        inputs = {node.device for node in each.source.inputs}
+        assert operator_device(each) == "gpu" or inputs <= {"cpu"}
+
+
+def test_every_transform_has_a_case_of_its_own() -> None:
+    assert set(ALONE) == set(TRANSFORMS) - {"DecodeNumpy"}, "give the new transform its cases in ALONE"
+    for name, cases in ALONE.items():
+        assert cases
+        for case in cases:
+            assert {spec.kind for spec in case.chain} - {"NormalizeImage"} | {name} == {"DecodeImage", name}
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if ALONE[name][0].chain[-1].draws])
+def test_slots_are_as_many_as_used(name: str) -> None:
+    """The last one decides something too."""
+    spec = ALONE[name][0].chain[-1]
+    draws, sides = uniforms(5, 0, np.arange(500), spec.draws), np.full([500, 2], 400)
+    other = draws.copy()
+    other[:, -1] = 1 - draws[:, -1]
+    pairs = zip(decide(spec, draws, sides), decide(spec, other, sides), strict=True)
+    assert any((one != two).any() for one, two in pairs)
+
+
+def test_every_fused_transform_is_compared() -> None:
+    ops = {op for case in FUSED for op in fuse(plan(case.chain)) + by_opencv(case.chain)}
+    seen = {type(op.spec) for op in ops if isinstance(op.spec, Fused)}
+    assert seen == {*Fused.__subclasses__(), *DecodeRandCrop.__subclasses__()}
+
+
+def test_the_photographs_differ_enough_to_tell(photos: dict[str, Path]) -> None:
+    """A wrong window, flip or channel order would be seen."""
+    for file in encode(photos):
+        image = run(plan((DECODE,)), file, np.zeros(0, np.float32)).astype(float)
+        assert np.abs(image - image[:, ::-1]).mean() > 5
+        assert np.abs(image - image[::-1]).mean() > 5
+        assert np.abs(image[1:] - image[:-1]).mean() > 1
+
+
+def test_exif_turns_the_image(photos: dict[str, Path]) -> None:
+    none = np.zeros(0, np.float32)
+    for scene in ("landscape", "portrait", "odd"):
+        files = (photos[f"{kind}-{scene}"].read_bytes() for kind in ("turned", "png"))
+        turned, upright = (run(plan((DECODE,)), file, none).astype(float) for file in files)
+        assert np.abs(turned - upright).mean() < 3

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from ppcls.cli import dataset as dataset_cli
+from ppcls.dataset_tools.digits import make_digits
+from ppcls.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dataset") / "digits"
+    assert make_digits(path)
+    return path
+
+
+def read_list(path: Path) -> list[tuple[str, int]]:
+    pairs = [line.split(" ") for line in path.read_text().splitlines()]
+    return [(name, int(label)) for name, label in pairs]
+
+
+def test_every_digit_is_in_one_list_and_four_fifths_of_each_class_train(folder: Path) -> None:
+    train, val = read_list(folder / "train_list.txt"), read_list(folder / "val_list.txt")
+    names = [name for name, _ in train + val]
+    assert len(set(names)) == len(names) == 1797
+    assert {str(path.relative_to(folder)) for path in folder.glob("images/*/*.jpg")} == set(names)
+    for label in range(10):
+        ours = [sum(each == label for _, each in part) for part in (train, val)]
+        assert ours[1] / sum(ours) == pytest.approx(0.2, abs=0.01)
+    assert all(name.startswith(f"images/{label}/") for name, label in train + val)
+
+
+def test_labels_have_names(folder: Path) -> None:
+    lines = (folder / "label_list.txt").read_text().splitlines()
+    assert (len(lines), lines[0], lines[9]) == (10, "0 zero", "9 nine")
+
+
+def test_jpeg_leaves_the_digits_as_they_are(folder: Path) -> None:
+    digits = load_digits()
+    for index in range(0, 1797, 100):
+        with Image.open(folder / f"images/{digits.target[index]}/{index:04}.jpg") as image:
+            assert image.size == (32, 32)
+            pixels = np.asarray(image.convert("RGB"), float)
+        assert np.ptp(pixels, axis=2).max() <= 2, "grey"
+        back = pixels.mean(axis=2).reshape(8, 4, 8, 4).mean(axis=(1, 3)) * (16 / 255)
+        assert np.corrcoef(back.ravel(), digits.images[index].ravel())[0, 1] > 0.97
+
+
+def test_the_same_bytes_each_time(folder: Path, tmp_path: Path) -> None:
+    make_digits(tmp_path / "again")
+
+    def contents(root: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    assert contents(folder) == contents(tmp_path / "again")
+    assert [path.name for path in tmp_path.iterdir()] == ["again"]
+
+
+def test_a_second_call_does_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = folder.stat().st_mtime_ns
+    assert not make_digits(folder)
+    assert dataset_cli.main(["digits", "--out", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder}: the digits are there already\n"
+    assert folder.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("content", [None, "mine.jpg"])
+def test_a_folder_of_somebody_else_stays_as_it_is(
+    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content:
+        (tmp_path / content).touch()
+    assert dataset_cli.main(["digits", "--out", str(tmp_path)]) == 1
+    text = f"error: {tmp_path} exists and was not made by this tool; choose another folder with --out\n"
+    assert capsys.readouterr() == ("", text)
+    assert [path.name for path in tmp_path.iterdir()] == ([content] if content else [])
+
+
+def test_a_data_set_made_otherwise_stays(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "made.json").write_text("{}\n")
+    with pytest.raises(UserError, match=r"holds a data set made otherwise \(.*made.json says how\)"):
+        make_digits(tmp_path)
+
+
+def test_a_failure_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **named: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("ppcls.dataset_tools.digits.write_lists", fail)
+    assert dataset_cli.main(["digits", "--out", str(tmp_path / "deep" / "digits")]) == 1
+    assert list((tmp_path / "deep").iterdir()) == []

@@ -1,0 +1,148 @@
+"""Smaller images: each kind in its own format, with the pixels that resizing the decoded image gives."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from zoo import make_zoo, noise, tiff, turned
+
+from ppcls.data.images.decode import decode
+from ppcls.data.images.header import DecodeError, Header, read_header
+from ppcls.data.transforms.specs import DecodeImage
+from ppcls.dataset_tools.shrink import shrink, smaller
+
+MOST = 24
+ZOO = make_zoo()
+
+
+def header_of(encoded: bytes) -> Header | None:
+    try:
+        return read_header(encoded)
+    except DecodeError:
+        return None
+
+
+def decoded(encoded: bytes, channels: int) -> np.ndarray | None:
+    try:
+        return decode(DecodeImage(channels=channels, dtype="uint16"), encoded)
+    except DecodeError:
+        return None
+
+
+def averaged(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    channels = np.moveaxis(pixels, 2, 0)
+    return np.dstack([cv2.resize(each, (width, height), interpolation=cv2.INTER_AREA) for each in channels])
+
+
+GOOD = [
+    (name, channels)
+    for name, encoded in ZOO.items()
+    if (header := header_of(encoded)) and min(header.height, header.width) > MOST
+    for channels in sorted({3, header.channels})
+    if decoded(encoded, channels) is not None
+]
+
+
+@pytest.mark.parametrize(("name", "channels"), GOOD, ids=str)
+def test_every_kind_of_image(name: str, channels: int) -> None:
+    small = shrink(ZOO[name], MOST, 95)
+    assert small is not None
+    before, after = read_header(ZOO[name]), read_header(small)
+    assert (after.format, after.orientation) == (before.format, 1)
+    whole, found = decoded(ZOO[name], channels), decoded(small, channels)
+    assert whole is not None
+    assert found is not None
+    assert found.shape == (*smaller(*whole.shape[:2], MOST), channels)
+    error = np.abs(averaged(whole, *found.shape[:2]).astype(float) - found).mean() / 65535
+    lossless_noise = name.startswith("uint16") or ("tiff of" in name and "uint8" not in name)
+    assert error < (1e-4 if lossless_noise else 0.03)
+
+
+def test_there_are_enough_kinds() -> None:
+    assert len(GOOD) > 60
+
+
+@pytest.mark.parametrize(
+    "name", [each for each in ZOO if each.startswith(("half a", "nothing", "text", "huge"))]
+)
+def test_damaged_images(name: str) -> None:
+    with pytest.raises(DecodeError):
+        shrink(ZOO[name], MOST, 90)
+
+
+def test_planes_are_refused_as_training_refuses_them() -> None:
+    with pytest.raises(DecodeError, match="separate planes"):
+        shrink(ZOO["planar tiff"], MOST, 90)
+
+
+def test_what_needs_nothing() -> None:
+    assert shrink(ZOO["jpeg"], 97, 90) is None
+    small = shrink(ZOO["jpeg"], 96, 90)
+    assert small is not None
+    assert Image.open(io.BytesIO(small)).size == (130, 96)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 500))
+def test_sides(height: int, width: int, most: int) -> None:
+    sides = smaller(height, width, most)
+    assert min(sides) == most
+    assert abs(max(sides) - max(height, width) * most / min(height, width)) <= 0.5
+    assert (height <= width) == (sides[0] <= sides[1]) or sides[0] == sides[1]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientations(orientation: int, scenes: dict[str, Image.Image]) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for kind, mode in (("JPEG", "RGB"), ("PNG", "RGB"), ("PNG", "I;16")):
+        file = io.BytesIO()
+        image = scenes["odd"] if mode == "RGB" else Image.fromarray(noise(1, height=60, width=80)[:, :, 0])
+        image.save(file, kind, exif=exif)
+        small = shrink(file.getvalue(), 40, 95)
+        assert small is not None
+        whole, found = decoded(file.getvalue(), 3), decoded(small, 3)
+        assert whole is not None
+        assert found is not None
+        error = np.abs(averaged(whole, *found.shape[:2]).astype(float) - found).mean() / 65535
+        assert error < 0.02, "turned otherwise, it would be ten times as much"
+
+
+def test_quality_and_profile() -> None:
+    file = io.BytesIO()
+    photo = Image.open(io.BytesIO(ZOO["png"]))
+    photo.save(file, "JPEG", icc_profile=b"a profile", exif=turned())
+    sizes = []
+    for quality in (30, 60, 95):
+        small = shrink(file.getvalue(), MOST, quality)
+        assert small is not None
+        sizes.append(len(small))
+        image = Image.open(io.BytesIO(small))
+        assert image.info["icc_profile"] == b"a profile"
+        assert not image.getexif()
+    assert sizes == sorted(set(sizes))
+
+
+def test_alpha_does_not_change_the_colours() -> None:
+    """Training leaves alpha out, so what lies below it must not be weighed by it."""
+    pixels = np.dstack([np.full((60, 60, 3), 200, np.uint8), np.tile([0, 255], (60, 30)).astype(np.uint8)])
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    small = shrink(file.getvalue(), 20, 90)
+    assert small is not None
+    assert (np.asarray(Image.open(io.BytesIO(small)).convert("RGB")) == 200).all()
+
+
+def test_a_tiff_that_is_not_compressed_stays_so(tmp_path: Path) -> None:
+    small = shrink(tiff(noise(6)), MOST, 90)
+    assert small is not None
+    assert read_header(small).compression == 1
+    packed = shrink(tiff(noise(6), compression="lzw"), MOST, 90)
+    assert packed is not None
+    assert read_header(packed).compression == 8

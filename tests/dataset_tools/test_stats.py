@@ -1,0 +1,64 @@
+"""A data set's numbers as text, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import yaml
+from PIL import Image
+
+from ppcls.data.transforms.specs import DecodeImage
+from ppcls.dataset_tools.mean_std import Moments
+from ppcls.dataset_tools.stats import Stats, gather
+from ppcls.dataset_tools.stats_picture import draw_stats
+
+MOMENTS = Moments(
+    pixels=100,
+    sums=(25500, 0),
+    squares=(25500 * 255, 0),
+    sides=np.array([[5, 10], [5, 10], [10, 5]]),
+    sizes=np.array([1000, 2000, 6000]),
+)
+
+
+def stats(labels: tuple[int, ...] = (0, 2, 2), names: tuple[str, ...] = ("a $x", "b ü", "c")) -> Stats:
+    return gather("mine", np.array(labels), names, MOMENTS, DecodeImage(channels=2))
+
+
+def test_numbers() -> None:
+    found = json.loads(json.dumps(stats().as_dict()))
+    assert found["classes"][1:] == [
+        {"label": 1, "name": "b ü", "images": 0},
+        {"label": 2, "name": "c", "images": 2},
+    ]
+    assert (found["images"], found["bytes"], found["pixels"]) == (3, 9000, 100)
+    assert found["short_side"] == {**dict.fromkeys(("0", "5", "25", "50", "75", "95", "100"), 5), "mean": 5}
+    assert (found["width"]["0"], found["width"]["50"], found["width"]["100"]) == (5, 10, 10)
+    assert found["bytes_an_image"]["mean"] == 3000
+    assert (found["mean"], found["std"]) == ([1, 0], [0, 0])
+
+
+def test_classes_without_names() -> None:
+    assert [each["name"] for each in stats(names=()).as_dict()["classes"]] == ["0", "1", "2"]
+
+
+def test_the_text_has_lines_for_a_config() -> None:
+    text = stats().describe()
+    assert text.startswith("mine: 3 images of 3 classes, 0.0 MB\nimages a class: 0 to 2, median 1\n")
+    lines = yaml.safe_load(text[text.index("- Normalize") :])
+    assert lines == [{"NormalizeImage": {"scale": "1.0/255.0", "mean": [1, 0], "std": [0, 0]}}]
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    path = tmp_path / "stats.png"
+    for names in (("a $x", "b $", "猫"), tuple(map(str, range(300)))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as of glyphs that a font lacks
+            draw_stats(stats(names=names), path)
+        with Image.open(path) as picture:
+            assert picture.size == (1440, 960)
+            assert len(picture.convert("RGB").getcolors(2**24) or ()) > 100
+    assert [each.name for each in tmp_path.iterdir()] == ["stats.png"]

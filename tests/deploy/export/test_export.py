@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import yaml
+from paths import ROOT
+from pydantic import TypeAdapter
+from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
+
+from ppcls.arch.cost import count_parameters
+from ppcls.arch.layers.reparameterize import reparameterize
+from ppcls.cli import deploy as deploy_cli
+from ppcls.config.load import validate
+from ppcls.config.schema import Config
+from ppcls.config.sections.dataset import FixedChain
+from ppcls.config.sections.transform import check_chain
+from ppcls.data.transforms.numpy_ops import Array, apply, run
+from ppcls.data.transforms.specs import ToCHWImage, plan_chain
+from ppcls.engine.core.state import build_network
+from ppcls.errors import UserError
+from ppcls.weights.files import fill_model, read_weights
+
+TOOL = ROOT / "tools" / "export.py"
+NO_DRAWS = np.zeros(0, np.float32)
+LAYOUTS = ("NCHW", "NHWC")
+# Probabilities. Inference folds batch norm into the convolutions, so sums round differently.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_weights(tmp_path_factory.mktemp("weights") / "model.safetensors")
+
+
+def export(folder: Path, tree: dict[str, Any]) -> int:
+    """Exports into ``folder/inference``."""
+    tree["Global"]["save_inference_dir"] = str(folder / "inference")
+    return deploy_cli.export(["-c", str(write_config(folder / "config.yaml", tree))])
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def exported(
+    request: pytest.FixtureRequest, weights: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Config]:
+    """A folder that was exported from a model of either layout, and the config of what was written."""
+    folder = tmp_path_factory.mktemp(request.param)
+    tree = config_tree(weights, write_names(folder / "names.txt"), request.param)
+    assert export(folder, tree) == 0
+    tree["Arch"]["data_format"] = "NCHW"
+    return folder / "inference", validate(tree, "test")
+
+
+def read_yml(folder: Path) -> dict[str, Any]:
+    content = yaml.safe_load((folder / "inference.yml").read_text(encoding="utf-8"))
+    assert isinstance(content, dict)
+    return content
+
+
+def program(folder: Path) -> Path:
+    (found,) = [folder / name for name in ("inference.json", "inference.pdmodel") if (folder / name).exists()]
+    return found
+
+
+def predict(folder: Path, images: np.ndarray) -> np.ndarray:
+    """Runs an exported model by Paddle Inference on the CPU, as a deployment does."""
+    settings = paddle.inference.Config(str(program(folder)), str(folder / "inference.pdiparams"))
+    settings.disable_gpu()
+    settings.disable_glog_info()
+    predictor = paddle.inference.create_predictor(settings)
+    assert predictor.get_input_names() == [read_yml(folder)["Input"]["name"]]
+    predictor.get_input_handle("x").copy_from_cpu(images)
+    predictor.run()
+    (output,) = predictor.get_output_names()
+    scores = predictor.get_output_handle(output).copy_to_cpu()
+    assert isinstance(scores, np.ndarray)
+    return scores
+
+
+def dynamic_scores(config: Config, images: np.ndarray) -> np.ndarray:
+    """Returns [B, 3] float32 probabilities of the model that was exported, in dynamic mode."""
+    model = build_network(config)
+    source = Path(str(config.Global.pretrained_model))
+    fill_model(model, read_weights(source), source)
+    model.eval()
+    scores = paddle.nn.functional.softmax(model(paddle.to_tensor(images))).numpy()
+    assert isinstance(scores, np.ndarray)
+    return scores
+
+
+def prepare(config: Config, file: Path) -> Array:
+    """Prepares an image as training's config says."""
+    assert config.Infer is not None
+    layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
+    return run(plan_chain(config.Infer.transforms, layout), file.read_bytes(), NO_DRAWS)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_paddle_inference_gives_the_models_scores(
+    exported: tuple[Path, Config], batch: int, tmp_path: Path
+) -> None:
+    folder, config = exported
+    images = np.stack([prepare(config, write_image(tmp_path / f"{i}.png", i)) for i in range(batch)])
+    scores = predict(folder, images)
+    assert scores.shape == (batch, len(CLASSES))
+    np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(scores, dynamic_scores(config, images), rtol=0, atol=TOLERANCE)
+
+
+def rebuild(folder: Path, file: Path) -> Array:
+    """Prepares an image by ``inference.yml`` alone: each transform in turn, none added or moved."""
+    image: Any = file.read_bytes()
+    for spec in TypeAdapter(FixedChain).validate_python(read_yml(folder)["PreProcess"]["transform_ops"]):
+        image = apply(spec, image, ())
+    return np.ascontiguousarray(image)
+
+
+def test_the_yml_alone_makes_the_same_input(exported: tuple[Path, Config], tmp_path: Path) -> None:
+    folder, config = exported
+    image = rebuild(folder, write_image(tmp_path / "photo.png", 5, height=61, width=45))
+    np.testing.assert_array_equal(image, prepare(config, tmp_path / "photo.png"))
+    described = read_yml(folder)["Input"]
+    assert [-1, *image.shape] == described["shape"]
+    assert str(image.dtype) == described["dtype"]
+    assert described["layout"] == config.Arch.data_format
+
+
+def test_the_yml_tells_how_to_read_the_output(exported: tuple[Path, Config]) -> None:
+    content = read_yml(exported[0])
+    assert content["Global"] == {"model_name": "ResNet18"}
+    assert content["PostProcess"] == {"Topk": {"topk": 2, "label_list": list(CLASSES)}}
+    assert content["Output"] == {"shape": [-1, 3], "dtype": "float32", "activation": "softmax"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_chain_that_transposes_early_is_described_as_it_is_done(
+    tmp_path: Path, weights: Path, layout: str
+) -> None:
+    from ppcls.deploy.models.description import describe
+
+    tree = config_tree(weights, None, layout)
+    tree["Infer"]["transforms"].insert(3, {"ToCHWImage": None})
+    tree["Infer"]["transforms"][4]["NormalizeImage"]["order"] = "chw"
+    config = validate(tree, "test")
+    assert config.Infer is not None
+    content = yaml.safe_load(describe(config, config.Infer, None).as_yaml())
+    chain = TypeAdapter(FixedChain).validate_python(content["PreProcess"]["transform_ops"])
+    assert check_chain(chain).layout == ("CHW" if layout == "NCHW" else "HWC")
+    assert [position for position, spec in enumerate(chain) if isinstance(spec, ToCHWImage)] == (
+        [4] if layout == "NCHW" else []
+    )
+    (tmp_path / "inference.yml").write_text(yaml.safe_dump(content))
+    file = write_image(tmp_path / "photo.png", 5)
+    np.testing.assert_array_equal(rebuild(tmp_path, file), prepare(config, file))
+    assert content["PostProcess"] == {"Topk": {"topk": 2}}
+
+
+def test_the_tool_says_where_it_went_and_no_more(tmp_path: Path, weights: Path) -> None:
+    tree = config_tree(weights, None)
+    tree["Global"]["save_inference_dir"] = str(tmp_path / "new" / "folder")
+    config = write_config(tmp_path / "config.yaml", tree)
+    command = [sys.executable, str(TOOL), "-c", str(config)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    folder = tmp_path / "new" / "folder"
+    files = sorted(each.name for each in folder.iterdir())
+    assert {"inference.pdiparams", "inference.yml", program(folder).name} <= set(files)
+    size = sum(each.stat().st_size for each in folder.iterdir()) / 1e6
+    assert done.stdout == (
+        f"[Export] {weights} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
+        "input [-1, 3, 32, 32] float32 NCHW, any batch size\n"
+    )
+    assert list(folder.parent.iterdir()) == [folder]
+    if not paddle.is_compiled_with_cuda():  # a GPU build says on its own that there is no GPU
+        assert done.stderr == ""
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 1
+    assert f"{folder}: exists already, and export overwrites nothing" in again.stderr
+
+
+def test_a_folder_with_something_in_it_stays_as_it_is(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "inference").mkdir()
+    (tmp_path / "inference" / "mine").write_text("mine")
+    assert export(tmp_path, config_tree(weights, None)) == 1
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'inference'}: exists already, and export overwrites nothing; "
+        "remove it, or set Global.save_inference_dir\n"
+    )
+    assert [each.name for each in (tmp_path / "inference").iterdir()] == ["mine"]
+
+
+def test_a_failure_leaves_an_empty_folder_alone_and_nothing_else(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "inference").mkdir()
+    tree = config_tree(weights, None)
+    tree["Arch"]["class_num"] = 4
+    assert export(tmp_path, tree) == 1
+    assert "weights of another model" in capsys.readouterr().err
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["config.yaml", "inference"]
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path, weights: Path) -> None:
+    (tmp_path / "inference").mkdir()
+    assert export(tmp_path, config_tree(weights, None)) == 0
+    assert program(tmp_path / "inference").is_file()
+
+
+def test_what_paddle_said_comes_back_when_saving_fails(
+    tmp_path: Path, weights: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        os.write(2, b"said by Paddle\n")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(paddle.jit, "save", fail)
+    assert export(tmp_path, config_tree(weights, None)) == 1
+    error = capfd.readouterr().err
+    assert "said by Paddle" in error
+    assert f"{tmp_path / 'inference'}: can't write the inference model: No space left on device" in error
+    assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_a_config_without_infer_can_not_be_deployed(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = config_tree(weights, None)
+    del tree["Infer"]
+    assert export(tmp_path, tree) == 1
+    assert "no section Infer, which says how images are prepared" in capsys.readouterr().err
+
+
+def test_the_shape_must_be_the_chains(weights: Path) -> None:
+    tree = config_tree(weights, None)
+    tree["Global"]["image_shape"] = [3, 64, 64]
+    with pytest.raises(UserError, match=r"Infer.transforms: makes images of \[3, 32, 32\], but"):
+        validate(tree, "test")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("RepVGG_A0", {}), ("ResNet18", {"layer_type": "DiverseBranchBlock"})]
+)
+def test_branches_are_exported_as_one_convolution(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    tree = config_tree(write_weights(tmp_path / "model.safetensors", name, **options), None)
+    tree["Arch"] |= {"name": name, "data_format": "NHWC", **options}
+    assert export(tmp_path, tree) == 0
+    tree["Arch"]["data_format"] = "NCHW"
+    config = validate(tree, "test")
+    images = np.stack([prepare(config, write_image(tmp_path / f"{i}.png", i)) for i in range(2)])
+    scores = predict(tmp_path / "inference", images)
+    np.testing.assert_allclose(scores, dynamic_scores(config, images), rtol=0, atol=TOLERANCE)
+    written = (tmp_path / "inference" / "inference.pdiparams").stat().st_size
+    model = build_network(config)
+    assert written < 4 * count_parameters(model)
+    reparameterize(model)
+    assert written == pytest.approx(4 * sum(each.size for each in model.state_dict().values()), rel=1e-3)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+
+from ppcls.cli import deploy as deploy_cli
+from ppcls.data.transforms.numpy_ops import run_on_pixels
+from ppcls.data.transforms.specs import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    ResizeImage,
+    ToCHWImage,
+    plan_chain,
+)
+from ppcls.deploy.export.in_graph import Preprocessing
+from ppcls.deploy.infer import predict_files
+from ppcls.deploy.predictor import Predictor
+from ppcls.errors import UserError
+from ppcls.runtime.start import Runtime
+
+NORMALIZE = NormalizeImage(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+CHAINS = {
+    "usual": [
+        DecodeImage(),
+        ResizeImage(resize_short=36),
+        CropImage(size=(31, 32)),
+        NORMALIZE,
+        ToCHWImage(),
+    ],
+    "stretched": [DecodeImage(), ResizeImage(size=(40, 23)), NORMALIZE],
+    "BGR": [
+        DecodeImage(to_rgb=False),
+        ResizeImage(resize_short=64),
+        CropImage(size=33),
+        NORMALIZE.model_copy(update={"channel_num": 4, "output_fp16": True}),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@given(height=st.integers(1, 120), width=st.integers(1, 120), seed=st.integers(0, 99))
+def test_the_pixels_are_the_loaders_bit_for_bit(name: str, height: int, width: int, seed: int) -> None:
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+    chain = CHAINS[name]
+    layout = "CHW" if isinstance(chain[-1], ToCHWImage) else "HWC"
+    expected = run_on_pixels(plan_chain(chain, layout), image)
+    found = Preprocessing(chain)(paddle.to_tensor(image[None])).numpy()
+    # Paddle 2.6 rounds to float16 towards zero on a CPU.
+    rounding = 2.0**-10 if expected.dtype == np.float16 else 0
+    np.testing.assert_allclose(found[0], expected.astype(np.float32), rtol=rounding)
+
+
+@pytest.mark.parametrize(
+    ("position", "spec", "reason"),
+    [
+        (0, DecodeImage(dtype="uint16"), r"the graph takes 8-bit RGB"),
+        (0, DecodeImage(channels=1), r"the graph takes 8-bit RGB"),
+        (1, ResizeImage(resize_short=36, backend="pil"), r"only backend: cv2 has a form in a graph"),
+    ],
+)
+def test_what_has_no_form_in_a_graph(position: int, spec: Any, reason: str) -> None:
+    chain = list(CHAINS["usual"])
+    chain[position] = spec
+    with pytest.raises(
+        UserError, match=rf"Infer.transforms\[{position}\]\.{spec.kind}: can't be put into .*: {reason}"
+    ):
+        Preprocessing(chain)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_weights(tmp_path_factory.mktemp("weights") / "model.safetensors")
+
+
+def export(folder: Path, tree: dict[str, Any], kind: str) -> int:
+    config = write_config(folder / "config.yaml", tree)
+    options = ["-o", f"Global.save_inference_dir={folder / kind}"]
+    return deploy_cli.export(["-c", str(config), "--format", kind, "--preprocess", *options])
+
+
+@pytest.mark.parametrize("kind", ["paddle", "onnx"])
+def test_a_model_that_prepares_images_itself(
+    tmp_path: Path, weights: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = config_tree(weights, write_names(tmp_path / "names.txt"), "NHWC")
+    assert export(tmp_path, tree, kind) == 0
+    said = capsys.readouterr().out
+    assert "input [-1, -1, -1, 3] uint8 NHWC, any batch size" in said
+    assert "[Export] its scores are the trained model's" in said
+    sizes = [(61, 45), (40, 50), (61, 45), (32, 200), (20, 21)]
+    files = [write_image(tmp_path / f"{i}.png", i, *size) for i, size in enumerate(sizes)]
+    images = [file.read_bytes() for file in files]
+    expected = Predictor(tmp_path / "config.yaml").predict(images)
+    predictor = Predictor(tmp_path / kind, device="cpu")
+    results = predictor.predict(images)
+    assert [each.class_ids for each in results] == [each.class_ids for each in expected]
+    np.testing.assert_allclose(
+        [each.scores for each in results], [each.scores for each in expected], atol=1e-5
+    )
+    content = yaml.safe_load((tmp_path / kind / "inference.yml").read_text())
+    assert content["PreProcess"]["in_graph"] is True
+    by_dali = Predictor(tmp_path / kind, device="cpu", overrides=["Global.use_dali=True"])
+    with pytest.raises(UserError, match="prepares its images itself, so DALI has nothing to do"):
+        predict_files(by_dali, files, Runtime())
+
+
+def test_a_transform_without_a_form_leaves_nothing(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = config_tree(weights, None)
+    tree["Infer"]["transforms"].insert(2, {"Pad": {"padding": 2}})
+    assert export(tmp_path, tree, "paddle") == 1
+    assert capsys.readouterr().err == (
+        "error: Infer.transforms[2].Pad: can't be put into the exported graph: it has no form in a graph; "
+        "export without --preprocess, and prepare the images as inference.yml says\n"
+    )
+    assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]

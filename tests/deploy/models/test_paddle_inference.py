@@ -1,0 +1,52 @@
+"""An exported program, run by Paddle Inference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from ppcls.deploy.models.description import Description
+from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
+from ppcls.deploy.models.source import find_program
+from ppcls.runtime.start import Runtime
+
+
+class Averaging(nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        return self.fc(x.mean([2, 3]))
+
+
+def test_what_paddle_says_of_its_kernels_is_not_among_the_answers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = Averaging()
+    model.eval()
+    spec = paddle.static.InputSpec([-1, 3, 8, 8], "float32", "x")
+    paddle.jit.save(
+        paddle.jit.to_static(model, input_spec=[spec], full_graph=True), str(tmp_path / "inference")
+    )
+    chain = [{"DecodeImage": None}, {"ResizeImage": {"size": 8}}, {"NormalizeImage": None}]
+    description = Description.model_validate(
+        {
+            "Global": {"model_name": "Averaging"},
+            "Input": {"name": "x", "shape": [-1, 3, 8, 8], "dtype": "float32", "layout": "NCHW"},
+            "PreProcess": {"transform_ops": [*chain, {"ToCHWImage": None}]},
+            "Output": {"shape": [-1, 3], "dtype": "float32", "activation": "l2_norm"},
+            "PostProcess": None,
+        }
+    )
+    capfd.readouterr()
+    inferring = PaddleInferenceModel(find_program(tmp_path), description, Runtime())
+    images = np.arange(2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
+    expected = model(paddle.to_tensor(images)).numpy()
+    for _ in range(2):
+        np.testing.assert_allclose(inferring.run(images), expected, rtol=1e-5)
+    assert capfd.readouterr().out == ""

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_classifier import config_tree, write_config
+
+from ppcls.config.load import validate
+from ppcls.data.index.class_names import write_class_names
+from ppcls.deploy.models.source import configured, find_source, find_weights
+from ppcls.errors import UserError
+from ppcls.weights.manifest import Manifest
+from ppcls.weights.store import Store, places
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> dict[str, Any]:
+    made = config_tree(tmp_path / "run" / "model.safetensors", None)
+    made["Global"] |= {"output_dir": str(tmp_path / "run"), "pretrained_model": None}
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path, tree: dict[str, Any]) -> Path:
+    """A run's folder with a checkpoint, whose weights nobody reads here."""
+    checkpoint = tmp_path / "run" / "checkpoints" / "step_00000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").touch()
+    write_config(checkpoint / "config.yaml", tree)
+    (tmp_path / "run" / "best_model").symlink_to(checkpoint)
+    return tmp_path / "run"
+
+
+def names(path: Path, *overrides: str) -> tuple[str, ...] | None:
+    return find_source(path, overrides).description.names
+
+
+def test_a_run_means_its_best_model(run: Path) -> None:
+    source = find_source(run)
+    assert source == find_source(run / "best_model")
+    assert source.file == run / "best_model"
+    assert source.needs_paddle
+    assert not source.by_dali
+    assert find_source(run, ["Global.use_dali=True"]).by_dali
+
+
+def test_a_run_means_the_best_model_of_both_places(run: Path, tmp_path: Path, tree: dict[str, Any]) -> None:
+    tree["Global"]["checkpoint_fallback_dir"] = str(tmp_path / "elsewhere")
+    write_config(run / "config.yaml", tree)
+    own, other = places(run, str(tmp_path / "elsewhere"))
+    shutil.rmtree(run / "checkpoints")
+    (run / "best_model").unlink()
+    config = validate(tree, "config")
+    with pytest.raises(UserError, match=f"there is no {run}/best_model"):
+        find_weights(config)
+    files = {"model.safetensors": b"", "config.yaml": (run / "config.yaml").read_bytes()}
+    for serial, root in enumerate([other, own, other]):
+        manifest = Manifest(serial=serial, update=serial, epoch=1, step=0, versions={}, files={})
+        store = Store(root)
+        store.link("best_model", store.write(files.items(), manifest))
+        assert find_weights(config) == find_source(run).file == root / "best_model"
+
+
+def test_names_are_the_checkpoints_then_the_runs(run: Path, tmp_path: Path) -> None:
+    checkpoint = run / "best_model"
+    assert names(checkpoint) is None
+    write_class_names(run / "label_list.txt", ["of", "the", "run"])
+    assert names(checkpoint) == ("of", "the", "run")
+    write_class_names(checkpoint / "label_list.txt", ["of", "a", "checkpoint"])
+    assert names(checkpoint) == ("of", "a", "checkpoint")
+    write_class_names(tmp_path / "given.txt", ["that", "are", "given"])
+    given = f"Infer.PostProcess.class_id_map_file={tmp_path / 'given.txt'}"
+    assert names(checkpoint, given) == ("that", "are", "given")
+    shutil.copytree(checkpoint, tmp_path / "elsewhere")
+    assert names(tmp_path / "elsewhere") == ("of", "a", "checkpoint")
+
+
+def test_names_in_a_checkpoint_stand_for_a_list_that_is_elsewhere(run: Path, tree: dict[str, Any]) -> None:
+    tree["Infer"]["PostProcess"]["class_id_map_file"] = "/gone/names.txt"
+    write_config(run / "best_model" / "config.yaml", tree)
+    with pytest.raises(UserError, match=r"/gone/names\.txt: no such file"):
+        names(run)
+    write_class_names(run / "best_model" / "label_list.txt", ["of", "a", "checkpoint"])
+    assert names(run) == ("of", "a", "checkpoint")
+    with pytest.raises(UserError, match=r"/gone/names\.txt: no such file"):
+        configured(validate(tree, "test"))  # for a config says what it wants
+
+
+def test_a_config_finds_the_names_of_its_run(run: Path, tree: dict[str, Any], tmp_path: Path) -> None:
+    write_class_names(run / "label_list.txt", ["of", "the", "run"])
+    config = write_config(tmp_path / "mine.yaml", tree)
+    assert names(config) == ("of", "the", "run")
+    assert find_source(config).file == run / "best_model"
+    (run / "best_model").unlink()
+    with pytest.raises(UserError, match=r"no weights: Global\.pretrained_model is not set, and there is no"):
+        find_source(config)
+
+
+def test_a_config_without_infer_predicts_nothing(run: Path, tree: dict[str, Any]) -> None:
+    del tree["Infer"]
+    write_config(run / "best_model" / "config.yaml", tree)
+    with pytest.raises(UserError, match="no section Infer, which says how images are prepared"):
+        find_source(run)

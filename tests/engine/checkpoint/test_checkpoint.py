@@ -1,0 +1,601 @@
+"""Checkpoints are whole or not there, whatever fails, and tell what does not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from small_net import CLASSES, Net, assert_equal, content, make_state, train_epochs
+
+from ppcls.config.load import load_config
+from ppcls.config.schema import Config
+from ppcls.engine.checkpoint import snapshot
+from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
+from ppcls.engine.checkpoint.resume import resume
+from ppcls.engine.core.precision import FP32
+from ppcls.engine.core.state import TrainState
+from ppcls.errors import UserError
+from ppcls.optimizer.state import optimizer_state
+from ppcls.weights import store
+from ppcls.weights.files import AVERAGE, WEIGHTS, read_arrays, read_weights, write_arrays
+from ppcls.weights.manifest import MANIFEST, Manifest, put, read_manifest, seal
+
+STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def config(make_config: Callable[..., Config]) -> Config:
+    return make_config()
+
+
+@pytest.fixture
+def checkpoints(output: Path, config: Config) -> Checkpoints:
+    return Checkpoints(output, config)
+
+
+def everything(state: TrainState) -> dict[str, np.ndarray]:
+    """Returns copies of all arrays of a run."""
+    average = state.ema.state_dict() if state.ema is not None else {}
+    optimizer = optimizer_state(state.optimizer, state.model)
+    return {
+        **content(state.model),
+        **{f"average {name}": tensor.numpy().copy() for name, tensor in average.items()},
+        **{f"optimizer {name}": tensor.numpy().copy() for name, tensor in optimizer.items()},
+    }
+
+
+def folders(output: Path) -> list[str]:
+    return sorted(path.name for path in (output / "checkpoints").iterdir())
+
+
+def links(output: Path) -> dict[str, str]:
+    return {path.name: path.resolve().name for path in output.iterdir() if path.is_symlink()}
+
+
+# What is written
+
+
+def test_a_checkpoint_holds_all_of_a_run(output: Path, checkpoints: Checkpoints, config: Config) -> None:
+    state = train_epochs(make_state(decay=0.9))
+    state.best = 0.25
+    checkpoints.save(state, [LATEST])
+    folder = output / LATEST
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [WEIGHTS, AVERAGE, OPTIMIZER, STATE, "config.yaml", MANIFEST]
+    )
+    assert load_config(folder / "config.yaml") == config
+    assert_equal(read_arrays(folder / WEIGHTS), content(state.model))
+    again = make_state(seed=2, decay=0.9)
+    resume(again, folder)
+    assert_equal(everything(again), everything(state))
+    assert (again.update, again.best, again.epoch, again.step) == (3, 0.25, 1, 0)
+    assert_equal(everything(train_epochs(again)), everything(train_epochs(state)))
+
+
+@pytest.mark.parametrize("best", [None, 0.0, 1 / 3])
+def test_the_best_metric_comes_back_exactly(
+    output: Path, checkpoints: Checkpoints, best: float | None
+) -> None:
+    state = make_state()
+    state.best = best
+    checkpoints.save(state, [LATEST])
+    again = make_state()
+    again.best = 0.9
+    resume(again, output / LATEST)
+    assert again.best == best
+
+
+def test_the_position_within_an_epoch_comes_back(output: Path, checkpoints: Checkpoints) -> None:
+    state = make_state()
+    next(iter(state.loader))
+    checkpoints.save(state, [LATEST])
+    again = make_state()
+    resume(again, output / LATEST)
+    assert again.loader.state_dict() == state.loader.state_dict()
+    assert (again.epoch, again.step) == (0, 1)
+
+
+def test_half_weights_are_saved_as_their_float32_masters(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = make_state()
+    state.model.to(dtype="float16")
+    master = np.full((4, CLASSES), 1 + 2.0**-20, np.float32)  # float16 has no such number
+    monkeypatch.setattr(
+        snapshot, "optimizer_state", lambda *_: {"fc.weight/master": paddle.to_tensor(master)}
+    )
+    checkpoints.save(state, [LATEST])
+    saved = read_arrays(output / LATEST / WEIGHTS)
+    np.testing.assert_array_equal(saved["fc.weight"], master)
+    assert {array.dtype for array in saved.values()} == {np.dtype(np.float32)}
+
+
+class Scaled(FP32):
+    """A precision that remembers something."""
+
+    scale = 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scale = state["scale"]
+
+
+def test_the_precision_comes_back(output: Path, checkpoints: Checkpoints) -> None:
+    precision = Scaled()
+    precision.scale = 1024.5
+    checkpoints.save(make_state(precision=precision), [LATEST])
+    again = Scaled()
+    resume(make_state(precision=again), output / LATEST)
+    assert again.scale == 1024.5
+
+
+def test_state_and_versions_are_plain_json(output: Path, checkpoints: Checkpoints) -> None:
+    checkpoints.save(train_epochs(make_state()), [LATEST])
+    remembered = json.loads((output / LATEST / STATE).read_text())
+    assert remembered["update"] == 3
+    assert remembered["loader"]["epoch"] == 1
+    manifest = json.loads((output / LATEST / MANIFEST).read_text())
+    assert manifest["format"] == 2
+    assert manifest["versions"]["paddle"] == paddle.__version__
+    assert (manifest["epoch"], manifest["step"], manifest["update"]) == (1, 0, 3)
+    for name, record in manifest["files"].items():
+        content = (output / LATEST / name).read_bytes()
+        assert record == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def test_links_are_relative_so_that_a_run_can_move(output: Path, checkpoints: Checkpoints) -> None:
+    checkpoints.save(make_state(), [LATEST, BEST])
+    assert (output / LATEST).readlink() == Path("checkpoints/step_00000000")
+    output.rename(output.with_name("moved"))
+    resume(make_state(), output.with_name("moved") / BEST)
+
+
+def test_what_no_link_names_is_removed(output: Path, checkpoints: Checkpoints) -> None:
+    state = make_state()
+    for roles in ([LATEST, BEST], [LATEST, "epoch_2"], [LATEST], [LATEST]):
+        train_epochs(state)
+        checkpoints.save(state, roles)
+    assert links(output) == {
+        BEST: "step_00000003",
+        "epoch_2": "step_00000006",
+        LATEST: "step_00000012",
+    }
+    assert folders(output) == sorted(links(output).values())
+
+
+def test_an_old_checkpoint_goes_after_the_new_one_is_named(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = make_state()
+    checkpoints.save(state, [LATEST])
+    removed = []
+
+    def rmtree(path: Path, **options: Any) -> None:
+        if Path(path).name.endswith(".step_00000000"):
+            removed.append(Path(path).name[-13:])
+            assert (output / LATEST / STATE).is_file()
+            assert links(output) == {LATEST: "step_00000003"}
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    checkpoints.save(train_epochs(state), [LATEST])
+    assert removed == ["step_00000000"]
+
+
+def test_a_second_checkpoint_of_one_update_takes_another_name(output: Path, checkpoints: Checkpoints) -> None:
+    state = make_state()
+    checkpoints.save(state, [LATEST])
+    checkpoints.save(state, [BEST])
+    assert links(output) == {LATEST: "step_00000000", BEST: "step_00000000_2"}
+    checkpoints.save(state, [LATEST, BEST])
+    assert links(output) == dict.fromkeys([LATEST, BEST], "step_00000000_3")
+    assert folders(output) == ["step_00000000_3"]
+
+
+def test_files_of_others_stay(output: Path, checkpoints: Checkpoints) -> None:
+    strange = ["notes.txt", "checkpoints/mine", "checkpoints/.mine", "checkpoints/.0123abcd.step"]
+    for name in strange:
+        (output / name).mkdir(parents=True)
+    checkpoints.save(make_state(), [LATEST])
+    checkpoints.save(make_state(), [LATEST])
+    assert all((output / name).is_dir() for name in strange)
+
+
+def test_a_rank_other_than_0_writes_nothing(output: Path, checkpoints: Checkpoints, cpu: Any) -> None:
+    state = make_state()
+    state.runtime = type(cpu)(rank=1)
+    checkpoints.save(state, [LATEST])
+    assert list(output.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["fc.weight", "bn._variance"])
+def test_weights_that_are_not_finite_are_never_saved(
+    output: Path, checkpoints: Checkpoints, name: str
+) -> None:
+    state = make_state()
+    checkpoints.save(state, [LATEST])
+    before = everything(state)
+    tensor = state.model.state_dict()[name]
+    tensor.copy_(tensor * float("nan"), True)
+    state.update = 7
+    with pytest.raises(UserError, match=f"the model is not finite any more at update 7: {name};"):
+        checkpoints.save(state, [LATEST, BEST])
+    assert links(output) == {LATEST: "step_00000000"}
+    assert folders(output) == ["step_00000000"]
+    again = make_state(seed=2)
+    resume(again, output / LATEST)
+    assert_equal(everything(again), before)
+
+
+# Failures
+
+
+FAILURES = {
+    "weights": (store, "put", 1),
+    "optimizer": (store, "put", 2),
+    "average": (store, "put", 3),
+    "config": (store, "put", 4),
+    "state": (store, "put", 5),
+    "manifest": (store, "seal", 1),
+    "a file's name": (Path, "replace", 4),
+    "the folder": (Path, "mkdir", 1),
+    "the folder's name": (Path, "rename", 1),
+    "the first link": (Path, "symlink_to", 1),
+    "the first link's name": (Path, "replace", 7),
+    "the second link": (Path, "symlink_to", 2),
+    "the second link's name": (Path, "replace", 8),
+    "removal": (shutil, "rmtree", 2),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_anywhere_leaves_whole_checkpoints(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    state = make_state(decay=0.9)
+    checkpoints.save(state, [LATEST, BEST])
+    saved = {0: everything(state), 3: everything(train_epochs(state))}
+    owner, name, fatal = FAILURES[failure]
+    calls, whole = 0, getattr(owner, name)
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == fatal:
+            raise OSError(28, "No space left on device")
+        return whole(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, failing)
+        message = rf"{output}/checkpoints: can't write a checkpoint: No space left on device"
+        with pytest.raises(UserError, match=message):
+            checkpoints.save(state, [LATEST, BEST])
+    assert calls == fatal
+    for role in (LATEST, BEST):
+        again = make_state(seed=2, decay=0.9)
+        resume(again, output / role)
+        assert_equal(everything(again), saved[again.update])
+    checkpoints.save(state, [LATEST, BEST])
+    assert set(links(output)) == {LATEST, BEST}
+    assert folders(output) == sorted(set(links(output).values()))
+    assert not [path.name for path in output.iterdir() if path.name.startswith(".")]
+
+
+def test_what_killed_runs_left_is_removed(output: Path, config: Config) -> None:
+    left = output / "checkpoints" / ".01ab23cd.step_00000040"
+    left.mkdir(parents=True)
+    (left / WEIGHTS).write_bytes(b"half a file")
+    (output / ".latest.new").symlink_to("checkpoints/step_00000040")
+    Checkpoints(output, config).save(make_state(), [LATEST])
+    assert folders(output) == ["step_00000000"]
+    assert links(output) == {LATEST: "step_00000000"}
+
+
+def test_what_another_run_is_writing_stays(output: Path, checkpoints: Checkpoints) -> None:
+    """A hidden folder that appeared while this run lives may be in use."""
+    busy = output / "checkpoints" / ".01ab23cd.step_00000040"
+    busy.mkdir(parents=True)
+    checkpoints.save(make_state(), [LATEST])
+    assert busy.is_dir()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, config: Config) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/checkpoints: can't write a checkpoint: Not a directory"):
+        Checkpoints(tmp_path / "file", config).save(make_state(), [LATEST])
+
+
+# Which one to resume from
+
+
+def test_find_auto(output: Path, checkpoints: Checkpoints) -> None:
+    assert checkpoints.find("auto") is None
+    checkpoints.save(make_state(), [LATEST])
+    assert checkpoints.find("auto") == output / LATEST
+
+
+def test_find_a_path(output: Path, checkpoints: Checkpoints) -> None:
+    checkpoints.save(make_state(), ["epoch_1"])
+    assert checkpoints.find(str(output / "epoch_1")) == output / "epoch_1"
+    assert checkpoints.find("auto") == output / "epoch_1"
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+FILES = [WEIGHTS, OPTIMIZER, AVERAGE, STATE, "config.yaml", MANIFEST]
+
+
+@pytest.mark.parametrize("harm", [damage, Path.unlink])
+@pytest.mark.parametrize("file", FILES)
+def test_find_auto_takes_the_newest_that_is_whole(
+    output: Path, checkpoints: Checkpoints, file: str, harm: Callable[[Path], None]
+) -> None:
+    state = make_state(decay=0.9)
+    checkpoints.save(state, ["epoch_1"])
+    checkpoints.save(train_epochs(state), [LATEST])
+    folder = (output / LATEST).resolve()
+    harm(folder / file)
+    assert checkpoints.find("auto") == output / "epoch_1" == checkpoints.last_good()
+    (said,) = checkpoints.passed_over
+    assert said.startswith(f"{folder / file}: ")
+    with pytest.raises(UserError, match=f"^{output / LATEST / file}: |no manifest"):
+        checkpoints.find(str(output / LATEST))
+    harm(output / "epoch_1" / file)
+    with pytest.raises(UserError, match=r"no checkpoint of this run is whole:\n  .*\n  "):
+        checkpoints.find("auto")
+    assert checkpoints.last_good() is None
+
+
+def test_a_damaged_file_is_named_with_both_digests(output: Path, checkpoints: Checkpoints) -> None:
+    checkpoints.save(make_state(), [LATEST])
+    path = output / LATEST / WEIGHTS
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    damage(path)
+    after, size = hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size
+    with pytest.raises(UserError) as caught:
+        checkpoints.find(str(output / LATEST))
+    assert str(caught.value) == (
+        f"{path}: damaged: expected {size} bytes of SHA-256 {before}, found {size} bytes of SHA-256 {after}"
+    )
+    with pytest.raises(UserError, match=f"expected {size} bytes of SHA-256 {before}, found"):
+        read_weights(output / LATEST)
+
+
+def test_the_newest_is_the_last_that_was_saved(output: Path, checkpoints: Checkpoints) -> None:
+    """A run that went back to an earlier epoch goes on from what it did then."""
+    state = make_state()
+    checkpoints.save(train_epochs(state, 2), ["epoch_2"])
+    checkpoints.save(train_epochs(make_state()), [LATEST])
+    assert checkpoints.find("auto") == output / LATEST
+    assert read_manifest(output / LATEST).update == 3
+
+
+def test_a_checkpoint_that_got_no_link_is_found(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = make_state()
+    checkpoints.save(state, [LATEST])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "symlink_to", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(UserError, match="No space left"):
+            checkpoints.save(train_epochs(state), [LATEST])
+    found = checkpoints.find("auto")
+    assert found == output / "checkpoints" / "step_00000003"
+
+
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [
+        ((0.1, 0.2, 0.3, 0.4), (0.4, 0.3, 0.2)),
+        ((0.4, 0.3, 0.2, 0.1), (0.4, 0.3, 0.2)),
+        ((0.2, 0.4, 0.1, 0.3), (0.4, 0.3, 0.2)),
+        ((0.2, None, 0.2, 0.1), (0.2, 0.2, 0.1)),
+    ],
+)
+def test_the_k_best_are_kept(
+    output: Path,
+    make_config: Callable[..., Config],
+    scores: tuple[float | None, ...],
+    kept: tuple[float, ...],
+) -> None:
+    checkpoints, state = Checkpoints(output, make_config(Global__keep_best=3)), make_state()
+    for score in scores:
+        best = score is not None and (state.best is None or score > state.best)
+        state.best = score if best else state.best
+        checkpoints.save(train_epochs(state), [LATEST, BEST] if best else [LATEST], score)
+    names = [BEST, f"{BEST}_2", f"{BEST}_3"]
+    assert tuple(read_manifest(output / name).score for name in names) == kept
+    assert len({(output / name).resolve() for name in names}) == 3
+    assert set(links(output)) == {LATEST, *names}
+    fewer = Checkpoints(output, make_config(Global__keep_best=1))
+    fewer.save(train_epochs(state), [LATEST])
+    assert set(links(output)) == {LATEST, BEST}
+    assert folders(output) == sorted(set(links(output).values()))
+
+
+def test_scores_of_another_metric_are_not_compared(output: Path, make_config: Callable[..., Config]) -> None:
+    state = make_state()
+    for topk, scores in ((1, (0.8, 0.9)), (3, (0.3, 0.2))):
+        state.config = make_config(Global__keep_best=3, Metric__Eval=[{"TopkAcc": {"topk": topk}}])
+        checkpoints, state.best = Checkpoints(output, state.config), None
+        for score in scores:
+            best = state.best is None or score > state.best
+            state.best = score if best else state.best
+            checkpoints.save(train_epochs(state), [LATEST, BEST] if best else [LATEST], score)
+    names = [BEST, f"{BEST}_2", f"{BEST}_3"]
+    assert [read_manifest(output / name).score for name in names] == [0.3, 0.2, 0.9]
+
+
+@pytest.mark.parametrize("wrong", ["epoch_9", "checkpoints", "file", "auto "])
+def test_find_refuses_what_is_no_checkpoint(output: Path, checkpoints: Checkpoints, wrong: str) -> None:
+    checkpoints.save(make_state(), [LATEST])
+    (output / "file").write_text("")
+    with pytest.raises(
+        UserError, match=rf"{wrong}: not a checkpoint folder \(no manifest\.json\); expected one"
+    ):
+        checkpoints.find(str(output / wrong))
+
+
+def test_find_auto_refuses_a_dangling_link(output: Path, checkpoints: Checkpoints) -> None:
+    checkpoints.save(make_state(), [LATEST])
+    shutil.rmtree(output / "checkpoints")
+    with pytest.raises(UserError, match="latest: not a checkpoint folder"):
+        checkpoints.find("auto")
+
+
+def test_a_new_run_refuses_the_folder_of_another(output: Path, checkpoints: Checkpoints) -> None:
+    checkpoints.refuse_existing(None)
+    checkpoints.save(make_state(), [LATEST])
+    with pytest.raises(
+        UserError, match=r"run already holds a run; go on with it by -o Global\.checkpoints=au"
+    ):
+        checkpoints.refuse_existing(None)
+    shutil.rmtree(output / "checkpoints")
+    with pytest.raises(UserError, match="already holds a run"):
+        checkpoints.refuse_existing(None)
+
+
+def test_a_run_resumed_from_elsewhere_refuses_the_folder_of_another(
+    output: Path, checkpoints: Checkpoints, config: Config
+) -> None:
+    checkpoints.save(make_state(), [LATEST])
+    other = Checkpoints(output.with_name("other"), config)
+    other.refuse_existing(output / LATEST)
+    output.with_name("other").mkdir()
+    other.save(make_state(), [LATEST])
+    with pytest.raises(UserError, match="other already holds a run"):
+        other.refuse_existing(output / LATEST)
+    checkpoints.refuse_existing(output / LATEST)
+    checkpoints.refuse_existing((output / LATEST).resolve())
+
+
+# Resume of what does not fit
+
+
+@pytest.fixture
+def saved(output: Path, checkpoints: Checkpoints) -> Path:
+    checkpoints.save(train_epochs(make_state(decay=0.9)), [LATEST])
+    return output / LATEST
+
+
+def change(folder: Path, **values: Any) -> None:
+    remembered = json.loads((folder / STATE).read_text())
+    (folder / STATE).write_text(json.dumps({**remembered, **values}))
+
+
+def seal_again(folder: Path, **changes: Any) -> None:
+    """Makes the manifest that of the files as they are now."""
+    manifest = read_manifest(folder)
+    files = {name: put(folder / name, (folder / name).read_bytes()) for name in manifest.files}
+    seal(folder, Manifest(**{**manifest.model_dump(), "files": files, **changes}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", "{}", '{"update": 1}', "\xff\x00", '{"update": "many"}'],
+)
+def test_resume_of_a_damaged_state(saved: Path, text: str) -> None:
+    (saved / STATE).write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=rf"{STATE}: damaged: "):
+        resume(make_state(decay=0.9), saved)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"update": -1},
+        {"update": None},
+        {"best": "good"},
+        {"loader": {}},
+        {"loader": {"epoch": "first", "step": 0}},
+        {"loader": 3},
+        {"precision": None},
+    ],
+)
+def test_resume_of_a_state_with_wrong_values(saved: Path, values: dict[str, Any]) -> None:
+    change(saved, **values)
+    with pytest.raises(UserError, match=rf"{STATE}: damaged: .*{next(iter(values))}"):
+        resume(make_state(decay=0.9), saved)
+
+
+def test_resume_of_a_newer_format(saved: Path, checkpoints: Checkpoints) -> None:
+    seal_again(saved)
+    text = (saved / MANIFEST).read_text()
+    (saved / MANIFEST).write_text(text.replace('"format": 2', '"format": 3'))
+    with pytest.raises(UserError, match="format 3; this ppcls reads format 2"):
+        checkpoints.find(str(saved))
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER, AVERAGE])
+@pytest.mark.parametrize("size", [0, 100])
+def test_resume_of_damaged_arrays(saved: Path, file: str, size: int) -> None:
+    (saved / file).write_bytes((saved / file).read_bytes()[:size])
+    with pytest.raises(UserError, match=rf"{file}: damaged, or not a safetensors file"):
+        resume(make_state(decay=0.9), saved)
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER])
+def test_resume_without_a_file(saved: Path, file: str) -> None:
+    (saved / file).unlink()
+    with pytest.raises(UserError, match=rf"{file}: no such file"):
+        resume(make_state(decay=0.9), saved)
+
+
+def test_resume_into_another_model(saved: Path) -> None:
+    with pytest.raises(
+        UserError, match=rf"{WEIGHTS}: weights of another model \(is Arch the same\?\): bn\._mean: expected"
+    ):
+        resume(make_state(model=Net(width=5)), saved)
+
+
+def test_resume_into_another_optimizer(saved: Path) -> None:
+    with pytest.raises(UserError, match=rf"{OPTIMIZER}: .*; is Optimizer the same"):
+        resume(make_state(kind=paddle.optimizer.Adam), saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"fc.bias": None}, {"fc.weight": np.zeros((4, 9), np.float32)}, {"more": np.zeros(1, np.float32)}],
+)
+def test_resume_of_an_average_of_another_model(saved: Path, change: dict[str, Any]) -> None:
+    arrays = {**read_arrays(saved / AVERAGE), **change}
+    kept = {name: paddle.to_tensor(array) for name, array in arrays.items() if array is not None}
+    write_arrays(saved / AVERAGE, kept)
+    with pytest.raises(UserError, match=rf"{AVERAGE}: weights of another model"):
+        resume(make_state(decay=0.9), saved)
+
+
+def test_an_average_that_begins_at_resume_begins_with_the_weights(
+    output: Path, checkpoints: Checkpoints
+) -> None:
+    checkpoints.save(train_epochs(make_state()), [LATEST])
+    state = make_state(seed=2, decay=0.9)
+    resume(state, output / LATEST)
+    assert state.ema is not None
+    assert_equal(state.ema.state_dict(), content(state.model))
+
+
+def test_an_average_that_is_not_wanted_any_more_is_left_behind(saved: Path, checkpoints: Checkpoints) -> None:
+    state = make_state()
+    resume(state, saved)
+    checkpoints.save(state, [LATEST])
+    assert not (saved / AVERAGE).exists()

@@ -1,0 +1,370 @@
+"""Stop anywhere, resume, and end bit for bit where the undisturbed run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paddle import nn
+from small_net import assert_equal, content
+
+from ppcls.config.schema import Config
+from ppcls.engine import execution
+from ppcls.engine.checkpoint.checkpoints import Checkpoints
+from ppcls.engine.checkpoint.resume import resume
+from ppcls.engine.core.state import TrainState, build_state
+from ppcls.engine.setup import prepare
+from ppcls.engine.train import train
+from ppcls.errors import UserError
+from ppcls.registry import ARCHITECTURES
+from ppcls.report.jsonlines import read_records
+from ppcls.runtime.start import Runtime
+from ppcls.weights.files import read_arrays
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "dali": {"Global__use_dali": True},
+    "paddle.io": {"Global__use_dali": False},
+    "accumulation": {"Global__update_freq": 2, "DataLoader__Train__sampler__batch_size": 4},
+    "average": {
+        "EMA": {"decay": 0.9, "warmup": True},
+        "Optimizer": {
+            "name": "LARS",
+            "lr": {"name": "ReduceOnPlateau", "learning_rate": 1.0, "patience": 0, "threshold": 10.0},
+            "clip_norm": 1.0,
+            "freeze": ["stem.*", "blocks.[01].*"],
+            "by_name": [{"pattern": "fc.*", "lr_mult": 2}],
+        },
+    },
+    "repeated images": {"DataLoader__Train__sampler__name": "RepeatedAugSampler"},
+    "bfloat16": {"AMP__dtype": "bfloat16"},
+    "adamw": {"Optimizer": {"name": "AdamW", "lr": {"name": "Cosine", "learning_rate": 1e-3}}},
+}
+
+
+class Killed(Exception):
+    """Ends a run as a crash would, between two steps."""
+
+
+def output(config: Config) -> Path:
+    folder = Path(config.Global.output_dir)
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def run_and_kill(config: Config, runtime: Runtime, update: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = execution.train_step
+
+    def step(state: Any, batch: Any, *rest: Any) -> Any:
+        if state.update == update:
+            raise Killed
+        return whole(state, batch, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "train_step", step)
+        with pytest.raises(Killed):
+            train(config, runtime, output(config))
+
+
+def same_files(one: Path, other: Path) -> None:
+    files = sorted(path.name for path in one.glob("*.safetensors"))
+    assert files == sorted(path.name for path in other.glob("*.safetensors")) != []
+    for file in files:
+        expected, found = read_arrays(one / file), read_arrays(other / file)
+        assert expected.keys() == found.keys()
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value, err_msg=f"{file} {key}")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[] if name in ("dali", "paddle.io") else pytest.mark.slow)
+        for name in VARIANTS
+    ],
+)
+def test_a_killed_run_ends_as_the_undisturbed_one(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    changes = {**VARIANTS[variant], "Global__save_steps": 1}
+    straight = make_config("straight", **changes)
+    total = train(straight, cpu, output(straight)).update
+    # within the first epoch, in the second, and twice in one run
+    broken = make_config("broken", **changes)
+    run_and_kill(broken, cpu, 1, monkeypatch)
+    again = make_config("broken", **changes, Global__checkpoints="auto")
+    run_and_kill(again, cpu, total - 1, monkeypatch)
+    assert train(again, cpu, output(again)).update == total
+    same_files(output(straight) / "latest", output(again) / "latest")
+    straight_log, again_log = (
+        [(type(each), each.update, each.metrics) for each in read_records(output(each) / "metrics.jsonl")]
+        for each in (straight, again)
+    )
+    assert [each for each in again_log if each[0].__name__ == "EvalRecord"] == [
+        each for each in straight_log if each[0].__name__ == "EvalRecord"
+    ]
+
+
+def test_resume_keeps_the_best_metric(make_config: Callable[..., Config], cpu: Runtime) -> None:
+    config = make_config(Global__epochs=1)
+    best = train(config, cpu, output(config)).best
+    assert best is not None
+    longer = make_config(Global__epochs=1, Global__checkpoints="auto")
+    assert train(longer, cpu, output(longer)).best == best
+
+
+def test_a_resumed_run_knows_how_long_it_was_not_better(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def linear(class_num: int, **_: Any) -> nn.Layer:
+        return nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, class_num))
+
+    monkeypatch.setitem(ARCHITECTURES._entries, "Linear", linear)
+    never = {"name": "Constant", "learning_rate": 1e-30}  # all evaluations are alike
+    settings = {"Global__epochs": 9, "Optimizer__lr": never, "Arch__name": "Linear"}
+    ended = train(config := make_config(**settings, Global__early_stopping=2), cpu, output(config))
+    assert (ended.epoch, ended.not_better) == (3, 2)
+    again = make_config(**settings, Global__early_stopping=2, Global__checkpoints="auto")
+    assert train(again, cpu, output(again)).update == ended.update
+    longer = make_config(**settings, Global__early_stopping=4, Global__checkpoints="auto")
+    assert train(longer, cpu, output(longer)).epoch == 5
+    elsewhere = make_config(
+        "elsewhere", **settings, Global__early_stopping=1, Global__checkpoints=str(output(config) / "latest")
+    )
+    assert train(elsewhere, cpu, output(elsewhere)).epoch == 7  # its own best model first, then one more
+
+
+def test_another_metric_begins_with_a_best_of_its_own(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    judged = {"name": "ReduceOnPlateau", "learning_rate": 0.01, "mode": "max", "patience": 5}
+    config = make_config(Global__epochs=1, Optimizer__lr=judged)
+    assert train(config, cpu, output(config)).best is not None
+    other = make_config(
+        Global__epochs=1,
+        Optimizer__lr=judged,
+        Metric__Eval=[{"PerClassRecall": {}}, {"TopkAcc": {"topk": 1}}],
+    )
+    state = build_state(other, cpu, lambda model: None)
+    plan = "\n".join(resume(state, output(other) / "latest", other))
+    assert state.best is None
+    assert "best metric" not in plan.splitlines()[1]
+    assert "begins here: the best metric, which is recall_mean now and was top1" in plan
+    assert "begins here: what ReduceOnPlateau sees" in plan
+    assert state.plateau is not None
+    assert state.plateau.state_dict()["best"] is None
+    longer = make_config(Global__epochs=1, Optimizer__lr=judged, Metric__Eval=[{"TopkAcc": {"topk": [1, 3]}}])
+    same = build_state(longer, cpu, lambda model: None)
+    assert "what ReduceOnPlateau has seen, best metric" in resume(same, output(longer) / "latest", longer)[1]
+    assert same.best is not None
+
+
+def test_another_folder_gets_a_best_model_of_its_own(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make_config("first", Global__epochs=1)
+    best = train(config, cpu, output(config)).best
+    assert best is not None
+    there = make_config("second", Global__checkpoints=str(tmp_path / "first" / "latest"))
+    run = prepare(there, cpu, output(there))
+    assert run.state.best is None  # else no best_model, unless an evaluation beats that of the other folder
+    plan = "\n".join(run.notes)
+    assert "begins here: the best model, for the one until now is not in this folder" in plan
+    assert "best metric" not in plan
+    here = make_config("first", Global__checkpoints="auto")
+    assert prepare(here, cpu, output(here)).state.best == best
+
+
+def test_another_loader_goes_on_with_the_same_samples(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("switch", Global__save_steps=1, Global__use_dali=True)
+    run_and_kill(config, cpu, 2, monkeypatch)
+    switched = make_config("switch", Global__use_dali=False, Global__checkpoints="auto")
+    state = build_state(switched, cpu, lambda model: None)
+    folder = Checkpoints(output(switched), switched).find("auto")
+    assert folder is not None
+    resume(state, folder)
+    assert (state.epoch, state.step, state.update) == (0, 2, 2)
+    fresh = build_state(config, cpu, lambda model: None)
+    expected = [batch.label.numpy().tolist() for batch in fresh.loader][2:]
+    assert [batch.label.numpy().tolist() for batch in state.loader] == expected
+
+
+def labels(state: TrainState) -> list[int]:
+    return [label for batch in state.loader for label in batch.label.numpy()[: batch.valid].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "update_freq", "step", "twice"), [(4, 1, 4, 0), (5, 1, 3, 1), (4, 3, 3, 4), (26, 1, 0, 16)]
+)
+def test_another_batch_size_within_an_epoch_leaves_no_sample_out(
+    make_config: Callable[..., Config],
+    cpu: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    batch_size: int,
+    update_freq: int,
+    step: int,
+    twice: int,
+) -> None:
+    config = make_config(Global__save_steps=1)
+    run_and_kill(config, cpu, 2, monkeypatch)
+    expected = labels(build_state(config, cpu, lambda model: None))[16 - twice :]
+    other = make_config(
+        Global__checkpoints="auto",
+        Global__update_freq=update_freq,
+        DataLoader__Train__sampler__batch_size=batch_size,
+    )
+    state = build_state(other, cpu, lambda model: None)
+    plan = "\n".join(resume(state, output(other) / "latest", other))
+    assert (state.step, state.update) == (step, 2)
+    assert labels(state) == expected
+    assert f"changed from here on: global_batch was 8 and is {batch_size}" in plan
+    assert (f"can't be kept: {twice} samples of epoch 1 come twice" in plan) == (twice > 0)
+    assert ("; Global.update_freq was 1 and is 3" in plan) == (update_freq == 3)
+
+
+def test_another_order_within_an_epoch_is_refused_with_the_reason(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(Global__save_steps=1)
+    run_and_kill(config, cpu, 2, monkeypatch)
+    other = make_config(Global__checkpoints="auto", Global__seed=6)
+    with pytest.raises(UserError, match="middle of epoch 1, but seed was 5 and is 6"):
+        train(other, cpu, output(other))
+
+
+def test_other_data_of_the_same_size_is_told(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = make_config(Global__save_steps=1)
+    run_and_kill(config, cpu, 2, monkeypatch)
+    split = config.DataLoader.Train
+    assert split is not None
+    lines = Path(split.dataset.cls_label_path).read_text().splitlines()  # type: ignore[union-attr]
+    (tmp_path / "turned.txt").write_text("\n".join(lines[::-1]))
+    other = make_config(DataLoader__Train__dataset__cls_label_path=str(tmp_path / "turned.txt"))
+    state = build_state(other, cpu, lambda model: None)
+    plan = "\n".join(resume(state, output(other) / "latest", other))
+    assert "changed: the training data, 26 samples (" in plan
+    assert "the rest of epoch 1's samples" not in plan
+    assert "which samples of epoch 1 came can't be kept" in plan
+
+
+def test_the_plan_is_told_before_training_goes_on(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make_config(Global__epochs=1, EMA__decay=0.9)
+    train(config, cpu, output(config))
+    chain = config.model_dump(mode="json")["DataLoader"]["Train"]["dataset"]["transform_ops"]
+    other = make_config(
+        Global__epochs=2,
+        Global__checkpoints="auto",
+        Global__use_dali=False,
+        DataLoader__Train__dataset__transform_ops=[*chain[:2], *chain[3:]],
+    )
+    train(other, cpu, output(other))
+    log = (tmp_path / "run" / "train.log").read_text()
+    resumed = log.index(f"resumed {tmp_path}/run/latest: epoch 2, batch 0, update 4\n")
+    for line in (
+        "  kept: model, Momentum's state, best metric",
+        "  changed: learning rate of the next update, 0 -> 0.005",
+        "  left: the moving average, since the config has no EMA",
+        "  changed: Global.epochs, 1 -> 2 (the schedule is that of the new length)",
+        "  changed: Global.use_dali, True -> False (the same samples and decisions; decoders differ",
+        "  changed: DataLoader.Train.dataset.transform_ops.2.",
+    ):
+        assert resumed < log.index(line) < log.index("epoch 2/2"), line
+
+
+def test_auto_passes_over_a_damaged_checkpoint_and_says_so(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make_config(Global__epochs=2)
+    straight = train(config, cpu, output(config))
+    weights = content(straight.model)
+    damaged = (tmp_path / "run" / "latest").resolve() / "optimizer.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    again = make_config(Global__epochs=2, Global__checkpoints="auto")
+    assert_equal(content(train(again, cpu, output(again)).model), weights)
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert f"damaged, passed over: {damaged}: damaged: expected" in log
+    assert "epoch_1: epoch 2, batch 0, update 4" in log
+
+
+def test_an_epoch_whose_evaluation_failed_is_evaluated_after_all(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    listing = tmp_path / "eval.txt"
+    config = make_config(Global__epochs=1)
+    whole = Path(str(config.DataLoader.Eval.dataset.cls_label_path)).read_text()  # type: ignore[union-attr]
+    listing.write_text("eval.txt 0\n")  # text, not an image
+    bad = make_config(Global__epochs=1, DataLoader__Eval__dataset__cls_label_path=str(listing))
+    with pytest.raises(UserError, match=r"not an image(.|\n)*without such images by -o DataLoader\.Train"):
+        train(bad, cpu, output(bad))
+    listing.write_text(whole)
+    again = make_config(
+        Global__epochs=1, DataLoader__Eval__dataset__cls_label_path=str(listing), Global__checkpoints="auto"
+    )
+    state = train(again, cpu, output(again))
+    straight = make_config("straight", Global__epochs=1)
+    assert state.best == train(straight, cpu, output(straight)).best is not None
+    assert (output(again) / "best_model").is_symlink()
+    assert not state.closing
+
+
+class Noisy(nn.Layer):
+    """A model that draws random numbers while it trains."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.drop, self.fc = nn.Dropout(0.5), nn.Linear(768, classes)
+
+    def forward(self, image: Any) -> Any:
+        return self.fc(self.drop(image.flatten(1)))
+
+
+def test_random_numbers_of_the_model_go_on(
+    make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARCHITECTURES._entries, "Noisy", lambda class_num, *_rest, **_more: Noisy(class_num))
+    changes = {"Arch__name": "Noisy", "Global__save_steps": 1}
+    straight = make_config("straight", **changes)
+    train(straight, cpu, output(straight))
+    broken = make_config("broken", **changes)
+    run_and_kill(broken, cpu, 3, monkeypatch)
+    again = make_config("broken", **changes, Global__checkpoints="auto")
+    train(again, cpu, output(again))
+    same_files(output(straight) / "latest", output(again) / "latest")
+
+
+def test_another_batch_size_at_an_epochs_end_keeps_the_schedules_place(
+    make_config: Callable[..., Config], cpu: Runtime
+) -> None:
+    config = make_config(Global__epochs=2, Global__save_interval=1)
+    train(config, cpu, output(config))
+    folder = output(config) / "epoch_1"
+    other = make_config("other", DataLoader__Train__sampler__batch_size=4, Global__epochs=2)
+    state = build_state(other, cpu, lambda model: None)
+    fresh = state.schedule
+    assert state.updates_per_epoch == 7
+    resume(state, folder)
+    assert state.update == 4
+    assert state.schedule(state.update) == fresh(7)
+
+
+def test_a_failed_evaluation_does_not_lose_the_epoch(
+    make_config: Callable[..., Config], cpu: Runtime, images: Path, tmp_path: Path
+) -> None:
+    listing = tmp_path / "bad.txt"
+    listing.write_text("eval.txt 0\n")  # text, not an image
+    config = make_config(DataLoader__Eval__dataset__cls_label_path=str(listing))
+    with pytest.raises(UserError, match="not an image"):
+        train(config, cpu, output(config))
+    folder = Checkpoints(output(config), config).find("auto")
+    assert folder is not None
+    state = build_state(config, cpu, lambda model: None)
+    resume(state, folder)
+    assert (state.epoch, state.step) == (1, 0)

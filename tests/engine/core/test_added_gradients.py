@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from ppcls.arch.build import build_model
+from ppcls.engine.core import compiled as added_gradients
+from ppcls.engine.core.compiled import Compiled, add_up, add_up_gradients
+from ppcls.runtime.start import stop_search
+
+SEARCH = "FLAGS_cudnn_exhaustive_search"
+
+
+@contextmanager
+def static_mode() -> Iterator[None]:
+    """Has Paddle make programs of operators with names, as 2.6 does."""
+    paddle.enable_static()
+    try:
+        with paddle.pir_utils.OldIrGuard() if hasattr(paddle.pir_utils, "OldIrGuard") else nullcontext():
+            yield
+    finally:
+        paddle.disable_static()
+
+
+def block_of(
+    *, dtype: str = "float16", channels: int = 8, uses: int = 2, stem: bool = True, **changes: Any
+) -> Any:
+    """Returns a residual block's program: its input goes to a convolution and to an addition.
+
+    Before it there is another convolution, the ``stem``.
+    """
+    attributes = {
+        "strides": [1, 1],
+        "paddings": [1, 1],
+        "dilations": [1, 1],
+        "groups": 1,
+        "data_format": "NHWC",
+        "padding_algorithm": "EXPLICIT",
+        **changes,
+    }
+    with static_mode():
+        program = paddle.static.Program()
+        with paddle.static.program_guard(program, paddle.static.Program()):
+            block = program.global_block()
+
+            def made(kind: str, out: str, attributes: dict[str, Any] | None = None, **inputs: Any) -> Any:
+                made = block.create_var(name=kind + str(len(block.ops)), dtype=dtype)
+                given = {name: [each] for name, each in inputs.items()}
+                block.append_op(type=kind, inputs=given, outputs={out: [made]}, attrs=attributes or {})
+                return made
+
+            shape = [2, 6, 6, 8] if attributes["data_format"] == "NHWC" else [2, 8, 6, 6]
+            image = block.create_var(name="image", shape=shape, dtype=dtype, is_data=True)
+            kernel = [8, channels, 3, 3]
+            weights = [block.create_var(name=n, shape=kernel, dtype=dtype, is_data=True) for n in ("v", "w")]
+            for each in (image, *weights):
+                each.stop_gradient = False
+            x = made("conv2d", "Output", attributes, Input=image, Filter=weights[0]) if stem else image
+            x = made("exp", "Out", X=x)
+            y = made("conv2d", "Output", attributes, Input=x, Filter=weights[1])
+            for _ in range(uses - 1):
+                y = made("elementwise_add", "Out", {"axis": -1}, X=y, Y=x)
+            loss = made("reduce_mean", "Out", {"dim": [0], "reduce_all": True}, X=y)
+            paddle.base.backward.gradients([loss], [image, *weights] if stem else [image, weights[1]])
+    return block
+
+
+def test_a_convolution_adds_to_the_gradient_of_the_shortcut() -> None:
+    block = block_of()
+    before = Counter(op.type for op in block.ops)
+    (addition,) = (op for op in block.ops if op.type == "sum")
+    parts, (total,) = addition.input("X"), addition.output("Out")
+    assert add_up(block) == 1
+    after = Counter(op.type for op in block.ops)
+    assert before - after == Counter({"sum": 1})
+    assert not after - before
+    first, second = (op for op in block.ops if total in op.output_arg_names)
+    assert first.type == "elementwise_add_grad"
+    assert second.type == "conv2d_grad"
+    assert second.output("Input@GRAD") == [total]
+    assert second.attr("use_addto") is True
+    assert any(total in op.input_arg_names for op in block.ops[block.ops.index(second) + 1 :])
+    assert not set(parts) & {name for op in block.ops for name in op.output_arg_names}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "float32"},
+        {"data_format": "NCHW"},
+        {"groups": 2, "channels": 4},
+        {"paddings": [0, 2, 1, 1]},
+        {"padding_algorithm": "SAME"},
+        {"uses": 3},
+        {"stem": False},
+    ],
+)
+def test_what_cudnn_does_not_write_in_place_stays(changes: dict[str, Any]) -> None:
+    block = block_of(**changes)
+    before = [str(op) for op in block.ops]
+    assert sum(op.type == "sum" for op in block.ops) == 1
+    assert add_up(block) == 0
+    assert [str(op) for op in block.ops] == before
+
+
+def test_outside_of_programs_nothing_is_added() -> None:
+    """The last convolution's attribute is what the device remembers."""
+    block = block_of()
+    add_up(block)
+    assert [op.attr("use_addto") for op in block.ops if op.type == "conv2d_grad"] == [True, False]
+
+
+def test_a_partial_gradient_that_somebody_reads_stays() -> None:
+    block = block_of()
+    (addition,) = (op for op in block.ops if op.type == "sum")
+    part = addition.input("X")[0]
+    with static_mode():
+        copy = block.create_var(name="copy", shape=[2, 6, 6, 8], dtype="float16")
+        block.append_op(type="assign", inputs={"X": [block.var(part)]}, outputs={"Out": [copy]})
+    assert add_up(block) == 0
+
+
+@pytest.mark.skipif(not paddle.__version__.startswith("2.6"), reason="of Paddle 2.6's compiled models")
+def test_resnet50_adds_up_sixteen_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    monkeypatch.setattr(added_gradients, "_can_add", lambda _block, op: op.type == "conv2d_grad")
+    monkeypatch.setattr(added_gradients, "add_up", lambda block: done.append(add_up(block)))
+    network = paddle.jit.to_static(Compiled(build_model("ResNet50", 10, "NHWC", 4)), full_graph=True)
+    add_up_gradients(network.forward)
+    _, layer = network.forward.get_concrete_program(paddle.zeros([2, 32, 32, 4]))
+    assert layer.train_program is not None
+    assert done == [16]
+
+
+class Block(nn.Layer):  # type: ignore[misc]
+    """A residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2D(16, 32, 1, data_format="NHWC", bias_attr=False)
+        self.second = nn.Conv2D(32, 16, 3, padding=1, data_format="NHWC", bias_attr=False)
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        return x + self.second(nn.functional.relu(self.first(x)))
+
+
+@pytest.mark.gpu
+def test_gradients_are_those_of_additions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first step on, and for each batch size, for which cuDNN would search anew.
+
+    What comes after them outside of the program is not added to anything.
+    """
+    monkeypatch.delenv(SEARCH, raising=False)
+    paddle.set_flags({SEARCH: True})
+    assert stop_search()
+    done = []
+    monkeypatch.setattr(added_gradients, "add_up", lambda block: done.append(add_up(block)))
+    paddle.seed(3)
+    model = nn.Sequential(Block(), Block(), Block())
+    model.to(dtype="float16")
+    network = paddle.jit.to_static(Compiled(model), full_graph=True)
+    add_up_gradients(network.forward)
+    for size in (8, 8, 3):
+        image = paddle.randn([size, 14, 14, 16]).astype("float16")
+        found = []
+        for forward in (model, network):
+            x = image.clone()
+            x.stop_gradient = False
+            forward(x).astype("float32").mean().scale(1024.0).backward()
+            found.append(
+                [each.astype("float32").numpy() for each in (x.grad, *(w.grad for w in model.parameters()))]
+            )
+            model.clear_gradients()
+        for plain, added in zip(*found, strict=True):
+            np.testing.assert_allclose(added, plain, atol=2e-3 * np.abs(plain).max())
+    assert set(done) == {2}  # of three blocks, for each size

@@ -1,0 +1,68 @@
+"""What the step and the loop tell, and the window's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from small_net import MemoryLoader, make_state
+from test_loop import Notes
+
+from ppcls.config.sections.run import Global
+from ppcls.engine.core.hooks import UNTIMED, Phase, Phases, Window, read_window
+from ppcls.engine.loop import fit
+from ppcls.errors import UserError
+from ppcls.report.build import Reporters
+
+
+class Heard(Phases):
+    """Notes all that it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    @contextmanager
+    def __call__(self, phase: Phase) -> Iterator[None]:  # type: ignore[override]
+        self.told.append(phase)
+        yield
+        self.told.append("")
+
+    def begin_batch(self) -> None:
+        self.told.append("begin")
+
+    def end_batch(self, update: bool) -> None:
+        self.told.append("end of step" if update else "end of batch")
+
+
+def hear(accumulate: int) -> list[str]:
+    heard = Heard()
+    state = make_state(loader=MemoryLoader(size=8, batch_size=4, accumulate=accumulate))
+    fit(state, Global(epochs=1), None, Notes(), Reporters(), heard)  # type: ignore[arg-type]
+    return heard.told
+
+
+def test_a_batch_is_told_phase_by_phase() -> None:
+    batch = ["begin", "data wait", "", "forward", "", "backward", ""]
+    step = [*batch, "optimizer", "", "end of step"]
+    assert hear(accumulate=1) == [*step, *step, "begin", "data wait", ""]
+    assert hear(accumulate=2) == [*batch, "end of batch", *step, "begin", "data wait", ""]
+
+
+def test_nobody_listening_makes_nothing() -> None:
+    assert UNTIMED("forward") is UNTIMED("backward")
+
+
+def test_a_window() -> None:
+    assert read_window("10:20") == Window(10, 20)
+    assert read_window("0:1") == Window(0, 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "5:", ":5", "5:5", "6:5", "-1:5", "1.0:2", "a:b", "1:2:3", "1: 2", "٣:٤"]
+)
+def test_no_window(text: str) -> None:
+    with pytest.raises(
+        UserError, match="--profile: expected START:STOP, two whole numbers with START < STOP"
+    ):
+        read_window(text)

@@ -1,0 +1,302 @@
+"""A replayed step does what `train_step` does; a CPU does the recorded work again instead of replaying it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn, optimizer
+from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
+
+from ppcls.config.schema import Config
+from ppcls.config.sections.precision import AMP
+from ppcls.engine.core.ema import Ema
+from ppcls.engine.core.hooks import UNTIMED, Phases, Told
+from ppcls.engine.core.precision import FP32, AmpO1, build_precision
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import train_step
+from ppcls.engine.cuda_graph.graph import CudaGraph
+from ppcls.engine.cuda_graph.graphed_step import RECORDED_AFTER, CapturedStep, draws
+from ppcls.engine.profiling.phase_timer import PhaseTimer
+from ppcls.engine.train import train as run
+from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.name_rules import factors, freeze
+from ppcls.optimizer.state import changed_by_step, master_weights
+from ppcls.registry import OPTIMIZERS
+from ppcls.runtime.progress import Progress
+from ppcls.runtime.start import Runtime
+
+
+class Again:
+    """Does the work at each replay, and none before, as a CUDA graph."""
+
+    made, replays = 0, 0
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        type(self).made += 1
+        self._work = work
+
+    def replay(self) -> None:
+        type(self).replays += 1
+        self._work()
+
+
+class Scaled(AmpO1):
+    """Loss scaling alone, in float32: the part of mixed precision that a CPU can do."""
+
+    def _casting(self):  # type: ignore[no-untyped-def]
+        return paddle.amp.auto_cast(enable=False)
+
+
+def scaled() -> FP32:
+    return Scaled(AMP(scale_loss=2.0**10))
+
+
+def train(state: TrainState, epochs: int, *, captured: bool) -> list[np.ndarray]:
+    """Trains, and returns what each step returned."""
+    state.network.train()
+    step = CapturedStep(state, Again) if captured else train_step
+    rows = []
+    for _ in range(epochs):
+        for batch in state.loader:
+            rows.append(step(state, batch).numpy())
+    return rows
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD, optimizer.AdamW])
+@pytest.mark.parametrize("precision", [FP32, scaled])
+def test_trains_the_same_weights(
+    accumulate: int, kind: type[optimizer.Optimizer], precision: Callable[[], FP32]
+) -> None:
+    runs = []
+    for captured in (False, True):
+        loader = MemoryLoader(size=52, batch_size=8, accumulate=accumulate)  # the last batch has 4 rows
+        state = make_state(kind=kind, decay=0.9, loader=loader, precision=precision())
+        rows = train(state, 4, captured=captured)
+        runs.append((rows, state))
+    (rows, eager), (others, replayed) = runs
+    np.testing.assert_array_equal(rows, others)
+    assert_equal(content(replayed.model), content(eager.model))
+    assert replayed.ema is not None
+    assert eager.ema is not None
+    assert_equal(replayed.ema.state_dict(), eager.ema.state_dict())
+    assert replayed.update == eager.update
+    assert replayed.precision.state_dict() == eager.precision.state_dict()
+
+
+SPECS = {
+    "Lamb": {"name": "Lamb", "weight_decay": 0.1, "clip_norm": 1.0},
+    "LARS": {"name": "LARS", "lars_coeff": 0.1},
+    "Lion": {"name": "Lion", "weight_decay": 0.1},
+    "frozen": {"name": "Momentum", "freeze": ["conv.*", "bn.*"]},
+    "by name": {
+        "name": "Momentum",
+        "regularizer": {"name": "L2", "coeff": 0.1},
+        "by_name": [{"pattern": "fc.*", "lr_mult": 3, "decay_mult": 0.5}],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("precision", [FP32, scaled])
+def test_optimizers_of_the_config_train_the_same_weights(kind: str, precision: Callable[[], FP32]) -> None:
+    fields = {**SPECS[kind], "lr": {"name": "Constant", "learning_rate": 0.1}}
+    spec = OPTIMIZERS[fields.pop("name")].model_validate(fields)
+    runs = []
+    for captured in (False, True):
+        state = make_state(loader=MemoryLoader(size=52, batch_size=8), precision=precision())
+        frozen = freeze(spec, state.model)
+        made = build_optimizer(spec, state.model, factors=factors(spec, state.model))
+        ema = Ema(state.model, 0.9, warmup=True, frozen=frozen)
+        state = replace(state, optimizer=made, frozen=frozen, ema=ema)
+        before = content(state.model)
+        rows = train(state, 2, captured=captured)
+        runs.append((rows, state))
+        after = content(state.model)
+        assert {name for name in after if (after[name] == before[name]).all()} == frozen
+    (rows, eager), (others, replayed) = runs
+    np.testing.assert_array_equal(rows, others)
+    assert_equal(content(replayed.model), content(eager.model))
+    assert replayed.ema is not None
+    assert eager.ema is not None
+    assert_equal(replayed.ema.state_dict(), eager.ema.state_dict())
+
+
+def test_records_once_and_replays_only_usual_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Again, "made", 0)
+    state = make_state(loader=MemoryLoader(size=20, batch_size=8))
+    eager = []
+    monkeypatch.setattr(
+        "ppcls.engine.cuda_graph.graphed_step.train_step",
+        lambda state, batch, *rest: (
+            eager.append((batch.valid, batch.update)),
+            train_step(state, batch, *rest),
+        )[1],
+    )
+    train(state, 3, captured=True)
+    assert Again.made == 2  # forward and backward; the update
+    first = eager[:RECORDED_AFTER]
+    assert all(update for _, update in first)
+    later = eager[RECORDED_AFTER:]
+    assert {valid for valid, update in later if update} == {4}  # the last batch of an epoch
+    assert (8, False) in later  # the recorded work itself
+
+
+def test_a_whole_run_replays_its_steps(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of tools/train.py, whose steps are also told to the watchdog."""
+    folders = [tmp_path / name for name in ("plain", "recorded")]
+    for folder in folders:
+        folder.mkdir()
+    plain = content(run(make_config("plain"), cpu, folders[0]).model)
+    monkeypatch.setattr(Again, "replays", 0)
+    monkeypatch.setattr(
+        "ppcls.engine.setup.choose_step", lambda _, state: (CapturedStep(state, Again), "steps: recorded")
+    )
+    assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
+    # Of each whole batch of the second epoch: forward and backward, and the update.
+    assert Again.replays == 2 * 3
+
+
+@pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD])
+@pytest.mark.parametrize("precision", [FP32, scaled])
+def test_nothing_moves_that_recorded_work_knows(
+    kind: type[optimizer.Optimizer], precision: Callable[[], FP32]
+) -> None:
+    """A GPU works on the same memory at each replay."""
+    loader, places = MemoryLoader(size=52, batch_size=8), []
+    state = make_state(kind=kind, decay=0.9, loader=loader, precision=precision())
+
+    def where() -> list[int]:
+        assert state.ema is not None
+        own = [*state.model.state_dict().values(), *changed_by_step(state.optimizer)]
+        return [each.data_ptr() for each in [*own, *state.ema.state_dict().values()]]
+
+    def record(work: Callable[[], None]) -> Again:
+        places.append(where())
+        return Again(work)
+
+    step = CapturedStep(state, record)
+    for batch in state.loader:
+        step(state, batch)
+    assert len(places) == 3
+    assert all(each == where() for each in places)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_only_steps_that_are_timed_are_made_of_their_phases(
+    timed: bool, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Again, "replays", 0)
+    state = make_state(loader=MemoryLoader(size=40, batch_size=8))
+    told = Told(PhaseTimer(cpu) if timed else Phases(), Progress(), 1)
+    step = CapturedStep(state, Again)
+    for batch in state.loader:
+        told.begin_batch()
+        step(state, batch, told)
+        told.end_batch(batch.update)
+    assert Again.replays == (0 if timed else 2 * (5 - RECORDED_AFTER))
+
+
+def test_a_step_with_an_overflow_leaves_no_trace_but_a_lower_scale() -> None:
+    state = make_state(loader=MemoryLoader(size=16, batch_size=8), precision=scaled())
+    step = CapturedStep(state, Again)
+    state.network.train()
+    batches = [batch for _ in range(3) for batch in state.loader]
+    for batch in batches[: RECORDED_AFTER + 1]:
+        step(state, batch)
+    before, scale = content(state.model), state.precision.state_dict()["scale"]
+    bad = batches[RECORDED_AFTER + 1]
+    bad.image.fill_(float("inf"))
+    step(state, bad)
+    assert_equal(content(state.model), before)
+    assert state.precision.state_dict()["scale"] == scale / 2
+    assert state.precision.gradients().bad.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
+
+
+def test_float32_tells_of_gradients_that_are_not_finite() -> None:
+    state = make_state(loader=MemoryLoader(size=16, batch_size=8), model=Flat())
+    step = CapturedStep(state, Again)
+    batches = [batch for _ in range(3) for batch in state.loader]
+    batches[RECORDED_AFTER + 1].image.fill_(float("inf"))
+    for batch in batches[: RECORDED_AFTER + 2]:
+        step(state, batch)
+    assert state.precision.gradients().bad.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
+
+
+def test_says_what_draws() -> None:
+    assert not draws(Net())
+    assert draws(nn.Sequential(Net(), nn.Dropout(0.5)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_optimizers_of_the_config_train_on_a_gpu(kind: str, level: str) -> None:
+    fields = {**SPECS[kind], "lr": {"name": "Constant", "learning_rate": 0.01}}
+    spec = OPTIMIZERS[fields.pop("name")].model_validate(fields)
+    runs = []
+    for captured in (False, True):
+        precision = build_precision(AMP(level=level), "gpu")
+        state = make_state(loader=MemoryLoader(size=52, batch_size=8))
+        frozen = freeze(spec, state.model)
+        made = build_optimizer(
+            spec, state.model, precision.master_weights, factors=factors(spec, state.model)
+        )
+        precision.prepare(state.model, made)
+        ema = Ema(state.model, 0.9, master_weights(made, state.model), warmup=True, frozen=frozen)
+        state = replace(state, optimizer=made, precision=precision, frozen=frozen, ema=ema)
+        before = content(state.model)
+        state.network.train()
+        step = CapturedStep(state) if captured else train_step
+        rows = [step(state, batch, UNTIMED) for _ in range(3) for batch in state.loader]
+        runs.append((np.stack([row.numpy() for row in rows]), state))
+        after = content(state.model)
+        assert {name for name in after if (after[name] == before[name]).all()} >= frozen
+        assert all(np.isfinite(each).all() for each in after.values())
+    (rows, eager), (others, replayed) = runs
+    np.testing.assert_allclose(others, rows, rtol=5e-2, atol=5e-2)
+    assert replayed.precision.state_dict() == eager.precision.state_dict()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("amp", [None, AMP(level="O1"), AMP(level="O2")], ids=["float32", "O1", "O2"])
+def test_a_cuda_graph_trains_the_same_weights(amp: AMP | None, accumulate: int) -> None:
+    runs = []
+    for captured in (False, True):
+        loader = MemoryLoader(size=52, batch_size=8, accumulate=accumulate)
+        state = make_state(decay=0.9, loader=loader, precision=build_precision(amp, "gpu"))
+        state.network.train()
+        step = CapturedStep(state) if captured else train_step
+        rows = [step(state, batch, UNTIMED) for _ in range(4) for batch in state.loader]
+        runs.append((np.stack([row.numpy() for row in rows]), state))
+    (rows, eager), (others, replayed) = runs
+    tolerance = 1e-5 if amp is None else 2e-2  # float16 sums in another order
+    np.testing.assert_allclose(others, rows, rtol=tolerance, atol=tolerance)
+    for name, weight in content(eager.model).items():
+        np.testing.assert_allclose(content(replayed.model)[name], weight, rtol=tolerance, atol=tolerance)
+    assert replayed.precision.state_dict() == eager.precision.state_dict()
+
+
+@pytest.mark.gpu
+def test_a_whole_run_on_a_gpu_replays_its_steps(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay, replays = CudaGraph.replay, []
+
+    def counted(graph: CudaGraph) -> None:
+        replays.append(graph)
+        replay(graph)
+
+    monkeypatch.setattr(CudaGraph, "replay", counted)
+    config = make_config(Global__device="gpu", Global__cuda_graph=True)
+    state = run(config, Runtime(device="gpu", device_id=0, cores=2), tmp_path)
+    assert len(replays) == 2 * 3
+    assert all(np.isfinite(each).all() for each in content(state.model).values())

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import paddle
+import pytest
+from small_net import make_state
+
+from ppcls.config.schema import Config
+from ppcls.data.index.read import read_index
+from ppcls.data.loaders.batch import Batch
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ToCHWImage
+from ppcls.data.transforms.specs.arrays import DecodeNumpy
+from ppcls.engine.core.hooks import UNTIMED, Phases
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.evaluation.pictures import RunPictures, unnormalized
+
+NORMALIZE = NormalizeImage(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
+
+
+def normalized(pixels: np.ndarray, spec: NormalizeImage) -> np.ndarray:
+    scaled = pixels.astype(np.float32) * spec.scale
+    return (scaled - np.array(spec.mean, np.float32)) / np.array(spec.std, np.float32)
+
+
+@pytest.mark.parametrize("rgb", [True, False])
+@pytest.mark.parametrize("fill", [0, 1])
+def test_normalizing_is_undone(rgb: bool, fill: int) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), np.uint8)
+    chain = [DecodeImage(to_rgb=rgb), NORMALIZE, ToCHWImage()]
+    image = np.pad(normalized(pixels, NORMALIZE), ((0, 0), (0, 0), (0, fill)))
+    np.testing.assert_array_equal(unnormalized(image, chain), pixels if rgb else pixels[:, :, ::-1])
+
+
+def test_deep_pixels_and_other_numbers_become_visible() -> None:
+    deep = np.random.default_rng(1).integers(0, 256, (4, 4, 1)).astype(np.uint8)
+    spec = NormalizeImage(scale=1 / 65535, mean=(0.5,), std=(0.5,))
+    chain = [DecodeImage(channels=1, dtype="uint16"), spec]
+    np.testing.assert_array_equal(unnormalized(normalized(deep * np.uint16(257), spec), chain), deep)
+    spec = NormalizeImage(scale=1.0, mean=(0.0,), std=(1.0,))
+    numbers = np.array([-3.0, np.nan, 5.0], np.float32).reshape(1, 3, 1)
+    shown = unnormalized(numbers, [DecodeNumpy(channels=1, dtype="float32"), spec])
+    assert shown.ravel().tolist() == [0, 96, 255]
+    assert not unnormalized(np.ones((2, 2, 1)), [DecodeNumpy(channels=1, dtype="float32"), spec]).any()
+
+
+def batch(value: float, label: paddle.Tensor, valid: int) -> Batch:
+    return Batch(paddle.full([len(label), 3, 4, 4], value), label, valid, 1.0, True)
+
+
+def test_each_epochs_first_batch_is_kept_as_it_was(make_config: Callable[..., Config]) -> None:
+    pictures = RunPictures(make_config(), None, ("cat", "dog"))
+    seen: list[float] = []
+
+    def step(state: TrainState, batch: Batch, phases: Phases) -> paddle.Tensor:
+        seen.append(float(batch.image.mean()))
+        batch.image.zero_()  # as memory that is used again
+        return paddle.zeros([1])
+
+    watched, state = pictures.watch(step), make_state()
+    assert pictures.augmented() == []
+    for value in (2.0, -2.0):
+        watched(state, batch(value, paddle.to_tensor([0, 1, 2]), valid=2), UNTIMED)
+    assert seen == [2.0, -2.0], "every batch reaches the step"
+    shown = pictures.augmented()
+    assert [each.caption for each in shown] == ["cat", "dog"]
+    assert all((each.pixels == 255).all() for each in shown), "0.5 + 2 * 0.25 of 255"
+    assert pictures.augmented() is shown
+    for _ in range(len(state.loader)):
+        next(iter(state.loader))
+    assert state.epoch == 1
+    shares = paddle.to_tensor([[0.25, 0.0, 0.75, 0.0]])
+    watched(state, batch(-2.0, shares, valid=1), UNTIMED)
+    (mixed,) = pictures.augmented()
+    assert mixed.caption == "0.75 2 + 0.25 cat"
+    assert not mixed.pixels.any()
+
+
+def test_evaluated_samples_are_read_while_they_can_be(make_config: Callable[..., Config]) -> None:
+    config = make_config()
+    split = config.DataLoader.Eval
+    assert split is not None
+    index = read_index(split.dataset, 4)
+    pictures = RunPictures(config, index, ())
+    found = pictures.evaluated(1)
+    assert found is not None
+    assert found.title == index.name(1)
+    assert found.pixels.dtype == np.uint8
+    assert found.pixels.shape[2] == 3
+    assert RunPictures(config, None, ()).evaluated(1) is None
+
+    class Gone:
+        def __getattr__(self, name: str) -> object:
+            return getattr(index, name)
+
+        def read(self, position: int) -> bytes:
+            return b"no image"
+
+    assert RunPictures(config, Gone(), ()).evaluated(1) is None  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""When to save between epochs, and that ranks agree on it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ppcls.config.sections.run import Global
+from ppcls.engine.health import control as module
+from ppcls.engine.health.control import Control
+from ppcls.errors import Stopped
+from ppcls.runtime.signals import Signals
+from ppcls.runtime.start import Runtime
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def make(settings: Global, runtime: Runtime, signals: Signals | None = None) -> Control:
+    return Control(settings, runtime, signals or Signals())
+
+
+def must_save(control: Control, update: int) -> bool:
+    control.look()
+    return control.must_save(update)
+
+
+def test_every_so_many_steps(clock: Clock) -> None:
+    control = make(Global(save_steps=3), Runtime())
+    assert [must_save(control, update) for update in range(1, 8)] == [False, False, True] * 2 + [False]
+
+
+def test_every_so_many_minutes_since_the_last_save(clock: Clock) -> None:
+    control = make(Global(save_minutes=0.5), Runtime())
+    found = []
+    for update in range(1, 10):
+        clock.now += 10
+        found.append(must_save(control, update))
+        if found[-1]:
+            clock.now += 100  # saving takes time, which does not count
+            control.saved()
+    assert found == [False, False, True] * 3
+
+
+def test_neither(clock: Clock) -> None:
+    control = make(Global(), Runtime())
+    clock.now += 1e6
+    assert not any(must_save(control, update) for update in range(1, 100))
+
+
+def test_another_rank_than_0_does_not_look_at_its_clock(clock: Clock) -> None:
+    control = make(Global(save_minutes=1.0), Runtime(rank=1))
+    clock.now += 1e6
+    assert not must_save(control, 1)
+
+
+def test_a_signal_saves_once_and_goes_on(clock: Clock) -> None:
+    signals = Signals()
+    control = make(Global(), Runtime(), signals)
+    assert not must_save(control, 1)
+    signals.hear(signal.SIGUSR1)
+    assert must_save(control, 2)
+    assert control.must_save(2)
+    control.saved()
+    control.leave()
+    assert not must_save(control, 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops(clock: Clock, number: int) -> None:
+    signals = Signals()
+    control = make(Global(), Runtime(), signals)
+    control.check()
+    signals.hear(number)
+    assert must_save(control, 1)
+    with pytest.raises(Stopped) as caught:
+        control.leave()
+    assert caught.value.code == 128 + number
+    with pytest.raises(Stopped):
+        control.check()
+
+
+RANK = """
+import sys, time
+from ppcls.config.sections.run import Global
+from ppcls.runtime.start import start
+runtime = start(Global(device="cpu"))
+from ppcls.runtime.collectives import Wishes
+wishes = Wishes(runtime, 2)
+found = []
+for call in range(60):
+    time.sleep(0.002 * runtime.rank)
+    wanted = [int((call, runtime.rank) == (20, 1)), 3 * ((call, runtime.rank) == (40, 0))]
+    found.append(wishes.of_all(wanted))
+print("told", found, flush=True)
+"""
+
+
+def test_ranks_agree_at_the_same_call(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    launch = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "4"]
+    subprocess.run(
+        [*launch, "--log_dir", str(tmp_path / "log"), str(script)], check=True, capture_output=True
+    )
+    told = [
+        next(
+            line
+            for line in (tmp_path / "log" / f"workerlog.{rank}").read_text().splitlines()
+            if line.startswith("told")
+        )
+        for rank in range(4)
+    ]
+    assert len(set(told)) == 1
+    calls = json.loads(told[0][told[0].index("[[") :])
+    first, second = (next(at for at, each in enumerate(calls) if each[part]) for part in (0, 1))
+    assert 20 <= first <= 28
+    assert 40 <= second <= 48
+    assert [sum(each[part] for each in calls) for part in (0, 1)] == [1, 3]

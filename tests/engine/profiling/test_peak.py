@@ -1,0 +1,163 @@
+"""Too little memory: Paddle's own error, made on purpose, becomes one that says what to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from ppcls.cli import train as cli
+from ppcls.config.schema import Config
+from ppcls.engine.checkpoint.checkpoints import LATEST
+from ppcls.engine.profiling.peak import Peak, memory_explained, peak_memory
+from ppcls.engine.train import train
+from ppcls.errors import UserError
+from ppcls.registry import ARCHITECTURES
+from ppcls.runtime.hardware import Card
+from ppcls.runtime.memory import Asked, plan
+from ppcls.runtime.start import Runtime
+
+
+class Hungry(nn.Layer):
+    """Asks for more memory than there is, where it is told to."""
+
+    def __init__(self, classes: int, in_training: bool) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, classes)
+        self._in_training = in_training
+
+    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
+        if self.training == self._in_training:
+            paddle.zeros([1 << 45])
+        return self.fc(image.mean([2, 3]))
+
+
+@pytest.fixture(autouse=True)
+def hungry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, in_training in (("Hungry", True), ("HungryInEvaluation", False)):
+        monkeypatch.setitem(
+            ARCHITECTURES._entries, name, lambda class_num, *_, now=in_training, **__: Hungry(class_num, now)
+        )
+
+
+SAID = (
+    r"out of memory: 134217728 MiB more could not be had; at most so far: this process \d+ MiB\. "
+    r"Cure: lower DataLoader\.Train\.sampler\.batch_size \(8\) or "
+    r"DataLoader\.Eval\.sampler\.batch_size \(8\), and raise Global\.update_freq by the same factor"
+)
+
+
+def test_a_training_that_needs_too_much(
+    make_yaml: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.train(["-c", str(make_yaml(Arch__name="Hungry"))]) == 1
+    said = capsys.readouterr().err
+    assert re.search(rf"^error: {SAID}$", said, re.MULTILINE)
+    assert "Traceback" not in said
+
+
+def test_an_evaluation_that_needs_too_much_does_not_lose_the_epoch(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    config = make_config(Arch__name="HungryInEvaluation")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(UserError, match=SAID):
+        train(config, cpu, folder)
+    assert (folder / LATEST).is_symlink()
+
+
+def test_numpy_says_it_too(make_config: Callable[..., Config], cpu: Runtime) -> None:
+    said = r"^out of memory: 256\. TiB more could not be had"
+    with pytest.raises(UserError, match=said), memory_explained(make_config(), cpu):
+        np.empty(1 << 45)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [ValueError("out of memory"), OSError(28, "out of memory"), RuntimeError("a bad image"), UserError("x")],
+)
+def test_other_errors_stay(make_config: Callable[..., Config], cpu: Runtime, other: Exception) -> None:
+    with pytest.raises(type(other)) as raised, memory_explained(make_config(), cpu):
+        raise other
+    assert raised.value is other
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    """A process on a card of 8 GiB, played, for want of one."""
+    monkeypatch.setattr(Card, "free", lambda self: 1000)
+    monkeypatch.setattr("ppcls.engine.profiling.peak.peak_memory", lambda runtime: Peak(700, 3900, 4000))
+    return Runtime(device="gpu", device_id=0, card=Card("GPU-x", 8192), budget=plan(Asked(0.5), 8192, 8100))
+
+
+PADDLES = (
+    "\n\nC++ Traceback …\nResourceExhaustedError: \n\nOut of memory error on GPU 0. "
+    "Cannot allocate 1.531250GB memory on GPU 0, 3.9GB memory has been allocated"
+)
+FIGURES = (
+    "at most so far: Paddle 4000 MiB of GPU memory, 3900 of it in tensors; this process 700 MiB of the "
+    "host's; Paddle's share is 4096 (Global.gpu_memory_fraction 0.5), 1000 of 8192 are free. "
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "cure"),
+    [
+        (MemoryError(PADDLES), "out of GPU memory: 1.531250GB more could not be had; ", "raise"),
+        (OSError("(External) CUDNN error(4), CUDNN_STATUS_ALLOC_FAILED."), "out of GPU memory; ", "lower"),
+        (RuntimeError("CUDA allocation failed\nCurrent pipeline object"), "out of GPU memory; ", "lower"),
+    ],
+    ids=["Paddle", "cuDNN", "DALI"],
+)
+def test_on_a_gpu(
+    make_config: Callable[..., Config], gpu: Runtime, error: Exception, said: str, cure: str
+) -> None:
+    config = make_config(Global__eval_during_train=False, Global__cuda_graph=False)
+    with pytest.raises(UserError) as raised, memory_explained(config, gpu):
+        raise error
+    assert str(raised.value) == (
+        f"{said}{FIGURES}Cure: lower DataLoader.Train.sampler.batch_size (8), and raise Global.update_freq "
+        f"by the same factor; or compute in half precision (AMP); or {cure} Global.gpu_memory_fraction"
+    )
+
+
+def test_a_recorded_step_needs_memory_of_its_own(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    said = r"; or set Global\.cuda_graph to False, for a recorded step has memory of its own; or raise Global"
+    with (
+        pytest.raises(UserError, match=said),
+        memory_explained(make_config(Global__cuda_graph=True), gpu),
+    ):
+        raise MemoryError(PADDLES)
+
+
+def test_the_peak_of_a_process(cpu: Runtime) -> None:
+    before = peak_memory(cpu)
+    assert before.reserved is None
+    kept: Any = np.ones(64 << 17)  # 64 MiB
+    assert peak_memory(cpu).process >= before.process
+    assert kept.nbytes == 64 << 20
+    assert re.fullmatch(r"this process \d+ MiB", before.describe())
+
+
+@pytest.mark.gpu
+def test_paddles_own_error_on_a_gpu(make_config: Callable[..., Config]) -> None:
+    gpu = Runtime(device="gpu", device_id=0)
+    said = r"^out of GPU memory: .* more could not be had; at most so far: Paddle \d+"
+    with pytest.raises(UserError, match=said), memory_explained(make_config(), gpu):
+        paddle.zeros([1 << 45])
+
+
+@pytest.mark.gpu
+def test_a_batch_too_large_for_the_gpu(
+    make_yaml: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_yaml(Global__device="gpu", Arch__name="Hungry")
+    assert cli.train(["-c", str(file)]) == 1
+    assert "error: out of GPU memory: " in capsys.readouterr().err

@@ -1,0 +1,160 @@
+"""A training run with a part of the GPU's memory: what it says of it, and when it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from ppcls.config.schema import Config
+from ppcls.data.build import gpu_memory_need
+from ppcls.engine.setup import _watch_memory
+from ppcls.errors import UserError
+from ppcls.runtime.hardware import Card
+from ppcls.runtime.memory import Asked, Usage, pipeline_need, plan
+from ppcls.runtime.start import Runtime
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    """A process on a card of 8 GiB; what it says of its memory is played, for want of one."""
+    played = iter([Usage(7800, 100), Usage(4000, 3700)])
+    monkeypatch.setattr(Runtime, "memory_usage", lambda self: next(played))
+    budget = plan(Asked(0.5), 8192, 8100)
+    return Runtime(device="gpu", device_id=0, cores=3, card=Card("GPU-x", 8192), budget=budget)
+
+
+def test_a_loaders_need_follows_the_config(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    config = make_config()
+    split = config.DataLoader.Train
+    assert split is not None
+    assert gpu_memory_need(config, split, gpu) == pipeline_need(8, 2, (3, 16, 16), 1)
+    assert gpu_memory_need(config, split, Runtime(cores=3)) == 0
+    assert gpu_memory_need(make_config(Global__use_dali=False), split, gpu) == 0
+
+
+def test_a_loader_needs_what_its_settings_ask_for(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    dali = {"cache_size": 700, "device_memory_padding": 64 << 20, "num_threads": 8}
+    normalize = {"NormalizeImage": {"output_fp16": True}}
+    config = make_config(
+        DataLoader__Train__loader__dali=dali,
+        DataLoader__Train__dataset__transform_ops=[
+            {"DecodeImage": None},
+            {"RandCropImage": {"size": 512}},
+            normalize,
+        ],
+    )
+    split = config.DataLoader.Train
+    assert split is not None
+    pipeline = pipeline_need(8, 2, (3, 512, 512), 8, itemsize=2, padding=64 << 20)
+    assert gpu_memory_need(config, split, gpu) == pipeline + 700
+    assert pipeline != pipeline_need(8, 2, (3, 512, 512), 8, padding=64 << 20)
+
+
+def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
+    make_config: Callable[..., Config], gpu: Runtime
+) -> None:
+    sampler = {"name": "MultiScaleSampler", "scales": [32, 320], "first_bs": 200}
+    config = make_config(
+        DataLoader__Train__sampler=sampler,
+        DataLoader__Train__dataset__transform_ops=[
+            {"DecodeImage": None},
+            {"RandCropImage": {"size": 16}},
+            {"NormalizeImage": None},
+        ],
+    )
+    split = config.DataLoader.Train
+    assert split is not None
+    of_each = [pipeline_need(rows, 2, (3, side, side), 1) for rows, side in ((200, 32), (2, 320))]
+    assert gpu_memory_need(config, split, gpu) == max(of_each) < pipeline_need(200, 2, (3, 320, 320), 1)
+
+
+def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    notes: list[str] = []
+    measure = _watch_memory(make_config(), gpu, notes)
+    assert notes == [
+        "GPU memory: 8192 MiB, 92 of it in use before; Paddle's share at most 4096 "
+        "(Global.gpu_memory_fraction 0.5); 4004 left for DALI and CUDA's libraries",
+        "DALI needs about 1280 MiB of GPU memory (train 128, eval 128, CUDA's libraries 1024); 3804 are left",
+    ]
+    assert measure is not None
+    assert measure() == (
+        "GPU memory in use: Paddle 3700 MiB of its 4096; DALI and CUDA's libraries took 200, "
+        "estimated 1280; 4000 free"
+    )
+
+
+def test_a_split_that_does_not_run_needs_nothing(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    notes: list[str] = []
+    _watch_memory(make_config(Global__eval_during_train=False), gpu, notes)
+    assert "(train 128, CUDA's libraries 1024)" in notes[1]
+
+
+def test_without_dali_only_the_division_is_told(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    notes: list[str] = []
+    assert _watch_memory(make_config(Global__use_dali=False), gpu, notes) is None
+    assert len(notes) == 1
+
+
+def test_without_a_budget_nothing_is_told(make_config: Callable[..., Config], cpu: Runtime) -> None:
+    notes: list[str] = []
+    assert _watch_memory(make_config(), cpu, notes) is None
+    assert notes == []
+
+
+def test_a_batch_too_large_for_what_is_left(make_config: Callable[..., Config], gpu: Runtime) -> None:
+    config = make_config(DataLoader__Train__sampler__batch_size=8000)
+    with pytest.raises(UserError, match=r"but 3804 are left: .*; lower Global\.gpu_memory_fraction, or samp"):
+        _watch_memory(config, gpu, [])
+
+
+def train(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FLAGS_")}
+    return subprocess.run(
+        [sys.executable, "tools/train.py", "-c", file, "-o", "Global.device=gpu", *options],
+        cwd=ROOT,
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.gpu
+def test_a_run_tells_its_memory_estimated_and_measured(
+    make_yaml: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = train(make_yaml())
+    assert done.returncode == 0, done.stderr
+    log = (tmp_path / "run" / "train.log").read_text()
+    share = re.search(r"Paddle's share at most (\d+) \(Global\.gpu_memory_fraction 0\.8, by default", log)
+    assert share is not None
+    assert re.search(r"DALI needs about \d+ MiB of GPU memory \(train \d+, eval \d+, .*; \d+ are left", log)
+    used = re.findall(
+        r"GPU memory in use: Paddle (\d+) MiB of its (\d+); .* took (\d+), estimated (\d+)", log
+    )
+    assert len(used) == 1
+    paddle, of, took, estimated = map(int, used[0])
+    assert of == int(share[1])
+    assert paddle <= of
+    assert took <= estimated, "the estimate must not promise too much"
+
+
+@pytest.mark.gpu
+def test_too_little_left_for_dali_is_an_error_before_the_first_step(
+    make_yaml: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = train(make_yaml(), "Global.gpu_memory_fraction=0.999")
+    assert done.returncode == 1
+    assert re.search(
+        r"^error: DALI needs about \d+ MiB .*, but \d+ are left: .*; lower Global\.gpu_memory_fraction, or",
+        done.stderr,
+        re.MULTILINE,
+    )
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -1,0 +1,82 @@
+"""What two processes tell each other before they train; writes, by rank, what each case ended with."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ppcls.config.load import load_config
+from ppcls.data.index.read import read_index
+from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared
+from ppcls.engine.checkpoint.checkpoints import Checkpoints
+from ppcls.errors import UserError
+from ppcls.runtime import start as runtime
+from ppcls.runtime.collectives import exchange, together
+from ppcls.weights.manifest import Manifest, seal
+
+yaml, scratch = sys.argv[1], Path(sys.argv[2])
+config = load_config(yaml, [])
+run = runtime.start(config.Global)
+train = config.DataLoader.Train
+assert train is not None
+ended: dict[str, Any] = {}
+
+
+def case(name: str, does: Callable[[], Any]) -> None:
+    try:
+        ended[name] = does()
+    except (UserError, OSError) as error:
+        ended[name] = f"{type(error).__name__}: {error}"
+
+
+def fail(*ranks: int, error: Exception) -> None:
+    with together(run):
+        if run.rank in ranks:
+            raise error
+
+
+def agreed(*overrides: str, listing: str | None = None) -> None:
+    mine = load_config(yaml, overrides if run.rank == 1 else [])
+    dataset = train.dataset
+    if listing is not None and run.rank == 1:
+        dataset = dataset.model_copy(update={"cls_label_path": listing})
+    agree(mine, run, {"DataLoader.Train": read_index(dataset, mine.Arch.class_num)})
+
+
+def chosen(folder: Path, wanted: str | None) -> str | None:
+    found = choose_checkpoint(Checkpoints(folder, config), wanted, run)
+    return None if found is None else str(found)
+
+
+own = scratch / f"rank{run.rank}"  # as a disk of its own
+for each in (own, scratch / "one"):
+    (each / "checkpoints" / "step_1").mkdir(parents=True, exist_ok=True)
+if run.is_main:
+    for each in (own, scratch / "one"):
+        whole = Manifest(serial=0, update=1, epoch=0, step=1, versions={}, files={})
+        seal(each / "checkpoints" / "step_1", whole)
+        (each / "latest").symlink_to("checkpoints/step_1")
+else:
+    (own / "checkpoints" / "step_1").rmdir()
+
+case("exchange", lambda: exchange(run, {"rank": run.rank, "text": "ü" * (1 + 1000 * run.rank)}))
+case("nobody fails", lambda: fail(error=UserError("never")))
+case("one fails", lambda: fail(1, error=UserError("no such folder")))
+case("both fail", lambda: fail(0, 1, error=UserError(f"seen by {run.rank}")))
+case("the disk fails", lambda: fail(0, error=OSError(28, "No space left on device")))
+case("same", agreed)
+case("another rate", lambda: agreed("Optimizer.lr.learning_rate=0.5", "Global.cpu_threads=3"))
+case("other data", lambda: agreed(listing=str(Path(train.dataset.cls_label_path).with_name("eval.txt"))))
+case("shared", lambda: tell_unshared(run, scratch))
+case("not shared", lambda: tell_unshared(run, own))
+case("new", lambda: chosen(scratch / "new", "auto"))
+case("latest", lambda: chosen(scratch / "one", "auto"))
+case("refused", lambda: chosen(scratch / "one", None))
+case("none such", lambda: chosen(own, str(scratch / "none")))
+os.chdir(own)
+case("not there", lambda: chosen(Path(), "auto"))
+(scratch / f"{run.rank}.json").write_text(json.dumps(ended))

@@ -1,0 +1,133 @@
+"""linear_run.py that notes its saves, the samples of each step, and what it holds; and that may kill itself.
+
+``KILL=3:17`` ends it by SIGKILL at the 17th call to the file system from its third save on; ``DIE_AT=4``
+ends rank 0 so when four updates are done. ``REST=3,9`` has it rest in these epochs before it notes what it
+holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import linear_run  # noqa: F401 - registers a model
+from calls import CALLS
+
+from ppcls.cli.train import train
+from ppcls.registry import ARCHITECTURES
+
+NOTES = Path(os.environ["NOTES"])
+RANK = os.environ.get("PADDLE_TRAINER_ID", "0")
+KILL = os.environ.get("KILL")
+_CLOSED = 8  # seconds; paddle.io's iterators keep three files and a thread a worker for five after their end
+
+
+def note(kind: str, text: object) -> None:
+    with (NOTES / f"{kind}.{RANK}").open("a") as file:
+        file.write(f"{text}\n")
+
+
+class Deadly:
+    """Counts calls to the file system from a save on, and ends the process at one of them."""
+
+    def __init__(self, save: int, call: int) -> None:
+        self._saves, self._calls = save, call
+
+    def begin_save(self) -> None:
+        self._saves -= 1
+        if self._saves == 0:
+            for owner, name in CALLS:
+                setattr(owner, name, self._wrap(getattr(owner, name)))
+
+    def _wrap(self, whole: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._calls -= 1
+            if self._calls == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return whole(*arguments, **options)
+
+        return call
+
+
+def build_net(class_num: int, data_format: str, input_image_channel: int) -> object:
+    """Builds a small model with BatchNorm, for images of any size."""
+    from small_net import Net
+
+    return Net(class_num)
+
+
+class Allocated(ctypes.Structure):
+    """glibc's ``struct mallinfo2``, in bytes."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def held() -> str:
+    """Returns what the process holds: KiB in memory, KiB that are in use of it, open files, threads."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    libc.mallinfo2.restype = Allocated
+    allocated = libc.mallinfo2()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    files, threads = (len(list(Path(f"/proc/self/{each}").iterdir())) for each in ("fd", "task"))
+    resident = pages * os.sysconf("SC_PAGE_SIZE") // 1024
+    return f"{resident} {(allocated.uordblks + allocated.hblkhd) // 1024} {files} {threads}"
+
+
+def note_saves() -> None:
+    from ppcls.engine.checkpoint.checkpoints import Checkpoints
+
+    whole = Checkpoints.save
+    deadly = Deadly(*map(int, KILL.split(":"))) if KILL else None
+
+    def save(self: Checkpoints, state: Any, roles: Iterable[str], score: float | None = None) -> None:
+        if not state.step:  # an epoch's end
+            if str(state.epoch) in os.environ.get("REST", "").split(","):
+                time.sleep(_CLOSED)
+            note("held", held())
+        note("saves", f"{state.update} begin")
+        if deadly is not None:
+            deadly.begin_save()
+        whole(self, state, roles, score)
+        note("saves", f"{state.update} done")
+
+    Checkpoints.save = save  # type: ignore[method-assign]
+
+
+def note_steps() -> None:
+    from ppcls.engine import execution
+
+    whole, die_at = execution.train_step, int(os.environ.get("DIE_AT", "-1"))
+
+    def step(state: Any, batch: Any, *rest: Any) -> Any:
+        # The loader counts a batch when it hands it over.
+        samples = " ".join(map(str, batch.label.numpy()[: batch.valid].ravel().tolist()))
+        note("steps", f"{state.epoch} {state.step} {state.update}: {samples}")
+        if state.update == die_at and RANK == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(state, batch, *rest)
+
+    execution.train_step = step
+
+
+if __name__ == "__main__":
+    ARCHITECTURES.register("Net", build_net)
+    note("pid", os.getpid())
+    note_saves()
+    if os.environ.get("STEPS"):
+        note_steps()
+    sys.exit(train())

@@ -1,0 +1,42 @@
+"""A server in a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from paths import ROOT
+
+TOOL = ROOT / "tools" / "serve.py"
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    address: str
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.address, timeout=120.0)
+
+
+@contextmanager
+def running(folder: Path, *options: str | Path) -> Iterator[Running]:
+    """Starts ``tools/serve.py`` in a folder; ends it with the block if it still runs."""
+    command = [sys.executable, str(TOOL), *map(str, options), "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            line = process.stdout.readline()
+            assert " is served on http://127.0.0.1:" in line, process.stderr.read()
+            yield Running(process, line.split(" is served on ")[1].split()[0])
+        finally:
+            process.kill()

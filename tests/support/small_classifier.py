@@ -1,0 +1,82 @@
+"""A ResNet18 with random weights for 32 px images of three classes, as files that the tools read."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import paddle
+import yaml
+
+from ppcls.arch.build import build_model
+from ppcls.weights.files import write_arrays
+
+CLASSES = ("cat", "great white shark", "café")
+
+
+def write_weights(path: Path, name: str = "ResNet18", **options: str) -> Path:
+    """Writes weights that fit both layouts; batch norm's statistics are not the fresh ones either."""
+    paddle.seed(7)
+    model = build_model(name, len(CLASSES), **options)
+    model.train()
+    for _ in range(2):
+        model(paddle.randn([4, 3, 32, 32]))
+    write_arrays(path, model.state_dict())
+    return path
+
+
+def write_names(path: Path) -> Path:
+    path.write_text("".join(f"{i} {name}\n" for i, name in enumerate(CLASSES)), encoding="utf-8")
+    return path
+
+
+def write_image(path: Path, seed: int, height: int = 40, width: int = 48) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    coarse = np.random.default_rng(seed).integers(0, 256, (4, 5, 3)).astype(np.uint8)
+    assert cv2.imwrite(str(path), cv2.resize(coarse, (width, height)))
+    return path
+
+
+def write_huge_png(path: Path) -> None:
+    """Writes the beginning of a PNG that claims more pixels than OpenCV takes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 200_000, 200_000, 8, 2, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" * 100))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b""))
+
+
+def config_tree(weights: Path, names: Path | None, layout: str = "NCHW") -> dict[str, Any]:
+    """Returns a whole config, in the words of the YAML."""
+    return {
+        "Global": {
+            "device": "cpu",
+            "output_dir": str(weights.parent / "output"),
+            "pretrained_model": str(weights),
+            "image_shape": [3, 32, 32],
+        },
+        "Arch": {"name": "ResNet18", "class_num": len(CLASSES), "data_format": layout},
+        "Optimizer": {"name": "Momentum", "lr": {"name": "Constant", "learning_rate": 0.1}},
+        "Metric": {"Eval": [{"TopkAcc": {"topk": 1}}]},
+        "Infer": {
+            "batch_size": 2,
+            "transforms": [
+                {"DecodeImage": None},
+                {"ResizeImage": {"resize_short": 36}},
+                {"CropImage": {"size": 32}},
+                {"NormalizeImage": {"scale": "1.0/255.0", "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}},
+            ],
+            "PostProcess": {"topk": 2, "class_id_map_file": str(names) if names else None},
+        },
+    }
+
+
+def write_config(path: Path, tree: dict[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    return path

@@ -1,0 +1,101 @@
+"""A folder's manifest tells any change of any of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from ppcls.weights import manifest as module
+from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, put, read_manifest, seal, verify
+
+CONTENT = {"model.bin": bytes(range(256)) * 9000, "state.json": b"{}", "empty": b""}
+
+
+def make(folder: Path) -> Manifest:
+    files = {name: put(folder / name, data) for name, data in CONTENT.items()}
+    manifest = Manifest(serial=4, update=7, epoch=1, step=2, score=0.5, versions={"ppcls": "1"}, files=files)
+    seal(folder, manifest)
+    return manifest
+
+
+def test_what_was_sealed_is_read_back(tmp_path: Path) -> None:
+    manifest = make(tmp_path)
+    assert verify(tmp_path) == manifest
+    tree = json.loads((tmp_path / MANIFEST).read_text())
+    for name, data in CONTENT.items():
+        assert tree["files"][name] == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@pytest.mark.parametrize("name", CONTENT)
+def test_a_changed_file_is_named_with_both_digests(tmp_path: Path, name: str) -> None:
+    make(tmp_path)
+    data = CONTENT[name] + b"x"
+    (tmp_path / name).write_bytes(data)
+    digests = [hashlib.sha256(each).hexdigest() for each in (CONTENT[name], data)]
+    with pytest.raises(DamagedError) as caught:
+        verify(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / name}: damaged: expected {len(data) - 1} bytes of SHA-256 {digests[0]}, "
+        f"found {len(data)} bytes of SHA-256 {digests[1]}"
+    )
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "empty").unlink()
+    with pytest.raises(DamagedError, match="empty: missing; expected SHA-256 e3b0c442"):
+        verify(tmp_path)
+
+
+def test_a_file_that_is_a_folder_is_damaged(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "empty").unlink()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DamagedError, match=r"empty: can't be read \(Is a directory\)"):
+        verify(tmp_path)
+
+
+def test_files_of_others_do_not_matter(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    verify(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "{}", "\xff", "[" * 100_000, '{"format": 2}'])
+def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST).write_text(text, encoding="latin-1")
+    with pytest.raises(DamagedError, match=r"manifest\.json: damaged: "):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_without_itself(tmp_path: Path) -> None:
+    with pytest.raises(DamagedError, match=r"manifest\.json: missing; the checkpoint is half-written"):
+        read_manifest(tmp_path)
+
+
+def test_a_changed_number_is_told_by_the_manifests_own_digest(tmp_path: Path) -> None:
+    make(tmp_path)
+    text = (tmp_path / MANIFEST).read_text()
+    (tmp_path / MANIFEST).write_text(text.replace('"update": 7', '"update": 8'))
+    with pytest.raises(DamagedError, match=r"damaged: expected SHA-256 [0-9a-f]{64}, found [0-9a-f]{64}$"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../model.bin", "/etc/passwd", "a/b", "", ".."])
+def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
+    manifest = make(tmp_path)
+    content = manifest.model_dump(mode="json")
+    content["files"] = {name: content["files"]["empty"]}
+    (tmp_path / MANIFEST).write_text(json.dumps({**content, "sha256": module._digest(content)}))
+    with pytest.raises(DamagedError, match="damaged: files"):
+        read_manifest(tmp_path)
+
+
+def test_a_disk_that_does_not_hold_what_was_written_is_noticed(tmp_path: Path) -> None:
+    manifest = make(tmp_path)
+    (tmp_path / "state.json").write_bytes(b"{")
+    with pytest.raises(OSError, match=r"does not read back: .*expected 2 bytes"):
+        seal(tmp_path, manifest)
