@@ -21,7 +21,7 @@ from ppcls.config.sections.run import Global
 from ppcls.config.sections.transform import Transform
 from ppcls.data.loaders.pairs import PairLoader, read_pairs
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import InOrder, Shuffled
+from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, RandFlipImage, plan_chain
 from ppcls.data.transforms.specs.geometry import RandomCropImage
 from ppcls.data.transforms.specs.photometric import ColorJitter
@@ -57,7 +57,7 @@ def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dal
     indices = read_pairs(listing.parent, listing)
     size = len(indices[0])
     order = Order(
-        Shuffled(size) if training else InOrder(size),
+        ShuffledSampler(size) if training else SequentialSampler(size),
         batch_size=8 if training else 1,
         rank=run.rank,
         world=run.world,

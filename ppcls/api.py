@@ -145,14 +145,14 @@ def evaluate(
         interruptible() if own_process else nullcontext(),
     ):
         from ppcls.arch.layers.reparameterize import reparameterize
-        from ppcls.data.bad_images.lists import skipping_advised
+        from ppcls.data.bad_images.lists import suggest_skipping
         from ppcls.engine.core.distillation import read_inferred
         from ppcls.engine.core.precision import build_precision
         from ppcls.engine.core.state import build_network
         from ppcls.engine.evaluation.evaluate import build_evaluator
         from ppcls.weights.files import fill_model
 
-        advised = skipping_advised(config.DataLoader.evaluated)
+        advised = suggest_skipping(config.DataLoader.evaluated)
         if not isinstance(run, Config):
             with run.ema.applied() if run.ema is not None else nullcontext(), advised:
                 return build_evaluator(config, runtime, run.precision, sample_by_sample)(run.model)

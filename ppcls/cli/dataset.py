@@ -53,7 +53,7 @@ def _check(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
-    from ppcls.data.bad_images.lists import BadImage, refusal, write_bad_images
+    from ppcls.data.bad_images.lists import BadImage, bad_image_error, write_bad_images
     from ppcls.dataset_tools.check import find_bad_images
     from ppcls.files import need_writable
     from ppcls.runtime.hardware import usable_cores
@@ -78,7 +78,7 @@ def _check(args: argparse.Namespace) -> None:
     write_bad_images(args.out, bad)
     if bad:
         heading = f"{len(bad)} of {checked} images are bad; {args.out} lists them"
-        raise UserError(f"{heading}\n{refusal(bad)}")
+        raise UserError(f"{heading}\n{bad_image_error(bad)}")
     _say(f"all {checked} images decode")
 
 
@@ -88,12 +88,12 @@ def _to_check(args: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]
     from ppcls.data.image_files import find_images
     from ppcls.data.index.files import list_files
     from ppcls.data.index.read import read_index
-    from ppcls.data.records.shard import ENDINGS
+    from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.data.transforms.specs import DecodeImage
 
     if bool(args.paths) == bool(args.config):
         raise UserError("expected either files and folders, or -c CONFIG")
-    if containers := [path for path in args.paths if path.suffix in ENDINGS]:
+    if containers := [path for path in args.paths if path.suffix in SHARD_SUFFIXES]:
         raise UserError(f"{containers[0]}: is a container; check its images by -c, with a config that has it")
     if args.paths:
         yield "images", list_files(find_images(args.paths)), DecodeImage()

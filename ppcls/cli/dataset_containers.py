@@ -13,7 +13,7 @@ from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.data.index.files import FileIndex
-    from ppcls.data.records.shard import Format
+    from ppcls.data.records.shard import RecordFormat
 
 _FORMATS = ("webdataset", "tfrecord", "recordio", "lmdb")
 
@@ -35,13 +35,13 @@ def add_commands(commands: Commands) -> None:
 
 
 def _index(args: argparse.Namespace) -> None:
-    from ppcls.data.records.formats import format_of
-    from ppcls.data.records.shard import index_beside
+    from ppcls.data.records.formats import detect_format
+    from ppcls.data.records.shard import default_index_path
     from ppcls.files import write_text
 
     for path in args.files:
-        container = format_of(path, args.format)
-        text, index_path = container.index(path), index_beside(path)
+        container = detect_format(path, args.format)
+        text, index_path = container.index(path), default_index_path(path)
         if text is None:
             raise UserError(f"{path}: {container.name} needs no index file")
         if not index_path.exists():
@@ -58,7 +58,7 @@ def _convert(args: argparse.Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ppcls.data.index.class_names import LABEL_LIST, write_class_names
-    from ppcls.dataset_tools.convert import convert, file_sizes, plan, split_by_size, split_evenly
+    from ppcls.dataset_tools.convert import convert, file_sizes, plan_conversion, split_by_size, split_evenly
 
     index, names = read_source(args)
 
@@ -68,7 +68,7 @@ def _convert(args: argparse.Namespace) -> None:
         return split_by_size(file_sizes(index), args.shard_size * 10**6)
 
     split = {"shards": args.shards} if args.shards else {"shard_size": args.shard_size}
-    conversion = plan(index, _container(args.format, index), args.out, split, ends)
+    conversion = plan_conversion(index, _container(args.format, index), args.out, split, ends)
     if names:
         write_class_names(args.out / LABEL_LIST, names)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -79,7 +79,7 @@ def _convert(args: argparse.Namespace) -> None:
     _say(f"{args.out}: {len(index)} images in {len(conversion.ends)} shards{already}; all read back")
 
 
-def _container(name: str, index: FileIndex) -> Format:
+def _container(name: str, index: FileIndex) -> RecordFormat:
     """Returns the format to write; a WebDataset knows images by their endings, so it is told them."""
     from ppcls.data.records.formats import FORMATS
     from ppcls.data.records.webdataset import WebDatasetFormat

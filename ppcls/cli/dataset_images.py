@@ -19,7 +19,7 @@ from ppcls.errors import UserError
 if TYPE_CHECKING:  # else every command would import what one needs
     from ppcls.data.index.read import Index
     from ppcls.data.transforms.specs import DecodeImage
-    from ppcls.dataset_tools.resize_tree import Outcome, Resizing
+    from ppcls.dataset_tools.resize_tree import ResizeJob, ResizeResult
 
 
 def add_commands(commands: Commands) -> None:
@@ -57,11 +57,11 @@ def _resize(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from ppcls.data.bad_images.lists import BadImage, refusal
-    from ppcls.dataset_tools.resize_tree import plan, resize_tree
+    from ppcls.data.bad_images.lists import BadImage, bad_image_error
+    from ppcls.dataset_tools.resize_tree import plan_resize, resize_tree
     from ppcls.runtime.hardware import usable_cores
 
-    resizing = plan(args.source, args.out, args.max_size, args.quality, follow_links=args.follow_links)
+    resizing = plan_resize(args.source, args.out, args.max_size, args.quality, follow_links=args.follow_links)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(f"{args.out}", total=len(resizing.files))
@@ -73,10 +73,10 @@ def _resize(args: argparse.Namespace) -> None:
         if each.done == "bad"
     ]
     if bad:
-        raise UserError(f"{len(bad)} images are bad, and are not in {args.out}\n{refusal(bad)}")
+        raise UserError(f"{len(bad)} images are bad, and are not in {args.out}\n{bad_image_error(bad)}")
 
 
-def _say_what_was_gained(resizing: Resizing, outcomes: dict[Path, Outcome]) -> None:
+def _say_what_was_gained(resizing: ResizeJob, outcomes: dict[Path, ResizeResult]) -> None:
     from ppcls.dataset_tools.decode_time import time_decoding
 
     counts = Counter(each.done for each in outcomes.values())
@@ -109,10 +109,10 @@ def _say_what_was_gained(resizing: Resizing, outcomes: dict[Path, Outcome]) -> N
 def _split(args: argparse.Namespace) -> None:
     import numpy as np
 
-    from ppcls.data.index.split import choose, write_split
+    from ppcls.data.index.split import choose_validation, write_split
 
     index, names = read_source(args)
-    validates = choose(index, args.val, args.seed)
+    validates = choose_validation(index, args.val, args.seed)
     write_split(index, validates, args.out, names, args.delimiter)
     _say(f"{args.out}: {int((~validates).sum())} images to train, {int(validates.sum())} to validate")
     missing = np.setdiff1d(index.labels, index.labels[validates])
@@ -141,8 +141,8 @@ def _stats(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
-    from ppcls.dataset_tools.mean_std import measure
-    from ppcls.dataset_tools.stats import gather
+    from ppcls.dataset_tools.mean_std import compute_mean_std
+    from ppcls.dataset_tools.stats import collect_stats
     from ppcls.dataset_tools.stats_picture import draw_stats
     from ppcls.files import need_writable, write_text
     from ppcls.runtime.hardware import usable_cores
@@ -154,8 +154,10 @@ def _stats(args: argparse.Namespace) -> None:
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=len(index))
         with _advised(args):
-            moments = measure(index, decoder, usable_cores(), lambda images: bar.advance(task, images))
-    stats = gather(name, index.labels, names, moments, decoder)
+            moments = compute_mean_std(
+                index, decoder, usable_cores(), lambda images: bar.advance(task, images)
+            )
+    stats = collect_stats(name, index.labels, names, moments, decoder)
     _say(stats.describe())
     args.out.mkdir(parents=True, exist_ok=True)
     write_text(args.out / "stats.json", json.dumps(stats.as_dict(), indent=1, ensure_ascii=False) + "\n")

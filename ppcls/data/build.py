@@ -14,14 +14,14 @@ from ppcls.config.sections.dataset import Dataset
 from ppcls.config.sections.run import Split
 from ppcls.config.sections.sampler import EqualPixels, Sampler
 from ppcls.config.sections.transform import Layout, check_chain
-from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, Rejected
+from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, RejectedImages
 from ppcls.data.index.read import Index, read_index
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve
 from ppcls.data.sampling.build import build_sampler
 from ppcls.data.sampling.input_size import EqualPixelsOrder
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.specs import Op, plan_chain
 from ppcls.errors import UserError
@@ -55,7 +55,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     sizes = spec.input_size
     kind = Order if sizes is None else partial(EqualPixelsOrder, sizes=sizes.grouped(group))
     order = kind(
-        sampler=build_sampler(spec, index, runtime.world) if training else InOrder(len(index)),
+        sampler=build_sampler(spec, index, runtime.world) if training else SequentialSampler(len(index)),
         batch_size=spec.rows(runtime.world, group),
         seed=config.Global.seed,
         rank=runtime.rank,
@@ -125,7 +125,7 @@ def _refuse_gpu_settings(dali: Dali, place: str) -> None:
 
 
 def build_file_loader(
-    rejected: Rejected, ops: tuple[Op, ...], batch_size: int, settings: DaliSettings
+    rejected: RejectedImages, ops: tuple[Op, ...], batch_size: int, settings: DaliSettings
 ) -> DaliLoader:
     """Builds a loader of DALI's that takes each image of an index once, in order, to predict it.
 
@@ -141,7 +141,7 @@ def build_file_loader(
     check_dali(ops, "Infer.transforms", settings)
     from ppcls.data.loaders.dali.loader import DaliLoader
 
-    order = Order(InOrder(len(rejected.index)), batch_size=batch_size)
+    order = Order(SequentialSampler(len(rejected.index)), batch_size=batch_size)
     return DaliLoader(rejected.index, order, ops, settings, quarantine=rejected)
 
 
@@ -161,7 +161,7 @@ def _quarantine(config: Config, dataset: Dataset, index: Index) -> Quarantine | 
 
 
 @dataclass(frozen=True)
-class Feeder:
+class Feed:
     """Who feeds a split.
 
     Attributes:
@@ -175,17 +175,17 @@ class Feeder:
     ahead: int
 
 
-def who_feeds(config: Config, split: Split, runtime: Runtime) -> Feeder:
+def describe_feed(config: Config, split: Split, runtime: Runtime) -> Feed:
     """Returns who feeds a training split, without building it."""
     settings = resolve(split.loader.dali, runtime)
     if config.Global.use_dali:
-        return Feeder(True, True, settings.pipelines * (settings.of_each().prefetch + _READ_AHEAD))
+        return Feed(True, True, settings.pipelines * (settings.of_each().prefetch + _READ_AHEAD))
     layout: Layout = "CHW" if config.Arch.data_format == "NCHW" else "HWC"
     try:
         check_dali(plan_chain(split.dataset.transform_ops, layout), "", settings)
     except UserError:
-        return Feeder(False, False, 2 * split.loader.num_workers)
-    return Feeder(False, True, 2 * split.loader.num_workers)  # so much paddle.io asks of its workers
+        return Feed(False, False, 2 * split.loader.num_workers)
+    return Feed(False, True, 2 * split.loader.num_workers)  # so much paddle.io asks of its workers
 
 
 def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.sampling.input_size import Sized
+from ppcls.data.sampling.input_size import VariableSize
 from ppcls.data.transforms import numpy_ops
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
@@ -15,17 +15,17 @@ from ppcls.data.transforms.specs.fuse import Fused
 from ppcls.errors import UserError
 
 
-def own_spec(op: Op) -> Transform:
+def base_spec(op: Op) -> Transform:
     """Returns an op's spec, also of one whose size changes on the way."""
-    return op.spec.part if isinstance(op.spec, Sized) else op.spec
+    return op.spec.part if isinstance(op.spec, VariableSize) else op.spec
 
 
-def parts(op: Op) -> list[tuple[int | None, Transform]]:
+def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:
     """Returns the transforms of an op, each with its position in ``transform_ops``.
 
     One without a position is what the model's layout adds; it is always last.
     """
-    spec = own_spec(op)
+    spec = base_spec(op)
     specs = spec.parts if isinstance(spec, Fused) else (spec,)
     return [(position, spec) for position, spec in zip_longest(op.positions, specs) if spec is not None]
 
@@ -67,7 +67,7 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
         draft(fused, settings.device_id, settings.exec_dynamic)
     except UnsupportedError as error:
         cures = ["remove this transform (docs/data.md says how to give it a DALI form)"]
-        if all(_missing_in_numpy(spec) is None for _, spec in parts(error.op)):
+        if all(_missing_in_numpy(spec) is None for _, spec in transforms_of(error.op)):
             cures.insert(0, "set Global.use_dali=False, and paddle.io feeds")
         if not settings.exec_dynamic and _drafts(fused, settings.device_id):
             split = chain.removesuffix(".dataset.transform_ops")
@@ -101,5 +101,5 @@ def _missing_in_numpy(spec: Transform) -> str | None:
 
 
 def _place(op: Op, chain: str) -> str:
-    position, spec = parts(op)[0]
+    position, spec = transforms_of(op)[0]
     return f"{chain}.{spec.kind}" if position is None else f"{chain}[{position}].{spec.kind}"

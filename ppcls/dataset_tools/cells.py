@@ -12,7 +12,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from ppcls.dataset_tools.make_dataset import is_made, make, write_lists
+from ppcls.dataset_tools.make_dataset import is_made, make_dataset, write_lists
 
 NAMES = ("nucleus", "cytoplasm", "membrane", "spots")
 SIZE = 50  # pixels
@@ -41,7 +41,7 @@ def make_cells(folder: Path, count: int, seed: int) -> bool:
         return False
     labels = [index % len(NAMES) for index in range(count)]
     paths = [f"images/{label}/{index:05}.tif" for index, label in enumerate(labels)]
-    with make(folder, recipe) as temporary:
+    with make_dataset(folder, recipe) as temporary:
         for label in range(len(NAMES)):
             (temporary / "images" / str(label)).mkdir(parents=True)
         for index, (path, label) in enumerate(zip(paths, labels, strict=True)):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.bad_images.lists import BadImage, look_at, named
+from ppcls.data.bad_images.lists import BadImage, find_undecodable, to_bad_images
 from ppcls.data.index.read import Index
 
 _CHUNK = 256  # images handed to the threads at a time, so that an interrupt waits for few
@@ -28,6 +28,6 @@ def find_bad_images(index: Index, decoder: Transform, threads: int) -> Iterator[
         for begin in range(0, len(index), _CHUNK):
             chunk = range(begin, min(begin + _CHUNK, len(index)))
             bad: dict[int, str] = {}
-            for found in pool.map(lambda position: look_at(index, decoder, [position]), chunk):
+            for found in pool.map(lambda position: find_undecodable(index, decoder, [position]), chunk):
                 bad |= found
-            yield len(chunk), named(index, bad)
+            yield len(chunk), to_bad_images(index, bad)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.bad_images.lists import BadImageError, named, refusal
+from ppcls.data.bad_images.lists import BadImageError, bad_image_error, to_bad_images
 from ppcls.data.index.files import FileIndex
-from ppcls.data.records.shard import Format, OpenFiles, Record, index_beside
+from ppcls.data.records.shard import ImageRecord, OpenFiles, RecordFormat, default_index_path
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, new_folder, write_text
@@ -39,7 +39,7 @@ class Conversion:
     """
 
     index: FileIndex
-    container: Format
+    container: RecordFormat
     folder: Path
     ends: tuple[int, ...]
 
@@ -94,13 +94,13 @@ def file_sizes(index: FileIndex) -> NDArray[np.int64]:
         except OSError as error:
             missing[position] = (error.strerror or str(error)).lower()
     if missing:
-        raise refusal(named(index, missing))
+        raise bad_image_error(to_bad_images(index, missing))
     return sizes
 
 
-def plan(
+def plan_conversion(
     index: FileIndex,
-    container: Format,
+    container: RecordFormat,
     folder: Path,
     split: dict[str, int],
     ends: Callable[[], tuple[int, ...]],
@@ -185,14 +185,14 @@ def _digest(index: FileIndex) -> str:
     return digest.hexdigest()
 
 
-def _is_finished(container: Format, path: Path) -> bool:
+def _is_finished(container: RecordFormat, path: Path) -> bool:
     """Whether the last file of a shard to appear is there."""
-    return path.exists() and (container.in_folders or index_beside(path).exists())
+    return path.exists() and (container.in_folders or default_index_path(path).exists())
 
 
 def _remove_remains(path: Path) -> None:
     """Removes what a killed conversion left of a shard: hidden files named after it, of `ppcls.files`."""
-    for name in (path.name, index_beside(path).name):
+    for name in (path.name, default_index_path(path).name):
         for remains in path.parent.glob(f".????????.{name}"):
             if remains.is_dir():
                 for file in remains.iterdir():
@@ -203,20 +203,20 @@ def _remove_remains(path: Path) -> None:
 
 
 @contextmanager
-def _new_shard(container: Format, path: Path) -> Iterator[tuple[Path, Path]]:
+def _new_shard(container: RecordFormat, path: Path) -> Iterator[tuple[Path, Path]]:
     """Lends paths for a shard and its index, which get their names when the block ends well."""
     if container.in_folders:
         with new_folder(path) as temporary:
-            yield temporary, index_beside(temporary)
+            yield temporary, default_index_path(temporary)
         return
-    with atomic_path(index_beside(path)) as index_path, atomic_path(path) as temporary:
+    with atomic_path(default_index_path(path)) as index_path, atomic_path(path) as temporary:
         yield temporary, index_path
 
 
-def _records(index: FileIndex, positions: range, advance: Callable[[float], None]) -> Iterator[Record]:
+def _records(index: FileIndex, positions: range, advance: Callable[[float], None]) -> Iterator[ImageRecord]:
     for position in positions:
         ending = Path(index.name(position)).suffix.lower()
-        yield Record(f"{position:08d}{ending}", _read(index, position), int(index.labels[position]))
+        yield ImageRecord(f"{position:08d}{ending}", _read(index, position), int(index.labels[position]))
         advance(0.5)
 
 
@@ -224,7 +224,7 @@ def _read(index: FileIndex, position: int) -> bytes:
     try:
         return index.read(position)
     except DecodeError as error:
-        raise refusal(named(index, {position: str(error)})) from None
+        raise bad_image_error(to_bad_images(index, {position: str(error)})) from None
 
 
 def _verify_finished(
@@ -232,7 +232,7 @@ def _verify_finished(
 ) -> None:
     """Reads back a shard of an earlier start: a drive may have lost a part of it since."""
     try:
-        _verify(conversion, path, index_beside(path), positions, lambda images: advance(2 * images))
+        _verify(conversion, path, default_index_path(path), positions, lambda images: advance(2 * images))
     except BadImageError:
         raise
     except UserError as error:

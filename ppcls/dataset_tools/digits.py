@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ppcls.dataset_tools.make_dataset import is_made, make, write_lists
+from ppcls.dataset_tools.make_dataset import is_made, make_dataset, write_lists
 from ppcls.errors import UserError
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -38,7 +38,7 @@ def make_digits(folder: Path) -> bool:
     digits = load_digits()
     labels = [int(label) for label in digits.target]
     paths = [f"images/{label}/{index:04}.jpg" for index, label in enumerate(labels)]
-    with make(folder, _RECIPE) as temporary:
+    with make_dataset(folder, _RECIPE) as temporary:
         for label in range(len(NAMES)):
             (temporary / "images" / str(label)).mkdir(parents=True)
         for path, strokes in zip(paths, digits.images, strict=True):

@@ -33,7 +33,7 @@ def is_made(folder: Path, recipe: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def make(folder: Path, recipe: dict[str, Any]) -> Iterator[Path]:
+def make_dataset(folder: Path, recipe: dict[str, Any]) -> Iterator[Path]:
     """Lends a temporary folder to fill; it becomes ``folder`` when the block ends well.
 
     Raises:

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from ppcls.data.bad_images.lists import look_at, named, refusal
+from ppcls.data.bad_images.lists import bad_image_error, find_undecodable, to_bad_images
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import Listed
+from ppcls.data.sampling.sampler import ListSampler
 from ppcls.data.transforms.dali_ops import Place, lower
 from ppcls.data.transforms.specs import DecodeImage
 
@@ -31,7 +31,7 @@ _PARTS = 10**12  # of a pixel value: the whole numbers that a standard deviation
 
 
 @dataclass(frozen=True)
-class Moments:
+class PixelStats:
     """Sums over images of C channels, and what is known of each.
 
     Attributes:
@@ -62,7 +62,9 @@ class Moments:
         )
 
 
-def measure(index: Index, decoder: DecodeImage, threads: int, advance: Callable[[int], object]) -> Moments:
+def compute_mean_std(
+    index: Index, decoder: DecodeImage, threads: int, advance: Callable[[int], object]
+) -> PixelStats:
     """Decodes every image once, on the CPU.
 
     Args:
@@ -74,7 +76,7 @@ def measure(index: Index, decoder: DecodeImage, threads: int, advance: Callable[
     Raises:
         BadImageError: Images can't be read or decoded; it names those of the first batch that has any.
     """
-    order = Order(Listed(tuple(range(len(index)))), batch_size=min(_BATCH, len(index)))
+    order = Order(ListSampler(tuple(range(len(index)))), batch_size=min(_BATCH, len(index)))
     settings = DaliSettings(threads=threads)
     with ThreadPoolExecutor(threads) as pool:
         reader = build_reader(index, order, settings, decoder, pool)
@@ -87,15 +89,15 @@ def measure(index: Index, decoder: DecodeImage, threads: int, advance: Callable[
                 advance(len(rows[-1][0]))
         except (RuntimeError, DecodeError) as error:
             steps = [each.step for each in decoding] + [step for _, step in reader.under_way]
-            bad = look_at(index, decoder, [at for step in steps for at in step.indices.tolist()])
+            bad = find_undecodable(index, decoder, [at for step in steps for at in step.indices.tolist()])
             if not bad:
                 raise
-            raise refusal(named(index, bad)) from error
+            raise bad_image_error(to_bad_images(index, bad)) from error
         finally:
             shut_down(pipeline)
             reader.close()
     sides, sizes, sums, squares = (np.concatenate(each) for each in zip(*rows, strict=True))
-    return Moments(int(sides.prod(1).sum()), _total(sums), _total(squares), sides, sizes)
+    return PixelStats(int(sides.prod(1).sum()), _total(sums), _total(squares), sides, sizes)
 
 
 def _total(values: NDArray[np.uint64]) -> tuple[int, ...]:

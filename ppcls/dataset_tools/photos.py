@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ppcls.dataset_tools.make_dataset import is_made, make, write_lists
+from ppcls.dataset_tools.make_dataset import is_made, make_dataset, write_lists
 from ppcls.errors import UserError
 
 SOURCES = (
@@ -108,7 +108,7 @@ def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> b
         return False
     labels = [index % classes for index in range(images)]
     paths = [f"images/{label:02}/{index:06}.jpg" for index, label in enumerate(labels)]
-    with make(folder, recipe) as temporary:
+    with make_dataset(folder, recipe) as temporary:
         for label in range(classes):
             (temporary / "images" / f"{label:02}").mkdir(parents=True)
         _write_all(

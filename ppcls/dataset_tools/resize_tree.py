@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import read_image
-from ppcls.data.records.links import strange
+from ppcls.data.records.links import find_unsafe_paths
 from ppcls.dataset_tools.shrink import shrink
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, patiently, write_text
@@ -31,7 +31,7 @@ _REMAINS = re.compile(r"\.[0-9a-f]{8}\.(.+)", re.DOTALL)  # what a kill leaves o
 
 
 @dataclass(frozen=True)
-class Resizing:
+class ResizeJob:
     """What becomes of which folder.
 
     Attributes:
@@ -50,7 +50,7 @@ class Resizing:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ResizeResult:
     """What became of a file.
 
     Attributes:
@@ -66,7 +66,9 @@ class Outcome:
     reason: str = ""
 
 
-def plan(source: Path, target: Path, most: int, quality: int, *, follow_links: bool = False) -> Resizing:
+def plan_resize(
+    source: Path, target: Path, most: int, quality: int, *, follow_links: bool = False
+) -> ResizeJob:
     """Begins to resize a folder, or finds the work that was begun; makes the folders.
 
     Args:
@@ -96,7 +98,7 @@ def plan(source: Path, target: Path, most: int, quality: int, *, follow_links: b
     for folder in folders:
         (target / folder).mkdir(exist_ok=True)
         _remove_remains(source / folder, target / folder)
-    return Resizing(source, target, most, quality, files)
+    return ResizeJob(source, target, most, quality, files)
 
 
 def is_image(path: Path) -> bool:
@@ -104,7 +106,9 @@ def is_image(path: Path) -> bool:
     return path.name.lower().endswith(IMAGE_EXTENSIONS)
 
 
-def resize_tree(resizing: Resizing, threads: int, advance: Callable[[int], object]) -> dict[Path, Outcome]:
+def resize_tree(
+    resizing: ResizeJob, threads: int, advance: Callable[[int], object]
+) -> dict[Path, ResizeResult]:
     """Makes what is missing, on several threads: decoders and encoders work without Python's lock.
 
     Args:
@@ -118,7 +122,7 @@ def resize_tree(resizing: Resizing, threads: int, advance: Callable[[int], objec
     Raises:
         OSError: The target can't be written.
     """
-    outcomes: dict[Path, Outcome] = {}
+    outcomes: dict[Path, ResizeResult] = {}
     with ThreadPoolExecutor(threads) as pool:
         for begin in range(0, len(resizing.files), _CHUNK):
             chunk = resizing.files[begin : begin + _CHUNK]
@@ -128,34 +132,34 @@ def resize_tree(resizing: Resizing, threads: int, advance: Callable[[int], objec
     return outcomes
 
 
-def _make(resizing: Resizing, path: Path) -> Outcome:
+def _make(resizing: ResizeJob, path: Path) -> ResizeResult:
     source, target = resizing.source / path, resizing.target / path
     if not is_image(path):
         return _copy(source, target)
     try:
         stat = patiently(source.stat)
         if _is_done(target, stat):
-            return Outcome("there", stat.st_size, target.stat().st_size)
+            return ResizeResult("there", stat.st_size, target.stat().st_size)
         encoded = read_image(os.fsencode(source))
         small = shrink(encoded, resizing.most, resizing.quality)
     except DecodeError as error:
-        return Outcome("bad", reason=str(error))
+        return ResizeResult("bad", reason=str(error))
     except OSError as error:  # of the source: reading is all that was tried
-        return Outcome("bad", reason=(error.strerror or str(error)).lower())
+        return ResizeResult("bad", reason=(error.strerror or str(error)).lower())
     data = encoded if small is None else small
     with atomic_path(target) as temporary:
         temporary.write_bytes(data)
         os.utime(temporary, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    return Outcome("copied" if small is None else "shrunk", len(encoded), len(data))
+    return ResizeResult("copied" if small is None else "shrunk", len(encoded), len(data))
 
 
-def _copy(source: Path, target: Path) -> Outcome:
+def _copy(source: Path, target: Path) -> ResizeResult:
     stat = patiently(source.stat)
     if not _is_done(target, stat):
         with atomic_path(target) as temporary:
             shutil.copyfile(source, temporary)
             os.utime(temporary, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    return Outcome("other", stat.st_size, stat.st_size)
+    return ResizeResult("other", stat.st_size, stat.st_size)
 
 
 def _is_done(target: Path, source: os.stat_result) -> bool:
@@ -194,7 +198,7 @@ def _walk(source: Path, follow_links: bool) -> tuple[list[Path], tuple[Path, ...
         files += [here / each for each in sorted(names)]
         links += [here / each for each in below if (source / here / each).is_symlink()]
     if not follow_links:
-        out = [files[at] for at in strange(source, map(os.fsencode, files)).links]
+        out = [files[at] for at in find_unsafe_paths(source, map(os.fsencode, files)).links]
         if refused := [*links, *out]:
             raise UserError(
                 f"{source / refused[0]} is a link to a folder, or out of {source} ({len(refused)} such); "

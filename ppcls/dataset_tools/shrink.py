@@ -23,7 +23,7 @@ _PLAIN_TIFF = (0, 1, 2)  # photometric: white is zero, black is zero, RGB; any n
 _EXIF_ORIENTATION = 0x0112
 
 
-def smaller(height: int, width: int, most: int) -> tuple[int, int]:
+def scaled_size(height: int, width: int, most: int) -> tuple[int, int]:
     """Returns the height and width of an image whose short side becomes ``most``, in proportion."""
     short = min(height, width)
     return max(1, round(height * most / short)), max(1, round(width * most / short))
@@ -66,7 +66,7 @@ def shrink(encoded: bytes, most: int, quality: int) -> bytes | None:
 
 def _by_pillow(encoded: bytes, name: str, most: int, quality: int) -> bytes:
     with Image.open(io.BytesIO(encoded), formats=(name if name != "MPO" else "JPEG",)) as image:
-        height, width = smaller(image.height, image.width, most)
+        height, width = scaled_size(image.height, image.width, most)
         drafted = image.draft("", (int(_GAP * width), int(_GAP * height)))
         image.load()
         if (image.width < image.height) != (width < height):  # Pillow turns some TIFFs by itself
@@ -115,7 +115,7 @@ def _decode(encoded: bytes) -> Array:
 
 def _resize(pixels: Array, most: int) -> Array:
     """Averages areas; OpenCV does so for four channels at most, so more of them come in turns."""
-    height, width = smaller(pixels.shape[0], pixels.shape[1], most)
+    height, width = scaled_size(pixels.shape[0], pixels.shape[1], most)
     parts = [pixels] if pixels.ndim == 2 else np.split(pixels, range(4, pixels.shape[2], 4), axis=2)
     small = [cv2.resize(each, (width, height), interpolation=cv2.INTER_AREA) for each in parts]
     return np.asarray(small[0] if len(small) == 1 else np.dstack(small))

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.transforms.specs import DecodeImage
-from ppcls.dataset_tools.mean_std import Moments
+from ppcls.dataset_tools.mean_std import PixelStats
 
 _PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
 _TOP = {"uint8": 255, "uint16": 65535}
 
 
 @dataclass(frozen=True)
-class Stats:
+class DatasetStats:
     """What is known of a data set.
 
     Attributes:
@@ -31,7 +31,7 @@ class Stats:
     name: str
     names: tuple[str, ...]
     counts: NDArray[np.int64]
-    moments: Moments
+    moments: PixelStats
     decoder: DecodeImage
 
     @property
@@ -87,9 +87,9 @@ class Stats:
         return "\n".join(lines)
 
 
-def gather(
-    name: str, labels: NDArray[Any], names: Sequence[str], moments: Moments, decoder: DecodeImage
-) -> Stats:
+def collect_stats(
+    name: str, labels: NDArray[Any], names: Sequence[str], moments: PixelStats, decoder: DecodeImage
+) -> DatasetStats:
     """Counts the classes.
 
     Args:
@@ -103,7 +103,7 @@ def gather(
         counts = labels.sum(axis=0, dtype=np.int64)
     else:
         counts = np.bincount(labels, minlength=len(names))
-    return Stats(name, tuple(names) or tuple(map(str, range(len(counts)))), counts, moments, decoder)
+    return DatasetStats(name, tuple(names) or tuple(map(str, range(len(counts)))), counts, moments, decoder)
 
 
 def _spread(values: NDArray[np.int64]) -> dict[str, float]:

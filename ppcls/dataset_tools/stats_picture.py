@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppcls.dataset_tools.stats import Stats
+from ppcls.dataset_tools.stats import DatasetStats
 from ppcls.files import atomic_path
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _MORE_SCRIPTS = (
 _NAMED = 30  # classes that get their name below the axis
 
 
-def draw_stats(stats: Stats, path: Path) -> None:
+def draw_stats(stats: DatasetStats, path: Path) -> None:
     """Draws ``stats`` into the PNG file ``path``, atomically.
 
     A class whose name no installed font can draw is shown by its number.
@@ -74,7 +74,7 @@ def _count_up(axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
-def _draw_classes(axes: Axes, stats: Stats, names: Sequence[str]) -> None:
+def _draw_classes(axes: Axes, stats: DatasetStats, names: Sequence[str]) -> None:
     order = np.argsort(-stats.counts, kind="stable")
     axes.bar(np.arange(len(order)), stats.counts[order], color=_BLUE, width=0.9)
     if len(order) <= _NAMED:
@@ -83,7 +83,7 @@ def _draw_classes(axes: Axes, stats: Stats, names: Sequence[str]) -> None:
     _finish(axes, "Images a class, largest first", "class", "images")
 
 
-def _draw_sides(axes: Axes, stats: Stats) -> None:
+def _draw_sides(axes: Axes, stats: DatasetStats) -> None:
     sides, counts = np.unique(stats.moments.sides, axis=0, return_counts=True)
     area = 15 + 300 * counts / counts.max()
     axes.scatter(sides[:, 1], sides[:, 0], s=area, color=_BLUE, alpha=0.4, linewidths=0)
@@ -93,14 +93,14 @@ def _draw_sides(axes: Axes, stats: Stats) -> None:
     _finish(axes, "Sides; an area is a share of the images", "width, pixels", "height, pixels")
 
 
-def _draw_sizes(axes: Axes, stats: Stats) -> None:
+def _draw_sizes(axes: Axes, stats: DatasetStats) -> None:
     sizes = stats.moments.sizes
     axes.hist(sizes / 1000, bins=min(40, math.isqrt(len(sizes))), color=_BLUE)
     _count_up(axes)
     _finish(axes, "File sizes", "KB", "images")
 
 
-def _draw_channels(axes: Axes, stats: Stats) -> None:
+def _draw_channels(axes: Axes, stats: DatasetStats) -> None:
     places = np.arange(len(stats.mean))
     axes.bar(places, stats.mean, yerr=stats.std, color=_BLUE, ecolor=_RED, capsize=4)
     axes.set_xticks(places)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ppcls.data.bad_images.quarantine import AllRejectedError, Rejected
+from ppcls.data.bad_images.quarantine import AllRejectedError, RejectedImages
 from ppcls.data.index.files import list_files, read_image
 from ppcls.data.loaders.dali.settings import resolve
-from ppcls.data.records.links import NOT_REGULAR, is_special
+from ppcls.data.records.links import NOT_REGULAR, is_special_file
 from ppcls.deploy.predictor import Array, Predictor
 from ppcls.deploy.results import Answer, Embedding, Gallery, Nearest, printable
 from ppcls.errors import UserError
@@ -145,14 +145,14 @@ def _by_dali(predictor: Predictor, files: Sequence[Path], runtime: Runtime) -> I
     """Predicts images that DALI makes as it does for evaluation."""
     from ppcls.data.build import build_file_loader
 
-    rejected = Rejected(list_files(files))
+    rejected = RejectedImages(list_files(files))
     loader = build_file_loader(
         rejected, predictor.chain, predictor.batch_size, resolve(predictor.source.dali, runtime)
     )
     done = 0
     try:
         # DALI would wait for a pipe.
-        rejected.add({at: NOT_REGULAR for at, file in enumerate(files) if is_special(file)})
+        rejected.add({at: NOT_REGULAR for at, file in enumerate(files) if is_special_file(file)})
         for batch in loader:
             assert batch.positions is not None
             positions = batch.positions[: batch.valid].tolist()

@@ -19,9 +19,9 @@ import paddle
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import Split
 from ppcls.config.sections.transform import check_chain
-from ppcls.data.bad_images.lists import skipping_advised
+from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import describe_skipped
-from ppcls.data.build import who_feeds
+from ppcls.data.build import describe_feed
 from ppcls.data.images.header import DecodeError, read_header
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch, Loader
@@ -122,7 +122,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
     Raises:
         UserError: Whatever training would end with: a bad image, too little memory, a wrong config.
     """
-    with memory_explained(config, runtime), skipping_advised(config.DataLoader.splits):
+    with memory_explained(config, runtime), suggest_skipping(config.DataLoader.splits):
         run = prepare(config, runtime, Path(config.Global.output_dir), writing=False)
         try:
             measured, batches = _measure(config, run)
@@ -163,7 +163,7 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
     alone = _repeat(run, last, STEPS)
     alone_images = len(last.image) * order.world * order.accumulate
     del last  # its memory is the next one's
-    loader, counted = _drain(state.runtime, batches, who_feeds(config, split, state.runtime).ahead)
+    loader, counted = _drain(state.runtime, batches, describe_feed(config, split, state.runtime).ahead)
     _feed(run, batches, _REFILL)
     images, fed, waited = _time_fed(run, batches)
     rates = {"fed": fed, "waited": waited, "alone": alone}
@@ -298,7 +298,7 @@ def _feeding(config: Config, state: TrainState, measured: Measured) -> Feeding:
     split = config.DataLoader.Train
     assert split is not None  # by prepare
     runtime = state.runtime
-    feeder = who_feeds(config, split, runtime)
+    feeder = describe_feed(config, split, runtime)
     height, width = check_chain(split.dataset.transform_ops).size or (0, 0)
     return Feeding(
         loader=measured.loader,

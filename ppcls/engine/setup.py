@@ -15,8 +15,8 @@ from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.data.build import gpu_memory_need
-from ppcls.data.index.class_names import LABEL_LIST, folder_classes, other_names, read_class_names
-from ppcls.data.index.folders import describe_folders, describe_loose
+from ppcls.data.index.class_names import LABEL_LIST, changed_class_names, folder_classes, read_class_names
+from ppcls.data.index.folders import describe_folders, describe_unclassified_images
 from ppcls.data.index.read import Index
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
@@ -116,14 +116,14 @@ def _describe_data(
         else np.concatenate([each.index.labels for each in evaluator.loaders.values()])
     )
     notes = describe_folders(config.DataLoader.Train.dataset, classes, state.loader.index.labels, val)
-    loose = [line for split in config.fed.values() for line in describe_loose(split.dataset)]
+    loose = [line for split in config.fed.values() for line in describe_unclassified_images(split.dataset)]
     return [*notes, *dict.fromkeys(loose)]  # both parts of a folder say the same of it
 
 
 def _go_on(state: TrainState, config: Config, checkpoints: Checkpoints, folder: Path | None) -> list[str]:
     """Fills the state from a checkpoint, where there is one; says what changes by it, or by other weights."""
     source = folder or config.Global.pretrained_model
-    renamed = other_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
+    renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
     if folder is None:
         return [f"{source}: its classifier is kept, and was of other classes: {renamed}"] if renamed else []
     notes = [f"damaged, passed over: {each}" for each in checkpoints.passed_over]

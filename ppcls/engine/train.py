@@ -11,7 +11,7 @@ from paddle import distributed
 
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
-from ppcls.data.bad_images.lists import skipping_advised
+from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.engine.agreement import tell_unshared
@@ -56,7 +56,7 @@ def train(
     Raises:
         UserError: Whatever the user must put right.
     """
-    advised = skipping_advised(config.DataLoader.splits)
+    advised = suggest_skipping(config.DataLoader.splits)
     with memory_explained(config, runtime), advised, _locked(output_dir, runtime) as note:
         return _train(prepare(config, runtime, output_dir, fresh), config, output_dir, profiled, note)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import Split
-from ppcls.data.bad_images.lists import skipping_advised
+from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.build import build_loader
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.settings import resolve
@@ -23,7 +23,7 @@ def describe(config: Config, runtime: Runtime) -> list[Description]:
     Raises:
         UserError: As `build_loader`; or an image of the first batch can't be read.
     """
-    with skipping_advised(config.fed):
+    with suggest_skipping(config.fed):
         return [_describe(config, runtime, name, split) for name, split in config.fed.items()]
 
 

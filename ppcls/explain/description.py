@@ -9,7 +9,7 @@ import numpy as np
 
 from ppcls.config.base.fields import Spec
 from ppcls.config.sections.transform import Transform
-from ppcls.data.supported import own_spec, parts
+from ppcls.data.supported import base_spec, transforms_of
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import decide, sides_after
 from ppcls.data.transforms.specs.fuse import Fused
@@ -78,7 +78,7 @@ class Description:
 
 def stage_of(op: Op, operators: Sequence[Operator]) -> Stage:
     """Puts into words what ``operators`` do for ``op``."""
-    placed, spec = parts(op), own_spec(op)
+    placed, spec = transforms_of(op), base_spec(op)
     return Stage(
         transforms=tuple(f"[{'+' if at is None else at}] {named(each)}" for at, each in placed),
         operators=tuple(operators),

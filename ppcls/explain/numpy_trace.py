@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ppcls.data.loaders.paddle import PaddleLoader
-from ppcls.data.sampling.input_size import at_size, size_at
+from ppcls.data.sampling.input_size import resize_chain, size_at
 from ppcls.data.sampling.order import Cursor
 from ppcls.data.transforms.numpy_ops import run_each
 from ppcls.data.transforms.specs import count_draws
@@ -25,7 +25,7 @@ def trace_numpy(loader: PaddleLoader) -> list[Stage]:
     """Describes what a loader does to its first batch."""
     ops, order = loader.ops, loader.order
     if loader.sizes is not None:
-        ops = at_size(ops, size_at(loader.sizes, order.seed, Cursor()))
+        ops = resize_chain(ops, size_at(loader.sizes, order.seed, Cursor()))
     step = order.at(Cursor())
     draws = uniforms(order.seed, 0, step.indices, count_draws(ops), step.repeats)
     files = [loader.index.read(position) for position in step.indices.tolist()]

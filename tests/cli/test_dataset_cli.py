@@ -20,7 +20,7 @@ from ppcls.config.sections.dataset import LMDBDataset, RecordIODataset, TFRecord
 from ppcls.data.index.class_names import read_class_names
 from ppcls.data.index.read import read_index
 from ppcls.data.records.formats import FORMATS
-from ppcls.data.records.shard import Record
+from ppcls.data.records.shard import ImageRecord
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 
 CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
@@ -145,7 +145,7 @@ def test_an_interrupted_conversion_says_how_to_go_on(
 def test_index_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [tmp_path / name for name in ("a.tar", "b.tfrecord", "c.rec")]
     for path, container in zip(paths, ("webdataset", "tfrecord", "recordio"), strict=True):
-        FORMATS[container].write(path, [Record("0.jpg", b"image", 3)])
+        FORMATS[container].write(path, [ImageRecord("0.jpg", b"image", 3)])
     indexes = [path.with_suffix(".idx") for path in paths]
     for word in ("written", "there already"):
         assert call("index", *paths) == 0
@@ -158,7 +158,7 @@ def test_index_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_format_that_the_ending_does_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train-00000-of-01024"
-    FORMATS["tfrecord"].write(path, [Record("0.jpg", b"image", 3)])
+    FORMATS["tfrecord"].write(path, [ImageRecord("0.jpg", b"image", 3)])
     assert call("index", path) == 1
     assert said(capsys) == (
         f"{path}: expected a name ending in .tar, .tfrecord, .tfrecords, .rec; say its --format"
@@ -175,7 +175,7 @@ def test_a_format_that_the_ending_does_not_tell(tmp_path: Path, capsys: pytest.C
 
 def test_an_index_of_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.lmdb"
-    FORMATS["lmdb"].write(path, [Record("0.jpg", b"image", 3)])
+    FORMATS["lmdb"].write(path, [ImageRecord("0.jpg", b"image", 3)])
     for given in ([path], [path / "data.mdb"], ["--format", "webdataset", path]):
         assert call("index", *given) == 1
         assert said(capsys) == f"{given[-1]}: LMDB needs no index file"
@@ -189,7 +189,7 @@ def test_a_container_is_no_list(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.tar"
-    FORMATS["webdataset"].write(path, [Record("0.jpg", b"image", 3)])
+    FORMATS["webdataset"].write(path, [ImageRecord("0.jpg", b"image", 3)])
     assert call(*command, path, "--out", tmp_path / "out") == 1
     assert f"error: {path}: is a container; " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -387,7 +387,7 @@ def test_a_full_disk_names_the_folder_and_how_to_go_on(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ppcls.dataset_tools.resize_tree.plan", full)
+    monkeypatch.setattr("ppcls.dataset_tools.resize_tree.plan_resize", full)
     out = tmp_path / "small"
     assert call("resize", images, "--max-size", 9, "--out", out) == 1
     rest = "the same command goes on with what is missing"

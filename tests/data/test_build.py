@@ -11,8 +11,8 @@ from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.dali import Dali
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.build import Feeder, build_loader, who_feeds
-from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.build import Feed, build_loader, describe_feed
+from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.errors import UserError
 from ppcls.registry import TRANSFORMS
 from ppcls.runtime.start import Runtime
@@ -54,7 +54,7 @@ def test_training_takes_what_the_sampler_says(config: Config) -> None:
 
 def test_evaluation_takes_each_sample_once_in_order(config: Config) -> None:
     order = loader_of(config, training=False).order
-    assert order.sampler == InOrder(9)
+    assert order.sampler == SequentialSampler(9)
     assert (order.group, order.drop_last, len(order)) == (1, False, 3)
 
 
@@ -108,9 +108,9 @@ def test_a_transform_that_the_loader_can_not_do(
 def test_who_feeds_a_split(config: Config) -> None:
     split = config.DataLoader.Train
     assert split is not None
-    assert who_feeds(config, split, Runtime()) == Feeder(by_dali=False, dali_can=True, ahead=2 * 4)
+    assert describe_feed(config, split, Runtime()) == Feed(by_dali=False, dali_can=True, ahead=2 * 4)
     by_dali = config.model_copy(update={"Global": config.Global.model_copy(update={"use_dali": True})})
-    assert who_feeds(by_dali, split, Runtime()) == Feeder(by_dali=True, dali_can=True, ahead=4 + 3)
+    assert describe_feed(by_dali, split, Runtime()) == Feed(by_dali=True, dali_can=True, ahead=4 + 3)
 
 
 def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
@@ -119,7 +119,7 @@ def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
     ops = split.dataset.transform_ops
     dataset = split.dataset.model_copy(update={"transform_ops": (*ops[:2], Formless(), *ops[2:])})
     changed = split.model_copy(update={"dataset": dataset})
-    assert not who_feeds(config, changed, Runtime()).dali_can
+    assert not describe_feed(config, changed, Runtime()).dali_can
 
 
 @pytest.mark.parametrize(

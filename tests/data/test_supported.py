@@ -10,7 +10,7 @@ from nvidia.dali import fn
 
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.supported import check_dali, check_numpy, parts
+from ppcls.data.supported import check_dali, check_numpy, transforms_of
 from ppcls.data.transforms.dali_ops import Place, lower
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.specs import (
@@ -160,10 +160,10 @@ def test_shipped_transforms_pass(chain: list[Transform], layout: Any) -> None:
 def test_parts_know_their_positions() -> None:
     normalize, to_chw = NormalizeImage(), ToCHWImage()
     chain = [DecodeImage(), CropImage(size=(8, 8)), normalize]
-    assert [parts(op) for op in fuse(plan_chain(chain, "CHW"))] == [
+    assert [transforms_of(op) for op in fuse(plan_chain(chain, "CHW"))] == [
         [(0, chain[0])],
         [(1, chain[1]), (2, normalize), (None, to_chw)],
     ]
     with_chw = [*chain, to_chw]
-    assert parts(fuse(plan_chain(with_chw, "CHW"))[-1])[-1] == (3, to_chw)
-    assert parts(fuse(plan_chain(with_chw, "HWC"))[-1])[-1] == (2, normalize)
+    assert transforms_of(fuse(plan_chain(with_chw, "CHW"))[-1])[-1] == (3, to_chw)
+    assert transforms_of(fuse(plan_chain(with_chw, "HWC"))[-1])[-1] == (2, normalize)

@@ -14,7 +14,7 @@ from zoo import make_zoo
 import ppcls.dataset_tools.check
 from ppcls.cli import dataset as dataset_cli
 from ppcls.config.sections.transform import Transform
-from ppcls.data.bad_images.lists import BadImage, look_at, read_bad_images, write_bad_images
+from ppcls.data.bad_images.lists import BadImage, find_undecodable, read_bad_images, write_bad_images
 from ppcls.data.index.read import Index
 
 
@@ -86,9 +86,9 @@ def test_an_interrupt_keeps_what_was_found_but_no_older_list(
     def look(index: Index, decoder: Transform, positions: Sequence[int]) -> dict[int, str]:
         if positions[0] == 5:
             raise KeyboardInterrupt
-        return look_at(index, decoder, positions)
+        return find_undecodable(index, decoder, positions)
 
-    monkeypatch.setattr(ppcls.dataset_tools.check, "look_at", look)
+    monkeypatch.setattr(ppcls.dataset_tools.check, "find_undecodable", look)
     monkeypatch.setattr(ppcls.dataset_tools.check, "_CHUNK", 4)
     assert check(folder, str(folder / "images")) == 130
     said = capsys.readouterr().err.splitlines()[-1]

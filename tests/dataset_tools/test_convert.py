@@ -19,8 +19,15 @@ from ppcls.data.bad_images.lists import BadImageError
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.recordio import RecordIOFormat
-from ppcls.data.records.shard import Format, OpenFiles, Record, index_beside
-from ppcls.dataset_tools.convert import Conversion, convert, file_sizes, plan, split_by_size, split_evenly
+from ppcls.data.records.shard import ImageRecord, OpenFiles, RecordFormat, default_index_path
+from ppcls.dataset_tools.convert import (
+    Conversion,
+    convert,
+    file_sizes,
+    plan_conversion,
+    split_by_size,
+    split_evenly,
+)
 from ppcls.errors import UserError
 
 COUNT = 10
@@ -38,12 +45,14 @@ def images(tmp_path: Path) -> FileIndex:
 
 
 @pytest.fixture(params=FORMATS)
-def container(request: pytest.FixtureRequest) -> Format:
+def container(request: pytest.FixtureRequest) -> RecordFormat:
     return FORMATS[request.param]
 
 
-def begin(images: FileIndex, container: Format, folder: Path, shards: int = 4) -> Conversion:
-    return plan(images, container, folder, {"shards": shards}, lambda: split_evenly(len(images), shards))
+def begin(images: FileIndex, container: RecordFormat, folder: Path, shards: int = 4) -> Conversion:
+    return plan_conversion(
+        images, container, folder, {"shards": shards}, lambda: split_evenly(len(images), shards)
+    )
 
 
 def run(conversion: Conversion) -> int:
@@ -53,7 +62,7 @@ def run(conversion: Conversion) -> int:
 def content(conversion: Conversion) -> list[tuple[bytes, int]]:
     found = []
     for path, _ in conversion.shards:
-        shard = conversion.container.open(path, index_beside(path), OpenFiles())
+        shard = conversion.container.open(path, default_index_path(path), OpenFiles())
         found += [(shard.read(number), int(label)) for number, label in enumerate(shard.labels)]
     return found
 
@@ -100,7 +109,7 @@ def test_sizes(images: FileIndex) -> None:
         file_sizes(images)
 
 
-def test_all_images_in_their_order(images: FileIndex, container: Format, tmp_path: Path) -> None:
+def test_all_images_in_their_order(images: FileIndex, container: RecordFormat, tmp_path: Path) -> None:
     conversion = begin(images, container, tmp_path / "deep" / "out")
     done: list[float] = []
     assert convert(conversion, done.append) == 0
@@ -116,7 +125,7 @@ def test_all_images_in_their_order(images: FileIndex, container: Format, tmp_pat
 
 @pytest.mark.parametrize("killed_after", [1, 3, 6, 9])
 def test_a_killed_conversion_goes_on(
-    images: FileIndex, container: Format, tmp_path: Path, killed_after: int
+    images: FileIndex, container: RecordFormat, tmp_path: Path, killed_after: int
 ) -> None:
     """After so many images written or verified, in halves; a shard has two or three."""
     conversion = begin(images, container, tmp_path / "out")
@@ -145,7 +154,7 @@ def test_a_killed_conversion_goes_on(
 
 
 def test_an_image_that_can_not_be_read_is_named_and_mended(
-    images: FileIndex, container: Format, tmp_path: Path
+    images: FileIndex, container: RecordFormat, tmp_path: Path
 ) -> None:
     broken = Path(images.name(6))
     good = broken.read_bytes()
@@ -167,9 +176,9 @@ class Faulty(RecordIOFormat):
     label: int = 0
     image: bytes = b""
 
-    def write(self, path: Path, records: Iterable[Record]) -> None:
+    def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         *all_but_last, last = records
-        wrong = Record(last.name, last.image + self.image, last.label + self.label)
+        wrong = ImageRecord(last.name, last.image + self.image, last.label + self.label)
         super().write(path, [*all_but_last, wrong])
 
 
@@ -193,7 +202,7 @@ def test_what_reads_back_otherwise_is_not_kept(
 
 @pytest.mark.parametrize("damage", ["cut short", "other bytes"])
 def test_a_finished_shard_that_is_damaged_since(
-    images: FileIndex, container: Format, tmp_path: Path, damage: str
+    images: FileIndex, container: RecordFormat, tmp_path: Path, damage: str
 ) -> None:
     conversion = begin(images, container, tmp_path / "out")
     run(conversion)
@@ -256,5 +265,5 @@ def test_going_on_keeps_the_shards_that_were_planned(images: FileIndex, tmp_path
     def again() -> tuple[int, ...]:
         raise AssertionError("the plan is there")
 
-    conversion = plan(images, FORMATS["lmdb"], tmp_path / "out", {"shards": 4}, again)
+    conversion = plan_conversion(images, FORMATS["lmdb"], tmp_path / "out", {"shards": 4}, again)
     assert conversion.ends == (2, 5, 7, 10)

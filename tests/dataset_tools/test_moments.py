@@ -19,19 +19,19 @@ from ppcls.data.index.files import list_files
 from ppcls.data.index.read import Index
 from ppcls.data.index.records import read_records
 from ppcls.data.records.formats import FORMATS
-from ppcls.data.records.shard import Record, index_beside
+from ppcls.data.records.shard import ImageRecord, default_index_path
 from ppcls.data.transforms.specs import DecodeImage
-from ppcls.dataset_tools.mean_std import Moments, measure
+from ppcls.dataset_tools.mean_std import PixelStats, compute_mean_std
 
 
-def run(index: Index, decoder: DecodeImage | None = None) -> Moments:
+def run(index: Index, decoder: DecodeImage | None = None) -> PixelStats:
     done: list[int] = []
-    found = measure(index, decoder or DecodeImage(), 2, done.append)
+    found = compute_mean_std(index, decoder or DecodeImage(), 2, done.append)
     assert sum(done) == len(index)
     return found
 
 
-def check(found: Moments, images: list[np.ndarray]) -> None:
+def check(found: PixelStats, images: list[np.ndarray]) -> None:
     """Compares with all pixels of all images in one array of float64."""
     pixels = np.concatenate([each.reshape(-1, each.shape[2]) for each in images]).astype(np.float64)
     assert found.pixels == len(pixels)
@@ -65,12 +65,12 @@ def test_files(images: list[np.ndarray], tmp_path: Path) -> None:
 
 
 def test_a_container(images: list[np.ndarray], tmp_path: Path) -> None:
-    records = [Record(path.name, path.read_bytes(), 0) for path in save(images, tmp_path)]
+    records = [ImageRecord(path.name, path.read_bytes(), 0) for path in save(images, tmp_path)]
     container, path = FORMATS["tfrecord"], tmp_path / "a.tfrecord"
     container.write(path, records)
     text = container.index(path)
     assert text is not None
-    index_beside(path).write_text(text)
+    default_index_path(path).write_text(text)
     found = run(read_records(container, (str(path),), None, 1))
     check(found, images)
     assert found.sizes.tolist() == [len(each.image) for each in records]
@@ -111,7 +111,7 @@ def test_the_formula(values: np.ndarray, repeats: int) -> None:
     numbers = values.tolist()
     sums, squares = sum(numbers) * repeats, sum(each**2 for each in numbers) * repeats
     none = np.zeros((0, 2), np.int64)
-    found = Moments(len(numbers) * repeats, (sums,), (squares,), none, none)
+    found = PixelStats(len(numbers) * repeats, (sums,), (squares,), none, none)
     np.testing.assert_allclose(found.mean[0], values.astype(np.float64).mean(), rtol=1e-12)
     np.testing.assert_allclose(found.std[0], values.astype(np.float64).std(), rtol=1e-9, atol=1e-9)
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from zoo import encode, make_zoo
 
-from ppcls.dataset_tools.resize_tree import Resizing, plan, resize_tree
+from ppcls.dataset_tools.resize_tree import ResizeJob, plan_resize, resize_tree
 from ppcls.errors import UserError
 
 MOST = 16
@@ -33,11 +33,11 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def begin(source: Path, target: Path, **options: object) -> Resizing:
-    return plan(source, target, MOST, 90, **options)  # type: ignore[arg-type]
+def begin(source: Path, target: Path, **options: object) -> ResizeJob:
+    return plan_resize(source, target, MOST, 90, **options)  # type: ignore[arg-type]
 
 
-def run(resizing: Resizing) -> dict[str, str]:
+def run(resizing: ResizeJob) -> dict[str, str]:
     outcomes = resize_tree(resizing, 2, lambda _files: None)
     return {path.name: outcome.done for path, outcome in outcomes.items()}
 
@@ -140,7 +140,7 @@ def test_bad_images_are_left_out(source: Path, tmp_path: Path) -> None:
 
 def test_a_resized_folder_can_be_resized(source: Path, tmp_path: Path) -> None:
     run(begin(source, tmp_path / "first"))
-    run(plan(tmp_path / "first", tmp_path / "second", 8, 90))
+    run(plan_resize(tmp_path / "first", tmp_path / "second", 8, 90))
     assert '"max_size": 8' in (tmp_path / "second" / "resize.json").read_text()
 
 
@@ -160,7 +160,7 @@ def test_what_is_refused(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     begin(source, tmp_path / "out")
     with pytest.raises(UserError, match="holds other work: max_size was 16, is 17; remove it"):
-        plan(source, tmp_path / "out", 17, 90)
+        plan_resize(source, tmp_path / "out", 17, 90)
 
 
 def test_links_out_of_the_folder(source: Path, tmp_path: Path) -> None:

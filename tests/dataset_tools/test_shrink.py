@@ -16,7 +16,7 @@ from zoo import make_zoo, noise, tiff, turned
 from ppcls.data.images.decode import decode
 from ppcls.data.images.header import DecodeError, Header, read_header
 from ppcls.data.transforms.specs import DecodeImage
-from ppcls.dataset_tools.shrink import shrink, smaller
+from ppcls.dataset_tools.shrink import scaled_size, shrink
 
 MOST = 24
 ZOO = make_zoo()
@@ -59,7 +59,7 @@ def test_every_kind_of_image(name: str, channels: int) -> None:
     whole, found = decoded(ZOO[name], channels), decoded(small, channels)
     assert whole is not None
     assert found is not None
-    assert found.shape == (*smaller(*whole.shape[:2], MOST), channels)
+    assert found.shape == (*scaled_size(*whole.shape[:2], MOST), channels)
     error = np.abs(averaged(whole, *found.shape[:2]).astype(float) - found).mean() / 65535
     lossless_noise = name.startswith("uint16") or ("tiff of" in name and "uint8" not in name)
     assert error < (1e-4 if lossless_noise else 0.03)
@@ -91,7 +91,7 @@ def test_what_needs_nothing() -> None:
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 500))
 def test_sides(height: int, width: int, most: int) -> None:
-    sides = smaller(height, width, most)
+    sides = scaled_size(height, width, most)
     assert min(sides) == most
     assert abs(max(sides) - max(height, width) * most / min(height, width)) <= 0.5
     assert (height <= width) == (sides[0] <= sides[1]) or sides[0] == sides[1]

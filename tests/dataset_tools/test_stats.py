@@ -11,11 +11,11 @@ import yaml
 from PIL import Image
 
 from ppcls.data.transforms.specs import DecodeImage
-from ppcls.dataset_tools.mean_std import Moments
-from ppcls.dataset_tools.stats import Stats, gather
+from ppcls.dataset_tools.mean_std import PixelStats
+from ppcls.dataset_tools.stats import DatasetStats, collect_stats
 from ppcls.dataset_tools.stats_picture import draw_stats
 
-MOMENTS = Moments(
+MOMENTS = PixelStats(
     pixels=100,
     sums=(25500, 0),
     squares=(25500 * 255, 0),
@@ -24,8 +24,8 @@ MOMENTS = Moments(
 )
 
 
-def stats(labels: tuple[int, ...] = (0, 2, 2), names: tuple[str, ...] = ("a $x", "b ü", "c")) -> Stats:
-    return gather("mine", np.array(labels), names, MOMENTS, DecodeImage(channels=2))
+def stats(labels: tuple[int, ...] = (0, 2, 2), names: tuple[str, ...] = ("a $x", "b ü", "c")) -> DatasetStats:
+    return collect_stats("mine", np.array(labels), names, MOMENTS, DecodeImage(channels=2))
 
 
 def test_numbers() -> None:

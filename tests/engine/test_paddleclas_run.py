@@ -17,7 +17,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.sampler import EqualPixels
 from ppcls.data.sampling.input_size import EqualPixelsOrder
-from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.engine.core.distillation import build_arch, read_inferred
 from ppcls.errors import UserError
 from ppcls.report.jsonlines import read_records
@@ -125,7 +125,7 @@ def test_pp_lcnet_v2_trains_on_several_sizes(tree: Tree, tmp_path: Path, dali: b
     tree["Global"]["epochs"] = 2
     fit(load_config(tree))
     drawn = EqualPixels(sizes=(32, 32, 64), rows=(4, 4, 1))
-    steps = len(EqualPixelsOrder(sampler=Shuffled(8), batch_size=4, sizes=drawn))
+    steps = len(EqualPixelsOrder(sampler=ShuffledSampler(8), batch_size=4, sizes=drawn))
     assert steps > 2
     last = [
         each for each in read_records(tmp_path / "output" / "metrics.jsonl") if isinstance(each, StepRecord)

@@ -25,7 +25,7 @@ from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import InOrder, Shuffled
+from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, plan_chain
 from ppcls.weights.files import read_arrays
 
@@ -34,7 +34,7 @@ COUNT = 45  # samples; each label is its sample's own
 
 
 def order_of(size: int, batch: int, world: int, *, shuffle: bool, seed: int = 3) -> Order:
-    sampler = Shuffled(size) if shuffle else InOrder(size)
+    sampler = ShuffledSampler(size) if shuffle else SequentialSampler(size)
     return Order(sampler, -(-batch // world), seed, world=world, global_batch_size=batch)
 
 

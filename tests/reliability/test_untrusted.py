@@ -36,9 +36,9 @@ from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.records.formats import FORMATS
-from ppcls.data.records.shard import OpenFiles, index_beside
+from ppcls.data.records.shard import OpenFiles, default_index_path
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 from ppcls.data.transforms.specs.arrays import DecodeNumpy
 from ppcls.errors import UserError
@@ -454,12 +454,12 @@ def test_names_in_a_tar_are_names_only(tmp_path: Path, monkeypatch: pytest.Monke
             link = tarfile.TarInfo("link.jpg")
             link.type, link.linkname = kind, "/etc/passwd"
             tar.addfile(link)
-    index_beside(path).write_text(FORMATS["webdataset"].index(path) or "")
+    default_index_path(path).write_text(FORMATS["webdataset"].index(path) or "")
     opened: list[str] = []
     monkeypatch.setattr(
         os, "open", lambda name, *rest, _open=os.open: (opened.append(str(name)), _open(name, *rest))[1]
     )
-    shard = FORMATS["webdataset"].open(path, index_beside(path), OpenFiles())
+    shard = FORMATS["webdataset"].open(path, default_index_path(path), OpenFiles())
     # Hidden files, such as `...jpg`, belong to no sample.
     assert [bytes(shard.read(n)) for n in range(len(shard.labels))] == [b"image %d" % n for n in (0, 1, 2, 4)]
     assert set(opened) <= {str(path)}
@@ -469,9 +469,9 @@ def test_names_in_a_tar_are_names_only(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_index_can_not_lead_behind_its_tar(tmp_path: Path) -> None:
     path = tmp_path / "shard.tar"
     path.write_bytes(bytes(1024))
-    index_beside(path).write_text("v1.2 1\njpg 512 999999999999 /etc/passwd cls 0 1 /etc/passwd\n")
+    default_index_path(path).write_text("v1.2 1\njpg 512 999999999999 /etc/passwd cls 0 1 /etc/passwd\n")
     with pytest.raises(UserError, match="not the index of"):
-        FORMATS["webdataset"].open(path, index_beside(path), OpenFiles())
+        FORMATS["webdataset"].open(path, default_index_path(path), OpenFiles())
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../secret", "..", "a/b", "", ".hidden", "a\\n"])
@@ -592,7 +592,7 @@ def load(backend: str, data: bytes, folder: Path) -> None:
     index = FileIndex(folder, np.array([b"image"]), np.zeros(1, np.int64), folder)
     decoder = DecodeNumpy(channels=3) if data.startswith(b"\x93NUMPY") else DecodeImage()
     ops = plan_chain([decoder, ResizeImage(size=8), NormalizeImage()], "CHW")
-    next(iter(LOADERS[backend](index, Order(InOrder(1), batch_size=1), ops)))
+    next(iter(LOADERS[backend](index, Order(SequentialSampler(1), batch_size=1), ops)))
 
 
 @pytest.fixture

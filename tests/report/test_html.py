@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import needs_chromium, opened
 from matplotlib.axes import Axes
 
 import ppcls.report.html
@@ -21,7 +22,6 @@ from ppcls.report.html import About, HtmlReport, summary
 from ppcls.report.record import EvalRecord, Mistake, Outcomes, StepRecord
 from ppcls.report.thumbnail import Picture
 
-from browser import needs_chromium, opened
 from .test_reporters import tell
 
 Run = Callable[[int], list[StepRecord | EvalRecord]]

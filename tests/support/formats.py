@@ -10,19 +10,19 @@ import numpy as np
 from nvidia.dali import Pipeline, fn, tfrecord
 
 from ppcls.data.records.formats import FORMATS
-from ppcls.data.records.shard import OpenFiles, Record, Shard, index_beside
+from ppcls.data.records.shard import ImageRecord, OpenFiles, Shard, default_index_path
 
 IN_FILES = [name for name in FORMATS if name != "lmdb"]
 
 
-def records(images: Sequence[bytes], labels: Sequence[int]) -> list[Record]:
+def records(images: Sequence[bytes], labels: Sequence[int]) -> list[ImageRecord]:
     return [
-        Record(f"{number:08d}.jpg", image, label)
+        ImageRecord(f"{number:08d}.jpg", image, label)
         for number, (image, label) in enumerate(zip(images, labels, strict=True))
     ]
 
 
-def write(name: str, path: Path, samples: Sequence[Record]) -> Path:
+def write(name: str, path: Path, samples: Sequence[ImageRecord]) -> Path:
     """Writes a shard and its index."""
     FORMATS[name].write(path, samples)
     return write_index(name, path)
@@ -31,19 +31,19 @@ def write(name: str, path: Path, samples: Sequence[Record]) -> Path:
 def write_index(name: str, path: Path) -> Path:
     text = FORMATS[name].index(path)
     if text is not None:
-        index_beside(path).write_text(text)
+        default_index_path(path).write_text(text)
     return path
 
 
 def opened(name: str, path: Path) -> Shard:
-    return FORMATS[name].open(path, index_beside(path), OpenFiles())
+    return FORMATS[name].open(path, default_index_path(path), OpenFiles())
 
 
 def content(shard: Shard) -> list[tuple[bytes, int]]:
     return [(shard.read(number), int(label)) for number, label in enumerate(shard.labels)]
 
 
-def pairs(samples: Sequence[Record]) -> list[tuple[bytes, int]]:
+def pairs(samples: Sequence[ImageRecord]) -> list[tuple[bytes, int]]:
     return [(sample.image, sample.label) for sample in samples]
 
 
@@ -81,7 +81,7 @@ def by_dali(name: str, paths: Sequence[Path], count: int) -> list[tuple[bytes, i
     pipeline = Pipeline(batch_size=count, num_threads=1, device_id=None, prefetch_queue_depth=1)
     with pipeline:
         pipeline.set_outputs(
-            *_READERS[name]([str(path) for path in paths], [str(index_beside(path)) for path in paths])
+            *_READERS[name]([str(path) for path in paths], [str(default_index_path(path)) for path in paths])
         )
     pipeline.build()
     images, labels = pipeline.run()

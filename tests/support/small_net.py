@@ -12,7 +12,7 @@ from paddle import nn, optimizer
 from ppcls.config.sections.objective import CELoss, TopkAcc
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import InOrder, Shuffled
+from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.core.state import TrainState
@@ -91,7 +91,7 @@ class MemoryLoader:
         self.images = rng.normal(size=(size, 3, 4, 4)).astype(np.float32)
         self.labels = rng.integers(0, CLASSES, size)
         self.index = Names(self.labels)
-        sampler = Shuffled(size) if shuffle else InOrder(size)
+        sampler = ShuffledSampler(size) if shuffle else SequentialSampler(size)
         self.order = Order(sampler, batch_size, accumulate=accumulate)
         self.cursor = Cursor()
 

@@ -12,7 +12,7 @@ from ppcls.bench.loader.rounds import Run
 from ppcls.bench.results.results import Metric
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import Split
-from ppcls.data.build import who_feeds
+from ppcls.data.build import describe_feed
 from ppcls.data.loaders.dali.settings import resolve
 from ppcls.runtime.start import Runtime
 
@@ -39,7 +39,7 @@ class Choice:
 
 def present(config: Config, split: Split, runtime: Runtime, *, cold: bool) -> Contender:
     """Returns the config's own setting."""
-    if who_feeds(config, split, runtime).by_dali:
+    if describe_feed(config, split, runtime).by_dali:
         dali = resolve(split.loader.dali, runtime)
         return Contender(own_backend(runtime), "config", dali.threads, dali.prefetch, cold=cold)
     return Contender("paddle.io", "config", split.loader.num_workers, cold=cold)

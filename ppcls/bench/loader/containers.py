@@ -37,9 +37,9 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.reader import Reader, build_reader
 from ppcls.data.loaders.dali.settings import resolve
 from ppcls.data.records.formats import FORMATS
-from ppcls.data.records.shard import index_beside
+from ppcls.data.records.shard import default_index_path
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.dataset_tools.convert import Conversion, convert
 from ppcls.runtime.start import Runtime
 
@@ -128,7 +128,7 @@ def benchmark_containers(config: Config, runtime: Runtime, rounds: int) -> Itera
             path = conversion.shards[0][0]
             dataset = kind(paths=(str(path),), transform_ops=split.dataset.transform_ops)
             written = split.model_copy(update={"dataset": dataset})
-            read = partial(reader, str(path), str(index_beside(path)))
+            read = partial(reader, str(path), str(default_index_path(path)))
             yield from _compare(name, read, config, written, runtime, rounds)
 
 
@@ -143,7 +143,7 @@ def _compare(
     decoder = split.dataset.transform_ops[0]
     settings = resolve(split.loader.dali, runtime)
     by_hand = bare_pipeline(read, split, runtime, layout_of(config))
-    order = Order(Shuffled(len(index)), batch_size, config.Global.seed, drop_last=True)
+    order = Order(ShuffledSampler(len(index)), batch_size, config.Global.seed, drop_last=True)
     with ThreadPoolExecutor(settings.threads) as pool:
         pairs: dict[str, tuple[Epoch, Epoch]] = {
             "bytes": (

@@ -55,11 +55,11 @@ class Again:
         return permutation(seed, 0, self.size)[: self.images]
 
     def epoch(self, seed: int, epoch: int) -> Positions:
-        """See `ppcls.data.sampling.sampler.Sampler`."""
+        """See `ppcls.data.sampling.sampler.EpochSampler`."""
         return self.chosen(seed)[permutation(seed, 1 + epoch, len(self)) % self.images]
 
     def describe(self) -> str:
-        """See `ppcls.data.sampling.sampler.Sampler`."""
+        """See `ppcls.data.sampling.sampler.EpochSampler`."""
         return f"{self.images} of {self.size}, {self.times} times"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import paddle
 
-from ppcls.data.bad_images.bisect import reason
+from ppcls.data.bad_images.bisect import error_reason
 from ppcls.data.loaders.batch import Loader
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
@@ -129,8 +129,8 @@ def _explained(name: str) -> Iterator[None]:
         if "nvidia.dali" not in str(error):
             raise
         raise UserError(
-            f"{name}: DALI failed: {reason(str(error))}; if that is about an image, tools/dataset.py check "
-            "names it"
+            f"{name}: DALI failed: {error_reason(str(error))}; if an image is the cause, "
+            "tools/dataset.py check names it"
         ) from None
 
 

@@ -19,7 +19,7 @@ from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.runtime.start import Runtime
 
 _STEPS = 100  # of an epoch
@@ -92,7 +92,7 @@ class Synthetic:
         noise = Noise(rows * runtime.world * _STEPS, shape, config.Arch.class_num, several=several)
         self.index: Index = noise
         self.order = Order(
-            InOrder(len(noise)),
+            SequentialSampler(len(noise)),
             rows,
             rank=runtime.rank,
             world=runtime.world,

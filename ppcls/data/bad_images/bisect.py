@@ -12,12 +12,12 @@ _ABOUT_THE_MACHINE = re.compile(r"out of memory|bad_alloc|cuda|driver", re.IGNOR
 _REASON = re.compile(r"encountered:\s*(.*?)\s*(?:C\+\+ context|Current pipeline object|$)", re.DOTALL)
 
 
-def may_be_an_image(error: str) -> bool:
+def is_image_error(error: str) -> bool:
     """Returns whether DALI's error is that of an operator that reads or decodes, and no lack of memory."""
     return bool(_ABOUT_AN_IMAGE.search(error)) and not _ABOUT_THE_MACHINE.search(error)
 
 
-def blame(positions: list[int], fails: Fails) -> dict[int, str]:
+def bisect_bad_images(positions: list[int], fails: Fails) -> dict[int, str]:
     """Halves a batch that fails until single samples do.
 
     Args:
@@ -31,12 +31,12 @@ def blame(positions: list[int], fails: Fails) -> dict[int, str]:
     if error is None:
         return {}
     if len(positions) == 1:
-        return {positions[0]: f"DALI can't decode it: {reason(error)}"}
+        return {positions[0]: f"DALI can't decode it: {error_reason(error)}"}
     half = len(positions) // 2
-    return blame(positions[:half], fails) | blame(positions[half:], fails)
+    return bisect_bad_images(positions[:half], fails) | bisect_bad_images(positions[half:], fails)
 
 
-def reason(error: str) -> str:
+def error_reason(error: str) -> str:
     """Returns what DALI says it encountered, in one line, without its traceback of the graph."""
     found = _REASON.search(error)
     return " ".join((found[1] if found else error).split()).rstrip(" :")

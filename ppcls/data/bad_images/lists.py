@@ -27,7 +27,7 @@ class BadImageError(UserError):
     """Images that can't be read or decoded, each with its place in the list and the reason."""
 
 
-class TooManyBadError(BadImageError):
+class TooManyBadImagesError(BadImageError):
     """Bad images were gone on without, until there were too many."""
 
 
@@ -104,12 +104,12 @@ def append_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
         raise UserError(f"{path}: can't write this list of bad images: {error.strerror}") from None
 
 
-def named(index: Index, bad: Mapping[int, str]) -> list[BadImage]:
+def to_bad_images(index: Index, bad: Mapping[int, str]) -> list[BadImage]:
     """Returns what `look_at` found, by name instead of position."""
     return [BadImage(index.name(each), index.where(each), reason) for each, reason in bad.items()]
 
 
-def look_at(index: Index, decoder: Transform, positions: Iterable[int]) -> dict[int, str]:
+def find_undecodable(index: Index, decoder: Transform, positions: Iterable[int]) -> dict[int, str]:
     """Reads and decodes samples.
 
     Args:
@@ -130,7 +130,7 @@ def look_at(index: Index, decoder: Transform, positions: Iterable[int]) -> dict[
 
 
 @contextmanager
-def skipping_advised(splits: Mapping[str, Split]) -> Iterator[None]:
+def suggest_skipping(splits: Mapping[str, Split]) -> Iterator[None]:
     """Has the error of a bad image that ends a run say how to go on without such images.
 
     Args:
@@ -138,7 +138,7 @@ def skipping_advised(splits: Mapping[str, Split]) -> Iterator[None]:
     """
     try:
         yield
-    except TooManyBadError:
+    except TooManyBadImagesError:
         raise
     except BadImageError as error:
         strict = [place for place, each in splits.items() if each.dataset.on_error == "raise"]
@@ -151,7 +151,7 @@ def skipping_advised(splits: Mapping[str, Split]) -> Iterator[None]:
         ) from None
 
 
-def refusal(bad: Sequence[BadImage]) -> BadImageError:
+def bad_image_error(bad: Sequence[BadImage]) -> BadImageError:
     """Returns the error that shows the first ten bad images."""
     shown = [str(each) for each in bad[:_SHOWN]]
     more = [f"… and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []

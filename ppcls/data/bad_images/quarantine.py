@@ -15,9 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.bad_images.lists import TooManyBadError, append_bad_images, look_at, named, read_bad_images
+from ppcls.data.bad_images.lists import (
+    TooManyBadImagesError,
+    append_bad_images,
+    find_undecodable,
+    read_bad_images,
+    to_bad_images,
+)
 from ppcls.data.index.read import Index
-from ppcls.data.sampling.order import Cursor, Order, Step
+from ppcls.data.sampling.order import Cursor, Order, StepSamples
 
 BAD_IMAGES = "bad_images.txt"
 
@@ -53,7 +59,7 @@ class Quarantine:
         names = {each.name for file in lists if file.exists() for each in read_bad_images(file)}
         if names:
             doubtful = [each for each in range(len(self._index)) if self._index.name(each) in names]
-            bad = look_at(self._index, decoder, doubtful)
+            bad = find_undecodable(self._index, decoder, doubtful)
             if bad:
                 self.add(bad)
 
@@ -65,12 +71,12 @@ class Quarantine:
         """
         self._positions |= set(bad)
         known = self._listed()
-        fresh = [each for each in named(self._index, bad) if (each.name, each.where) not in known]
+        fresh = [each for each in to_bad_images(self._index, bad) if (each.name, each.where) not in known]
         append_bad_images(self.file, fresh)
         for each in fresh:
             print(f"bad image, skipped: {each}", file=sys.stderr)  # noqa: T201
         if self._limit is not None and (count := len(known) + len(fresh)) > self._limit:
-            raise TooManyBadError(
+            raise TooManyBadImagesError(
                 f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them"
             )
 
@@ -78,7 +84,7 @@ class Quarantine:
         bad = read_bad_images(self.file) if self.file.exists() else []
         return {(each.name, each.where) for each in bad}
 
-    def without_bad(self, step: Step, group: int, spare: NDArray[np.int64]) -> Step:
+    def without_bad(self, step: StepSamples, group: int, spare: NDArray[np.int64]) -> StepSamples:
         """Returns a step whose bad rows repeat others, behind the real ones.
 
         Args:
@@ -106,7 +112,7 @@ class Quarantine:
         else:
             one = next((position for position in spare.tolist() if position not in self._positions), None)
             if one is None:
-                raise TooManyBadError(
+                raise TooManyBadImagesError(
                     f"{self._index.source}: no image is left; {self.file} lists the bad ones"
                 )
             indices, repeats = np.full_like(step.indices, one), np.zeros_like(step.repeats)
@@ -125,11 +131,11 @@ def describe_skipped(quarantines: Iterable[Quarantine | None]) -> str | None:
     return f"{count} bad images skipped, listed in {one.file}"
 
 
-class AllRejectedError(TooManyBadError):
+class AllRejectedError(TooManyBadImagesError):
     """No image is left."""
 
 
-class Rejected(Quarantine):
+class RejectedImages(Quarantine):
     """Bad images that are remembered, and listed nowhere.
 
     Args:
@@ -157,8 +163,8 @@ class Rejected(Quarantine):
 
 
 @dataclass(frozen=True)
-class Cleaned:
-    """An order without bad samples: a `ppcls.data.sampling.order.Plan`."""
+class CleanOrder:
+    """An order without bad samples: a `ppcls.data.sampling.order.BatchOrder`."""
 
     order: Order
     quarantine: Quarantine
@@ -176,7 +182,7 @@ class Cleaned:
     def __len__(self) -> int:
         return len(self.order)
 
-    def at(self, cursor: Cursor) -> Step:
+    def at(self, cursor: Cursor) -> StepSamples:
         """Returns this rank's part of a step."""
         step = self.order.at(cursor)
         return self.quarantine.without_bad(step, self.order.group, self.order.positions(cursor.epoch))

@@ -9,16 +9,16 @@ from ppcls.config.class_folders import LABEL_LIST, folder_classes
 from ppcls.errors import UserError
 from ppcls.files import write_text
 
-__all__ = ["LABEL_LIST", "folder_classes", "other_names", "read_class_names", "write_class_names"]
+__all__ = ["LABEL_LIST", "changed_class_names", "folder_classes", "read_class_names", "write_class_names"]
 _SHOWN = 10
 
 
 def write_class_names(path: Path, names: Sequence[str]) -> None:
     """Writes names as lines of ``id name``, which `read_class_names` reads."""
-    write_text(path, as_label_list(names))
+    write_text(path, format_label_list(names))
 
 
-def as_label_list(names: Sequence[str]) -> str:
+def format_label_list(names: Sequence[str]) -> str:
     """Returns names as lines of ``id name``."""
     return "".join(f"{label} {name}\n" for label, name in enumerate(names))
 
@@ -58,7 +58,7 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
     return tuple(names[each] for each in range(class_num))
 
 
-def other_names(path: Path, names: Sequence[str]) -> str:
+def changed_class_names(path: Path, names: Sequence[str]) -> str:
     """Says which labels mean other classes than in a file that `write_class_names` wrote.
 
     Args:
@@ -70,7 +70,7 @@ def other_names(path: Path, names: Sequence[str]) -> str:
     """
     if not path.is_file():
         return ""
-    lines = _read(path).splitlines(), as_label_list(names).splitlines()
+    lines = _read(path).splitlines(), format_label_list(names).splitlines()
     if len(lines[0]) != len(lines[1]):
         return ""
     before, now = ([line.partition(" ")[2] for line in each] for each in lines)

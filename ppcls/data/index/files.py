@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.index.class_names import folder_classes
-from ppcls.data.records.links import NOT_REGULAR, read_regular, strange
+from ppcls.data.records.links import NOT_REGULAR, find_unsafe_paths, read_regular_file
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError, refuse_lines
 from ppcls.files import patiently
@@ -29,7 +29,7 @@ def read_image(path: bytes) -> bytes:
         DecodeError: It is missing, empty, a folder, a pipe, or can't be read.
     """
     try:
-        data = patiently(lambda: read_regular(path))
+        data = patiently(lambda: read_regular_file(path))
     except OSError as error:
         raise DecodeError((error.strerror or str(error)).lower()) from None
     if not data:
@@ -145,7 +145,7 @@ def _refuse_strange(index: FileIndex, follow_links: bool) -> None:
 
     DALI, which opens files by itself, would wait for a pipe.
     """
-    links, special = strange(index.root, map(bytes, index.paths), follow_links=follow_links)
+    links, special = find_unsafe_paths(index.root, map(bytes, index.paths), follow_links=follow_links)
     refuse_lines(
         [
             f"{index.where(at)}: {index.name(at)} is a link out of {index.root}; if it is yours, set "

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ppcls.config.class_folders import class_root, folder_classes
 from ppcls.config.sections.dataset import Dataset, ImageFolderDataset
 from ppcls.data.index.files import FileIndex, read_folder
-from ppcls.data.index.split import choose
+from ppcls.data.index.split import choose_validation
 from ppcls.errors import UserError
 
 _SHOWN = 10
@@ -38,7 +38,7 @@ def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
     if whole:
         return index
     share = Fraction(str(dataset.val_share))
-    chosen = choose(index, share, dataset.split_seed, "DataLoader.Train.dataset.val_share")
+    chosen = choose_validation(index, share, dataset.split_seed, "DataLoader.Train.dataset.val_share")
     if dataset.part == "train":
         chosen = ~chosen
     return replace(index, paths=index.paths[chosen], labels=index.labels[chosen])
@@ -72,7 +72,7 @@ def describe_folders(
     return lines
 
 
-def describe_loose(dataset: Dataset) -> list[str]:
+def describe_unclassified_images(dataset: Dataset) -> list[str]:
     """Returns lines for the log: how many images lie beside class folders, where they are of no class."""
     if not isinstance(dataset, ImageFolderDataset):
         return []

@@ -12,7 +12,7 @@ from ppcls.errors import UserError
 _SHOWN = 10
 
 
-def refuse_labels(labels: NDArray[np.int64], place: Callable[[int], str], class_num: int | None) -> None:
+def check_labels(labels: NDArray[np.int64], place: Callable[[int], str], class_num: int | None) -> None:
     """Shows which labels the model has no class for.
 
     Args:

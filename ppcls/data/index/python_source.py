@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.labels import refuse_labels
+from ppcls.data.index.labels import check_labels
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 from ppcls.registry import SOURCES
@@ -105,5 +105,5 @@ def read_source(name: str, class_num: int | None) -> PythonIndex:
             f"found {list(labels.shape)} {labels.dtype}"
         )
     index = PythonIndex(name, samples, labels.astype(np.int64))
-    refuse_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
+    check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
     return index

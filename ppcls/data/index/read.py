@@ -28,7 +28,7 @@ from ppcls.data.index.python_source import read_source
 from ppcls.data.index.records import read_records
 from ppcls.data.records.lmdb import LMDBFormat
 from ppcls.data.records.recordio import RecordIOFormat
-from ppcls.data.records.shard import Format
+from ppcls.data.records.shard import RecordFormat
 from ppcls.data.records.tfrecord import TFRecordFormat
 from ppcls.data.records.webdataset import WebDatasetFormat
 
@@ -96,7 +96,7 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
     raise TypeError(f"no index of a {dataset.kind}")
 
 
-def positives(index: Index) -> NDArray[np.float32] | None:
+def positive_rates(index: Index) -> NDArray[np.float32] | None:
     """Returns each class's share of images, [class_num]; None where images have one class each."""
     return index.labels.mean(axis=0, dtype=np.float64).astype(np.float32) if index.labels.ndim == 2 else None
 
@@ -109,7 +109,7 @@ def describe_index(index: Index) -> str:
     return f"{len(index)} samples ({digest.hexdigest()})"
 
 
-def _container(dataset: RecordDataset) -> Format:
+def _container(dataset: RecordDataset) -> RecordFormat:
     match dataset:
         case WebDataset():
             return WebDatasetFormat(dataset.extensions)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.labels import refuse_labels
-from ppcls.data.records.shard import INDEX_ENDING, Format, OpenFiles, Shard, index_beside
+from ppcls.data.index.labels import check_labels
+from ppcls.data.records.shard import INDEX_ENDING, OpenFiles, RecordFormat, Shard, default_index_path
 from ppcls.errors import UserError
 
 _SHARDS_AT_ONCE = 16  # whose labels are read: on a network drive each waits for its turn
@@ -60,7 +60,7 @@ class RecordIndex:
 
 
 def read_records(
-    container: Format, paths: Sequence[str], index_paths: Sequence[str] | None, class_num: int | None
+    container: RecordFormat, paths: Sequence[str], index_paths: Sequence[str] | None, class_num: int | None
 ) -> RecordIndex:
     """Reads the indexes and labels of shards, and no image.
 
@@ -81,7 +81,7 @@ def read_records(
                 f"{path}/*{container.suffix}, say"
             )
     if index_paths is None:
-        indexes = [index_beside(path) for path in found]
+        indexes = [default_index_path(path) for path in found]
     else:
         indexes = _expand(index_paths, indexes=True)
     if len(indexes) != len(found):
@@ -92,7 +92,7 @@ def read_records(
     with ThreadPoolExecutor(_SHARDS_AT_ONCE) as pool:
         shards = list(pool.map(container.open, found, indexes, repeat(files)))
     index = RecordIndex(shards)
-    refuse_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
+    check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
     return index
 
 

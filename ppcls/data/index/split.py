@@ -19,7 +19,7 @@ from ppcls.files import new_folder
 TRAIN_LIST, VAL_LIST = "train_list.txt", "val_list.txt"
 
 
-def share_out(counts: Sequence[int], total: int) -> list[int]:
+def allocate_validation(counts: Sequence[int], total: int) -> list[int]:
     """Says how many images of each class validate, as near to the class's share as whole images allow.
 
     By largest remainders (Hamilton's method): each class gets its share rounded down, and what is left goes
@@ -39,7 +39,7 @@ def share_out(counts: Sequence[int], total: int) -> list[int]:
     return given
 
 
-def how_many(val: Fraction | int, images: int, classes: int, key: str = "--val") -> int:
+def validation_size(val: Fraction | int, images: int, classes: int, key: str = "--val") -> int:
     """Returns how many of ``images`` validate.
 
     Args:
@@ -66,7 +66,9 @@ def how_many(val: Fraction | int, images: int, classes: int, key: str = "--val")
     return total
 
 
-def choose(index: FileIndex, val: Fraction | int, seed: int, key: str = "--val") -> NDArray[np.bool_]:
+def choose_validation(
+    index: FileIndex, val: Fraction | int, seed: int, key: str = "--val"
+) -> NDArray[np.bool_]:
     """Says which images validate.
 
     Of each class those whose seed and path give the smallest hashes (BLAKE2b): so the choice does not depend
@@ -86,7 +88,7 @@ def choose(index: FileIndex, val: Fraction | int, seed: int, key: str = "--val")
     """
     _refuse_repeats(index)
     labels, counts = np.unique(index.labels, return_counts=True)
-    shares = share_out(counts.tolist(), how_many(val, len(index), len(labels), key))
+    shares = allocate_validation(counts.tolist(), validation_size(val, len(index), len(labels), key))
     keys = np.array([_key(seed, bytes(path)) for path in index.paths])
     chosen = np.zeros(len(index), np.bool_)
     for label, share in zip(labels, shares, strict=True):

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from paddle.base import core
 
 from ppcls.config.sections.sampler import InputSize
-from ppcls.data.bad_images.lists import named, refusal
-from ppcls.data.bad_images.quarantine import Cleaned, Quarantine
+from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
+from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch
-from ppcls.data.sampling.input_size import at_size, size_at
-from ppcls.data.sampling.order import Cursor, Order, Plan
+from ppcls.data.sampling.input_size import resize_chain, size_at
+from ppcls.data.sampling.order import BatchOrder, Cursor, Order
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.rng import uniforms
@@ -54,7 +54,7 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
         epoch, position, repeat, size = key
         draws = uniforms(self._seed, epoch, np.asarray([position]), self._draws, np.asarray([repeat]))[0]
         try:
-            ops = at_size(self._ops, size) if size else self._ops
+            ops = resize_chain(self._ops, size) if size else self._ops
             image = run(ops, self._index.read(position), draws)
         except ValueError as error:
             return _Bad(position, str(error))
@@ -64,7 +64,7 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
 class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
     """Lists the samples of the epoch's remaining steps."""
 
-    def __init__(self, plan: Plan, sizes: InputSize | None) -> None:
+    def __init__(self, plan: BatchOrder, sizes: InputSize | None) -> None:
         self._plan, self._sizes = plan, sizes
         self.cursor = Cursor()
 
@@ -152,7 +152,7 @@ class PaddleLoader:
     ) -> None:
         self.index, self.order, self.ops, self.sizes = index, order, tuple(ops), sizes
         self.quarantine = quarantine
-        self._plan: Plan = order if quarantine is None else Cleaned(order, quarantine)
+        self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
         self._steps, self._images = _Steps(self._plan, sizes), _Images(index, ops, order.seed)
         self._cursor = Cursor()
         self._loader = paddle.io.DataLoader(
@@ -191,7 +191,7 @@ class PaddleLoader:
             return image, label
         while bad:
             if self.quarantine is None:
-                raise refusal(named(self.index, bad))
+                raise bad_image_error(to_bad_images(self.index, bad))
             self.quarantine.add(bad)
             images, labels = _stack([self._images[key] for key in self._steps.keys(self._cursor)])
             bad = _read_bad(images)

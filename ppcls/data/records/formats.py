@@ -6,12 +6,12 @@ from pathlib import Path
 
 from ppcls.data.records.lmdb import DATA, LMDBFormat
 from ppcls.data.records.recordio import RecordIOFormat
-from ppcls.data.records.shard import Format
+from ppcls.data.records.shard import RecordFormat
 from ppcls.data.records.tfrecord import TFRecordFormat
 from ppcls.data.records.webdataset import WebDatasetFormat
 from ppcls.errors import UserError
 
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, RecordFormat] = {
     "webdataset": WebDatasetFormat(),
     "tfrecord": TFRecordFormat(),
     "recordio": RecordIOFormat(),
@@ -20,7 +20,7 @@ FORMATS: dict[str, Format] = {
 _ENDINGS = {".tar": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".rec": "recordio"}
 
 
-def format_of(path: Path, name: str | None = None) -> Format:
+def detect_format(path: Path, name: str | None = None) -> RecordFormat:
     """Returns the format of a container: LMDB where its data are, else what is said, or the ending tells.
 
     Args:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 NOT_REGULAR = "not a regular file"
 
 
-class Strange(NamedTuple):
+class UnsafePaths(NamedTuple):
     """Positions of paths that are no files of the folder that they are named below.
 
     Attributes:
@@ -24,7 +24,7 @@ class Strange(NamedTuple):
     special: list[int]
 
 
-def strange(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -> Strange:
+def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -> UnsafePaths:
     """Finds what is strange among paths; what is not there is not.
 
     Looks at each folder once, and at no file.
@@ -36,7 +36,7 @@ def strange(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -
     """
     inside, base = os.path.realpath(os.fsencode(root)), os.fsencode(root)
     known: dict[bytes, tuple[Collection[bytes] | None, Collection[bytes]]] = {}
-    found = Strange([], [])
+    found = UnsafePaths([], [])
     for position, path in enumerate(paths):
         folder, _, name = path.rpartition(b"/")
         if folder not in known:
@@ -49,7 +49,7 @@ def strange(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -
     return found
 
 
-def read_regular(path: bytes) -> bytes:
+def read_regular_file(path: bytes) -> bytes:
     """Reads a file, and waits for no pipe; by one look at its name, which on a network drive takes time.
 
     Raises:
@@ -65,7 +65,7 @@ def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def is_special(path: Path) -> bool:
+def is_special_file(path: Path) -> bool:
     """Returns whether a path is a pipe, a socket or a device, or leads to one."""
     try:
         mode = path.stat().st_mode

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.records.messages import ProtobufError, TensorProto, TensorProtos, fields
-from ppcls.data.records.shard import OpenFiles, Record
+from ppcls.data.records.shard import ImageRecord, OpenFiles
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
@@ -79,13 +79,13 @@ class LMDBShard:
 
 @dataclass(frozen=True)
 class LMDBFormat:
-    """A `ppcls.data.records.shard.Format`."""
+    """A `ppcls.data.records.shard.RecordFormat`."""
 
     name = "LMDB"
     suffix = ".lmdb"
     in_folders = True
 
-    def write(self, path: Path, records: Iterable[Record]) -> None:
+    def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         """Writes a new shard, with numbers as keys."""
         used, size = 0, _SPARE
         with lmdb.open(str(path), map_size=size, lock=False, sync=False) as environment:
@@ -139,7 +139,7 @@ def _refuse_short(path: Path, environment: lmdb.Environment) -> None:
         raise UserError(f"{path}/{DATA}: expected {whole} bytes, found {size}; it is cut short")
 
 
-def _encode(record: Record) -> bytes:
+def _encode(record: ImageRecord) -> bytes:
     image = TensorProto(dims=[1], data_type=_STRING, string_data=[record.image])
     label = TensorProto(dims=[1], data_type=_INT32, int32_data=[record.label])
     return bytes(TensorProtos(protos=[image, label]).SerializeToString())

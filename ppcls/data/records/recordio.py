@@ -15,7 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ppcls.data.records.shard import FileShard, OpenFiles, Record, damaged, open_file, other_file, read_pairs
+from ppcls.data.records.shard import (
+    FileShard,
+    ImageRecord,
+    OpenFiles,
+    damaged,
+    open_file,
+    other_file,
+    read_pairs,
+)
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
@@ -33,13 +41,13 @@ class _PartError(ValueError):
 
 @dataclass(frozen=True)
 class RecordIOFormat:
-    """A `ppcls.data.records.shard.Format`."""
+    """A `ppcls.data.records.shard.RecordFormat`."""
 
     name = "RecordIO"
     suffix = ".rec"
     in_folders = False
 
-    def write(self, path: Path, records: Iterable[Record]) -> None:
+    def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         """Writes a new shard; ids count the records."""
         with path.open("xb") as file:
             for number, record in enumerate(records):

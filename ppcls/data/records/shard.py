@@ -13,19 +13,19 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.records.links import NOT_REGULAR, is_special
+from ppcls.data.records.links import NOT_REGULAR, is_special_file
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 from ppcls.files import patiently
 
 INDEX_ENDING = ".idx"
-ENDINGS = (".tar", ".tfrecord", ".tfrecords", ".rec")
+SHARD_SUFFIXES = (".tar", ".tfrecord", ".tfrecords", ".rec")
 _NUMBER = re.compile("[0-9]{1,18}")
 _MOST_OPEN = 128  # of a container's files; systems allow a process 1024
 
 
 @dataclass(frozen=True)
-class Record:
+class ImageRecord:
     """A labelled image on its way into a container.
 
     Attributes:
@@ -143,7 +143,7 @@ class FileShard:
         return f"record {number} at byte {self.offsets[number]}"
 
 
-class Format(Protocol):
+class RecordFormat(Protocol):
     """A kind of container.
 
     Attributes:
@@ -156,7 +156,7 @@ class Format(Protocol):
     suffix: str
     in_folders: bool
 
-    def write(self, path: Path, records: Iterable[Record]) -> None:
+    def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         """Writes a new shard.
 
         Raises:
@@ -178,9 +178,9 @@ class Format(Protocol):
         """
 
 
-def index_beside(path: Path) -> Path:
+def default_index_path(path: Path) -> Path:
     """Returns where a shard's index file is by default: ``train-0.tar`` has ``train-0.idx``."""
-    if path.suffix in ENDINGS:
+    if path.suffix in SHARD_SUFFIXES:
         return path.with_suffix(INDEX_ENDING)
     return path.with_name(path.name + INDEX_ENDING)
 
@@ -199,7 +199,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def _refuse_special(path: Path) -> None:
-    if is_special(path):
+    if is_special_file(path):
         raise UserError(f"{path}: {NOT_REGULAR}")
 
 

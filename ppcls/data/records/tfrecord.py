@@ -16,7 +16,15 @@ import numpy as np
 from crc32c import crc32c
 
 from ppcls.data.records.messages import Bytes, Example, Feature, ProtobufError, fields
-from ppcls.data.records.shard import FileShard, OpenFiles, Record, damaged, open_file, other_file, read_pairs
+from ppcls.data.records.shard import (
+    FileShard,
+    ImageRecord,
+    OpenFiles,
+    damaged,
+    open_file,
+    other_file,
+    read_pairs,
+)
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
@@ -28,7 +36,7 @@ _BLOCK = 4096  # bytes read at once to find a label; an image behind it is passe
 
 @dataclass(frozen=True)
 class TFRecordFormat:
-    """A `ppcls.data.records.shard.Format`.
+    """A `ppcls.data.records.shard.RecordFormat`.
 
     Attributes:
         first_label: What the records have for the first class.
@@ -39,7 +47,7 @@ class TFRecordFormat:
     suffix = ".tfrecord"
     in_folders = False
 
-    def write(self, path: Path, records: Iterable[Record]) -> None:
+    def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         """Writes a new shard."""
         with path.open("xb") as file:
             for record in records:
@@ -128,7 +136,7 @@ def _size(path: Path, head: bytes, offset: int, end: int) -> int:
     return size
 
 
-def _encode(record: Record, label: int) -> bytes:
+def _encode(record: ImageRecord, label: int) -> bytes:
     """Returns the message, the label first: so it is found without reading the image."""
     example = Example()
     entry = example.features.feature.add(key=_LABEL)

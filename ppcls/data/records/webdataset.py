@@ -20,8 +20,8 @@ import numpy as np
 from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
 from ppcls.data.records.shard import (
     FileShard,
+    ImageRecord,
     OpenFiles,
-    Record,
     damaged,
     open_file,
     other_file,
@@ -49,7 +49,7 @@ class _File:
 
 @dataclass(frozen=True)
 class WebDatasetFormat:
-    """A `ppcls.data.records.shard.Format`.
+    """A `ppcls.data.records.shard.RecordFormat`.
 
     Attributes:
         extensions: Endings of images, in lower case, with their dot.
@@ -60,7 +60,7 @@ class WebDatasetFormat:
     suffix = ".tar"
     in_folders = False
 
-    def write(self, path: Path, records: Iterable[Record]) -> None:
+    def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         """Writes a new shard, the same bytes for the same records."""
         with tarfile.open(path, "x:", format=tarfile.USTAR_FORMAT) as tar:
             for record in records:

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from ppcls.config.sections import sampler as specs
 from ppcls.data.index.read import Index
 from ppcls.data.sampling.sampler import (
-    ClassBalanced,
-    IdentitiesByImages,
-    InOrder,
-    RepeatedAugmentation,
-    Sampler,
-    Shuffled,
-    Weighted,
+    BalancedClassSampler,
+    EpochSampler,
+    IdentitySampler,
+    RepeatedAugmentationSampler,
+    SequentialSampler,
+    ShuffledSampler,
+    WeightedRandomSampler,
 )
 from ppcls.errors import UserError, refuse_lines
 
@@ -66,7 +66,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def build_sampler(spec: specs.Sampler, index: Index, world: int) -> Sampler:
+def build_sampler(spec: specs.Sampler, index: Index, world: int) -> EpochSampler:
     """Builds the sampler of a dataset.
 
     Args:
@@ -79,34 +79,34 @@ def build_sampler(spec: specs.Sampler, index: Index, world: int) -> Sampler:
     """
     match spec:
         case specs.DistributedBatchSampler():
-            return Shuffled(len(index)) if spec.shuffle else InOrder(len(index))
+            return ShuffledSampler(len(index)) if spec.shuffle else SequentialSampler(len(index))
         case specs.MultiScaleSampler():
-            return Shuffled(len(index))
+            return ShuffledSampler(len(index))
         case specs.ClassBalancedSampler():
-            return ClassBalanced(index.labels, spec.samples or len(index))
+            return BalancedClassSampler(index.labels, spec.samples or len(index))
         case specs.WeightedSampler():
             return _weighted(spec, index)
         case specs.RepeatedAugSampler():
-            return RepeatedAugmentation(len(index), spec.num_repeats, spec.global_batch(world))
+            return RepeatedAugmentationSampler(len(index), spec.num_repeats, spec.global_batch(world))
         case specs.PKSampler():
             return _identities(spec, index, world)
     raise TypeError(f"no sampler for a {spec.kind}")
 
 
-def _weighted(spec: specs.WeightedSampler, index: Index) -> Weighted:
+def _weighted(spec: specs.WeightedSampler, index: Index) -> WeightedRandomSampler:
     samples = spec.samples or len(index)
     if spec.weights_file is not None:
-        return Weighted(read_weights(Path(spec.weights_file), index), samples)
+        return WeightedRandomSampler(read_weights(Path(spec.weights_file), index), samples)
     weights = np.array(spec.class_weights, np.float64)[index.labels]
     if not weights.any():
         raise UserError(
             f"{index.source}: all samples are of classes whose weight is 0; "
             "raise DataLoader.Train.sampler.class_weights of a class that is there"
         )
-    return Weighted(weights, samples)
+    return WeightedRandomSampler(weights, samples)
 
 
-def _identities(spec: specs.PKSampler, index: Index, world: int) -> IdentitiesByImages:
+def _identities(spec: specs.PKSampler, index: Index, world: int) -> IdentitySampler:
     needed = spec.global_batch(world) // spec.sample_per_id
     found = len(np.unique(index.labels))
     if found < needed:
@@ -117,4 +117,4 @@ def _identities(spec: specs.PKSampler, index: Index, world: int) -> IdentitiesBy
             f"{size} / sample_per_id {spec.sample_per_id}{ranks}), each once; "
             f"lower DataLoader.Train.sampler.{name} or raise its sample_per_id"
         )
-    return IdentitiesByImages(index.labels, spec.sample_per_id, needed)
+    return IdentitySampler(index.labels, spec.sample_per_id, needed)

@@ -36,16 +36,16 @@ def _(spec: Progressive, seed: int, cursor: Cursor) -> int:
 
 @size_at.register
 def _(spec: EqualPixels, seed: int, cursor: Cursor) -> int:
-    return spec.sizes[drawn_size(spec, seed, cursor.step)]
+    return spec.sizes[draw_size_index(spec, seed, cursor.step)]
 
 
-def drawn_size(spec: EqualPixels, seed: int, step: int) -> int:
+def draw_size_index(spec: EqualPixels, seed: int, step: int) -> int:
     """Returns which of the sizes a step of every epoch has."""
     (drawn,) = step_fractions(seed, 0, step, 1, Purpose.SIZE)
     return int(drawn * len(spec.sizes))
 
 
-class Sized(Transform):
+class VariableSize(Transform):
     """The transform that gives a chain's images their size, when that size changes."""
 
     part: Any
@@ -70,19 +70,19 @@ class Sized(Transform):
 
 
 @decide.register
-def _(spec: Sized, draws: Draws, sides: Sides) -> Decided:
+def _(spec: VariableSize, draws: Draws, sides: Sides) -> Decided:
     """The transform's own decisions, and the size (width, height) to make, [N, 2] float32."""
     size = np.array(spec.crop.size, np.float32)
     return *decide(spec.part, draws, sides), np.tile(size, (len(sides), 1))
 
 
 @sides_after.register
-def _(spec: Sized, sides: Sides, decided: Decided) -> Sides:
+def _(spec: VariableSize, sides: Sides, decided: Decided) -> Sides:
     return sides_after(spec.part, sides, decided[:-1])
 
 
 @lru_cache(maxsize=64)
-def at_size(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
+def resize_chain(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
     """Returns a chain, fused or not, that makes square images of ``size``; its sizing op becomes a `Sized`.
 
     Raises:
@@ -90,9 +90,9 @@ def at_size(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
     """
     for at in reversed(range(len(ops))):
         spec = ops[at].spec
-        changed = (spec.part if isinstance(spec, Sized) else spec).resized(size)
+        changed = (spec.part if isinstance(spec, VariableSize) else spec).resized(size)
         if changed is not None:
-            return *ops[:at], replace(ops[at], spec=Sized(part=changed)), *ops[at + 1 :]
+            return *ops[:at], replace(ops[at], spec=VariableSize(part=changed)), *ops[at + 1 :]
     raise ValueError("no RandCropImage or ResizeImage(size) gives the images their size")
 
 
@@ -125,7 +125,7 @@ class EqualPixelsOrder(Order):
 
     def rows(self, step: int) -> int:
         """Returns the rows of a step on this rank, padding included."""
-        return self.sizes.rows[drawn_size(self.sizes, self.seed, step)]
+        return self.sizes.rows[draw_size_index(self.sizes, self.seed, step)]
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Returns ``cursor`` together with what gives it its meaning: the sizes too, and the ranks."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.sampling.sampler import Positions, Sampler
+from ppcls.data.sampling.sampler import EpochSampler, Positions
 from ppcls.errors import UserError
 
 _KEYS = {"accumulate": "Global.update_freq"}  # of the config, where a state has another name
@@ -34,7 +34,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSamples:
     """One rank's part of one step.
 
     Attributes:
@@ -54,7 +54,7 @@ class Step:
 
 # Loaders ask at every step, for the running epoch and, working ahead, the next: two loaders, two epochs each.
 @lru_cache(maxsize=4)
-def _epoch_of(sampler: Sampler, seed: int, epoch: int) -> tuple[Positions, NDArray[np.int64]]:
+def _epoch_of(sampler: EpochSampler, seed: int, epoch: int) -> tuple[Positions, NDArray[np.int64]]:
     """Returns an epoch's positions, and how often each came before in it."""
     positions = sampler.epoch(seed, epoch)
     return positions, count_repeats(positions)
@@ -70,7 +70,7 @@ def count_repeats(positions: Positions) -> NDArray[np.int64]:
     return repeats
 
 
-class Plan(Protocol):
+class BatchOrder(Protocol):
     """What a loader must know of an order: an `Order`, or one without its bad samples."""
 
     @property
@@ -84,7 +84,7 @@ class Plan(Protocol):
     def __len__(self) -> int:
         """Returns the steps of an epoch."""
 
-    def at(self, cursor: Cursor) -> Step:
+    def at(self, cursor: Cursor) -> StepSamples:
         """Returns this rank's part of a step."""
 
 
@@ -111,7 +111,7 @@ class Order:
         UserError: ``group`` does not divide ``batch_size`` or G, or G has less than one group for each rank.
     """
 
-    sampler: Sampler
+    sampler: EpochSampler
     batch_size: int
     seed: int = 0
     rank: int = 0
@@ -173,7 +173,7 @@ class Order:
         """Returns the samples of an epoch, of all ranks, in order: [size] int64."""
         return _epoch_of(self.sampler, self.seed, epoch)[0]
 
-    def at(self, cursor: Cursor) -> Step:
+    def at(self, cursor: Cursor) -> StepSamples:
         """Returns this rank's part of a step."""
         step = cursor.step
         start = self.start(step)
@@ -186,7 +186,7 @@ class Order:
         rows = np.concatenate([np.arange(start + begin, start + end), padding])
         first = step - step % self.accumulate
         last = min(first + self.accumulate, len(self))
-        return Step(
+        return StepSamples(
             indices=positions[rows],
             repeats=repeats[rows],
             valid=valid,

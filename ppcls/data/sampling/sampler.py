@@ -19,7 +19,7 @@ from ppcls.data.transforms.specs.rng import Purpose, fractions, keys, permutatio
 Positions = NDArray[np.int64]
 
 
-class Sampler(Hashable, Protocol):
+class EpochSampler(Hashable, Protocol):
     """The samples of every epoch: a function of seed and epoch, of nothing else."""
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Sampler(Hashable, Protocol):
 
 
 @dataclass(frozen=True)
-class InOrder:
+class SequentialSampler:
     """Each sample once, in the dataset's own order."""
 
     size: int
@@ -51,7 +51,7 @@ class InOrder:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListSampler:
     """These samples, in this order, every epoch."""
 
     listed: tuple[int, ...]
@@ -69,7 +69,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class ShuffledSampler:
     """Each sample once, in a new random order every epoch."""
 
     size: int
@@ -87,7 +87,7 @@ class Shuffled:
 
 
 @dataclass(frozen=True)
-class RepeatedAugmentation:
+class RepeatedAugmentationSampler:
     """Some of the samples, each ``repeats`` times, augmented anew each time.
 
     Hoffer et al. 2020, "Augment Your Batch". As in DeiT (Touvron et al. 2021) an epoch is as long as without
@@ -124,7 +124,7 @@ class RepeatedAugmentation:
         return f"each image {self.repeats} times in batches of {self.global_batch}"
 
 
-class Weighted:
+class WeightedRandomSampler:
     """Draws with replacement; a sample's chance in each draw is its weight over the sum of all.
 
     Args:
@@ -150,7 +150,7 @@ class Weighted:
         return f"by weights {self._digest}"
 
 
-class ClassBalanced:
+class BalancedClassSampler:
     """All classes equally often, each in turn (class-aware sampling: Shen, Lin & Huang 2016).
 
     Classes come in rounds: a round holds each class once, in random order, so counts differ by at most
@@ -179,7 +179,7 @@ class ClassBalanced:
         return f"balanced over classes {self._classes.digest}"
 
 
-class IdentitiesByImages:
+class IdentitySampler:
     """Batches of P identities with K images each ("In Defense of the Triplet Loss", Hermans et al. 2017).
 
     No identity comes twice in a global batch, and the K images of one lie side by side. An identity of

@@ -15,7 +15,7 @@ import paddle
 
 from ppcls import __version__
 from ppcls.config.schema import Config
-from ppcls.data.index.class_names import LABEL_LIST, as_label_list
+from ppcls.data.index.class_names import LABEL_LIST, format_label_list
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.engine.checkpoint.snapshot import take
 from ppcls.engine.core.state import TrainState
@@ -157,7 +157,7 @@ class Checkpoints:
     def _files(self, state: TrainState) -> Iterator[tuple[str, bytes]]:
         yield from take(state, self._config)
         if self.class_names:
-            yield LABEL_LIST, as_label_list(self.class_names).encode()
+            yield LABEL_LIST, format_label_list(self.class_names).encode()
 
     def _save_in(self, store: Store, state: TrainState, roles: list[str], score: float | None) -> Path:
         serials = [serial for each in self._stores for serial in each.folders().values()]

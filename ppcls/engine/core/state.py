@@ -15,7 +15,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.run import EMA, Global
 from ppcls.config.sections.schedule import ReduceOnPlateau
 from ppcls.data.build import build_loader
-from ppcls.data.index.read import positives
+from ppcls.data.index.read import positive_rates
 from ppcls.data.loaders.batch import Loader
 from ppcls.engine.core.compiled import compiled
 from ppcls.engine.core.distillation import build_arch, distilling, join_beside
@@ -196,7 +196,7 @@ def build_state(
         optimizer=optimizer,
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
-        criterion=build_criterion(config.Loss.Train, positives(loader.index), config.Arch.margin),
+        criterion=build_criterion(config.Loss.Train, positive_rates(loader.index), config.Arch.margin),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
         ema=_average(config.EMA, model, master_weights(optimizer, model), frozen),

@@ -11,7 +11,7 @@ from paddle import nn
 
 from ppcls.config.schema import Config
 from ppcls.data.build import build_loader
-from ppcls.data.index.read import positives
+from ppcls.data.index.read import positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.core.embedding import evaluation_criterion
 from ppcls.engine.core.precision import FP32
@@ -209,7 +209,7 @@ def build_evaluator(
     of_classes = index.labels.ndim == 1 and config.Global.eval_mode == "classification"
     return Evaluator(
         loaders=loaders,
-        criterion=evaluation_criterion(config, positives(index)),
+        criterion=evaluation_criterion(config, positive_rates(index)),
         metrics=build_metrics(config.Metric.Eval, config.Arch.class_num),
         precision=precision,
         world=runtime.world,

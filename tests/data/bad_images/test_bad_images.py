@@ -15,9 +15,9 @@ from ppcls.config.sections.run import Split
 from ppcls.data.bad_images.lists import (
     BadImage,
     BadImageError,
-    TooManyBadError,
+    TooManyBadImagesError,
     read_bad_images,
-    skipping_advised,
+    suggest_skipping,
     write_bad_images,
 )
 from ppcls.errors import UserError
@@ -63,7 +63,7 @@ def split(on_error: str) -> Split:
 def test_advice_is_of_what_does_not_skip_yet(train: str, evaluation: str, advised: str) -> None:
     splits = {"Train": split(train), "Eval": split(evaluation)}
     told = rf"a\.jpg is bad; .* by -o DataLoader\.{advised}"
-    with pytest.raises(BadImageError, match=told), skipping_advised(splits):
+    with pytest.raises(BadImageError, match=told), suggest_skipping(splits):
         raise BadImageError("a.jpg is bad")
-    with pytest.raises(TooManyBadError, match=r"^too many$"), skipping_advised(splits):
-        raise TooManyBadError("too many")
+    with pytest.raises(TooManyBadImagesError, match=r"^too many$"), suggest_skipping(splits):
+        raise TooManyBadImagesError("too many")

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from ppcls.config.sections.dataset import ImageNetDataset
 from ppcls.config.sections.transform import Transform
-from ppcls.data.bad_images.bisect import blame, may_be_an_image, reason
+from ppcls.data.bad_images.bisect import bisect_bad_images, error_reason, is_image_error
 from ppcls.data.bad_images.lists import BadImageError, read_bad_images, write_bad_images
-from ppcls.data.bad_images.quarantine import Cleaned, Quarantine
+from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
 from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali import loader as dali_loader
@@ -26,7 +26,7 @@ from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import InOrder, Shuffled
+from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, ResizeImage, plan_chain
 
 CHAIN: list[Transform] = [DecodeImage(), RandCropImage(size=(20, 20)), NormalizeImage()]
@@ -77,10 +77,10 @@ def take(loader: Loader, epochs: int = 1) -> list[dict[int, np.ndarray]]:
 
 
 ORDERS = {
-    "in order": Order(InOrder(COUNT), batch_size=4),
-    "shuffled": Order(Shuffled(COUNT), batch_size=5, seed=1),
-    "second rank": Order(InOrder(COUNT), batch_size=2, rank=1, world=2),
-    "one batch": Order(InOrder(COUNT), batch_size=COUNT, group=2),
+    "in order": Order(SequentialSampler(COUNT), batch_size=4),
+    "shuffled": Order(ShuffledSampler(COUNT), batch_size=5, seed=1),
+    "second rank": Order(SequentialSampler(COUNT), batch_size=2, rank=1, world=2),
+    "one batch": Order(SequentialSampler(COUNT), batch_size=COUNT, group=2),
 }
 
 
@@ -120,7 +120,7 @@ def test_all_but_the_bad_images_come_as_ever(
 def test_evaluation_counts_what_is_good(kind: str, good: FileIndex, tmp_path: Path) -> None:
     index, counted = spoil(good), 0
     for rank in range(3):
-        order = Order(InOrder(COUNT), batch_size=3, rank=rank, world=3)
+        order = Order(SequentialSampler(COUNT), batch_size=3, rank=rank, world=3)
         quarantine = Quarantine(index, tmp_path / "bad.txt")
         counted += sum(batch.valid for batch in MAKERS[kind](index, order, EVAL, quarantine=quarantine))
     assert counted == COUNT - len(BAD)
@@ -130,7 +130,7 @@ def test_evaluation_counts_what_is_good(kind: str, good: FileIndex, tmp_path: Pa
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_too_many_bad_images_end_the_run(kind: str, good: FileIndex, tmp_path: Path) -> None:
     index, listing = spoil(good), tmp_path / "bad.txt"
-    order = Order(InOrder(COUNT), batch_size=2)
+    order = Order(SequentialSampler(COUNT), batch_size=2)
     limited = MAKERS[kind](index, order, TRAIN, quarantine=Quarantine(index, listing, limit=4))
     with pytest.raises(BadImageError, match=r"bad images, more than max_errors \(4\); .*bad.txt lists them"):
         take(limited)
@@ -143,7 +143,7 @@ def test_too_many_bad_images_end_the_run(kind: str, good: FileIndex, tmp_path: P
 def test_where_no_image_is_left_the_run_ends(kind: str, good: FileIndex, tmp_path: Path) -> None:
     for position in range(COUNT):
         Path(good.name(position)).write_bytes(b"")
-    order, listing = Order(Shuffled(COUNT), batch_size=4), tmp_path / "bad.txt"
+    order, listing = Order(ShuffledSampler(COUNT), batch_size=4), tmp_path / "bad.txt"
     with pytest.raises(BadImageError, match=r"list\.txt: no image is left; .*bad\.txt lists the bad ones"):
         take(MAKERS[kind](good, order, TRAIN, quarantine=Quarantine(good, listing)))
     assert len(read_bad_images(listing)) == COUNT
@@ -151,7 +151,7 @@ def test_where_no_image_is_left_the_run_ends(kind: str, good: FileIndex, tmp_pat
 
 @pytest.mark.parametrize("kind", ["dali-cpu", "paddle-0"])
 def test_resuming_comes_to_the_same_batches(kind: str, good: FileIndex, tmp_path: Path) -> None:
-    index, order = spoil(good), Order(Shuffled(COUNT), batch_size=4, seed=2)
+    index, order = spoil(good), Order(ShuffledSampler(COUNT), batch_size=4, seed=2)
     whole = take(MAKERS[kind](index, order, TRAIN, quarantine=Quarantine(index, tmp_path / "a.txt")), 2)
     for step in range(len(order)):
         loader = MAKERS[kind](index, order, TRAIN, quarantine=Quarantine(index, tmp_path / f"{step}.txt"))
@@ -167,7 +167,7 @@ def test_known_bad_images_are_looked_at_again(good: FileIndex, tmp_path: Path) -
     index, listing, known = spoil(good), tmp_path / "bad.txt", tmp_path / "known.txt"
     first = Quarantine(index, known)
     first.recall([known], DecodeImage())  # nothing there yet
-    take(MAKERS["paddle-0"](index, Order(InOrder(COUNT), batch_size=2), TRAIN, quarantine=first))
+    take(MAKERS["paddle-0"](index, Order(SequentialSampler(COUNT), batch_size=2), TRAIN, quarantine=first))
     Path(index.name(7)).write_bytes(whole)
     second = Quarantine(index, listing)
     second.recall([known, listing], DecodeImage())
@@ -179,8 +179,8 @@ def test_an_image_that_only_dali_refuses_is_found(
     good: FileIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numpy's look is passed over, so that DALI's own failures must tell."""
-    monkeypatch.setattr(dali_loader, "look_at", lambda *_: {})
-    index, order = spoil(good), Order(InOrder(COUNT), batch_size=6)
+    monkeypatch.setattr(dali_loader, "find_undecodable", lambda *_: {})
+    index, order = spoil(good), Order(SequentialSampler(COUNT), batch_size=6)
     listing = tmp_path / "bad.txt"
     found = take(MAKERS["dali-cpu"](index, order, TRAIN, quarantine=Quarantine(index, listing)))
     assert sorted(label for batch in found for label in batch) == sorted(set(range(COUNT)) - set(BAD))
@@ -193,10 +193,10 @@ def test_an_image_that_only_dali_refuses_is_found(
 def test_without_a_quarantine_dalis_own_refusal_names_the_image(
     good: FileIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dali_loader, "look_at", lambda *_: {})
+    monkeypatch.setattr(dali_loader, "find_undecodable", lambda *_: {})
     index = spoil(good)
     with pytest.raises(BadImageError, match=r"02\.jpg \(.*list.txt, line 3\): DALI can't decode it: "):
-        take(MAKERS["dali-cpu"](index, Order(InOrder(COUNT), batch_size=3), TRAIN))
+        take(MAKERS["dali-cpu"](index, Order(SequentialSampler(COUNT), batch_size=3), TRAIN))
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(1, 41))
@@ -204,7 +204,7 @@ def test_blame_finds_each_culprit(culprits: set[int], count: int) -> None:
     def fails(positions: list[int]) -> str | None:
         return "encountered: no" if culprits & set(positions) else None
 
-    assert set(blame(list(range(count)), fails)) == culprits & set(range(count))
+    assert set(bisect_bad_images(list(range(count)), fails)) == culprits & set(range(count))
 
 
 def test_what_dali_encountered() -> None:
@@ -213,11 +213,11 @@ def test_what_dali_encountered() -> None:
         "which was used in the pipeline definition with the following traceback:\n\n  File ...\n\n"
         "encountered:\n\nFailed to decode sample #0 : \nCurrent pipeline object is no longer valid."
     )
-    assert reason(text) == "Failed to decode sample #0"
-    assert reason("something else") == "something else"
-    assert may_be_an_image(text)
-    assert not may_be_an_image(text.replace("Failed to decode", "CUDA runtime API error: out of memory"))
-    assert not may_be_an_image(text.replace("decoders.image", "resize"))
+    assert error_reason(text) == "Failed to decode sample #0"
+    assert error_reason("something else") == "something else"
+    assert is_image_error(text)
+    assert not is_image_error(text.replace("Failed to decode", "CUDA runtime API error: out of memory"))
+    assert not is_image_error(text.replace("decoders.image", "resize"))
 
 
 @given(
@@ -225,7 +225,7 @@ def test_what_dali_encountered() -> None:
 )
 def test_steps_without_bad_rows(groups: int, group: int, bad: set[int], world: int, data: Any) -> None:
     """For any group and rank: good rows once, in order, whole groups first; the weight follows."""
-    sampler = Shuffled(40) if data.draw(st.booleans()) else InOrder(40)
+    sampler = ShuffledSampler(40) if data.draw(st.booleans()) else SequentialSampler(40)
     order = Order(
         sampler, groups * group, rank=data.draw(st.integers(0, world - 1)), world=world, group=group
     )
@@ -235,7 +235,7 @@ def test_steps_without_bad_rows(groups: int, group: int, bad: set[int], world: i
         return
     for step in range(len(order)):
         cursor = Cursor(0, step)
-        before, after = order.at(cursor), Cleaned(order, quarantine).at(cursor)
+        before, after = order.at(cursor), CleanOrder(order, quarantine).at(cursor)
         kept = [each for each in before.indices[: before.valid].tolist() if each not in bad]
         real = after.indices[: after.valid].tolist()
         assert sorted(real) == sorted(kept)

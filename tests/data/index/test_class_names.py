@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.data.index.class_names import other_names, read_class_names, write_class_names
+from ppcls.data.index.class_names import changed_class_names, read_class_names, write_class_names
 from ppcls.errors import UserError
 
 
@@ -56,11 +56,11 @@ def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
 
 def test_labels_that_mean_other_classes_are_told(tmp_path: Path) -> None:
     path = tmp_path / "label_list.txt"
-    assert other_names(path, ("cat", "dog")) == ""
+    assert changed_class_names(path, ("cat", "dog")) == ""
     write_class_names(path, ("big cat", "dog", "emu"))
-    assert other_names(path, ("big cat", "dog", "emu")) == ""
-    assert other_names(path, ("dog", "emu", "zcat")) == (
+    assert changed_class_names(path, ("big cat", "dog", "emu")) == ""
+    assert changed_class_names(path, ("dog", "emu", "zcat")) == (
         "0 was 'big cat' and is 'dog', 1 was 'dog' and is 'emu', 2 was 'emu' and is 'zcat'"
     )
-    assert other_names(path, ("cat", "dog")) == ""  # other weights, which is an error of its own
-    assert other_names(path, ()) == ""
+    assert changed_class_names(path, ("cat", "dog")) == ""  # other weights, which is an error of its own
+    assert changed_class_names(path, ()) == ""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.sections.dataset import ImageFolderDataset
-from ppcls.data.index.folders import describe_folders, describe_loose, read_part
+from ppcls.data.index.folders import describe_folders, describe_unclassified_images, read_part
 from ppcls.errors import UserError
 
 
@@ -107,14 +107,14 @@ def test_the_log_says_how_images_are_used(tmp_path: Path) -> None:
 
 def test_images_beside_class_folders_are_counted(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 1, "b": 1, "looks like one.jpg": 1})
-    assert describe_loose(dataset(tmp_path, None)) == []
+    assert describe_unclassified_images(dataset(tmp_path, None)) == []
     (tmp_path / "2.JPG").touch()
     (tmp_path / "notes.txt").touch()
-    assert describe_loose(dataset(tmp_path, None)) == [
+    assert describe_unclassified_images(dataset(tmp_path, None)) == [
         f"{tmp_path}: 1 image lies beside the class folders and is of no class: 2.JPG"
     ]
     (tmp_path / "1.jpg").touch()
-    assert describe_loose(dataset(tmp_path, "train")) == [
+    assert describe_unclassified_images(dataset(tmp_path, "train")) == [
         f"{tmp_path}: 2 images lie beside the class folders and are of no class: 1.jpg, …"
     ]
 
@@ -124,5 +124,5 @@ def test_images_beside_the_folders_of_a_part_are_counted_where_they_lie(tmp_path
         fill(tmp_path / part, {"a": 1, "b": 1})
     for name in ("1.jpg", "val/1.jpg", "train/1.jpg"):
         (tmp_path / name).touch()
-    found = [line.partition(":")[0] for line in describe_loose(dataset(tmp_path, "val"))]
+    found = [line.partition(":")[0] for line in describe_unclassified_images(dataset(tmp_path, "val"))]
     assert found == [str(tmp_path), str(tmp_path / "val")]

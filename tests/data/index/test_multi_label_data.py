@@ -12,17 +12,17 @@ import pytest
 
 from ppcls.config.sections.dataset import ImageNetDataset, MultiLabelDataset
 from ppcls.config.sections.transform import MixupOperator
-from ppcls.data.index.read import Index, describe_index, positives, read_index
+from ppcls.data.index.read import Index, describe_index, positive_rates, read_index
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.mixed import MixedLoader, mix_labels
 from ppcls.data.loaders.mixing import Mix, decide_mix
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
-from ppcls.dataset_tools.mean_std import measure
-from ppcls.dataset_tools.stats import gather
+from ppcls.dataset_tools.mean_std import compute_mean_std
+from ppcls.dataset_tools.stats import collect_stats
 from ppcls.errors import UserError
 
 CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
@@ -64,7 +64,7 @@ def test_a_list(tmp_path: Path) -> None:
     assert index.labels.tolist() == [[0, 1, 1], [1, 0, 0]]
     assert index.labels.dtype == np.float32
     assert index.where(1).endswith("list.txt, line 3")
-    share = positives(index)
+    share = positive_rates(index)
     assert share is not None
     assert share.tolist() == [0.5, 0.5, 0.5]
     other = read(tmp_path, "a b.jpg\t0,1,1\nc.jpg\t1,0,1\n")
@@ -97,7 +97,7 @@ def test_a_list_of_several_labels_where_one_is_expected(tmp_path: Path) -> None:
 
 @kinds
 def test_every_loader_hands_over_each_images_labels(kind: str, index: Index) -> None:
-    loader = MAKERS[kind](index, Order(Shuffled(5), batch_size=2, seed=3))
+    loader = MAKERS[kind](index, Order(ShuffledSampler(5), batch_size=2, seed=3))
     seen = 0
     for batch in loader:
         assert batch.label.dtype == paddle.float32
@@ -109,7 +109,7 @@ def test_every_loader_hands_over_each_images_labels(kind: str, index: Index) -> 
 
 @kinds
 def test_mixed_batches_mix_each_label(kind: str, index: Index) -> None:
-    order, spec = Order(Shuffled(4), batch_size=4, seed=3, group=2), MixupOperator(alpha=1.0)
+    order, spec = Order(ShuffledSampler(4), batch_size=4, seed=3, group=2), MixupOperator(alpha=1.0)
     inner = MAKERS[kind](index, order)
     (batch,) = MixedLoader(inner, spec, 3, "CHW")
     kept = decide_mix(spec, 3, Cursor(0, 0), (8, 8)).kept
@@ -127,7 +127,7 @@ def test_a_loaders_own_labels_stay_as_they_are() -> None:
 
 
 def test_an_image_counts_for_each_of_its_classes(index: Index) -> None:
-    moments = measure(index, DecodeImage(), 1, lambda images: None)
-    stats = gather("several", index.labels, (), moments, DecodeImage())
+    moments = compute_mean_std(index, DecodeImage(), 1, lambda images: None)
+    stats = collect_stats("several", index.labels, (), moments, DecodeImage())
     assert stats.counts.tolist() == [2, 3, 2]
     assert "5 images of 3 classes" in stats.describe()

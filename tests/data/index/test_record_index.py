@@ -20,14 +20,14 @@ from ppcls.config.sections.dataset import (
 from ppcls.data.index.read import Index, read_index
 from ppcls.data.records.lmdb import LMDBFormat
 from ppcls.data.records.recordio import RecordIOFormat
-from ppcls.data.records.shard import Format, Record, index_beside
+from ppcls.data.records.shard import ImageRecord, RecordFormat, default_index_path
 from ppcls.data.records.tfrecord import TFRecordFormat
 from ppcls.data.records.webdataset import WebDatasetFormat
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
 
 CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
-DATASETS: list[tuple[type[RecordDataset], Format]] = [
+DATASETS: list[tuple[type[RecordDataset], RecordFormat]] = [
     (WebDataset, WebDatasetFormat()),
     (TFRecordDataset, TFRecordFormat()),
     (RecordIODataset, RecordIOFormat()),
@@ -37,16 +37,16 @@ SIZES = (3, 1, 4)
 
 
 @pytest.fixture(params=DATASETS, ids=lambda pair: pair[1].name)
-def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[type[RecordDataset], Format]:
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[type[RecordDataset], RecordFormat]:
     """Three shards; sample i has label i and the bytes of its number."""
     dataset, container = request.param
     first = 0
     for number, size in enumerate(SIZES):
         path = tmp_path / f"part-{number}{container.suffix}"
-        container.write(path, [Record(f"{i}.jpg", b"%d" % i, i) for i in range(first, first + size)])
+        container.write(path, [ImageRecord(f"{i}.jpg", b"%d" % i, i) for i in range(first, first + size)])
         text = container.index(path)
         if text is not None:
-            index_beside(path).write_text(text)
+            default_index_path(path).write_text(text)
         first += size
     return dataset, container
 
@@ -55,7 +55,7 @@ def read(dataset: type[RecordDataset], class_num: int = 8, **options: Any) -> In
     return read_index(dataset(transform_ops=CHAIN, **options), class_num)
 
 
-def test_shards_follow_one_another(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+def test_shards_follow_one_another(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
     dataset, container = kind
     index = read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}",))
     assert len(index) == 8
@@ -70,7 +70,7 @@ def test_shards_follow_one_another(kind: tuple[type[RecordDataset], Format], tmp
     ] * 7 + [True]
 
 
-def test_files_come_as_they_are_named(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+def test_files_come_as_they_are_named(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
     dataset, container = kind
     paths = tuple(f"{tmp_path}/part-{number}{container.suffix}" for number in (2, 0))
     index = read(dataset, paths=paths)
@@ -78,7 +78,7 @@ def test_files_come_as_they_are_named(kind: tuple[type[RecordDataset], Format], 
     assert read(dataset, paths=paths[:1]).source == Path(paths[0])
 
 
-def test_labels_without_a_class(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+def test_labels_without_a_class(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
     dataset, container = kind
     with pytest.raises(UserError) as caught:
         read(dataset, class_num=6, paths=(f"{tmp_path}/part-*{container.suffix}",))
@@ -91,7 +91,7 @@ def test_labels_without_a_class(kind: tuple[type[RecordDataset], Format], tmp_pa
         read(dataset, class_num=1, paths=(f"{tmp_path}/part-2{container.suffix}",))
 
 
-def test_forked_processes_read_too(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+def test_forked_processes_read_too(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
     """Whether files were open before the fork or not."""
     dataset, container = kind
     index = read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}",))
@@ -110,7 +110,7 @@ def test_forked_processes_read_too(kind: tuple[type[RecordDataset], Format], tmp
 
 
 def test_a_pattern_does_not_mean_the_indexes(
-    kind: tuple[type[RecordDataset], Format], tmp_path: Path
+    kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
 ) -> None:
     assert len(read(kind[0], paths=(f"{tmp_path}/part-*",))) == 8
     with pytest.raises(UserError, match=r"/part-0\.i\*: no file is named so"):
@@ -118,7 +118,7 @@ def test_a_pattern_does_not_mean_the_indexes(
 
 
 @pytest.mark.parametrize("kind", DATASETS[:3], ids=lambda pair: pair[1].name, indirect=True)
-def test_index_files_elsewhere(kind: tuple[type[IndexedDataset], Format], tmp_path: Path) -> None:
+def test_index_files_elsewhere(kind: tuple[type[IndexedDataset], RecordFormat], tmp_path: Path) -> None:
     dataset, container = kind
     (tmp_path / "indexes").mkdir()
     for path in tmp_path.glob("*.idx"):
@@ -143,7 +143,7 @@ def test_paths_that_mean_nothing(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path}/a.tar: no such file"
 
 
-def test_a_folder_of_shards(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+def test_a_folder_of_shards(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
     dataset, container = kind
     with pytest.raises(UserError) as caught:
         read(dataset, paths=(str(tmp_path),))
@@ -156,7 +156,7 @@ def test_an_lmdb_has_no_index_files(tmp_path: Path) -> None:
         LMDBDataset(transform_ops=CHAIN, paths=("a.lmdb",), index_paths=("a.idx",))  # type: ignore[call-arg]
 
 
-def test_a_file_named_twice(kind: tuple[type[RecordDataset], Format], tmp_path: Path) -> None:
+def test_a_file_named_twice(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
     dataset, container = kind
     first = tmp_path / f"part-0{container.suffix}"
     (tmp_path / "link").symlink_to(first)
@@ -176,4 +176,4 @@ def test_a_file_named_twice(kind: tuple[type[RecordDataset], Format], tmp_path: 
     ],
 )
 def test_the_index_is_beside(name: str, beside: str) -> None:
-    assert index_beside(Path("x") / name) == Path("x") / beside
+    assert default_index_path(Path("x") / name) == Path("x") / beside

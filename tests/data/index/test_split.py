@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.data.index.files import FileIndex, read_folder, read_list
-from ppcls.data.index.split import choose, how_many, share_out, write_split
+from ppcls.data.index.split import allocate_validation, choose_validation, validation_size, write_split
 from ppcls.errors import UserError
 
 
@@ -29,7 +29,7 @@ COUNTS = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 @given(COUNTS, st.data())
 def test_shares_are_exact(counts: list[int], data: st.DataObject) -> None:
     total = data.draw(st.integers(0, sum(counts) - len(counts)))
-    given = share_out(counts, total)
+    given = allocate_validation(counts, total)
     assert sum(given) == total
     exact = [count * total / sum(counts) for count in counts]
     for count, each, wanted in zip(counts, given, exact, strict=True):
@@ -43,7 +43,7 @@ def test_shares_are_exact(counts: list[int], data: st.DataObject) -> None:
 def test_equal_classes_differ_by_one_at_most(counts: list[int], data: st.DataObject) -> None:
     total = data.draw(st.integers(0, sum(counts) - len(counts)))
     found: dict[int, list[int]] = {}
-    for count, each in zip(counts, share_out(counts, total), strict=True):
+    for count, each in zip(counts, allocate_validation(counts, total), strict=True):
         found.setdefault(count, []).append(each)
     assert all(max(each) - min(each) <= 1 for each in found.values())
 
@@ -52,43 +52,43 @@ def test_equal_classes_differ_by_one_at_most(counts: list[int], data: st.DataObj
 def test_the_order_of_the_list_does_not_matter(labels: list[int], seed: int, random: Random) -> None:
     numbers = list(range(len(labels)))
     random.shuffle(numbers)
-    straight = choose(index_of(labels), 5, seed)
-    shuffled = choose(index_of([labels[each] for each in numbers], numbers), 5, seed)
+    straight = choose_validation(index_of(labels), 5, seed)
+    shuffled = choose_validation(index_of([labels[each] for each in numbers], numbers), 5, seed)
     assert straight.sum() == 5
     assert (shuffled == straight[numbers]).all()
 
 
 def test_seeds_give_other_choices_and_equal_ones_the_same() -> None:
     index = index_of([0] * 100)
-    choices = [choose(index, Fraction(1, 2), seed).tobytes() for seed in (0, 1, 2, 0)]
+    choices = [choose_validation(index, Fraction(1, 2), seed).tobytes() for seed in (0, 1, 2, 0)]
     assert len(set(choices)) == 3
     assert choices[0] == choices[3]
 
 
 def test_the_choice_is_kept() -> None:
     """Lists that were made stay repeatable: these numbers must not change with a version."""
-    assert np.flatnonzero(choose(index_of([0] * 20), 4, 7)).tolist() == [0, 5, 13, 15]
+    assert np.flatnonzero(choose_validation(index_of([0] * 20), 4, 7)).tolist() == [0, 5, 13, 15]
 
 
 def test_an_image_that_is_added_moves_few() -> None:
-    before = choose(index_of([0] * 100), Fraction(1, 5), 0)
-    after = choose(index_of([0] * 101), Fraction(1, 5), 0)[:100]
+    before = choose_validation(index_of([0] * 100), Fraction(1, 5), 0)
+    after = choose_validation(index_of([0] * 101), Fraction(1, 5), 0)[:100]
     assert (before != after).sum() <= 1
 
 
 def test_how_many() -> None:
-    assert how_many(Fraction("0.2"), 1797, 10) == 359
-    assert how_many(500, 1797, 10) == 500
+    assert validation_size(Fraction("0.2"), 1797, 10) == 359
+    assert validation_size(500, 1797, 10) == 500
     for wrong in (Fraction("0.001"), 91, Fraction("0.95")):
         with pytest.raises(UserError, match=r"--val: \d+ of 100 images would validate; expected 1 to 90"):
-            how_many(wrong, 100, 10)
+            validation_size(wrong, 100, 10)
     with pytest.raises(UserError, match="--val: 2 images of 2 classes are too few; expected 3 or more"):
-        how_many(Fraction("0.2"), 2, 2)
+        validation_size(Fraction("0.2"), 2, 2)
 
 
 def test_images_listed_twice() -> None:
     with pytest.raises(UserError, match=r"some folder/1\.jpg is listed before"):
-        choose(index_of([0, 0, 0], [0, 1, 1]), 1, 0)
+        choose_validation(index_of([0, 0, 0], [0, 1, 1]), 1, 0)
 
 
 def test_lists_are_read_back(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_lists_are_read_back(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     index = read_folder(root, (".jpg",))
-    validates = choose(index, Fraction(1, 4), 0)
+    validates = choose_validation(index, Fraction(1, 4), 0)
     out = tmp_path / "deep" / "lists"
     write_split(index, validates, out, ("a b", "ü"), "\t")
     train, val = (read_list(root, out / f"{name}_list.txt", "\t", 2) for name in ("train", "val"))

@@ -30,15 +30,15 @@ from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.records.formats import FORMATS as CONTAINER_FORMATS
-from ppcls.data.records.shard import OpenFiles, Record, Shard, index_beside
+from ppcls.data.records.shard import ImageRecord, OpenFiles, Shard, default_index_path
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import (
-    ClassBalanced,
-    IdentitiesByImages,
-    InOrder,
-    RepeatedAugmentation,
-    Shuffled,
-    Weighted,
+    BalancedClassSampler,
+    IdentitySampler,
+    RepeatedAugmentationSampler,
+    SequentialSampler,
+    ShuffledSampler,
+    WeightedRandomSampler,
 )
 from ppcls.data.transforms.numpy_ops import apply, run
 from ppcls.data.transforms.specs import (
@@ -109,7 +109,7 @@ AUGMENT = plan_chain(
     "CHW",
 )
 EVAL = plan_chain([DecodeImage(), ResizeImage(size=(24, 20)), NormalizeImage()], "HWC")
-ORDER = Order(Shuffled(21), batch_size=4, seed=3)  # six steps, the last of one sample
+ORDER = Order(ShuffledSampler(21), batch_size=4, seed=3)  # six steps, the last of one sample
 
 
 # What is no file of its own goes another way into DALI's graph; the containers differ in `read` alone.
@@ -146,11 +146,11 @@ def shards(name: str, folder: Path, samples: list[tuple[bytes, int]]) -> list[Sh
     for begin in (0, 9):
         path = folder / f"{begin}{container.suffix}"
         part = samples[begin : begin + 9] if begin == 0 else samples[begin:]
-        container.write(path, [Record(f"{i}.jpg", *sample) for i, sample in enumerate(part)])
+        container.write(path, [ImageRecord(f"{i}.jpg", *sample) for i, sample in enumerate(part)])
         text = container.index(path)
         if text is not None:
-            index_beside(path).write_text(text)
-        opened.append(container.open(path, index_beside(path), OpenFiles()))
+            default_index_path(path).write_text(text)
+        opened.append(container.open(path, default_index_path(path), OpenFiles()))
     return opened
 
 
@@ -288,16 +288,16 @@ def test_augmentations_are_the_same_by_every_loader(
 
 
 ORDERS: dict[str, dict[str, Any]] = {
-    "in order": {"sampler": InOrder(21)},
+    "in order": {"sampler": SequentialSampler(21)},
     "dropping the last": {"drop_last": True},
     "accumulating": {"accumulate": 4},
     "batches of 21": {"batch_size": 21},
     "batches of 30": {"batch_size": 30},
     "batches of 1": {"batch_size": 1},
-    "repeated": {"sampler": RepeatedAugmentation(21, 3, 4)},
-    "weighted": {"sampler": Weighted(np.arange(21.0), 30)},
-    "balanced": {"sampler": ClassBalanced(np.arange(21) % 2, 17)},
-    "identities": {"sampler": IdentitiesByImages(np.arange(21) % 5, 3, 2), "batch_size": 6, "group": 3},
+    "repeated": {"sampler": RepeatedAugmentationSampler(21, 3, 4)},
+    "weighted": {"sampler": WeightedRandomSampler(np.arange(21.0), 30)},
+    "balanced": {"sampler": BalancedClassSampler(np.arange(21) % 2, 17)},
+    "identities": {"sampler": IdentitySampler(np.arange(21) % 5, 3, 2), "batch_size": 6, "group": 3},
 }
 
 
@@ -324,7 +324,7 @@ def test_an_iteration_is_an_epoch(make: Callable[..., Loader]) -> None:
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_a_repeated_image_is_augmented_anew(make: Callable[..., Loader]) -> None:
     """Each of seven images three times: other pixels each time, and on two ranks the same as on one."""
-    order = replace(ORDER, sampler=RepeatedAugmentation(21, 3, 6), batch_size=6)
+    order = replace(ORDER, sampler=RepeatedAugmentationSampler(21, 3, 6), batch_size=6)
     batches = take(make(order))
     images, labels = (np.concatenate([each[place][: each[2]] for each in batches]) for place in (0, 1))
     assert len(labels) == 21
@@ -341,7 +341,7 @@ def test_a_repeated_image_is_augmented_anew(make: Callable[..., Loader]) -> None
 
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_padded_rows_repeat_real_ones(make: Callable[..., Loader]) -> None:
-    batches = take(make(replace(ORDER, sampler=Shuffled(18))))
+    batches = take(make(replace(ORDER, sampler=ShuffledSampler(18))))
     image, label, valid, _, _ = batches[-1]
     assert valid == 2
     images, labels = (np.concatenate([each[place] for each in batches])[:18] for place in (0, 1))
@@ -362,7 +362,7 @@ def test_epochs_differ_and_can_be_entered_directly(
 
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_unshuffled_epochs_keep_the_order_and_change_the_crops(make: Callable[..., Loader]) -> None:
-    loader = make(replace(ORDER, sampler=InOrder(21)))
+    loader = make(replace(ORDER, sampler=SequentialSampler(21)))
     first, second = take(loader), take(loader)
     for one, two in zip(first, second, strict=True):
         np.testing.assert_array_equal(one[1], two[1])
@@ -432,9 +432,9 @@ def test_a_state_of_another_run_is_refused(make: Callable[..., Loader]) -> None:
     indirect=["index"],
 )
 def test_two_ranks_make_one(make: Callable[..., Loader], size: int) -> None:
-    whole = take(make(replace(ORDER, sampler=Shuffled(size))))
+    whole = take(make(replace(ORDER, sampler=ShuffledSampler(size))))
     ranks = [
-        take(make(replace(ORDER, sampler=Shuffled(size), batch_size=2, world=2, rank=rank)))
+        take(make(replace(ORDER, sampler=ShuffledSampler(size), batch_size=2, world=2, rank=rank)))
         for rank in (0, 1)
     ]
     for one, *parts in zip(whole, *ranks, strict=True):
@@ -520,7 +520,7 @@ def test_without_shared_memory(index: Index) -> None:
 
 def test_workers_do_not_inherit_what_is_left_of_dali(index: Index) -> None:
     """A forked worker that collects a pipeline hangs or crashes: the pipeline's threads are not there."""
-    order = Order(InOrder(2), batch_size=2)
+    order = Order(SequentialSampler(2), batch_size=2)
     gc.disable()  # so that the pipeline is still there when the worker starts
     try:
         cycle: list[Any] = [MAKERS["dali-cpu"](index, order, TRAIN)]
@@ -620,7 +620,7 @@ def test_a_bad_image_is_named(
     kind: str, many: Path, spoil: Callable[[Path], None], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spoil(many / "7.jpg")
-    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=2), TRAIN)
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(SequentialSampler(12), batch_size=2), TRAIN)
     found: list[Arrays] = []
     with pytest.raises(BadImageError) as caught:
         found.extend(map(arrays, loader))
@@ -641,10 +641,9 @@ def test_a_bad_record_is_named(kind: str, many: Path, source: str) -> None:
     else:
         index = RecordIndex(shards(source, many, samples))
         second = many / f"9{CONTAINER_FORMATS[source].suffix}"
-        place = (
-            f"{second} ({CONTAINER_FORMATS[source].open(second, index_beside(second), OpenFiles()).where(1)})"
-        )
-    loader = MAKERS[kind](index, Order(InOrder(12), batch_size=2), TRAIN)
+        shard = CONTAINER_FORMATS[source].open(second, default_index_path(second), OpenFiles())
+        place = f"{second} ({shard.where(1)})"
+    loader = MAKERS[kind](index, Order(SequentialSampler(12), batch_size=2), TRAIN)
     with pytest.raises(BadImageError) as caught:
         take(loader)
     assert str(caught.value) == f"{place}: not an image that can be decoded"
@@ -657,7 +656,7 @@ def test_a_record_mended_in_place_is_read_by_the_same_loader(kind: str, many: Pa
     path = many / "9.tfrecord"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"?")
-    loader = MAKERS[kind](index, Order(InOrder(12), batch_size=2), TRAIN)
+    loader = MAKERS[kind](index, Order(SequentialSampler(12), batch_size=2), TRAIN)
     found: list[Arrays] = []
     with pytest.raises(BadImageError, match="checksum"):
         found.extend(map(arrays, loader))
@@ -672,7 +671,7 @@ def test_a_record_mended_in_place_is_read_by_the_same_loader(kind: str, many: Pa
 def test_all_bad_images_of_a_batch_are_named(kind: str, many: Path) -> None:
     for number in (4, 5):
         missing(many / f"{number}.jpg")
-    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=12), TRAIN)
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(SequentialSampler(12), batch_size=12), TRAIN)
     with pytest.raises(BadImageError) as caught:
         take(loader)
     lines = str(caught.value).splitlines()
@@ -683,7 +682,7 @@ def test_all_bad_images_of_a_batch_are_named(kind: str, many: Path) -> None:
 def test_ten_bad_images_are_shown(kind: str, many: Path) -> None:
     for number in range(12):
         empty(many / f"{number}.jpg")
-    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=15), TRAIN)
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(SequentialSampler(12), batch_size=15), TRAIN)
     with pytest.raises(BadImageError) as caught:
         take(loader)
     lines = str(caught.value).splitlines()
@@ -707,7 +706,7 @@ def test_names_are_as_the_file_system_has_them(kind: str, many: Path) -> None:
     for name in names:
         shutil.copy(many / "0.jpg", many / os.fsdecode(name))
     (many / "list.txt").write_bytes(b"".join(name + b" 1\n" for name in names))
-    order = Order(InOrder(len(names)), batch_size=3)
+    order = Order(SequentialSampler(len(names)), batch_size=3)
     images = [image for image, *_ in take(MAKERS[kind](listed(many, many / "list.txt"), order, EVAL))]
     assert len(np.concatenate(images)) == 6
     assert np.ptp(np.concatenate(images), axis=0).max() == 0
@@ -717,7 +716,7 @@ def test_a_misnamed_image_is_read_by_what_it_is(kind: str, many: Path, photos: d
     for number, source in enumerate(("png", "tiff", "bmp", "webp", "jpeg2000")):
         shutil.copy(photos[f"{source}-odd"], many / f"{number}.jpg")
     index = listed(many, many / "list.txt")
-    order = Order(InOrder(12), batch_size=12)
+    order = Order(SequentialSampler(12), batch_size=12)
     check_against_reference(kind, take(MAKERS[kind](index, order, EVAL)), index, order, EVAL, 0)
 
 
@@ -750,7 +749,7 @@ def cells(tmp_path: Path) -> Path:
 
 
 def test_images_of_five_channels(kind: str, cells: Path) -> None:
-    index, order = listed(cells, cells / "list.txt"), Order(Shuffled(8), batch_size=4)
+    index, order = listed(cells, cells / "list.txt"), Order(ShuffledSampler(8), batch_size=4)
     found = take(MAKERS[kind](index, order, DEEP))
     assert {each[0].shape for each in found} == {(4, 5, 20, 24)}
     check_against_reference(kind, found, index, order, DEEP, 0)
@@ -760,7 +759,7 @@ def test_images_of_five_channels(kind: str, cells: Path) -> None:
 def test_an_image_of_other_channels_is_bad(kind: str, cells: Path, photos: dict[str, Path]) -> None:
     for number, name in enumerate(("grey-odd", "jpeg420-odd", "alpha-odd"), start=3):
         shutil.copy(photos[name], cells / f"{number}.tif")
-    loader = MAKERS[kind](listed(cells, cells / "list.txt"), Order(InOrder(8), batch_size=8), DEEP)
+    loader = MAKERS[kind](listed(cells, cells / "list.txt"), Order(SequentialSampler(8), batch_size=8), DEEP)
     with pytest.raises(BadImageError) as caught:
         take(loader)
     assert str(caught.value).splitlines() == [
@@ -772,14 +771,17 @@ def test_an_image_of_other_channels_is_bad(kind: str, cells: Path, photos: dict[
 def test_a_mended_image_is_read_by_the_same_loader(kind: str, many: Path) -> None:
     good = (many / "0.jpg").read_bytes()
     empty(many / "7.jpg")
-    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=2), TRAIN)
+    loader = MAKERS[kind](listed(many, many / "list.txt"), Order(SequentialSampler(12), batch_size=2), TRAIN)
     found: list[Arrays] = []
     with pytest.raises(BadImageError):
         found.extend(map(arrays, loader))
     (many / "7.jpg").write_bytes(good)
     found += take(loader)
     assert_equal(
-        found, take(MAKERS[kind](listed(many, many / "list.txt"), Order(InOrder(12), batch_size=2), TRAIN))
+        found,
+        take(
+            MAKERS[kind](listed(many, many / "list.txt"), Order(SequentialSampler(12), batch_size=2), TRAIN)
+        ),
     )
 
 

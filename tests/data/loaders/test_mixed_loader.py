@@ -32,7 +32,7 @@ from ppcls.data.loaders.mixed import MixedLoader, _partners, mix_images, mix_in_
 from ppcls.data.loaders.mixing import Mix, Window, decide_mix
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import IdentitiesByImages, Shuffled
+from ppcls.data.sampling.sampler import IdentitySampler, ShuffledSampler
 from ppcls.data.transforms.specs import (
     DecodeImage,
     NormalizeImage,
@@ -50,7 +50,7 @@ SOMETIMES = OpSampler(
     MixupOperator=SampledMixup(alpha=1.0, prob=0.4), CutmixOperator=SampledCutmix(alpha=1.0, prob=0.4)
 )
 SPECS = {"mixup": MixupOperator(alpha=1.0), "cutmix": CutmixOperator(), "sometimes": SOMETIMES}
-ORDER = Order(Shuffled(SIZE), batch_size=4, seed=3, group=2)  # six steps, the last of one sample
+ORDER = Order(ShuffledSampler(SIZE), batch_size=4, seed=3, group=2)  # six steps, the last of one sample
 
 MAKERS: dict[str, Callable[..., Loader]] = {
     "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
@@ -173,7 +173,7 @@ def test_images_and_labels_are_mixed_by_pairs(make: Make, spec: BatchTransform, 
     ],
 )
 def test_any_number_of_ranks_makes_the_same_images(make: Make, size: int, worlds: tuple[int, ...]) -> None:
-    whole_order = replace(ORDER, sampler=Shuffled(size), batch_size=8)
+    whole_order = replace(ORDER, sampler=ShuffledSampler(size), batch_size=8)
     whole = take(make(SOMETIMES, whole_order))
     for world in worlds:
         ranks = [
@@ -235,7 +235,7 @@ def test_a_kept_batch_does_not_change(make: Make) -> None:
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_images_of_an_identity_stay_partners(make: Make) -> None:
     """Their common label stays whole."""
-    sampler = IdentitiesByImages(np.arange(SIZE) % CLASSES, 2, 3)
+    sampler = IdentitySampler(np.arange(SIZE) % CLASSES, 2, 3)
     order = replace(ORDER, sampler=sampler, batch_size=6, group=2)
     for _, label, valid, _, _ in take(make(MixupOperator(), order)):
         np.testing.assert_allclose(label[:valid].max(axis=1), 1.0, atol=1e-6)

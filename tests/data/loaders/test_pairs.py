@@ -22,7 +22,7 @@ from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.loaders.pairs import PairLoader, read_pairs
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.specs import (
     DecodeImage,
     NormalizeImage,
@@ -41,7 +41,7 @@ MAKERS: dict[str, Callable[[FileIndex, Order, tuple[Op, ...]], Loader]] = {
 }
 ON_CPU = ["dali-cpu", "paddle-0"]  # what is tested of the order alone; on a GPU loaders are slow to start
 SIZE = 11
-ORDER = Order(Shuffled(SIZE), batch_size=4, seed=2)
+ORDER = Order(ShuffledSampler(SIZE), batch_size=4, seed=2)
 GREY_LEVELS = NormalizeImage(scale=1.0, mean=(0.0,), std=(1.0,))
 GEOMETRY: list[Transform] = [
     DecodeImage(),
@@ -155,7 +155,7 @@ def test_a_bad_second_image_leaves_both_at_one_place(folder: Path, tmp_path: Pat
             (tmp_path / name).write_bytes((folder / name).read_bytes())
     listing = tmp_path / "list.txt"
     listing.write_text("".join(f"{number}.png;negative of {number}.png\n" for number in range(4)))
-    order = replace(ORDER, sampler=Shuffled(4), batch_size=1)
+    order = replace(ORDER, sampler=ShuffledSampler(4), batch_size=1)
     first, second = (
         PaddleLoader(index, order, plan_chain(GEOMETRY, "CHW"), 0)
         for index in read_pairs(tmp_path, listing, ";")

@@ -12,7 +12,7 @@ from formats import FORMATS, IN_FILES, by_dali, content, opened, pairs, records,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.data.records.shard import OpenFiles, index_beside
+from ppcls.data.records.shard import OpenFiles, default_index_path
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
@@ -133,9 +133,9 @@ def test_an_empty_shard(in_file: str, tmp_path: Path) -> None:
 def test_an_index_of_another_shard(in_file: str, tmp_path: Path) -> None:
     one = write(in_file, tmp_path / "one", FEW)
     two = write(in_file, tmp_path / "two", records([b"a" * 70], [1]))
-    index_beside(two).write_text(index_beside(one).read_text())
+    default_index_path(two).write_text(default_index_path(one).read_text())
     with pytest.raises(
-        UserError, match=f"{index_beside(two)}: not the index of {two}: .* make it by: python"
+        UserError, match=f"{default_index_path(two)}: not the index of {two}: .* make it by: python"
     ):
         opened(in_file, two)
 
@@ -145,8 +145,8 @@ def test_an_index_of_another_shard(in_file: str, tmp_path: Path) -> None:
 )
 def test_a_wrong_index(in_file: str, tmp_path: Path, text: str) -> None:
     path = write(in_file, tmp_path / "shard", FEW)
-    index_beside(path).write_text(text)
-    with pytest.raises(UserError, match=str(index_beside(path))):
+    default_index_path(path).write_text(text)
+    with pytest.raises(UserError, match=str(default_index_path(path))):
         opened(in_file, path)
 
 
@@ -157,8 +157,8 @@ def test_any_index_is_read_or_refused_in_words(
 ) -> None:
     path = tmp_path_factory.mktemp(in_file) / "shard"
     FORMATS[in_file].write(path, FEW)
-    index_beside(path).write_bytes(text)
-    with pytest.raises(UserError, match=str(index_beside(path))):
+    default_index_path(path).write_bytes(text)
+    with pytest.raises(UserError, match=str(default_index_path(path))):
         opened(in_file, path)
 
 
@@ -167,7 +167,7 @@ def test_a_missing_index(in_file: str, tmp_path: Path) -> None:
     FORMATS[in_file].write(path, FEW)
     with pytest.raises(UserError) as caught:
         opened(in_file, path)
-    index = index_beside(path)
+    index = default_index_path(path)
     assert str(caught.value) == (
         f"{index}: no such index file, of {path}; make it by: python tools/dataset.py index {path}"
     )
@@ -211,7 +211,7 @@ def test_threads_share_files_that_come_and_go(tmp_path: Path) -> None:
 def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
     paths = [write("tfrecord", tmp_path / f"{number}.tfrecord", FEW[:1]) for number in range(200)]
     files = OpenFiles()
-    shards = [FORMATS["tfrecord"].open(path, index_beside(path), files) for path in paths]
+    shards = [FORMATS["tfrecord"].open(path, default_index_path(path), files) for path in paths]
     for _ in range(2):
         assert {shard.read(0) for shard in shards} == {b"first image"}
     mine = [each.resolve() for each in Path("/proc/self/fd").iterdir() if each.exists()]

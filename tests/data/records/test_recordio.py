@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from formats import FORMATS, by_dali, content, opened, records, write, write_index
 
-from ppcls.data.records.shard import Record, index_beside
+from ppcls.data.records.shard import ImageRecord, default_index_path
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
 
@@ -33,7 +33,7 @@ def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
     one = part(0, header(3) + b"abcde")
     two = part(1, header(7, identity=1) + b"wxyz") + part(3, b"!")
     assert path.read_bytes() == one + two
-    assert index_beside(path).read_text() == f"0\t0\n1\t{len(one)}\n"
+    assert default_index_path(path).read_text() == f"0\t0\n1\t{len(one)}\n"
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_labels_as_an_array(tmp_path: Path) -> None:
 def test_an_index_in_another_order(tmp_path: Path) -> None:
     """MXNet's tools may shuffle it; like DALI we go by offsets."""
     path = write("recordio", tmp_path / "a.rec", records([b"a", b"bb", b"ccc"], [0, 1, 2]))
-    lines = index_beside(path).read_text().splitlines()
-    index_beside(path).write_text("\n".join([lines[2], lines[0], lines[1]]))
+    lines = default_index_path(path).read_text().splitlines()
+    default_index_path(path).write_text("\n".join([lines[2], lines[0], lines[1]]))
     assert content(opened("recordio", path)) == [(b"a", 0), (b"bb", 1), (b"ccc", 2)]
     assert by_dali("recordio", [path], 3) == content(opened("recordio", path))
 
@@ -129,7 +129,7 @@ def test_a_record_damaged_behind_its_label(tmp_path: Path) -> None:
         shard.read(0)
 
 
-@pytest.mark.parametrize("record", [Record("a.jpg", b"x", 2**24)], ids=["label"])
-def test_what_the_format_can_not_hold(tmp_path: Path, record: Record) -> None:
+@pytest.mark.parametrize("record", [ImageRecord("a.jpg", b"x", 2**24)], ids=["label"])
+def test_what_the_format_can_not_hold(tmp_path: Path, record: ImageRecord) -> None:
     with pytest.raises(UserError, match=r"RecordIO can't hold a\.jpg: its labels go to 16777216"):
         FORMATS["recordio"].write(tmp_path / "a.rec", [record])

@@ -12,7 +12,7 @@ from formats import FORMATS, by_dali, content, opened, records, write, write_ind
 from visualdl.utils.crc32 import masked_crc32c
 
 from ppcls.data.records.messages import Example
-from ppcls.data.records.shard import OpenFiles, index_beside
+from ppcls.data.records.shard import OpenFiles, default_index_path
 from ppcls.data.records.tfrecord import TFRecordFormat
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
@@ -47,7 +47,7 @@ def test_the_index_is_that_of_dalis_tool(tmp_path: Path) -> None:
     path = write("tfrecord", tmp_path / "a.tfrecord", SAMPLES)
     tool = Path(sys.executable).with_name("tfrecord2idx")
     subprocess.run([sys.executable, tool, path, tmp_path / "tool.idx"], check=True, capture_output=True)
-    assert index_beside(path).read_text() == (tmp_path / "tool.idx").read_text()
+    assert default_index_path(path).read_text() == (tmp_path / "tool.idx").read_text()
 
 
 def test_checksums_are_those_of_another_writer(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_features_in_any_order_and_number(tmp_path: Path) -> None:
 def test_labels_from_one(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tfrecord", example(image_class_label=[1], image_encoded=[b"x"]))
     container = TFRecordFormat(first_label=1)
-    assert content(container.open(path, index_beside(path), OpenFiles())) == [(b"x", 0)]
+    assert content(container.open(path, default_index_path(path), OpenFiles())) == [(b"x", 0)]
     container.write(tmp_path / "b.tfrecord", records([b"x"], [0]))
     write_index("tfrecord", tmp_path / "b.tfrecord")
     assert content(opened("tfrecord", tmp_path / "b.tfrecord")) == [(b"x", 1)]
@@ -136,7 +136,7 @@ def test_a_record_cut_short(tmp_path: Path) -> None:
     path = write("tfrecord", tmp_path / "a.tfrecord", SAMPLES)
     data = path.read_bytes()
     path.write_bytes(data[:-10])
-    begin = int(index_beside(path).read_text().split()[-2])
+    begin = int(default_index_path(path).read_text().split()[-2])
     with pytest.raises(UserError) as caught:
         FORMATS["tfrecord"].index(path)
     size = len(data) - begin

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from formats import FORMATS, content, opened, records, write, write_index
 
-from ppcls.data.records.shard import OpenFiles, Record, index_beside
+from ppcls.data.records.shard import ImageRecord, OpenFiles, default_index_path
 from ppcls.data.records.webdataset import WebDatasetFormat
 from ppcls.errors import UserError
 
@@ -86,8 +86,8 @@ def test_long_strange_and_escaping_names(tmp_path: Path, options: dict[str, int]
 
 def test_endings_can_be_chosen(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tar", {"1.left.tif": b"l", "1.right.tif": b"r", "1.cls": b"5"})
-    index_beside(path).write_text(FORMATS["webdataset"].index(path) or "")
-    shard = WebDatasetFormat((".right.tif",)).open(path, index_beside(path), OpenFiles())
+    default_index_path(path).write_text(FORMATS["webdataset"].index(path) or "")
+    shard = WebDatasetFormat((".right.tif",)).open(path, default_index_path(path), OpenFiles())
     assert content(shard) == [(b"r", 5)]
 
 
@@ -154,4 +154,4 @@ def test_a_name_that_would_not_be_found_again(tmp_path: Path, name: str) -> None
     with pytest.raises(
         UserError, match=f"WebDataset can't hold {name}: expected a name ending in one of .jpg"
     ):
-        FORMATS["webdataset"].write(tmp_path / "a.tar", [Record(name, b"x", 0)])
+        FORMATS["webdataset"].write(tmp_path / "a.tar", [ImageRecord(name, b"x", 0)])

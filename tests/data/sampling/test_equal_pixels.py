@@ -14,7 +14,7 @@ from ppcls.config.sections.sampler import EqualPixels, MultiScaleSampler
 from ppcls.data.index.files import FileIndex
 from ppcls.data.sampling.input_size import EqualPixelsOrder, size_at
 from ppcls.data.sampling.order import Cursor
-from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.errors import UserError
 
@@ -29,7 +29,7 @@ def epochs(draw: st.DrawFn) -> tuple[list[EqualPixelsOrder], int]:
     rows = tuple(draw(st.lists(st.integers(1, 6).map(lambda n: n * group), min_size=1, max_size=4)))
     world = draw(st.integers(1, 4))
     common: dict[str, Any] = {
-        "sampler": Shuffled(draw(st.integers(1, 70))),
+        "sampler": ShuffledSampler(draw(st.integers(1, 70))),
         "batch_size": max(rows),
         "seed": draw(st.integers(0, 9)),
         "world": world,
@@ -78,7 +78,7 @@ def test_the_sampler_gives_as_many_images_as_have_no_more_pixels() -> None:
 
 @pytest.mark.parametrize("kind", ["dali-cpu", "paddle", pytest.param("dali-gpu", marks=pytest.mark.gpu)])
 def test_loaders_give_each_step_its_images(kind: str, index: FileIndex) -> None:
-    order = EqualPixelsOrder(sampler=Shuffled(12), batch_size=4, seed=5, sizes=SIZES)
+    order = EqualPixelsOrder(sampler=ShuffledSampler(12), batch_size=4, seed=5, sizes=SIZES)
     ops = plan_chain(CHAINS[0], "CHW")
     loader = MAKERS[kind](index, order, ops, sizes=SIZES)
     batches = [(batch, np.array(batch.image)) for _ in range(2) for batch in loader]
@@ -94,7 +94,7 @@ def test_loaders_give_each_step_its_images(kind: str, index: FileIndex) -> None:
 
 def test_loaders_agree_and_go_on_where_they_were(index: FileIndex) -> None:
     ops = plan_chain(CHAINS[0], "CHW")
-    order = EqualPixelsOrder(sampler=Shuffled(12), batch_size=4, seed=5, sizes=SIZES)
+    order = EqualPixelsOrder(sampler=ShuffledSampler(12), batch_size=4, seed=5, sizes=SIZES)
     one, two = (take(MAKERS[kind](index, order, ops, sizes=SIZES), 2) for kind in ("dali-cpu", "paddle"))
     for dali, paddle in zip(one, two, strict=True):
         assert (np.abs(dali - paddle) * 255 * 0.225).mean() < 0.5
@@ -106,8 +106,8 @@ def test_loaders_agree_and_go_on_where_they_were(index: FileIndex) -> None:
 
 
 def test_within_an_epoch_only_as_many_ranks_go_on() -> None:
-    two = EqualPixelsOrder(sampler=Shuffled(40), batch_size=4, world=2, sizes=SIZES)
-    one = EqualPixelsOrder(sampler=Shuffled(40), batch_size=4, sizes=SIZES)
+    two = EqualPixelsOrder(sampler=ShuffledSampler(40), batch_size=4, world=2, sizes=SIZES)
+    one = EqualPixelsOrder(sampler=ShuffledSampler(40), batch_size=4, sizes=SIZES)
     assert one.restore(two.state_dict(Cursor(3, 0))) == Cursor(3, 0)
     with pytest.raises(UserError, match=r"2 ranks 4 of 16 pixels.*at an epoch's end"):
         one.restore(two.state_dict(Cursor(3, 1)))

@@ -19,9 +19,9 @@ from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
-from ppcls.data.sampling.input_size import at_size, size_at
+from ppcls.data.sampling.input_size import resize_chain, size_at
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.specs import (
     CropImage,
     DecodeImage,
@@ -60,7 +60,7 @@ def index(photos: dict[str, Path]) -> FileIndex:
 
 
 def order(**options: Any) -> Order:
-    return Order(Shuffled(12), **{"batch_size": 4, "seed": 3, **options})
+    return Order(ShuffledSampler(12), **{"batch_size": 4, "seed": 3, **options})
 
 
 def take(loader: Loader, epochs: int = 1) -> list[np.ndarray]:
@@ -146,9 +146,9 @@ def test_progressive_sizes_follow_the_epochs() -> None:
 def test_only_the_transform_that_resizes_changes() -> None:
     for chain in CHAINS:
         ops = fuse(plan_chain(chain, "CHW"))
-        changed = [a != b for a, b in zip(ops, at_size(ops, 99), strict=True)]
+        changed = [a != b for a, b in zip(ops, resize_chain(ops, 99), strict=True)]
         assert sum(changed) == 1
-        assert at_size(at_size(ops, 50), 99) == at_size(ops, 99)
+        assert resize_chain(resize_chain(ops, 50), 99) == resize_chain(ops, 99)
 
 
 @pytest.mark.parametrize(

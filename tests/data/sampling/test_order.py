@@ -13,15 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.config.sections.sampler import DistributedBatchSampler
-from ppcls.data.sampling.order import Cursor, Order, Step, count_repeats
-from ppcls.data.sampling.sampler import ClassBalanced, InOrder, RepeatedAugmentation, Sampler, Shuffled
+from ppcls.data.sampling.order import Cursor, Order, StepSamples, count_repeats
+from ppcls.data.sampling.sampler import (
+    BalancedClassSampler,
+    EpochSampler,
+    RepeatedAugmentationSampler,
+    SequentialSampler,
+    ShuffledSampler,
+)
 from ppcls.errors import UserError
 
-ONCE = st.one_of(st.builds(InOrder, st.integers(1, 60)), st.builds(Shuffled, st.integers(1, 60)))
+ONCE = st.one_of(
+    st.builds(SequentialSampler, st.integers(1, 60)), st.builds(ShuffledSampler, st.integers(1, 60))
+)
 
 
 @st.composite
-def orders(draw: st.DrawFn, samplers: st.SearchStrategy[Sampler], group: int = 1) -> Order:
+def orders(draw: st.DrawFn, samplers: st.SearchStrategy[EpochSampler], group: int = 1) -> Order:
     """Orders with a batch size of each rank, or of all together, which they may not share alike."""
     order = draw(same_size(samplers, group))
     if draw(st.booleans()):
@@ -31,7 +39,7 @@ def orders(draw: st.DrawFn, samplers: st.SearchStrategy[Sampler], group: int = 1
     return replace(order, batch_size=rows, global_batch_size=groups * group)
 
 
-def same_size(samplers: st.SearchStrategy[Sampler], group: int) -> st.SearchStrategy[Order]:
+def same_size(samplers: st.SearchStrategy[EpochSampler], group: int) -> st.SearchStrategy[Order]:
     return st.builds(
         Order,
         sampler=samplers,
@@ -47,29 +55,29 @@ def same_size(samplers: st.SearchStrategy[Sampler], group: int) -> st.SearchStra
 ORDERS = st.one_of(orders(ONCE), orders(ONCE, group=2), orders(ONCE, group=3))
 REPEATING = st.one_of(
     st.builds(
-        lambda labels, samples: ClassBalanced(np.array(labels), samples),
+        lambda labels, samples: BalancedClassSampler(np.array(labels), samples),
         st.lists(st.integers(0, 3), min_size=1, max_size=12),
         st.integers(1, 50),
     ),
-    st.builds(RepeatedAugmentation, st.integers(1, 50), st.integers(1, 4), st.integers(1, 20)),
+    st.builds(RepeatedAugmentationSampler, st.integers(1, 50), st.integers(1, 4), st.integers(1, 20)),
 )
 ANY = st.one_of(*(orders(each, group) for each in (ONCE, REPEATING) for group in (1, 2, 3)))
 EPOCHS = st.integers(0, 3)
 MIDDLE, END = Cursor(2, 1), Cursor(3, 0)
 
 
-def epoch_of(order: Order, epoch: int) -> list[list[Step]]:
+def epoch_of(order: Order, epoch: int) -> list[list[StepSamples]]:
     """Returns each step's part of every rank."""
     ranks = [replace(order, rank=rank) for rank in range(order.world)]
     assert len({len(each) for each in ranks}) == 1, "all ranks make the same steps"
     return [[each.at(Cursor(epoch, step)) for each in ranks] for step in range(len(order))]
 
 
-def real(parts: list[Step]) -> list[int]:
+def real(parts: list[StepSamples]) -> list[int]:
     return [index for part in parts for index in part.indices[: part.valid].tolist()]
 
 
-def came(steps: list[list[Step]]) -> list[tuple[int, int]]:
+def came(steps: list[list[StepSamples]]) -> list[tuple[int, int]]:
     """Returns each real sample with how often it came before."""
     return [
         (index, repeat)
@@ -89,7 +97,7 @@ def test_each_sample_once_an_epoch(order: Order, epoch: int) -> None:
         assert len(seen) == order.size // order.global_batch * order.global_batch
     else:
         assert sorted(seen) == list(range(order.size))
-    if isinstance(order.sampler, InOrder):
+    if isinstance(order.sampler, SequentialSampler):
         assert seen == list(range(len(seen)))
 
 
@@ -140,7 +148,7 @@ def test_repeats_of_known_positions() -> None:
 
 def test_a_batch_that_would_part_groups_is_refused() -> None:
     with pytest.raises(UserError) as caught:
-        Order(InOrder(12), batch_size=6, group=4)
+        Order(SequentialSampler(12), batch_size=6, group=4)
     assert str(caught.value) == (
         "a batch of 6 does not hold whole groups of 4 samples, which have to stay together; "
         "set batch_size to a multiple of 4"
@@ -177,7 +185,7 @@ def test_valid_counts_the_samples(order: Order, epoch: int) -> None:
 
 @given(st.one_of(ONCE, REPEATING), st.integers(1, 4), st.integers(0, 9), st.booleans(), EPOCHS)
 def test_a_step_holds_the_same_samples_on_any_number_of_ranks(
-    sampler: Sampler, quarter: int, seed: int, drop_last: bool, epoch: int
+    sampler: EpochSampler, quarter: int, seed: int, drop_last: bool, epoch: int
 ) -> None:
     epochs = [
         [came([parts]) for parts in epoch_of(order, epoch)]
@@ -191,7 +199,7 @@ def test_a_step_holds_the_same_samples_on_any_number_of_ranks(
     st.one_of(ONCE, REPEATING), st.integers(1, 3), st.integers(4, 9), st.integers(0, 9), st.booleans(), EPOCHS
 )
 def test_a_global_batch_size_is_kept_on_any_number_of_ranks(
-    sampler: Sampler, group: int, groups: int, seed: int, drop_last: bool, epoch: int
+    sampler: EpochSampler, group: int, groups: int, seed: int, drop_last: bool, epoch: int
 ) -> None:
     orders = [
         Order(
@@ -214,13 +222,13 @@ def test_a_global_batch_size_is_kept_on_any_number_of_ranks(
 
 def test_a_global_batch_too_small_for_the_ranks_is_refused() -> None:
     with pytest.raises(UserError, match="global_batch_size of 6 is less than 2 for each of 4 processes"):
-        Order(InOrder(12), batch_size=2, world=4, group=2, global_batch_size=6)
+        Order(SequentialSampler(12), batch_size=2, world=4, group=2, global_batch_size=6)
 
 
 @given(ORDERS, EPOCHS)
 def test_weights_make_an_updates_gradient_the_mean_over_its_samples(order: Order, epoch: int) -> None:
     gradients = np.random.default_rng(0).normal(size=order.size)  # of each sample
-    update: list[list[Step]] = []
+    update: list[list[StepSamples]] = []
     updates = 0
     for parts in epoch_of(order, epoch):
         update.append(parts)
@@ -253,7 +261,7 @@ def test_weights_are_exact(order: Order) -> None:
 
 
 def test_shuffled_epochs_differ() -> None:
-    order = Order(Shuffled(40), batch_size=40)
+    order = Order(ShuffledSampler(40), batch_size=40)
     epochs = {tuple(order.at(Cursor(epoch, 0)).indices) for epoch in range(6)}
     assert len(epochs) == 6
     assert tuple(replace(order, seed=1).at(Cursor(0, 0)).indices) not in epochs
@@ -267,20 +275,20 @@ def test_a_cursor_walks_through_epochs() -> None:
     assert seen == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
 
 
-BASE = Order(Shuffled(40), batch_size=4, seed=1, world=2, accumulate=2)
+BASE = Order(ShuffledSampler(40), batch_size=4, seed=1, world=2, accumulate=2)
 
 
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"sampler": Shuffled(41)}, "size was 40 and is 41"),
+        ({"sampler": ShuffledSampler(41)}, "size was 40 and is 41"),
         ({"seed": 2}, "seed was 1 and is 2"),
-        ({"sampler": InOrder(40)}, "sampler was shuffled and is in order"),
+        ({"sampler": SequentialSampler(40)}, "sampler was shuffled and is in order"),
         (
-            {"sampler": RepeatedAugmentation(40, 3, 8)},
+            {"sampler": RepeatedAugmentationSampler(40, 3, 8)},
             "sampler was shuffled and is each image 3 times in batches of 8",
         ),
-        ({"sampler": Shuffled(39), "seed": 5}, "size was 40 and is 39; seed was 1 and is 5"),
+        ({"sampler": ShuffledSampler(39), "seed": 5}, "size was 40 and is 39; seed was 1 and is 5"),
     ],
 )
 def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, Any], text: str) -> None:
@@ -296,8 +304,8 @@ def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, An
 
 
 def test_samplers_that_follow_the_global_batch_refuse_another_within_an_epoch() -> None:
-    repeated = replace(BASE, sampler=RepeatedAugmentation(40, 3, 8))
-    other = replace(BASE, sampler=RepeatedAugmentation(40, 3, 16), batch_size=8)
+    repeated = replace(BASE, sampler=RepeatedAugmentationSampler(40, 3, 8))
+    other = replace(BASE, sampler=RepeatedAugmentationSampler(40, 3, 16), batch_size=8)
     with pytest.raises(UserError, match="in batches of 8 and is each image 3 times in batches of 16"):
         other.restore(repeated.state_dict(MIDDLE))
 
@@ -306,8 +314,8 @@ def test_samplers_that_follow_the_global_batch_refuse_another_within_an_epoch() 
 def test_another_global_batch_leaves_no_sample_out(
     was: int, was_each: int, now: int, now_each: int, drop_last: bool, data: st.DataObject
 ) -> None:
-    before = Order(Shuffled(37), was, seed=1, accumulate=was_each)
-    after = Order(Shuffled(37), now, seed=1, accumulate=now_each, drop_last=drop_last)
+    before = Order(ShuffledSampler(37), was, seed=1, accumulate=was_each)
+    after = Order(ShuffledSampler(37), now, seed=1, accumulate=now_each, drop_last=drop_last)
     done = data.draw(st.integers(0, before.updates_per_epoch - 1)) * was_each
     cursor = after.restore(before.state_dict(Cursor(2, done)))
     assert cursor.epoch == 2
@@ -326,7 +334,7 @@ def test_another_number_of_ranks_goes_on_within_an_epoch(world: int, batch_size:
 
 @given(st.one_of(ONCE, REPEATING), st.integers(1, 4), st.integers(0, 9), EPOCHS, st.data())
 def test_a_resumed_run_on_other_ranks_goes_on_with_the_same_samples(
-    sampler: Sampler, quarter: int, seed: int, epoch: int, data: st.DataObject
+    sampler: EpochSampler, quarter: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
     one, four = (Order(sampler, 4 * quarter // world, seed, 0, world) for world in (1, 4))
     step = data.draw(st.integers(0, len(one) - 1))
@@ -342,12 +350,14 @@ def test_a_state_comes_back(order: Order, epoch: int, step: int) -> None:
     assert order.restore(order.state_dict(cursor)) == cursor
 
 
-@pytest.mark.parametrize("sampler", [Shuffled(40), InOrder(40)])
-def test_a_state_from_before_there_were_samplers_is_restored(sampler: Shuffled | InOrder) -> None:
+@pytest.mark.parametrize("sampler", [ShuffledSampler(40), SequentialSampler(40)])
+def test_a_state_from_before_there_were_samplers_is_restored(
+    sampler: ShuffledSampler | SequentialSampler,
+) -> None:
     order = replace(BASE, sampler=sampler)
     state = order.state_dict(MIDDLE)
     del state["sampler"]
-    state["shuffle"] = isinstance(sampler, Shuffled)
+    state["shuffle"] = isinstance(sampler, ShuffledSampler)
     assert order.restore(state) == MIDDLE
     with pytest.raises(UserError, match="sampler was"):
         order.restore({**state, "shuffle": not state["shuffle"]})

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import (
-    ClassBalanced,
-    IdentitiesByImages,
-    InOrder,
-    RepeatedAugmentation,
-    Sampler,
-    Shuffled,
-    Weighted,
+    BalancedClassSampler,
+    EpochSampler,
+    IdentitySampler,
+    RepeatedAugmentationSampler,
+    SequentialSampler,
+    ShuffledSampler,
+    WeightedRandomSampler,
 )
 
 SEEDS = st.integers(0, 9)
@@ -27,12 +27,12 @@ EPOCHS = st.integers(0, 9)
 LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=40).map(lambda labels: np.array(labels, np.int64))
 UNEVEN = np.repeat(np.arange(4), [100, 20, 5, 1])  # a long tail of 126 images
 
-RANDOM: dict[str, Callable[[], Sampler]] = {
-    "shuffled": lambda: Shuffled(126),
-    "repeated": lambda: RepeatedAugmentation(126, 3, 12),
-    "weighted": lambda: Weighted(1.0 + UNEVEN, 126),
-    "balanced": lambda: ClassBalanced(UNEVEN, 126),
-    "identities": lambda: IdentitiesByImages(UNEVEN, 3, 2),
+RANDOM: dict[str, Callable[[], EpochSampler]] = {
+    "shuffled": lambda: ShuffledSampler(126),
+    "repeated": lambda: RepeatedAugmentationSampler(126, 3, 12),
+    "weighted": lambda: WeightedRandomSampler(1.0 + UNEVEN, 126),
+    "balanced": lambda: BalancedClassSampler(UNEVEN, 126),
+    "identities": lambda: IdentitySampler(UNEVEN, 3, 2),
 }
 
 
@@ -55,14 +55,14 @@ def test_an_epoch_is_a_function_of_seed_and_epoch(name: str) -> None:
 
 def test_descriptions_tell_samplers_apart() -> None:
     other = np.roll(UNEVEN, 1)
-    samplers: list[Sampler] = [
-        InOrder(126),
+    samplers: list[EpochSampler] = [
+        SequentialSampler(126),
         *(make() for make in RANDOM.values()),
-        RepeatedAugmentation(126, 2, 12),
-        Weighted(1.0 + other, 126),
-        ClassBalanced(other, 126),
-        IdentitiesByImages(other, 3, 2),
-        IdentitiesByImages(UNEVEN, 2, 2),
+        RepeatedAugmentationSampler(126, 2, 12),
+        WeightedRandomSampler(1.0 + other, 126),
+        BalancedClassSampler(other, 126),
+        IdentitySampler(other, 3, 2),
+        IdentitySampler(UNEVEN, 2, 2),
     ]
     assert len({each.describe() for each in samplers}) == len(samplers)
 
@@ -84,7 +84,7 @@ def test_known_epochs(name: str) -> None:
 
 @given(LABELS, st.integers(1, 60), SEEDS, EPOCHS)
 def test_balanced_classes_come_in_rounds(labels: np.ndarray, samples: int, seed: int, epoch: int) -> None:
-    positions = ClassBalanced(labels, samples).epoch(seed, epoch)
+    positions = BalancedClassSampler(labels, samples).epoch(seed, epoch)
     classes = len(set(labels.tolist()))
     drawn = labels[positions]
     for start in range(0, samples, classes):
@@ -100,7 +100,7 @@ def test_balanced_classes_come_in_rounds(labels: np.ndarray, samples: int, seed:
 
 def test_balanced_images_of_a_class_are_as_likely() -> None:
     """An epoch takes 31 or 32 of the first class's 100; over 2000 epochs each comes as often."""
-    sampler = ClassBalanced(UNEVEN, 126)
+    sampler = BalancedClassSampler(UNEVEN, 126)
     counts = np.zeros(126)
     for epoch in range(2000):
         counts += np.bincount(sampler.epoch(0, epoch), minlength=126)
@@ -112,13 +112,13 @@ def test_balanced_images_of_a_class_are_as_likely() -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30).filter(any), SEEDS, EPOCHS)
 def test_a_sample_of_weight_zero_never_comes(weights: list[int], seed: int, epoch: int) -> None:
-    positions = Weighted(np.array(weights, np.float64), 200).epoch(seed, epoch)
+    positions = WeightedRandomSampler(np.array(weights, np.float64), 200).epoch(seed, epoch)
     assert {weights[each] > 0 for each in positions} == {True}
 
 
 def test_samples_come_as_often_as_their_weights_say() -> None:
     weights = np.array([1.0, 0.0, 2.0, 5.0, 0.5, 1.5])
-    counts = np.bincount(Weighted(weights, 100_000).epoch(3, 0), minlength=6)
+    counts = np.bincount(WeightedRandomSampler(weights, 100_000).epoch(3, 0), minlength=6)
     expected = 100_000 * weights / weights.sum()
     there = weights > 0
     chi_squared = ((counts - expected)[there] ** 2 / expected[there]).sum()
@@ -128,7 +128,7 @@ def test_samples_come_as_often_as_their_weights_say() -> None:
 
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e307])
 def test_only_the_ratios_of_weights_count(scale: float) -> None:
-    one, two = Weighted(UNEVEN + 1.0, 500), Weighted((UNEVEN + 1.0) * scale, 500)
+    one, two = WeightedRandomSampler(UNEVEN + 1.0, 500), WeightedRandomSampler((UNEVEN + 1.0) * scale, 500)
     assert np.mean(one.epoch(0, 0) == two.epoch(0, 0)) > 0.99  # rounding may move a border
 
 
@@ -136,7 +136,7 @@ def test_only_the_ratios_of_weights_count(scale: float) -> None:
 def test_repeated_images_come_so_many_times(
     size: int, repeats: int, batch: int, seed: int, epoch: int
 ) -> None:
-    sampler = RepeatedAugmentation(size, repeats, batch)
+    sampler = RepeatedAugmentationSampler(size, repeats, batch)
     positions = sampler.epoch(seed, epoch)
     assert len(positions) == size
     counts = sorted(Counter(positions.tolist()).values(), reverse=True)
@@ -160,7 +160,7 @@ def test_repeated_images_come_so_many_times(
 )
 @pytest.mark.parametrize("rows", [24, 120])
 def test_copies_are_on_different_ranks_where_there_are_enough(world: int, repeats: int, rows: int) -> None:
-    order = Order(RepeatedAugmentation(5 * rows, repeats, rows), rows // world, seed=4, world=world)
+    order = Order(RepeatedAugmentationSampler(5 * rows, repeats, rows), rows // world, seed=4, world=world)
     for step in range(len(order)):
         ranks = [set[int]() for _ in range(world)]
         for rank in range(world):
@@ -171,7 +171,9 @@ def test_copies_are_on_different_ranks_where_there_are_enough(world: int, repeat
 
 
 def test_images_without_a_second_copy_are_shuffled() -> None:
-    np.testing.assert_array_equal(RepeatedAugmentation(50, 1, 8).epoch(3, 2), Shuffled(50).epoch(3, 2))
+    np.testing.assert_array_equal(
+        RepeatedAugmentationSampler(50, 1, 8).epoch(3, 2), ShuffledSampler(50).epoch(3, 2)
+    )
 
 
 @given(LABELS, st.integers(1, 4), st.data(), SEEDS, EPOCHS)
@@ -179,7 +181,7 @@ def test_batches_hold_p_identities_of_k_images(
     labels: np.ndarray, images: int, data: st.DataObject, seed: int, epoch: int
 ) -> None:
     identities = data.draw(st.integers(1, len(set(labels.tolist()))))
-    sampler = IdentitiesByImages(labels, images, identities)
+    sampler = IdentitySampler(labels, images, identities)
     positions = sampler.epoch(seed, epoch)
     assert len(positions) == len(sampler) == -(-len(labels) // images) * images
     rows = identities * images
@@ -197,14 +199,14 @@ def test_all_images_of_an_identity_come_before_any_again(
     identities: int, images: int, rounds: int, seed: int, epoch: int
 ) -> None:
     labels = np.arange(identities * images * rounds) % identities
-    positions = IdentitiesByImages(labels, images, identities).epoch(seed, epoch)
+    positions = IdentitySampler(labels, images, identities).epoch(seed, epoch)
     assert sorted(positions.tolist()) == list(range(len(labels)))
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_every_rank_has_whole_identities(world: int) -> None:
     labels = np.arange(100) % 11
-    order = Order(IdentitiesByImages(labels, 3, 8), 24 // world, seed=1, world=world, group=3)
+    order = Order(IdentitySampler(labels, 3, 8), 24 // world, seed=1, world=world, group=3)
     assert order.size == 102
     seen = []
     for step in range(len(order)):
@@ -222,7 +224,7 @@ def test_every_rank_has_whole_identities(world: int) -> None:
 def test_all_identities_are_as_likely() -> None:
     """A third of the identities is left over in every round; over 900 epochs each comes as often."""
     labels = np.repeat(np.arange(6), [1, 2, 3, 5, 8, 40])
-    sampler = IdentitiesByImages(labels, 2, 4)
+    sampler = IdentitySampler(labels, 2, 4)
     counts = np.zeros(6)
     for epoch in range(900):
         counts += np.bincount(labels[sampler.epoch(0, epoch)[::2]], minlength=6)

@@ -13,35 +13,35 @@ from ppcls.config.sections.sampler import Sampler as Spec
 from ppcls.data.index.files import FileIndex
 from ppcls.data.sampling.build import build_sampler
 from ppcls.data.sampling.sampler import (
-    ClassBalanced,
-    IdentitiesByImages,
-    InOrder,
-    RepeatedAugmentation,
-    Sampler,
-    Shuffled,
-    Weighted,
+    BalancedClassSampler,
+    EpochSampler,
+    IdentitySampler,
+    RepeatedAugmentationSampler,
+    SequentialSampler,
+    ShuffledSampler,
+    WeightedRandomSampler,
 )
 from ppcls.errors import UserError
 from ppcls.registry import SAMPLERS
 
 LABELS = np.arange(30) % 6
 INDEX = FileIndex(Path("images"), np.array([b"a"] * 30), LABELS, Path("list.txt"))
-EXPECTED: dict[str, list[tuple[dict[str, Any], Sampler]]] = {
-    "DistributedBatchSampler": [({}, InOrder(30)), ({"shuffle": True}, Shuffled(30))],
-    "BatchSampler": [({}, InOrder(30)), ({"shuffle": True}, Shuffled(30))],
+EXPECTED: dict[str, list[tuple[dict[str, Any], EpochSampler]]] = {
+    "DistributedBatchSampler": [({}, SequentialSampler(30)), ({"shuffle": True}, ShuffledSampler(30))],
+    "BatchSampler": [({}, SequentialSampler(30)), ({"shuffle": True}, ShuffledSampler(30))],
     "ClassBalancedSampler": [
-        ({}, ClassBalanced(LABELS, 30)),
-        ({"samples": 100}, ClassBalanced(LABELS, 100)),
+        ({}, BalancedClassSampler(LABELS, 30)),
+        ({"samples": 100}, BalancedClassSampler(LABELS, 100)),
     ],
     "WeightedSampler": [
-        ({"class_weights": (0.0, 1, 2, 3, 4, 5)}, Weighted(LABELS.astype(float), 30)),
-        ({"class_weights": (1,) * 6, "samples": 7}, Weighted(np.ones(30), 7)),
+        ({"class_weights": (0.0, 1, 2, 3, 4, 5)}, WeightedRandomSampler(LABELS.astype(float), 30)),
+        ({"class_weights": (1,) * 6, "samples": 7}, WeightedRandomSampler(np.ones(30), 7)),
     ],
     "RepeatedAugSampler": [
-        ({}, RepeatedAugmentation(30, 3, 16)),
-        ({"num_repeats": 2}, RepeatedAugmentation(30, 2, 16)),
+        ({}, RepeatedAugmentationSampler(30, 3, 16)),
+        ({"num_repeats": 2}, RepeatedAugmentationSampler(30, 2, 16)),
     ],
-    "PKSampler": [({"sample_per_id": 4}, IdentitiesByImages(LABELS, 4, 4))],
+    "PKSampler": [({"sample_per_id": 4}, IdentitySampler(LABELS, 4, 4))],
 }
 
 
@@ -71,7 +71,7 @@ def test_an_epoch_does_not_depend_on_the_number_of_ranks(name: str) -> None:
 
 def test_one_of_several_sizes_takes_each_sample_once() -> None:
     found = build_sampler(MultiScaleSampler(scales=(32, 64), first_bs=8), INDEX, world=2)
-    np.testing.assert_array_equal(found.epoch(3, 1), Shuffled(30).epoch(3, 1))
+    np.testing.assert_array_equal(found.epoch(3, 1), ShuffledSampler(30).epoch(3, 1))
 
 
 def test_every_name_is_tried() -> None:
@@ -82,7 +82,7 @@ def test_weights_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "weights.txt"
     file.write_text("\n".join(map(str, range(30))))
     found = build_sampler(WeightedSampler(batch_size=8, weights_file=str(file)), INDEX, 1)
-    np.testing.assert_array_equal(found.epoch(0, 0), Weighted(np.arange(30.0), 30).epoch(0, 0))
+    np.testing.assert_array_equal(found.epoch(0, 0), WeightedRandomSampler(np.arange(30.0), 30).epoch(0, 0))
 
 
 def test_no_sample_of_a_class_with_a_weight() -> None:

@@ -10,7 +10,7 @@ from paddle import nn
 from ppcls.config.sections.objective import CELoss, TopkAcc
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.core.state import TrainState
@@ -70,8 +70,8 @@ def weights(state: TrainState) -> np.ndarray:
 @pytest.mark.parametrize(("batch", "accumulate"), [(5, 2), (2, 5), (1, 10), (4, 3), (3, 4), (16, 1)])
 def test_an_update_does_not_depend_on_how_its_samples_are_cut(batch: int, accumulate: int) -> None:
     whole, cut = make_state(), make_state()
-    feed(whole, Order(InOrder(10), batch_size=10))
-    feed(cut, Order(InOrder(10), batch_size=batch, accumulate=accumulate))
+    feed(whole, Order(SequentialSampler(10), batch_size=10))
+    feed(cut, Order(SequentialSampler(10), batch_size=batch, accumulate=accumulate))
     assert whole.update == cut.update == 1
     np.testing.assert_allclose(weights(cut), weights(whole), rtol=0, atol=1e-7)
 
@@ -84,7 +84,7 @@ def test_sums_count_real_rows_only() -> None:
         *state.metrics.counts(logits, paddle.to_tensor(LABELS)).numpy(),  # type: ignore[union-attr]
     ]
     state.schedule = lambda update: 0.0
-    sums = np.sum(feed(state, Order(InOrder(10), batch_size=4)), axis=0)
+    sums = np.sum(feed(state, Order(SequentialSampler(10), batch_size=4)), axis=0)
     np.testing.assert_allclose(sums, expected, rtol=1e-6)
 
 
@@ -100,7 +100,7 @@ def test_a_rank_without_real_rows_adds_nothing() -> None:
 
 def test_the_schedule_counts_updates_not_batches() -> None:
     state = make_state()
-    feed(state, Order(InOrder(10), batch_size=2, accumulate=2))
+    feed(state, Order(SequentialSampler(10), batch_size=2, accumulate=2))
     assert state.update == 3
     assert state.optimizer.get_lr() == pytest.approx(0.1 / 3)
 
@@ -108,6 +108,6 @@ def test_the_schedule_counts_updates_not_batches() -> None:
 def test_the_average_follows_updates() -> None:
     state = make_state(ema=True)
     start = weights(state).copy()
-    feed(state, Order(InOrder(10), batch_size=5, accumulate=2))
+    feed(state, Order(SequentialSampler(10), batch_size=5, accumulate=2))
     average = state.ema.state_dict()["1.weight"].numpy()  # type: ignore[union-attr]
     np.testing.assert_allclose(average, (start + weights(state)) / 2, atol=1e-7)

@@ -20,18 +20,18 @@ from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.config.sections.sampler import InputSize
-from ppcls.data.bad_images.bisect import blame, may_be_an_image
-from ppcls.data.bad_images.lists import look_at, named, refusal
-from ppcls.data.bad_images.quarantine import Cleaned, Quarantine
+from ppcls.data.bad_images.bisect import bisect_bad_images, is_image_error
+from ppcls.data.bad_images.lists import bad_image_error, find_undecodable, to_bad_images
+from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.loaders.dali.reader import shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.dali.source import Source
-from ppcls.data.sampling.input_size import at_size
-from ppcls.data.sampling.order import Cursor, Order, Plan
-from ppcls.data.sampling.sampler import Listed
+from ppcls.data.sampling.input_size import resize_chain
+from ppcls.data.sampling.order import BatchOrder, Cursor, Order
+from ppcls.data.sampling.sampler import ListSampler
 from ppcls.data.transforms.dali_ops import Device, Node, Place, lower_each
 from ppcls.data.transforms.specs import Op
 from ppcls.files import WAITS
@@ -154,11 +154,11 @@ class DaliLoader:
     ) -> None:
         self.index, self.order, self._settings, self._sizes = index, order, settings, sizes
         self.quarantine = quarantine
-        self._plan: Plan = order if quarantine is None else Cleaned(order, quarantine)
+        self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
         self._decoder, self._asked = ops[0].spec, tuple(ops)
         self._ops = settings.fuse(ops)
         if sizes is not None:
-            self._ops = at_size(self._ops, sizes.sizes[0])
+            self._ops = resize_chain(self._ops, sizes.sizes[0])
         self._cursor = Cursor()
         self._lanes: list[_Lane] = []
 
@@ -203,7 +203,7 @@ class DaliLoader:
                 if not bad:
                     raise
                 if self.quarantine is None:
-                    raise refusal(named(self.index, bad)) from error
+                    raise bad_image_error(to_bad_images(self.index, bad)) from error
                 self.quarantine.add(bad)
 
     def _next(self, cursor: Cursor) -> Tensors:
@@ -219,15 +219,15 @@ class DaliLoader:
     def _find_bad(self, under_way: list[Cursor], error: Exception) -> dict[int, str]:
         """Returns the bad images among batches, one of which failed with ``error``."""
         batches = [self._plan.at(cursor).indices.tolist() for cursor in under_way]
-        bad = look_at(self.index, self._decoder, chain.from_iterable(batches))
-        if not bad and (isinstance(error, DecodeError) or may_be_an_image(str(error))):
+        bad = find_undecodable(self.index, self._decoder, chain.from_iterable(batches))
+        if not bad and (isinstance(error, DecodeError) or is_image_error(str(error))):
             for batch in batches:
-                bad |= blame(list(dict.fromkeys(batch)), self._fails)
+                bad |= bisect_bad_images(list(dict.fromkeys(batch)), self._fails)
         return bad
 
     def _fails(self, positions: list[int]) -> str | None:
         """Returns the error of a batch of these samples; None where DALI can do it."""
-        order = Order(Listed(tuple(positions)), batch_size=len(positions), seed=self.order.seed)
+        order = Order(ListSampler(tuple(positions)), batch_size=len(positions), seed=self.order.seed)
         settings = replace(self._settings, prefetch=1)
         try:
             DaliLoader(self.index, order, self._asked, settings, self._sizes)._next(Cursor())

@@ -24,7 +24,7 @@ from ppcls.data.loaders.dali.encoded import Begun, encoded_images
 from ppcls.data.loaders.dali.encoded import Encoded as EncodedImages
 from ppcls.data.loaders.dali.headers import admit, peek
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.sampling.order import Cursor, Plan, Step
+from ppcls.data.sampling.order import BatchOrder, Cursor, StepSamples
 from ppcls.errors import UserError
 
 _AHEAD = 2  # batches read before they are asked for
@@ -43,7 +43,7 @@ class EncodedBatch:
     """
 
     cursor: Cursor
-    step: Step
+    step: StepSamples
     files: Any
     sides: NDArray[np.int64]
     memory: Any = None
@@ -52,7 +52,7 @@ class EncodedBatch:
 class Reader(Protocol):
     """Gives the batches of an order, one after the other, from wherever `seek` put it."""
 
-    under_way: deque[tuple[Cursor, Step]]
+    under_way: deque[tuple[Cursor, StepSamples]]
     node: Any  # of the files' bytes in its own graph, once it has read
 
     def seek(self, cursor: Cursor) -> None:
@@ -71,7 +71,12 @@ class Reader(Protocol):
 
 
 def build_reader(
-    index: Index, order: Plan, settings: DaliSettings, decoder: Transform, pool: Executor, stride: int = 1
+    index: Index,
+    order: BatchOrder,
+    settings: DaliSettings,
+    decoder: Transform,
+    pool: Executor,
+    stride: int = 1,
 ) -> Reader:
     """Returns what reads the samples of ``index`` in ``order`` for a ``decoder``.
 
@@ -107,7 +112,7 @@ class DaliReader:
     def __init__(
         self,
         images: EncodedImages,
-        order: Plan,
+        order: BatchOrder,
         settings: DaliSettings,
         decoder: Transform,
         stride: int = 1,
@@ -115,8 +120,8 @@ class DaliReader:
         self._images, self._order, self._decoder, self._stride = images, order, decoder, stride
         self._on_gpu = settings.decodes_on_gpu
         self._next = Cursor()
-        self._begun: deque[tuple[Cursor, Step, Begun]] = deque()
-        self.under_way: deque[tuple[Cursor, Step]] = deque()
+        self._begun: deque[tuple[Cursor, StepSamples, Begun]] = deque()
+        self.under_way: deque[tuple[Cursor, StepSamples]] = deque()
         self._memory: deque[Any] = deque()  # of the batches under way
         self._pipeline = _pipeline(order, settings.threads)
         with self._pipeline:
@@ -164,11 +169,13 @@ class NamingReader:
         decoder: What will decode: it knows headers, and what it refuses by them.
     """
 
-    def __init__(self, index: FileIndex, order: Plan, settings: DaliSettings, decoder: Transform) -> None:
+    def __init__(
+        self, index: FileIndex, order: BatchOrder, settings: DaliSettings, decoder: Transform
+    ) -> None:
         self._index, self._order, self._decoder = index, order, decoder
         self._threads, self._on_gpu = settings.threads, settings.decodes_on_gpu
         self._next = Cursor()
-        self.under_way: deque[tuple[Cursor, Step]] = deque()
+        self.under_way: deque[tuple[Cursor, StepSamples]] = deque()
         self._pipeline: Pipeline | None = None
         self.node: Any = None
 
@@ -217,7 +224,7 @@ def shut_down(pipeline: Pipeline) -> None:
     pipeline._shutdown()
 
 
-def _pipeline(order: Plan, threads: int) -> Pipeline:
+def _pipeline(order: BatchOrder, threads: int) -> Pipeline:
     return Pipeline(
         batch_size=order.batch_size,
         num_threads=threads,

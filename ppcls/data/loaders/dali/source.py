@@ -15,8 +15,8 @@ from ppcls.config.sections.transform import Transform
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.dali.reader import EncodedBatch, build_reader
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.sampling.input_size import at_size, size_at
-from ppcls.data.sampling.order import Cursor, Plan
+from ppcls.data.sampling.input_size import resize_chain, size_at
+from ppcls.data.sampling.order import BatchOrder, Cursor
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.decisions import count_decisions, decide_chain
 from ppcls.data.transforms.specs.rng import uniforms
@@ -48,7 +48,7 @@ class Source:
     def __init__(
         self,
         index: Index,
-        order: Plan,
+        order: BatchOrder,
         decoder: Transform,
         ops: tuple[Op, ...],
         settings: DaliSettings,
@@ -99,7 +99,7 @@ class Source:
         draws = uniforms(self._order.seed, batch.cursor.epoch, indices, self._draws, batch.step.repeats)
         ops = self._ops
         if self._sizes is not None:
-            ops = at_size(ops, size_at(self._sizes, self._order.seed, batch.cursor))
+            ops = resize_chain(ops, size_at(self._sizes, self._order.seed, batch.cursor))
         decided = decide_chain(ops, draws, batch.sides)
         return [self._index.labels[indices], *chain.from_iterable(decided)]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
-from ppcls.data.sampling.input_size import Sized
+from ppcls.data.sampling.input_size import VariableSize
 from ppcls.data.transforms.dali_ops.graph import Node, Place, by_numpy, lower
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.numpy_ops.basic import resize
@@ -81,7 +81,7 @@ def _(spec: ResizeImage, node: Any, place: Place) -> Node:
 
 
 @lower.register
-def _(spec: Sized, node: Any, place: Place) -> Node:
+def _(spec: VariableSize, node: Any, place: Place) -> Node:
     *decided, size = place.decided
     return lower(spec.part, node, replace(place, decided=tuple(decided), size=size))
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ppcls.data.images.decode import decode
-from ppcls.data.sampling.input_size import Sized
+from ppcls.data.sampling.input_size import VariableSize
 from ppcls.data.transforms.numpy_ops.chain import Array, apply
 from ppcls.data.transforms.specs import (
     CropImage,
@@ -71,7 +71,7 @@ def _(spec: ResizeImage, image: np.ndarray, decided: Decided) -> Array:
 
 
 @apply.register
-def _(spec: Sized, image: Any, decided: Decided) -> Array:
+def _(spec: VariableSize, image: Any, decided: Decided) -> Array:
     return apply(spec.part, image, decided[:-1])
 
 

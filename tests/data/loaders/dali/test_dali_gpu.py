@@ -13,7 +13,7 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, plan_chain
 
 CHAIN: tuple[Transform, ...] = (DecodeImage(), RandCropImage(size=(160, 160)), NormalizeImage())
@@ -28,7 +28,7 @@ def make(photos: dict[str, Path]) -> DaliLoader:
         source=names[0].parent,
     )
     return DaliLoader(
-        index, Order(Shuffled(len(index)), 16, seed=1), plan_chain(CHAIN, "CHW"), DaliSettings(0, 2)
+        index, Order(ShuffledSampler(len(index)), 16, seed=1), plan_chain(CHAIN, "CHW"), DaliSettings(0, 2)
     )
 
 

@@ -17,7 +17,7 @@ from ppcls.data.loaders.dali import loader as dali_loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 
 
@@ -37,7 +37,7 @@ def test_ctrl_c_while_a_loader_is_released_is_heard(
     file = photos["jpeg420-odd"]
     index = FileIndex(file.parent, np.array([file.name.encode()] * 4), np.arange(4), file.parent)
     ops = plan_chain([DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage()], "CHW")
-    loader = DaliLoader(index, Order(InOrder(4), batch_size=2), ops, DaliSettings())
+    loader = DaliLoader(index, Order(SequentialSampler(4), batch_size=2), ops, DaliSettings())
     assert len(list(loader)) == 2
     with pytest.raises(KeyboardInterrupt):
         loader.release()
@@ -55,7 +55,7 @@ def test_a_drive_that_is_away_for_a_moment_loses_no_batch(
     shutil.copy(photos["jpeg420-odd"], file)
     index = FileIndex(tmp_path, np.array([file.name.encode()] * 4), np.arange(4), tmp_path)
     ops = plan_chain([DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage()], "CHW")
-    loader = DaliLoader(index, Order(InOrder(4), batch_size=2), ops, DaliSettings())
+    loader = DaliLoader(index, Order(SequentialSampler(4), batch_size=2), ops, DaliSettings())
     away = file.rename(tmp_path / "away.jpg")
     monkeypatch.setattr(dali_loader, "WAITS", (0.0, 0.0))
     whole, looks = loader._find_bad, []

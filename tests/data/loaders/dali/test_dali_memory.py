@@ -14,7 +14,7 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import InOrder, Shuffled
+from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, ResizeImage, plan_chain
 from ppcls.runtime.hardware import find_card
 
@@ -36,7 +36,7 @@ def test_pipelines_do_not_grow(photos: dict[str, Path]) -> None:
         DaliLoader(
             index, Order(sampler(len(index)), 16, seed=1), plan_chain(chain, "CHW"), DaliSettings(0, 2)
         )
-        for sampler, chain in ((Shuffled, TRAIN), (InOrder, EVAL))
+        for sampler, chain in ((ShuffledSampler, TRAIN), (SequentialSampler, EVAL))
     ]
     card = find_card(0, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER"))
     assert card is not None

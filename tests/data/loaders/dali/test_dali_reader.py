@@ -14,7 +14,7 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.reader import DaliReader, NamingReader, Reader, build_reader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import Shuffled
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import DecodeImage, plan_chain
 from ppcls.errors import UserError
@@ -47,7 +47,7 @@ def make(index: FileIndex, order: Order, cached: bool) -> Reader:
 
 @pytest.fixture
 def order(index: FileIndex) -> Order:
-    return Order(Shuffled(len(index)), batch_size=4, seed=3)  # three steps, the last of one sample
+    return Order(ShuffledSampler(len(index)), batch_size=4, seed=3)  # three steps, the last of one sample
 
 
 @pytest.mark.parametrize("cached", [False, True])

@@ -23,7 +23,7 @@ from ppcls.data.images.npy import read_npy
 from ppcls.data.index.files import read_folder
 from ppcls.data.loaders.dali.headers import admit
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import InOrder
+from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.dali_ops import Place
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import (
@@ -161,7 +161,7 @@ def test_loaders(kind: str, tmp_path: Path) -> None:
             np.save(tmp_path / str(label) / f"{number}.npy", array(FIVE16, 30 + number, 40 + label))
     normalize = NormalizeImage(scale=1 / 255, mean=(0.5,) * 5, std=(0.225,) * 5)
     ops = plan_chain([FIVE16, RandCropImage(size=(16, 16)), RandFlipImage(), normalize], "CHW")
-    index, order = read_folder(tmp_path, (".npy",), 2), Order(InOrder(6), batch_size=4)
+    index, order = read_folder(tmp_path, (".npy",), 2), Order(SequentialSampler(6), batch_size=4)
     make: Make = MAKERS[kind]
     check_against_reference(kind, take(make(index, order, ops)), index, order, ops, 0)
     np.save(tmp_path / "1" / "1.npy", array(GREY))

@@ -30,7 +30,7 @@ from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import InOrder, Shuffled
+from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.dali_ops import Device, Node, Place, lower
 from ppcls.data.transforms.dali_ops.operators import nodes_between, operator_device
 from ppcls.data.transforms.dali_ops.policies import dali_suite
@@ -486,7 +486,7 @@ def epoch_of(loader: Any) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("spec", SPECS[:1] + SPECS[3:6], ids=name_of)
 def test_loaders_agree(spec: Policy, index: Index) -> None:
-    order, ops = Order(Shuffled(15), batch_size=4, seed=3), planned(spec)
+    order, ops = Order(ShuffledSampler(15), batch_size=4, seed=3), planned(spec)
     dali = epoch_of(DaliLoader(index, order, ops, DaliSettings(threads=2)))
     numpy = epoch_of(PaddleLoader(index, order, ops, workers=0))
     plain = epoch_of(PaddleLoader(index, order, (*ops[:2], *ops[3:]), workers=0))
@@ -501,7 +501,7 @@ def test_the_loader_on_a_gpu(spec: Policy, index: Index) -> None:
 
     One spec of each kind: all others differ in what they choose, which `test_policies_on_a_gpu` shows.
     """
-    order, ops = Order(Shuffled(15), batch_size=4, seed=3), planned(spec)
+    order, ops = Order(ShuffledSampler(15), batch_size=4, seed=3), planned(spec)
     dali = epoch_of(DaliLoader(index, order, ops, DaliSettings(device_id=0, threads=2)))
     numpy = epoch_of(PaddleLoader(index, order, ops, workers=0))
     assert np.abs(dali - numpy).mean() < 2
@@ -516,10 +516,10 @@ def test_a_sample_is_augmented_alike_in_any_batch_and_on_any_rank(backend: str, 
             return DaliLoader(index, order, ops, DaliSettings(threads=2))
         return PaddleLoader(index, order, ops, workers=0)
 
-    alone = epoch_of(loader(Order(InOrder(15), batch_size=1, seed=3)))
+    alone = epoch_of(loader(Order(SequentialSampler(15), batch_size=1, seed=3)))
     for size, ranks in ((5, 1), (4, 2)):
         for rank in range(ranks):
-            order = Order(InOrder(15), batch_size=size, rank=rank, world=ranks, seed=3)
+            order = Order(SequentialSampler(15), batch_size=size, rank=rank, world=ranks, seed=3)
             for step, batch in enumerate(loader(order)):
                 indices = order.at(Cursor(0, step)).indices[: batch.valid]
                 np.testing.assert_array_equal(np.array(batch.image)[: batch.valid], alone[indices])
