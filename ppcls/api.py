@@ -85,7 +85,7 @@ def fit(run: Config | TrainState, *, profiled: Window | None = None, own_process
 
     Raises:
         UserError: Whatever the user must put right.
-        Stopped: A signal has ended the run; its state is saved.
+        SignalExit: A signal has ended the run; its state is saved.
         KeyboardInterrupt: Ctrl-C came twice.
     """
     config = _config_of(run)

@@ -15,7 +15,7 @@ class UserError(Exception):
     code = 1
 
 
-class Stopped(Exception):  # noqa: N818 - no error: what was asked for
+class SignalExit(Exception):  # noqa: N818 - no error: what was asked for
     """A signal has ended a run whose state is saved.
 
     Args:
@@ -27,7 +27,7 @@ class Stopped(Exception):  # noqa: N818 - no error: what was asked for
         self.code = 128 + number
 
 
-class Interrupted(KeyboardInterrupt):
+class SignalInterrupt(KeyboardInterrupt):
     """Another signal than Ctrl-C's where it is to do the same.
 
     Args:
@@ -42,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
 _MOST_LINES = 10
 
 
-def refuse_lines(problems: list[str]) -> None:
+def raise_line_errors(problems: list[str]) -> None:
     """Raises `UserError` with the first problems of a file, one a line, if there are any."""
     if problems:
         more = [f"… and {len(problems) - _MOST_LINES} more lines"] if len(problems) > _MOST_LINES else []

@@ -22,20 +22,20 @@ _MOMENTARY = {
         *("EHOSTDOWN", "EHOSTUNREACH", "ENOTCONN", "EREMOTEIO"),
     )
 }
-WAITS = (0.5, 2.0, 5.0)  # seconds
+RETRY_DELAYS = (0.5, 2.0, 5.0)  # seconds
 
 
-def patiently(act: Callable[[], _T], waits: Sequence[float] | None = None) -> _T:
+def retry_io(act: Callable[[], _T], waits: Sequence[float] | None = None) -> _T:
     """Returns what ``act`` gives, tried again where a drive fails that may be back in a moment.
 
     Args:
         act: May be called several times.
-        waits: Seconds before each further try; by default `WAITS`.
+        waits: Seconds before each further try; by default `RETRY_DELAYS`.
 
     Raises:
         OSError: The last try failed, or the failure is one that lasts, such as a full disk.
     """
-    for wait in WAITS if waits is None else waits:
+    for wait in RETRY_DELAYS if waits is None else waits:
         try:
             return act()
         except OSError as error:
@@ -65,7 +65,7 @@ def _told_of(path: Path, temporary: Path) -> Iterator[None]:
         raise
 
 
-def beside(path: Path) -> Path:
+def temporary_sibling(path: Path) -> Path:
     """Returns an unused name in the folder of ``path``; it is hidden and keeps the suffix."""
     return path.with_name(f".{secrets.token_hex(4)}.{path.name}")
 
@@ -80,7 +80,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         FileNotFoundError: The block wrote no file, or the folder does not exist.
     """
-    temporary = beside(path)
+    temporary = temporary_sibling(path)
     with _told_of(path, temporary):
         try:
             yield temporary
@@ -116,7 +116,7 @@ def append(file: TextIO, text: str) -> None:
         raise
 
 
-def need_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Shows, before long work, that a file or folder can be made or written; makes nothing.
 
     Raises:
@@ -158,7 +158,7 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     if path.exists():
         raise FileExistsError(f"{path} exists already")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = beside(path)
+    temporary = temporary_sibling(path)
     with _told_of(path, temporary):
         temporary.mkdir()
     try:

@@ -12,12 +12,12 @@ Outputs: TypeAlias = Tensor | dict[str, Tensor]  # [B, ...] each
 LOGITS = "logits"
 
 
-def of_layer(model: str, layer: str) -> str:
+def layer_output_name(model: str, layer: str) -> str:
     """Returns the name of what a layer of one of several models gives."""
     return f"{model}.{layer}"
 
 
-def of_each(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
+def map_outputs(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
     """Returns ``outputs`` with each tensor changed."""
     if isinstance(outputs, dict):
         return {name: change(each) for name, each in outputs.items()}
@@ -26,15 +26,15 @@ def of_each(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
 
 def first_rows(outputs: Outputs, count: int) -> Outputs:
     """Returns the first ``count`` rows of each tensor."""
-    return of_each(outputs, lambda each: each if len(each) == count else each[:count])
+    return map_outputs(outputs, lambda each: each if len(each) == count else each[:count])
 
 
-def nothing(outputs: Outputs) -> Tensor:
+def zero_loss(outputs: Outputs) -> Tensor:
     """Returns 0.0, a float32 scalar whose gradient is 0 for all that is in ``outputs``."""
     tensors = outputs.values() if isinstance(outputs, dict) else (outputs,)
     return sum(each.astype("float32").sum() * 0.0 for each in tensors)
 
 
-def logits_of(outputs: Outputs) -> Tensor:
+def get_logits(outputs: Outputs) -> Tensor:
     """Returns the logits, [B, C]."""
     return outputs[LOGITS] if isinstance(outputs, dict) else outputs

@@ -280,7 +280,7 @@ METRICS = Registry(
     {
         **_in("ppcls.config.sections.objective", "TopkAcc"),
         **_in("ppcls.config.objectives.distillation_losses", "DistillationTopkAcc"),
-        **_in("ppcls.config.objectives.per_class", "PerClassRecall", "ConfusionMatrix", "TprAtFpr"),
+        **_in("ppcls.config.sections.objective", "PerClassRecall", "ConfusionMatrix", "TprAtFpr"),
         **_in("ppcls.config.objectives.embedding", "Recallk", "mAP"),
         **_in(
             "ppcls.config.objectives.multi_label",
@@ -297,7 +297,7 @@ HEADS = Registry(
 )
 POSTPROCESSES = Registry(
     "postprocessing",
-    _in("ppcls.config.sections.postprocess", "Topk", "MultiLabelThreshOutput", "DistillationPostProcess"),
+    _in("ppcls.config.sections.infer", "Topk", "MultiLabelThreshOutput", "DistillationPostProcess"),
 )
 OPTIMIZERS = Registry(
     "optimizer",

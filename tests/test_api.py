@@ -29,7 +29,7 @@ import ppcls
 from ppcls import api, build_state, evaluate, files, fit, load_config
 from ppcls.cli import train as cli
 from ppcls.engine import loop
-from ppcls.errors import Stopped, UserError
+from ppcls.errors import SignalExit, UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.signals import Signals
 from ppcls.weights.files import read_arrays
@@ -85,7 +85,7 @@ def surroundings() -> dict[str, Any]:
 def test_checkpoints_in_the_other_place_are_found(
     tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "WAITS", ())
+    monkeypatch.setattr(files, "RETRY_DELAYS", ())
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").touch()  # where the folder should be
     result = fit(load_config(tree, {"Global.checkpoint_fallback_dir": str(tmp_path / "elsewhere")}))
@@ -182,7 +182,7 @@ def test_an_interrupt_saves_and_another_run_goes_on(
     before = surroundings()
     with monkeypatch.context() as patch:
         interrupt_at(1, patch)
-        with pytest.raises(Stopped, match="ended by SIGINT"):
+        with pytest.raises(SignalExit, match="ended by SIGINT"):
             fit(load_config(tree))
     assert surroundings() == before
     result = fit(load_config(tree, ["Global.checkpoints=auto"]))

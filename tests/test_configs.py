@@ -11,7 +11,7 @@ from paths import ROOT
 
 from ppcls.config.load import dump_config, load_config, validate
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.data.supported import check_numpy
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.engine.core.state import build_network

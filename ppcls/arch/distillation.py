@@ -10,7 +10,7 @@ import paddle
 from paddle import Tensor, nn
 
 from ppcls.arch.layers.feature_extractor import Tapped
-from ppcls.outputs import LOGITS, of_layer
+from ppcls.outputs import LOGITS, layer_output_name
 
 
 class Distilling(nn.Layer):  # type: ignore[misc]
@@ -52,8 +52,8 @@ class Distilling(nn.Layer):  # type: ignore[misc]
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Maps images to name to logits [B, C], the student's also as ``logits``.
 
-        There is what layers give too, by ``ppcls.outputs.of_layer``, and by their names the losses' costs of
-        each image, [B].
+        Outputs of layers are included under ``ppcls.outputs.layer_output_name``, and each loss's costs per
+        image, [B], under the loss's name.
         """
         outputs: dict[str, Tensor] = {}
         with paddle.no_grad():
@@ -69,7 +69,7 @@ class Distilling(nn.Layer):  # type: ignore[misc]
 
 
 def _named(name: str, logits: Tensor, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: logits, **{of_layer(name, layer): each for layer, each in given.items()}}
+    return {name: logits, **{layer_output_name(name, layer): each for layer, each in given.items()}}
 
 
 def add_beside(student: nn.Layer, name: str, layer: nn.Layer) -> None:

@@ -55,12 +55,12 @@ def _check(args: argparse.Namespace) -> None:
 
     from ppcls.data.bad_images.lists import BadImage, bad_image_error, write_bad_images
     from ppcls.dataset_tools.check import find_bad_images
-    from ppcls.files import need_writable
+    from ppcls.files import check_writable
     from ppcls.runtime.hardware import usable_cores
 
     if args.out.is_dir():
         raise UserError(f"--out {args.out}: is a folder, expected a file for the list")
-    need_writable(args.out)
+    check_writable(args.out)
     checked, bad = 0, list[BadImage]()
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     try:
@@ -104,7 +104,7 @@ def _to_check(args: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]
     if args.split and not chosen:
         raise UserError(f"{args.config}: DataLoader.{args.split} is not set; there is nothing to check")
     for name in chosen:
-        dataset, classes = splits[name].dataset, config.classes_of(training=name == "Train")
+        dataset, classes = splits[name].dataset, config.class_count(training=name == "Train")
         yield name, read_index(dataset, classes), dataset.transform_ops[0]
 
 

@@ -144,13 +144,13 @@ def _stats(args: argparse.Namespace) -> None:
     from ppcls.dataset_tools.mean_std import compute_mean_std
     from ppcls.dataset_tools.stats import collect_stats
     from ppcls.dataset_tools.stats_picture import draw_stats
-    from ppcls.files import need_writable, write_text
+    from ppcls.files import check_writable, write_text
     from ppcls.runtime.hardware import usable_cores
 
     name, index, names, decoder = _to_describe(args)
     if args.out.exists() and not args.out.is_dir():
         raise UserError(f"--out {args.out}: is a file, expected a folder")
-    need_writable(args.out)
+    check_writable(args.out)
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=len(index))
         with _advised(args):
@@ -203,7 +203,7 @@ def _to_describe(args: argparse.Namespace) -> tuple[str, Index, tuple[str, ...],
         raise UserError(
             f"{args.config}: expected DecodeImage first, found {decoder.kind}; stats are of images"
         )
-    classes = config.classes_of(training=args.split == "Train")
+    classes = config.class_count(training=args.split == "Train")
     return split.dataset.place, read_index(split.dataset, classes), (), decoder
 
 

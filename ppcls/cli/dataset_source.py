@@ -30,13 +30,13 @@ def read_source(args: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
         ppcls.errors.UserError: No such folder or list, nothing in it, or wrong lines.
     """
     from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
-    from ppcls.data.index.class_names import folder_classes, read_class_names
+    from ppcls.data.index.class_names import list_class_folders, read_class_names
     from ppcls.data.index.files import read_folder, read_list
     from ppcls.data.records.shard import SHARD_SUFFIXES
 
     if args.source.is_dir():
         index = read_folder(args.source, IMAGE_EXTENSIONS, follow_links=args.follow_links)
-        return index, folder_classes(args.source)
+        return index, list_class_folders(args.source)
     if args.source.suffix in SHARD_SUFFIXES:
         raise UserError(
             f"{args.source}: is a container; expected a folder with a sub-folder a class, or a list of "

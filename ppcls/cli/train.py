@@ -13,13 +13,13 @@ from pathlib import Path
 from ppcls import api
 from ppcls.api import claim_output
 from ppcls.cli.options import add_override
-from ppcls.config.compat import warn_of
+from ppcls.config.compat import config_warnings
 from ppcls.config.load import dump_config, load_config
-from ppcls.config.objectives.per_class import MOST_CLASSES
 from ppcls.config.schema import Config
+from ppcls.config.sections.objective import MAX_CONFUSION_CLASSES
 from ppcls.deploy.models.source import find_weights
 from ppcls.engine.core.hooks import read_window
-from ppcls.errors import Interrupted, Stopped, UserError
+from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import write_text
 from ppcls.runtime.session import in_own_process
 from ppcls.runtime.signals import interruptible
@@ -51,8 +51,8 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
             return 1
         except KeyboardInterrupt as interrupt:
             print("interrupted", file=sys.stderr)  # noqa: T201
-            return interrupt.code if isinstance(interrupt, Interrupted) else _INTERRUPTED
-        except Stopped as stopped:
+            return interrupt.code if isinstance(interrupt, SignalInterrupt) else _INTERRUPTED
+        except SignalExit as stopped:
             print(stopped, file=sys.stderr)  # noqa: T201
             return stopped.code
         return 0
@@ -88,7 +88,7 @@ def read_config(arguments: argparse.Namespace) -> Config | None:
     """Returns the config; None when it was only to be printed."""
     config = load_config(arguments.config, arguments.override)
     if arguments.print_config:
-        for line in warn_of(config):
+        for line in config_warnings(config):
             print(line, file=sys.stderr)  # noqa: T201
         sys.stdout.write(dump_config(config))
         return None
@@ -171,8 +171,10 @@ def evaluate(argv: Arguments = None) -> None:
     wanted: Path | None = arguments.confusion
     if wanted is not None:
         _need_folder("--confusion", wanted)
-        if config.Arch.class_num > MOST_CLASSES:
-            raise UserError(f"--confusion: of at most {MOST_CLASSES} classes, not {config.Arch.class_num}")
+        if config.Arch.class_num > MAX_CONFUSION_CLASSES:
+            raise UserError(
+                f"--confusion: of at most {MAX_CONFUSION_CLASSES} classes, not {config.Arch.class_num}"
+            )
     source = find_weights(config)
     result = api.evaluate(config, sample_by_sample=wanted is not None, own_process=True)
     if read_launch().rank == 0:

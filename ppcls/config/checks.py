@@ -7,20 +7,28 @@ from collections.abc import Iterator
 from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.fields import problem
-from ppcls.config.objectives.per_class import MOST_CLASSES, ConfusionMatrix, TprAtFpr
-from ppcls.config.sections import run as sections
 from ppcls.config.sections.dataset import MultiLabelDataset
-from ppcls.config.sections.objective import LossSpec, MetricSpec, TopkAcc
-from ppcls.config.sections.postprocess import MultiLabelThreshOutput, Topk
+from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, Topk
+from ppcls.config.sections.loader import DataLoader, Split
+from ppcls.config.sections.objective import (
+    MAX_CONFUSION_CLASSES,
+    ConfusionMatrix,
+    Loss,
+    LossSpec,
+    Metric,
+    MetricSpec,
+    TopkAcc,
+    TprAtFpr,
+)
 from ppcls.config.sections.sampler import ClassBalancedSampler, PKSampler, WeightedSampler
 from ppcls.registry import LOSSES, METRICS, Registry
 
 
 def objective_problems(
     class_num: int,
-    loss: sections.Loss,
-    metric: sections.Metric,
-    data: sections.DataLoader,
+    loss: Loss,
+    metric: Metric,
+    data: DataLoader,
     use_multilabel: bool,
 ) -> Iterator[InitErrorDetails]:
     """Yields what losses and metrics can't do with the labels and classes that there are."""
@@ -56,7 +64,7 @@ def _suited(registry: Registry, several: bool, split: str) -> str:
     names = [
         name
         for name, spec in specs
-        if spec.labels in fitting and not spec.of_models and not (spec.whole and split == "Train")
+        if spec.labels in fitting and not spec.multi_model and not (spec.whole and split == "Train")
     ]
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
@@ -72,9 +80,9 @@ def _metric_problems(
         seen.update(metric.names)
         if metric.whole and split == "Train":
             yield problem("is of all samples at once, not of batches; expected it in Metric.Eval", *where)
-        if isinstance(metric, ConfusionMatrix) and class_num > MOST_CLASSES:
+        if isinstance(metric, ConfusionMatrix) and class_num > MAX_CONFUSION_CLASSES:
             yield problem(
-                f"expected at most {MOST_CLASSES} classes, and Arch.class_num is {class_num}", *where
+                f"expected at most {MAX_CONFUSION_CLASSES} classes, and Arch.class_num is {class_num}", *where
             )
         if isinstance(metric, TprAtFpr) and class_num != 2:
             yield problem(f"is of two classes, and Arch.class_num is {class_num}", *where)
@@ -87,7 +95,7 @@ def _metric_problems(
                     )
 
 
-def _sampler_problems(split: sections.Split) -> Iterator[InitErrorDetails]:
+def _sampler_problems(split: Split) -> Iterator[InitErrorDetails]:
     sampler = split.sampler
     by_class = isinstance(sampler, (ClassBalancedSampler, PKSampler)) or (
         isinstance(sampler, WeightedSampler) and sampler.class_weights is not None
@@ -100,9 +108,7 @@ def _sampler_problems(split: sections.Split) -> Iterator[InitErrorDetails]:
         )
 
 
-def _ratio_problems(
-    name: str, losses: tuple[LossSpec, ...], split: sections.Split
-) -> Iterator[InitErrorDetails]:
+def _ratio_problems(name: str, losses: tuple[LossSpec, ...], split: Split) -> Iterator[InitErrorDetails]:
     for position, spec in enumerate(losses):
         if not getattr(spec, "weight_ratio", False):
             continue
@@ -114,9 +120,7 @@ def _ratio_problems(
             )
 
 
-def infer_problems(
-    infer: sections.Infer | None, data: sections.DataLoader, class_num: int
-) -> Iterator[InitErrorDetails]:
+def infer_problems(infer: Infer | None, data: DataLoader, class_num: int) -> Iterator[InitErrorDetails]:
     """Yields what prediction can't tell of the classes that there are."""
     if infer is None:
         return

@@ -17,14 +17,14 @@ _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links"
 _FOLDER = "ImageFolderDataset"
 
 
-def folder_classes(root: Path) -> tuple[str, ...]:
+def list_class_folders(root: Path) -> tuple[str, ...]:
     """Returns the names of the class folders in ``root``; a class's label is its place among them."""
     return tuple(
         sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
     )
 
 
-def class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, bool]:
+def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, bool]:
     """Returns the folder that has the class folders of a part, and whether all images there are the part's.
 
     Where ``root`` has folders train and val, with class folders in them, these are the parts as they are.
@@ -34,8 +34,8 @@ def class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, 
     """
     if part is None or not root.is_dir():
         return root, part is None
-    own = [name for name in _PARTS if (root / name).is_dir() and folder_classes(root / name)]
-    if not own and (near := [each for each in folder_classes(root) if _is_nearly_part(root / each)]):
+    own = [name for name in _PARTS if (root / name).is_dir() and list_class_folders(root / name)]
+    if not own and (near := [each for each in list_class_folders(root) if _is_nearly_part(root / each)]):
         raise UserError(
             f"{root}: has class folders in {' and '.join(near)}; call the folders train and val, in small "
             f"letters, or set image_root to {root / near[0]} to share its images out"
@@ -51,10 +51,10 @@ def class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, 
 
 def _is_nearly_part(folder: Path) -> bool:
     """Whether a folder looks like a part, and not like a class: Train, with folders in it."""
-    return folder.name.lower() in _PARTS and len(folder_classes(folder)) > 0
+    return folder.name.lower() in _PARTS and len(list_class_folders(folder)) > 0
 
 
-def fill_in(tree: dict[str, Any]) -> None:
+def fill_from_class_folders(tree: dict[str, Any]) -> None:
     """Fills in what a config leaves to its folder of pictures, in place, before it is checked.
 
     ``DataLoader.Eval`` gets the folder of ``DataLoader.Train``, where it is a part of that; and
@@ -117,7 +117,7 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     listing = Path(output) / LABEL_LIST if isinstance(output, str) else None
     try:
         if Path(root).is_dir():
-            return _count_folders(class_root(Path(root), part if part in _PARTS else None)[0])
+            return _count_folders(find_class_root(Path(root), part if part in _PARTS else None)[0])
         if listing is not None and listing.is_file():
             return sum(1 for line in listing.read_text(encoding="utf-8").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
@@ -129,7 +129,7 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
 
 
 def _count_folders(folder: Path) -> int:
-    names = folder_classes(folder)
+    names = list_class_folders(folder)
     if len(names) < 2:
         found = f"only {names[0]}" if names else "none"
         raise UserError(

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from ppcls.config.base.fields import Section, Spec
-from ppcls.config.objectives.distillation import Named
+from ppcls.config.objectives.distillation import NamedModel
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
+from ppcls.config.sections.infer import Topk
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.optimizer import CoupledSpec
-from ppcls.config.sections.postprocess import Topk
 from ppcls.registry import ARCHITECTURES
 
 
-def warn_of(config: Config) -> list[str]:
+def config_warnings(config: Config) -> list[str]:
     """Returns a line for each key of ``config`` that was given and does nothing."""
     return [f"warning: {line}" for line in (*_lines(config, ""), *_beside_others(config))]
 
@@ -32,14 +32,14 @@ def _beside_others(config: Config) -> Iterator[str]:
 
 
 def _lines(value: Any, place: str) -> Iterator[str]:
-    if isinstance(value, Named):
+    if isinstance(value, NamedModel):
         yield from _lines(value.arch, f"{place}.{value.name}")
     elif isinstance(value, tuple):
         for position, each in enumerate(value):
             name = f".{each.kind}" if isinstance(each, Spec) else ""
             yield from _lines(each, f"{place}[{position}]{name}")
     elif isinstance(value, Section):
-        for key in value.passed_over:
+        for key in value.ignored_keys:
             yield f"{place}.{key}".lstrip(".") + f" has no effect; {value.without_effect[key]}"
         for key, each in value:
             yield from _lines(each, f"{place}.{key}".lstrip("."))
@@ -48,7 +48,7 @@ def _lines(value: Any, place: str) -> Iterator[str]:
 _LEVELS = {True: "O2", False: "O1"}
 
 
-def take_older_names(tree: dict[str, Any]) -> None:
+def translate_old_keys(tree: dict[str, Any]) -> None:
     """Gives sections and keys their present names, in place, before a config is checked.
 
     ``AMP.use_pure_fp16`` and ``AMP.amp_level`` say what ``AMP.level`` does, the section ``AMP_BF16`` is

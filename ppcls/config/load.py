@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from ppcls.config.base.errors import ConfigError, describe
 from ppcls.config.base.fields import show
-from ppcls.config.class_folders import fill_in
-from ppcls.config.compat import take_older_names
+from ppcls.config.class_folders import fill_from_class_folders
+from ppcls.config.compat import translate_old_keys
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 
@@ -268,8 +268,8 @@ def load_config(
     else:
         for override in [overrides] if isinstance(overrides, str) else overrides:
             apply_override(tree, override)
-    take_older_names(tree)
-    fill_in(tree)
+    translate_old_keys(tree)
+    fill_from_class_folders(tree)
     return validate(tree, name)
 
 

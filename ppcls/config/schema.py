@@ -14,8 +14,7 @@ from ppcls.config.checks import infer_problems, objective_problems
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import distillation_problems
 from ppcls.config.objectives.embedding import RecModel, embedding_problems
-from ppcls.config.sections import model, precision
-from ppcls.config.sections import run as sections
+from ppcls.config.sections import infer, loader, model, objective, run
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.config.sections.model import wrong_size
 from ppcls.config.sections.optimizer import OptimizerSpec
@@ -38,18 +37,18 @@ class Config(Section):
         "AMP_BF16": "write AMP with dtype: bfloat16",
         "Slim": "models are neither quantized nor pruned; remove it",
     }
-    Global: sections.Global = sections.Global()
+    Global: run.Global = run.Global()
     Arch: Annotated[
         model.Arch | DistillationModel | RecModel,
         Variants(model.Arch, {"DistillationModel": DistillationModel, "RecModel": RecModel}),
     ]
-    AMP: precision.AMP | None = None
-    EMA: sections.EMA | None = None
-    Loss: sections.Loss = sections.Loss()
+    AMP: run.AMP | None = None
+    EMA: run.EMA | None = None
+    Loss: objective.Loss = objective.Loss()
     Optimizer: Annotated[OptimizerSpec, Tagged(OPTIMIZERS)]
-    DataLoader: sections.DataLoader = sections.DataLoader()
-    Infer: sections.Infer | None = None
-    Metric: sections.Metric = sections.Metric()
+    DataLoader: loader.DataLoader = loader.DataLoader()
+    Infer: infer.Infer | None = None
+    Metric: objective.Metric = objective.Metric()
 
     @model_validator(mode="after")
     def _check_across(self) -> Self:
@@ -70,12 +69,12 @@ class Config(Section):
         return self
 
     @property
-    def fed(self) -> dict[str, sections.Split]:
+    def used_splits(self) -> dict[str, loader.Split]:
         """The data sets that a training run is fed with, by their places in ``DataLoader``."""
         found, all_of_them = self.DataLoader.splits, self.Global.eval_during_train
         return {place: split for place, split in found.items() if all_of_them or place == "Train"}
 
-    def classes_of(self, *, training: bool) -> int | None:
+    def class_count(self, *, training: bool) -> int | None:
         """Returns how many classes labels are of; None where they are of identities, any numbers.
 
         Args:
@@ -163,7 +162,7 @@ def _chains(config: Config) -> Iterator[tuple[tuple[str, ...], tuple[Transform, 
 
 def _architecture_problems(config: Config) -> Iterator[InitErrorDetails]:
     train = config.DataLoader.Train
-    for arch in config.Arch.each:
+    for arch in config.Arch.architectures:
         for loc, chain in _chains(config):
             size = check_chain(chain).size
             if size is not None and (text := wrong_size(arch.name, arch.img_size, size)):
@@ -261,7 +260,7 @@ def _mixing_problems(config: Config) -> Iterator[InitErrorDetails]:
                 f"expected True: {spec.kind} mixes neighbours, and those of a list are often of one class",
                 *("DataLoader", "Train", "sampler", "shuffle"),
             )
-        name, found = sampler.size_given
+        name, found = sampler.batch_setting
         if isinstance(sampler, PKSampler):
             name, found = "sample_per_id", sampler.sample_per_id
         if found % 2:

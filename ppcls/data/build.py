@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.dali import Dali
 from ppcls.config.sections.dataset import Dataset
-from ppcls.config.sections.run import Split
-from ppcls.config.sections.sampler import EqualPixels, Sampler
+from ppcls.config.sections.loader import Dali, Split
+from ppcls.config.sections.sampler import EqualPixels, SamplerSpec
 from ppcls.config.sections.transform import Layout, check_chain
 from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, RejectedImages
 from ppcls.data.index.read import Index, read_index
@@ -48,7 +47,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         UserError: The dataset can't be read, is empty, has wrong lines, or is smaller than a batch; or the
             sampler can't work on it; or a transform has no form for the loader and the device.
     """
-    index = read_index(split.dataset, config.classes_of(training=training))
+    index = read_index(split.dataset, config.class_count(training=training))
     spec = split.sampler
     mixing = split.dataset.batch_transform_ops if training else ()
     group = math.lcm(spec.group, 2 if mixing else 1) if training else 1
@@ -63,7 +62,7 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
         drop_last=spec.drop_last and training,
         accumulate=config.Global.update_freq if training else 1,
         group=group,
-        global_batch_size=spec.over_all,
+        global_batch_size=spec.fixed_global_batch,
     )
     if training and order.global_batch > order.size:
         _refuse_small(index, order, spec)
@@ -214,9 +213,9 @@ def _batches(split: Split, world: int, size: tuple[int, int]) -> list[tuple[int,
     return [(split.sampler.rows(world), max(height, largest), max(width, largest))]
 
 
-def _refuse_small(index: Index, order: Order, spec: Sampler) -> None:
+def _refuse_small(index: Index, order: Order, spec: SamplerSpec) -> None:
     an_epoch = "" if order.size == len(index) else " an epoch"
-    name, size = spec.size_given[0], str(order.global_batch)
+    name, size = spec.batch_setting[0], str(order.global_batch)
     if order.global_batch_size is None:
         size = str(order.batch_size)
         size += f" x {order.world} processes" if order.world > 1 else ""

@@ -23,7 +23,7 @@ from ppcls.data.index.files import read_image
 from ppcls.data.records.links import find_unsafe_paths
 from ppcls.dataset_tools.shrink import shrink
 from ppcls.errors import UserError
-from ppcls.files import atomic_path, patiently, write_text
+from ppcls.files import atomic_path, retry_io, write_text
 
 _PLAN = "resize.json"
 _CHUNK = 256  # files handed to the threads at a time, so that an interrupt waits for few
@@ -137,7 +137,7 @@ def _make(resizing: ResizeJob, path: Path) -> ResizeResult:
     if not is_image(path):
         return _copy(source, target)
     try:
-        stat = patiently(source.stat)
+        stat = retry_io(source.stat)
         if _is_done(target, stat):
             return ResizeResult("there", stat.st_size, target.stat().st_size)
         encoded = read_image(os.fsencode(source))
@@ -154,7 +154,7 @@ def _make(resizing: ResizeJob, path: Path) -> ResizeResult:
 
 
 def _copy(source: Path, target: Path) -> ResizeResult:
-    stat = patiently(source.stat)
+    stat = retry_io(source.stat)
     if not _is_done(target, stat):
         with atomic_path(target) as temporary:
             shutil.copyfile(source, temporary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ppcls.config.sections.dali import Dali
+from ppcls.config.sections.loader import Dali
 
 _LOADER = "DataLoader.Train.loader"
 _NO_MATTER = 0.05  # share of a step spent waiting that nobody would notice

@@ -17,7 +17,7 @@ import numpy as np
 import paddle
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import describe_skipped

@@ -19,7 +19,7 @@ from ppcls.engine.evaluation.evaluate import Evaluator, Result
 from ppcls.engine.health.bad_steps import BadSteps
 from ppcls.engine.health.control import Control
 from ppcls.engine.meter import Meter
-from ppcls.errors import Stopped, UserError
+from ppcls.errors import SignalExit, UserError
 from ppcls.report.record import EvalRecord, Reporter
 from ppcls.runtime.signals import heard
 
@@ -89,7 +89,7 @@ def _close_epoch(
             if best:
                 roles.append(BEST)
             evaluator.release()
-    except Stopped:
+    except SignalExit:
         checkpoints.save(state, [LATEST])
         raise
     except (UserError, MemoryError):

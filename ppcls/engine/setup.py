@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ppcls.config.class_folders import class_root
-from ppcls.config.compat import warn_of
+from ppcls.config.class_folders import find_class_root
+from ppcls.config.compat import config_warnings
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.data.build import gpu_memory_need
-from ppcls.data.index.class_names import LABEL_LIST, changed_class_names, folder_classes, read_class_names
+from ppcls.data.index.class_names import LABEL_LIST, changed_class_names, list_class_folders, read_class_names
 from ppcls.data.index.folders import describe_folders, describe_unclassified_images
 from ppcls.data.index.read import Index
 from ppcls.engine.agreement import agree, choose_checkpoint
@@ -80,7 +80,7 @@ def prepare(
     """
     checkpoints = Checkpoints(output_dir, config)
     folder = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime, writing=writing)
-    notes = [runtime.describe(), *warn_of(config)]
+    notes = [runtime.describe(), *config_warnings(config)]
     with together(runtime):
         classes = _folder_classes(config)
         checkpoints.class_names = names = _class_names(config, classes)
@@ -116,7 +116,9 @@ def _describe_data(
         else np.concatenate([each.index.labels for each in evaluator.loaders.values()])
     )
     notes = describe_folders(config.DataLoader.Train.dataset, classes, state.loader.index.labels, val)
-    loose = [line for split in config.fed.values() for line in describe_unclassified_images(split.dataset)]
+    loose = [
+        line for split in config.used_splits.values() for line in describe_unclassified_images(split.dataset)
+    ]
     return [*notes, *dict.fromkeys(loose)]  # both parts of a folder say the same of it
 
 
@@ -176,7 +178,7 @@ def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callabl
     needs = Needs(
         {
             place.lower(): need
-            for place, split in config.fed.items()
+            for place, split in config.used_splits.items()
             if (need := gpu_memory_need(config, split, runtime))
         }
     )
@@ -194,12 +196,12 @@ def _folder_classes(config: Config) -> tuple[str, ...]:
         UserError: Training and evaluation have other class folders, so labels would mean other classes.
     """
     folders = [
-        class_root(Path(split.dataset.image_root), split.dataset.part)[0]
-        for place, split in config.fed.items()
+        find_class_root(Path(split.dataset.image_root), split.dataset.part)[0]
+        for place, split in config.used_splits.items()
         if isinstance(split.dataset, ImageFolderDataset)
         and (place == "Train" or config.Global.eval_mode == "classification")
     ]
-    named = [folder_classes(folder) for folder in folders if folder.is_dir()]
+    named = [list_class_folders(folder) for folder in folders if folder.is_dir()]
     if len(named) == 2 and named[0] != named[1]:
         other = sorted(set(named[0]) ^ set(named[1]))
         raise UserError(

@@ -24,7 +24,7 @@ from ppcls.engine.loop import fit
 from ppcls.engine.profiling.peak import memory_explained
 from ppcls.engine.profiling.profile import build_profile
 from ppcls.engine.setup import Prepared, prepare
-from ppcls.errors import Stopped
+from ppcls.errors import SignalExit
 from ppcls.files import write_text
 from ppcls.report.about import hardware, versions
 from ppcls.report.build import Reporters, build_reporters, write_down_end
@@ -78,7 +78,7 @@ def _locked(output_dir: Path, runtime: Runtime) -> Iterator[str]:
 def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | None, note: str) -> TrainState:
     state, runtime, reporter = run.state, run.state.runtime, Reporters()
     phases: Phases = UNTIMED
-    stopped: Stopped | None = None
+    stopped: SignalExit | None = None
     if profiled is not None:
         phases = build_profile(
             profiled, state, config.Global.epochs, output_dir, lambda line: reporter.message(line)
@@ -105,7 +105,7 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
         told = Told(phases, runtime.progress, runtime.world)
         fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, step)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
-    except Stopped as caught:
+    except SignalExit as caught:
         stopped = caught
         reporter.message(f"update {state.update}: {stopped}")
     except BaseException as error:

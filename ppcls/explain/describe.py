@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.build import build_loader
 from ppcls.data.loaders.batch import Loader
@@ -23,8 +23,8 @@ def describe(config: Config, runtime: Runtime) -> list[Description]:
     Raises:
         UserError: As `build_loader`; or an image of the first batch can't be read.
     """
-    with suggest_skipping(config.fed):
-        return [_describe(config, runtime, name, split) for name, split in config.fed.items()]
+    with suggest_skipping(config.used_splits):
+        return [_describe(config, runtime, name, split) for name, split in config.used_splits.items()]
 
 
 def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Description:

@@ -44,7 +44,7 @@ from ppcls.loss.multi_label import (
     label_weights,
     thresholded_cross_entropy,
 )
-from ppcls.outputs import LOGITS, Outputs, logits_of, of_layer
+from ppcls.outputs import LOGITS, Outputs, get_logits, layer_output_name
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
 OfLogits = Callable[[Tensor, Tensor], Tensor]
@@ -105,7 +105,7 @@ def _harder(head: MarginHead, cosine: Tensor, label: Tensor) -> Tensor:
 
 
 def _of_logits(loss: OfLogits) -> Criterion:
-    return lambda outputs, label: loss(logits_of(outputs), label)
+    return lambda outputs, label: loss(get_logits(outputs), label)
 
 
 @singledispatch
@@ -237,7 +237,7 @@ def _(spec: DistillationDISTLoss, _positives: Tensor | None) -> Criterion:
 @_term.register
 def _(spec: DistillationDistanceLoss, _positives: Tensor | None) -> Criterion:
     def given(outputs: Outputs, name: str) -> Tensor:
-        return outputs[name if spec.layer is None else of_layer(name, spec.layer)]
+        return outputs[name if spec.layer is None else layer_output_name(name, spec.layer)]
 
     return lambda outputs, _: sum(
         distance(given(outputs, one), given(outputs, other), spec.mode, spec.act)
@@ -249,7 +249,9 @@ def _(spec: DistillationDistanceLoss, _positives: Tensor | None) -> Criterion:
 def _(spec: DistillationRKDLoss, _positives: Tensor | None) -> Criterion:
     keys = list(zip(spec.student_keepkeys, spec.teacher_keepkeys, strict=True))
     return lambda outputs, _: sum(
-        relational(outputs[of_layer(one, own)], outputs[of_layer(two, other)], spec.target_size)
+        relational(
+            outputs[layer_output_name(one, own)], outputs[layer_output_name(two, other)], spec.target_size
+        )
         for one, two in spec.model_name_pairs
         for own, other in keys
     )

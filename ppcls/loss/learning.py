@@ -9,35 +9,35 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.distillation_losses import DistillationSpec
+from ppcls.config.objectives.distillation_losses import DistillationLossSpec
 from ppcls.config.objectives.layer_losses import AFDLoss, DistillationPairLoss
 from ppcls.config.sections.objective import LossSpec
 from ppcls.loss.attention import AttentionTransfer, check_map
-from ppcls.outputs import of_layer
+from ppcls.outputs import layer_output_name
 
 
-def learning_losses(losses: Sequence[LossSpec]) -> dict[str, DistillationSpec]:
+def learning_losses(losses: Sequence[LossSpec]) -> dict[str, DistillationLossSpec]:
     """Returns those of ``losses`` that have layers, by the layers' names: ``loss1`` for the second loss."""
     return {
         f"loss{position}": spec
         for position, spec in enumerate(losses)
-        if isinstance(spec, DistillationSpec) and spec.has_weights
+        if isinstance(spec, DistillationLossSpec) and spec.has_weights
     }
 
 
-def build_learning(spec: DistillationSpec, arch: DistillationModel) -> nn.Layer:
+def build_learning(spec: DistillationLossSpec, arch: DistillationModel) -> nn.Layer:
     """Builds such a loss: a layer that maps what `Distilling` gives to each image's cost, [B] float32."""
     match spec:
         case AFDLoss():
             keys, shapes = spec.attended(arch), (spec.s_shapes, spec.t_shapes)
             names = [
-                [of_layer(name, key) for key in each]
+                [layer_output_name(name, key) for key in each]
                 for name, each in zip(spec.model_name_pair, keys, strict=True)
             ]
             return AttentionTransfer(names[0], names[1], *shapes, spec.qk_dim)
         case DistillationPairLoss():
             pairs = [
-                (of_layer(one, spec.keys[0]), of_layer(other, spec.keys[1]))
+                (layer_output_name(one, spec.keys[0]), layer_output_name(other, spec.keys[1]))
                 for one, other in spec.model_name_pairs
             ]
             if spec.base_loss_name == "MGDLoss":

@@ -16,15 +16,14 @@ from paddle import Tensor
 from ppcls.config.objectives.distillation_losses import DistillationTopkAcc
 from ppcls.config.objectives.embedding import Recallk, mAP
 from ppcls.config.objectives.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
-from ppcls.config.objectives.per_class import ConfusionMatrix, PerClassRecall, TprAtFpr
-from ppcls.config.sections.objective import MetricSpec, TopkAcc
+from ppcls.config.sections.objective import ConfusionMatrix, MetricSpec, PerClassRecall, TopkAcc, TprAtFpr
 from ppcls.metric.binary import true_at_false_positives
 from ppcls.metric.by_class import confusion, macro_averages, recalls, right_of_class
 from ppcls.metric.multi_label import attribute_measures, mean_average_precision, right_images, right_labels
 from ppcls.metric.retrieval import mean_average_precision as retrieval_precision
 from ppcls.metric.retrieval import recalls_at
 from ppcls.metric.topk import topk_correct
-from ppcls.outputs import LOGITS, Outputs, logits_of
+from ppcls.outputs import LOGITS, Outputs, get_logits
 
 Count = Callable[[Outputs, Tensor], Tensor]
 Floats = NDArray[np.float64]
@@ -167,7 +166,7 @@ def _shares(counts: Floats, images: float) -> list[float]:
 
 
 def _of_logits(count: Callable[[Tensor, Tensor], Tensor]) -> Count:
-    return lambda outputs, label: count(logits_of(outputs), label)
+    return lambda outputs, label: count(get_logits(outputs), label)
 
 
 @_part.register
@@ -214,7 +213,7 @@ def _(spec: HammingDistance, _classes: int) -> Counted:
 
 def _labels(outputs: Outputs, label: Tensor) -> Tensor:
     """Counts the labels that are right, and all: [2] int64."""
-    return paddle.concat([right_labels(logits_of(outputs), label), paddle.full([1], label.size, "int64")])
+    return paddle.concat([right_labels(get_logits(outputs), label), paddle.full([1], label.size, "int64")])
 
 
 @_part.register

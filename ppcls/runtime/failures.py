@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ppcls.errors import Stopped, UserError
+from ppcls.errors import SignalExit, UserError
 from ppcls.files import write_text
 
 FOLDER = "failures"
@@ -113,7 +113,7 @@ class Failures:
         self.forget()
         try:
             yield
-        except Stopped:
+        except SignalExit:
             raise
         except Exception as error:
             if self.launch.world == 1:

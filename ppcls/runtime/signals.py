@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from ppcls.errors import Interrupted, Stopped
+from ppcls.errors import SignalExit, SignalInterrupt
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP raise `Interrupted` within the block, in the main thread.
+    """Has SIGTERM and SIGHUP raise `SignalInterrupt` within the block, in the main thread.
 
     Where somebody else than `ppcls.runtime.imported` imports Paddle within it, that ends it.
     """
@@ -34,7 +34,7 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         if os.getpid() != process:  # a loader's worker, which has nothing to tell
             os._exit(128 + number)
-        raise Interrupted(number)
+        raise SignalInterrupt(number)
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -171,8 +171,8 @@ class _Listener:
 def heard(world: int = 1, lent: bool = False) -> Iterator[Signals]:
     """Hears SIGTERM, SIGINT and SIGUSR1 within the block.
 
-    Signals that somebody else handles are left to them, all of them outside the main thread. After `Stopped`
-    they are heard until the process ends, where it is not ``lent``: the launcher repeats them.
+    Signals that somebody else handles are left to them, all of them outside the main thread. After
+    `SignalExit` they are heard until the process ends, where it is not ``lent``: the launcher repeats them.
 
     Args:
         world: Number of processes.
@@ -187,7 +187,7 @@ def heard(world: int = 1, lent: bool = False) -> Iterator[Signals]:
     listener = _Listener(signals, numbers)
     try:
         yield signals
-    except Stopped:
+    except SignalExit:
         if lent:
             listener.close()
         raise

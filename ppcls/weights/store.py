@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ppcls.files import beside, new_folder
+from ppcls.files import new_folder, temporary_sibling
 from ppcls.weights.manifest import DamagedError, Manifest, put, read_manifest, seal
 
 LATEST = "latest"
@@ -85,7 +85,7 @@ class Store:
         for folder in self.folder.glob("step_*"):
             if folder.resolve() not in named:
                 # Renamed first: a removal that is cut off leaves nothing that looks like a checkpoint.
-                self._left.append(folder.rename(beside(folder)))
+                self._left.append(folder.rename(temporary_sibling(folder)))
         while self._left:
             if self._left[-1].exists():
                 shutil.rmtree(self._left[-1])

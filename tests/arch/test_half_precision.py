@@ -14,7 +14,7 @@ from paddle import nn
 from ppcls.arch.families.convnext import ConvNeXt
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vision_transformer import DistilledVisionTransformer
-from ppcls.config.sections.precision import AMP
+from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
 
 Build = Callable[..., nn.Layer]

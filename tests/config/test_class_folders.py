@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from paths import ROOT
 
-from ppcls.config.class_folders import class_root, fill_in
+from ppcls.config.class_folders import fill_from_class_folders, find_class_root
 from ppcls.config.load import load_config
 from ppcls.errors import UserError
 
@@ -35,14 +35,14 @@ def test_classes_are_counted_and_eval_is_a_part_of_the_same_folder(tmp_path: Pat
 def test_folders_train_and_val_are_the_parts(tmp_path: Path) -> None:
     root = folders(tmp_path, "train/a", "train/b", "val/a", "val/b", "test/x")
     assert load_config(FINETUNE, [f"{ROOT}={root}"]).Arch.class_num == 2
-    assert class_root(root, "train") == (root / "train", True)
-    assert class_root(root, "val") == (root / "val", True)
-    assert class_root(root, None) == (root, True)
+    assert find_class_root(root, "train") == (root / "train", True)
+    assert find_class_root(root, "val") == (root / "val", True)
+    assert find_class_root(root, None) == (root, True)
 
 
 def test_classes_called_train_and_val_are_classes(tmp_path: Path) -> None:
     root = folders(tmp_path, "train", "val", "bus")
-    assert class_root(root, "train") == (root, False)
+    assert find_class_root(root, "train") == (root, False)
 
 
 @pytest.mark.parametrize(("there", "missing"), [("train", "val"), ("val", "train")])
@@ -72,7 +72,7 @@ def test_auto_counts_the_classes_of_a_head(tmp_path: Path) -> None:
         "Arch": {"name": "RecModel", "Head": {"name": "FC", "class_num": "auto"}},
         "DataLoader": {"Train": {"dataset": {"name": "ImageFolderDataset", "image_root": str(root)}}},
     }
-    fill_in(tree)
+    fill_from_class_folders(tree)
     assert tree["Arch"]["Head"]["class_num"] == 3
 
 
@@ -89,10 +89,10 @@ def test_models_within_and_heads_are_filled_in(tmp_path: Path) -> None:
     data = {"Train": {"dataset": {"name": "ImageFolderDataset", "image_root": str(tmp_path)}}}
     parts = {"Backbone": dict(member), "Neck": neck, "Head": dict(member)}
     rec: dict[str, Any] = {"Arch": {"name": "RecModel", **parts}, "DataLoader": data}
-    fill_in(rec)
+    fill_from_class_folders(rec)
     assert [parts[each]["class_num"] for each in ("Backbone", "Neck", "Head")] == [3, "auto", 3]
     both: list[Any] = [{"Teacher": dict(member)}, {"Student": dict(member)}, "no model"]
-    fill_in({"Arch": {"name": "DistillationModel", "models": both}, "DataLoader": data})
+    fill_from_class_folders({"Arch": {"name": "DistillationModel", "models": both}, "DataLoader": data})
     assert both == [
         {"Teacher": {**member, "class_num": 3}},
         {"Student": {**member, "class_num": 3}},
@@ -120,7 +120,7 @@ def test_names_that_no_folder_has(root: str, tmp_path: Path) -> None:
         "DataLoader": {"Train": {"dataset": {"name": "ImageFolderDataset", "image_root": root}}},
     }
     with pytest.raises(UserError):
-        fill_in(tree)
+        fill_from_class_folders(tree)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_auto_needs_a_folder(tree: dict[str, Any]) -> None:
     with pytest.raises(
         UserError, match=r"auto counts the class folders of DataLoader\.Train\.dataset, which is no"
     ):
-        fill_in(tree)
+        fill_from_class_folders(tree)
 
 
 @pytest.mark.parametrize(("root", "shown"), [("2024", "2024"), ("new: cats", "{'new': 'cats'}")])

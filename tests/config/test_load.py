@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import apply_override, dump_config, load_config, read_tree, validate
-from ppcls.config.sections.precision import AMP
+from ppcls.config.sections.run import AMP
 from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ppcls.config.compat import warn_of
+from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
 from ppcls.errors import UserError
 
@@ -63,7 +63,7 @@ def test_an_architecture_by_its_scale(scale: float, name: str) -> None:
 def test_a_number_of_classes_of_the_run_is_that_of_the_model() -> None:
     config = load_config(tree(Global={"class_num": 10}))
     assert config.Arch.class_num == 10
-    assert warn_of(config) == []
+    assert config_warnings(config) == []
     with pytest.raises(UserError, match=r"Arch.class_num: expected an integer > 0 or auto, got -1"):
         load_config(tree(Global={"class_num": -1}))
 
@@ -71,4 +71,4 @@ def test_a_number_of_classes_of_the_run_is_that_of_the_model() -> None:
 def test_a_number_of_classes_that_nothing_reads_is_told() -> None:
     config = load_config(tree(Global={"class_num": 10}, Arch={"name": "ResNet18", "class_num": 7}))
     assert config.Arch.class_num == 7
-    assert warn_of(config) == ["warning: Global.class_num has no effect; Arch.class_num is the key"]
+    assert config_warnings(config) == ["warning: Global.class_num has no effect; Arch.class_num is the key"]

@@ -39,7 +39,7 @@ from paddleclas_trees import (
     transformer,
 )
 
-from ppcls.config.compat import warn_of
+from ppcls.config.compat import config_warnings
 from ppcls.config.load import dump_config, load_config, validate
 from ppcls.errors import UserError
 
@@ -126,7 +126,7 @@ def test_a_family_loads_as_it_is_and_says_itself_again(family: str) -> None:
 
 
 def test_what_is_not_compiled_is_told() -> None:
-    lines = warn_of(load_config(compiled()))
+    lines = config_warnings(load_config(compiled()))
     assert lines == ["warning: Global.to_static has no effect; a DistillationModel is not compiled"]
 
 

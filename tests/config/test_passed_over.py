@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ppcls.config.compat import warn_of
+from ppcls.config.compat import config_warnings
 from ppcls.config.load import dump_config, load_config, validate
 from ppcls.errors import UserError
 
@@ -18,7 +18,7 @@ def tree(**optimizer: Any) -> dict[str, Any]:
 
 
 def test_each_has_a_line_with_its_place_and_the_key_that_counts() -> None:
-    assert warn_of(load_config(tree(clip_grad=5.0))) == [
+    assert config_warnings(load_config(tree(clip_grad=5.0))) == [
         "warning: Optimizer.clip_grad has no effect; clip_norm, or clip_value, is the key that clips "
         "gradients",
         "warning: Optimizer.lr.step_each_epoch has no effect; the data set and its batch size say how many "
@@ -29,7 +29,7 @@ def test_each_has_a_line_with_its_place_and_the_key_that_counts() -> None:
 def test_what_counts_has_no_line_and_is_told_from_what_is_unknown() -> None:
     given = tree(clip_norm=5.0)
     del given["Optimizer"]["lr"]["step_each_epoch"]
-    assert warn_of(load_config(given)) == []
+    assert config_warnings(load_config(given)) == []
     with pytest.raises(UserError, match=r"Optimizer.clip_gard: unknown key"):
         load_config(tree(clip_gard=5.0))
 
@@ -38,7 +38,9 @@ def test_a_weight_decay_is_coupled_as_a_regularizer() -> None:
     assert load_config(tree(weight_decay=1e-4)).Optimizer.decay == 1e-4
     both = load_config(tree(weight_decay=1e-4, regularizer={"name": "L2", "coeff": 1e-5}))
     assert both.Optimizer.decay == 1e-5
-    assert warn_of(both)[-1].startswith("warning: Optimizer.weight_decay has no effect; regularizer is")
+    assert config_warnings(both)[-1].startswith(
+        "warning: Optimizer.weight_decay has no effect; regularizer is"
+    )
 
 
 def test_metrics_of_training_may_be_left_empty() -> None:

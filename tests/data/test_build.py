@@ -9,7 +9,7 @@ import pytest
 
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
-from ppcls.config.sections.dali import Dali
+from ppcls.config.sections.loader import Dali
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.build import Feed, build_loader, describe_feed
 from ppcls.data.sampling.sampler import SequentialSampler

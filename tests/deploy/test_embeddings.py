@@ -16,7 +16,7 @@ from small_embedding import SIZE, embedding_tree, write_model
 
 from ppcls.cli import deploy as deploy_cli
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.compat import warn_of
+from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config, validate
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
@@ -159,9 +159,9 @@ def test_classes_are_no_embeddings(tmp_path: Path) -> None:
 
 
 def test_postprocessing_has_nothing_to_do(tree: dict[str, Any]) -> None:
-    assert warn_of(load_config(tree)) == []
+    assert config_warnings(load_config(tree)) == []
     told = {**tree, "Infer": {**tree["Infer"], "PostProcess": {"name": "Topk", "topk": 4}}}
-    assert warn_of(load_config(told)) == [
+    assert config_warnings(load_config(told)) == [
         "warning: Infer.PostProcess has no effect; a RecModel gives embeddings"
     ]
     with pytest.raises(UserError, match="the model gives embeddings, no classes; remove topk"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.config.sections.dali import Dali
+from ppcls.config.sections.loader import Dali
 from ppcls.engine.advice import Feeding, advise
 
 SLOW = Feeding(

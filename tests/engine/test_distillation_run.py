@@ -21,7 +21,7 @@ from ppcls.arch.distillation import Distilling
 from ppcls.cli import deploy as deploy_cli
 from ppcls.cli import train as cli
 from ppcls.config.load import validate
-from ppcls.config.sections.precision import AMP
+from ppcls.config.sections.run import AMP
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.core.state import TrainState, build_state

@@ -31,7 +31,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
 from ppcls.engine.evaluation.evaluate import Result
 from ppcls.engine.loop import fit
-from ppcls.errors import Stopped, UserError
+from ppcls.errors import SignalExit, UserError
 from ppcls.report.record import EvalRecord, StepRecord
 from ppcls.weights.manifest import read_manifest
 
@@ -311,7 +311,7 @@ def test_a_run_that_diverges_ends_and_keeps_the_model_before(
 def test_a_run_that_diverges_names_its_checkpoint_in_the_other_place(
     tmp_path: Path, make_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "WAITS", ())
+    monkeypatch.setattr(files, "RETRY_DELAYS", ())
     output, other = tmp_path / "run", tmp_path / "elsewhere"
     output.mkdir()
     (output / "checkpoints").touch()  # where the folder should be
@@ -399,7 +399,7 @@ def test_an_evaluation_that_a_signal_cut_off_comes_first_when_the_run_goes_on(
     tmp_path: Path, make_config: Callable[..., Config]
 ) -> None:
     state, checkpoints = make_state(decay=0.9), Checkpoints(tmp_path, make_config())
-    with pytest.raises(Stopped) as caught:
+    with pytest.raises(SignalExit) as caught:
         fit(state, Global(epochs=2), Signalled(), checkpoints, Notes())  # type: ignore[arg-type]
     assert caught.value.code == 143
     again, notes, scores = make_state(seed=2, decay=0.9), Notes(), Scores(0.3, 0.2)

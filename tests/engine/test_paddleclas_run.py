@@ -85,7 +85,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 def publish(config: Config, folder: Path) -> None:
     """Puts a teacher's weights where PaddleClas would have put them."""
-    teacher = next(iter(config.Arch.each))
+    teacher = next(iter(config.Arch.architectures))
     assert isinstance(teacher, Arch)
     assert teacher.weights is not None
     file = folder / ".paddleclas" / "weights" / Path(teacher.weights).name
@@ -225,7 +225,7 @@ def test_a_student_learns_and_goes_on_where_it_was(
     assert all((weights[name] != first[name]).any() for name in learns)
     assert (weights["fc.weight"] != first["fc.weight"]).any()
     assert isinstance(config.Arch, DistillationModel)
-    assert set(read_inferred(config, latest.parent)) == set(build_arch(config.Arch.inferred).state_dict())
+    assert set(read_inferred(config, latest.parent)) == set(build_arch(config.Arch.exported).state_dict())
     tree["Global"] |= {
         "checkpoints": str(tmp_path / "output" / "epoch_1"),
         "output_dir": str(tmp_path / "on"),

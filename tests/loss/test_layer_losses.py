@@ -23,7 +23,7 @@ from ppcls.config.objectives.layer_losses import (
 )
 from ppcls.loss.build import build_criterion
 from ppcls.loss.learning import build_learning, learning_losses
-from ppcls.outputs import of_layer
+from ppcls.outputs import layer_output_name
 
 quick = settings(deadline=None, max_examples=25)
 PAIR = (("Student", "Teacher"),)
@@ -48,8 +48,8 @@ def features(draw):
 def learnt(spec, own, other, one="a", two="b"):
     """Returns the loss and the gradients of both."""
     outputs = {
-        of_layer("Student", one): paddle.to_tensor(own, stop_gradient=False),
-        of_layer("Teacher", two): paddle.to_tensor(other, stop_gradient=False),
+        layer_output_name("Student", one): paddle.to_tensor(own, stop_gradient=False),
+        layer_output_name("Teacher", two): paddle.to_tensor(other, stop_gradient=False),
     }
     loss = build_criterion((spec,))(outputs, NO_LABEL)
     assert loss.dtype == paddle.float32
@@ -130,7 +130,7 @@ def pair(name, **options):
 
 
 def both(own, other):
-    return {of_layer("Student", "a"): own, of_layer("Teacher", "b"): other}
+    return {layer_output_name("Student", "a"): own, layer_output_name("Teacher", "b"): other}
 
 
 def test_features_are_generated_from_what_is_left_of_others():
@@ -236,8 +236,8 @@ def test_attention_is_paddleclas_and_its_difference_the_papers():
     for image, t, s in itertools.product(range(6), range(3), range(2)):
         value = answers["value"][0 if t == 0 else 1][image, s].numpy()
         want[image] += share[image, t, s] * ((value - asked["value"][t][image].numpy()) ** 2).mean()
-    outputs = {of_layer("Student", name): each for name, each in own.items()}
-    outputs |= {of_layer("Teacher", name): each for name, each in other.items()}
+    outputs = {layer_output_name("Student", name): each for name, each in own.items()}
+    outputs |= {layer_output_name("Teacher", name): each for name, each in other.items()}
     np.testing.assert_allclose(ours(outputs).numpy(), want, rtol=1e-4)
 
 
@@ -247,8 +247,8 @@ def test_attention_learns():
     outputs = {}
     for name, keys, shapes in (("Student", "ab", STUDENT), ("Teacher", "cde", TEACHER)):
         for key, shape in zip(keys, shapes, strict=True):
-            outputs[of_layer(name, key)] = paddle.randn([4, *shape])
-            outputs[of_layer(name, key)].stop_gradient = False
+            outputs[layer_output_name(name, key)] = paddle.randn([4, *shape])
+            outputs[layer_output_name(name, key)].stop_gradient = False
     layer(outputs).sum().backward()
     grads = {name: each.grad for name, each in outputs.items()}
     assert all((grad is None) == name.startswith("Teacher") for name, grad in grads.items())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.objectives.per_class import TprAtFpr
+from ppcls.config.sections.objective import TprAtFpr
 from ppcls.metric.binary import true_at_false_positives
 from ppcls.metric.build import Rows, build_metrics
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_recall_fscore_support
 
-from ppcls.config.objectives.per_class import ConfusionMatrix, PerClassRecall
+from ppcls.config.sections.objective import ConfusionMatrix, PerClassRecall
 from ppcls.metric.build import build_metrics
 from ppcls.metric.by_class import confusion
 

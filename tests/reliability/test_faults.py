@@ -56,7 +56,7 @@ def faults(fatal: Callable[[int], bool], number: int = errno.ENOSPC) -> Iterator
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(files, "RETRY_DELAYS", (0.0, 0.0))
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def failing(fatal: int, how: str) -> Iterator[Failing]:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "WAITS", ())
+    monkeypatch.setattr(files, "RETRY_DELAYS", ())
 
 
 @pytest.fixture

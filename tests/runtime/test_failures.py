@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.errors import Stopped, UserError
+from ppcls.errors import SignalExit, UserError
 from ppcls.runtime import failures
 from ppcls.runtime.failures import Failures, Launch
 
@@ -106,6 +106,6 @@ def test_words_that_cannot_be_kept_are_shown(tmp_path: Path) -> None:
 
 
 def test_what_was_asked_for_is_no_failure(tmp_path: Path) -> None:
-    with pytest.raises(Stopped), rank(tmp_path, 1).shown():
-        raise Stopped(15)
+    with pytest.raises(SignalExit), rank(tmp_path, 1).shown():
+        raise SignalExit(15)
     assert not (tmp_path / "failures").exists()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ppcls.errors import Stopped
+from ppcls.errors import SignalExit
 from ppcls.runtime import signals as interrupt
 from ppcls.runtime.signals import Signals, heard
 
@@ -129,16 +129,16 @@ def test_all_is_put_back() -> None:
 
 
 def test_after_a_stop_the_launchers_repeats_do_no_harm() -> None:
-    with pytest.raises(Stopped):
-        _raise_while_heard(Stopped(signal.SIGTERM))
+    with pytest.raises(SignalExit):
+        _raise_while_heard(SignalExit(signal.SIGTERM))
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.01)
 
 
 def test_in_a_process_that_is_lent_all_is_put_back_after_a_stop() -> None:
     before = [signal.getsignal(number) for number in NUMBERS]
-    with pytest.raises(Stopped), heard(lent=True):
-        raise Stopped(signal.SIGTERM)
+    with pytest.raises(SignalExit), heard(lent=True):
+        raise SignalExit(signal.SIGTERM)
     assert [signal.getsignal(number) for number in NUMBERS] == before
     assert signal.set_wakeup_fd(-1) == -1
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 from paths import ROOT
 
-from ppcls.errors import Interrupted
+from ppcls.errors import SignalInterrupt
 from ppcls.runtime.signals import interruptible
 
 BOTH = (signal.SIGTERM, signal.SIGHUP)
@@ -19,7 +19,7 @@ BOTH = (signal.SIGTERM, signal.SIGHUP)
 @pytest.mark.parametrize("number", BOTH)
 def test_a_signal_interrupts_the_block(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in BOTH]
-    with pytest.raises(Interrupted) as caught, interruptible():
+    with pytest.raises(SignalInterrupt) as caught, interruptible():
         os.kill(os.getpid(), number)
     assert caught.value.code == 128 + number
     assert [signal.getsignal(each) for each in BOTH] == before

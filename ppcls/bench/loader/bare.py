@@ -11,7 +11,7 @@ from nvidia.dali import Pipeline, fn, types
 
 from ppcls.bench.loader.subject import CHAINS, Chain, Subject, layout_of
 from ppcls.bench.loader.timing import Epoch
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve

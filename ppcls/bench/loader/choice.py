@@ -11,7 +11,7 @@ from ppcls.bench.loader.contender import AS_CONFIGURED, Backend, Contender, Vari
 from ppcls.bench.loader.rounds import Run
 from ppcls.bench.results.results import Metric
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.data.build import describe_feed
 from ppcls.data.loaders.dali.settings import resolve
 from ppcls.runtime.start import Runtime

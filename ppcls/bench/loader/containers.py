@@ -31,7 +31,7 @@ from ppcls.config.sections.dataset import (
     TFRecordDataset,
     WebDataset,
 )
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.data.build import build_loader
 from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.reader import Reader, build_reader

@@ -10,7 +10,7 @@ from ppcls.bench.loader.bare import bare, bare_pipeline, read_files
 from ppcls.bench.loader.subject import layout_of
 from ppcls.bench.loader.timing import NOT_COUNTED, Compared, Epoch, Speed, compare, finisher, through
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.config.sections.transform import MixupOperator
 from ppcls.data.build import build_loader
 from ppcls.data.index.read import Index, read_index

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.dali import Dali
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Dali, Split
 from ppcls.config.sections.sampler import DistributedBatchSampler, MultiScaleSampler
 from ppcls.config.sections.transform import Layout, check_chain
 from ppcls.data.index.read import Index, read_index

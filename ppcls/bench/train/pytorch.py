@@ -53,7 +53,7 @@ class Counterpart:
             if reason := hindrance(variant, look.place):
                 return Outcome(None, reason)
             task = {
-                "model": config.Arch.inferred.name,
+                "model": config.Arch.exported.name,
                 "classes": config.Arch.class_num,
                 "parameters": look.rgb_parameters,
                 "size": size,

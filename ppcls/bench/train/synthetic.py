@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import MultiLabelDataset
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.index.read import Index

@@ -131,7 +131,7 @@ def own_variant(config: Config, place: Place, source: Source) -> Variant:
     precision = "TF32" if place.tf32 else "float32"
     if amp is not None and amp.use_amp:
         precision = amp.level if amp.dtype == "float16" else f"{amp.level}-bfloat16"
-    name, size = config.DataLoader.Train.sampler.size_given
+    name, size = config.DataLoader.Train.sampler.batch_setting
     search = "off" if config.Global.deterministic else "auto"
     return Variant(
         processes=1,

@@ -74,7 +74,7 @@ def look(config: Config, runtime: Runtime) -> dict[str, Any]:
         gpus, card = cuda.device_count(), cuda.get_device_name(runtime.device_id)
         major, minor = cuda.get_device_capability(runtime.device_id)
         place = Place("gpu", runtime.cores, gpus, card, (major, minor))
-    arch, shape = config.Arch.inferred, image_shape(config, split)
+    arch, shape = config.Arch.exported, image_shape(config, split)
     cost = rgb = measure_cost(lambda: build_network(config), shape)
     if arch.input_image_channel != 3:
         three = tuple(3 if each == arch.input_image_channel else each for each in shape)

@@ -82,7 +82,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that other trainers know, and what to write here
     without_effect: ClassVar[Mapping[str, str]] = {}  # keys that PaddleClas passes over too, and what has one
-    _passed_over: tuple[str, ...] = PrivateAttr(())  # those of them that were given
+    _ignored_keys: tuple[str, ...] = PrivateAttr(())  # those of them that were given
 
     @model_validator(mode="wrap")
     @classmethod
@@ -106,13 +106,13 @@ class Section(BaseModel):
         if problems:
             raise ValidationError.from_exception_data(cls.__name__, problems)
         if isinstance(data, dict):
-            section._passed_over = tuple(key for key in data if key in cls.without_effect)
+            section._ignored_keys = tuple(key for key in data if key in cls.without_effect)
         return section
 
     @property
-    def passed_over(self) -> tuple[str, ...]:
+    def ignored_keys(self) -> tuple[str, ...]:
         """The given keys that have no effect, in PaddleClas neither."""
-        return self._passed_over
+        return self._ignored_keys
 
     @classmethod
     def _instead(cls, key: str) -> str:

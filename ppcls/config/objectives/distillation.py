@@ -60,37 +60,37 @@ _SHARED = ("class_num", "data_format", "input_image_channel")
 STUDENT = "Student"
 
 
-class Member(Arch):
+class MemberArch(Arch):
     """One of the models; what it leaves out of classes, layout and channels is as for all."""
 
 
-class Attention(Section):
+class AttentionLayers(Section):
     """What of a model ``AFDLoss`` attends to; an ``AttentionModel``'s linear transform says it."""
 
     keys: tuple[str, ...] = Field(min_length=1, description="layers, as in return_patterns")
     qk_dim: Count = Field(128, description="numbers of a query or key")
 
 
-class Distilled(Member):
+class DistilledArch(MemberArch):
     """One of the models that learn from each other."""
 
     return_patterns: tuple[str, ...] = Field(
         (), description="layers whose outputs losses may be of, such as `blocks[2].conv1`"
     )
-    attention: Attention | None = Field(None, description="for AFDLoss, which layers it is of")
+    attention: AttentionLayers | None = Field(None, description="for AFDLoss, which layers it is of")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedModel:
     """A list item ``{Name: keys of Arch}``."""
 
     name: str
-    arch: Distilled
+    arch: DistilledArch
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        def read(value: Any) -> Named:
-            if isinstance(value, Named):
+        def read(value: Any) -> NamedModel:
+            if isinstance(value, NamedModel):
                 return value
             if not isinstance(value, dict) or len(value) != 1 or not isinstance(next(iter(value)), str):
                 raise expected("one model as 'Name: keys of Arch'", value)
@@ -98,9 +98,9 @@ class Named:
             if name == "logits" or not name.isidentifier():
                 text = "expected a name of letters and digits other than 'logits'"
                 raise ValidationError.from_exception_data(name, [problem(text, name)])
-            return cls(name, Distilled.model_validate(keys))
+            return cls(name, DistilledArch.model_validate(keys))
 
-        def write(value: Named) -> dict[str, Any]:
+        def write(value: NamedModel) -> dict[str, Any]:
             return {value.name: value.arch.model_dump(mode="json")}
 
         return core_schema.no_info_plain_validator_function(
@@ -118,7 +118,7 @@ class DistillationModel(Section):
     class_num: CountOrAuto = Field(1000, description="of all models")
     data_format: Literal["NCHW", "NHWC"] = Field("NCHW", description="of all models")
     input_image_channel: Count = Field(3, description="of all models")
-    models: tuple[Named, ...] = Field(
+    models: tuple[NamedModel, ...] = Field(
         min_length=2,
         description="each `Name: {…}` with the keys of Arch, a file as `pretrained`, and `return_patterns`: "
         "layers whose outputs losses may be of, such as `blocks[2].conv1`",
@@ -136,7 +136,7 @@ class DistillationModel(Section):
     use_ssld: bool = Field(False, description="read for PaddleClas; each model says it of its own weights")
 
     @property
-    def members(self) -> dict[str, Distilled]:
+    def members(self) -> dict[str, DistilledArch]:
         """The models by name."""
         return {each.name: each.arch for each in self.models}
 
@@ -158,13 +158,13 @@ class DistillationModel(Section):
         """Names of those that learn beside the student."""
         return tuple(each.name for each in self.models if each.name not in (*self.frozen, self.student))
 
-    def in_layout(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
+    def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns the same models for images of another layout."""
-        models = tuple(Named(each.name, each.arch.in_layout(data_format)) for each in self.models)
+        models = tuple(NamedModel(each.name, each.arch.with_data_format(data_format)) for each in self.models)
         return self.model_copy(update={"data_format": data_format, "models": models})
 
     @property
-    def each(self) -> tuple[Distilled, ...]:
+    def architectures(self) -> tuple[DistilledArch, ...]:
         """All models."""
         return tuple(self.members.values())
 
@@ -174,17 +174,17 @@ class DistillationModel(Section):
         return None
 
     @property
-    def inferred(self) -> Distilled:
+    def exported(self) -> DistilledArch:
         """The student."""
         return self.members[self.student]
 
     def describe(self) -> str:
         """Says which model learns from which."""
-        roles = {name: f"frozen, {self.weights_of(name)}" for name in self.frozen}
+        roles = {name: f"frozen, {self.initial_weights(name)}" for name in self.frozen}
         roles |= dict.fromkeys(self.peers, "learns") | {self.student: "learns, and is evaluated and saved"}
         return "; ".join(f"{name}: {arch.name}, {roles[name]}" for name, arch in self.members.items())
 
-    def weights_of(self, name: str) -> str | None:
+    def initial_weights(self, name: str) -> str | None:
         """Returns the file that a model starts from; None for fresh weights."""
         position = list(self.members).index(name)
         listed = self.pretrained_list[position] if self.pretrained_list is not None else None
@@ -232,7 +232,7 @@ class DistillationModel(Section):
                 if getattr(arch, key) != getattr(self, key):
                     text = f"expected {getattr(self, key)}, as Arch.{key}, got {getattr(arch, key)}"
                     yield problem(text, "models", position, name, key)
-            if name in self.frozen and self.weights_of(name) is None:
+            if name in self.frozen and self.initial_weights(name) is None:
                 text = "is frozen, and has nothing to teach; give the file of its weights as `pretrained`"
                 yield problem(text, "models", position, name)
         learning = [name for name in self.members if name not in self.frozen]

@@ -11,14 +11,13 @@ from pydantic_core import InitErrorDetails
 from ppcls.config.base.fields import Decay, Fraction, NonNegative, Number, Positive, Section, problem
 from ppcls.config.objectives.distillation import STUDENT, DistillationModel
 from ppcls.config.objectives.multi_label import MultiLabelLoss
-from ppcls.config.sections.objective import CELoss, Labels, LossSpec, TopkAcc
-from ppcls.config.sections.run import Loss, Metric
+from ppcls.config.sections.objective import CELoss, Labels, Loss, LossSpec, Metric, TopkAcc
 
 
-class DistillationSpec(LossSpec):
+class DistillationLossSpec(LossSpec):
     """A loss of some of ``Arch.models``."""
 
-    of_models: ClassVar[bool] = True
+    multi_model: ClassVar[bool] = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -40,7 +39,7 @@ class DistillationSpec(LossSpec):
         return False
 
 
-class OfModels(DistillationSpec):
+class PerModelLoss(DistillationLossSpec):
     """A loss of each of some models."""
 
     key: Literal["logits", "output"] | None = Field(
@@ -54,7 +53,7 @@ class OfModels(DistillationSpec):
         return self.model_names
 
 
-class OfPairs(DistillationSpec):
+class ModelPairLoss(DistillationLossSpec):
     """A loss of pairs of models."""
 
     mutual: ClassVar[bool] = False  # whether both of a pair learn
@@ -73,7 +72,7 @@ class OfPairs(DistillationSpec):
         return self.names if self.mutual else tuple(one for one, _ in self.model_name_pairs)
 
 
-class OfLogitPairs(OfPairs):
+class LogitPairLoss(ModelPairLoss):
     """A loss of pairs of logits."""
 
     key: Literal["logits", "output"] | None = Field(
@@ -81,7 +80,7 @@ class OfLogitPairs(OfPairs):
     )
 
 
-class DistillationGTCELoss(OfModels):
+class DistillationGTCELoss(PerModelLoss):
     """Cross-entropy of models with the labels, as ``CELoss``."""
 
     labels: ClassVar[Labels] = "one"
@@ -93,7 +92,7 @@ class DistillationGTCELoss(OfModels):
         return CELoss(epsilon=self.epsilon)
 
 
-class DistillationMultiLabelLoss(OfModels, MultiLabelLoss):
+class DistillationMultiLabelLoss(PerModelLoss, MultiLabelLoss):
     """``MultiLabelLoss`` of models."""
 
     @property
@@ -102,19 +101,19 @@ class DistillationMultiLabelLoss(OfModels, MultiLabelLoss):
         return MultiLabelLoss(epsilon=self.epsilon, size_sum=self.size_sum, weight_ratio=self.weight_ratio)
 
 
-class DistillationCELoss(OfLogitPairs):
+class DistillationCELoss(LogitPairLoss):
     """Cross-entropy with the other model's softmax."""
 
     epsilon: Decay | None = Field(None, description="smoothing of that softmax")
 
 
-class DistillationKLDivLoss(OfLogitPairs):
+class DistillationKLDivLoss(LogitPairLoss):
     """Divergence from the other model's softmax, at a temperature (Hinton et al. 2015)."""
 
     temperature: Positive = Field(4.0, description="logits are divided by it; higher is softer")
 
 
-class DistillationDMLLoss(OfLogitPairs):
+class DistillationDMLLoss(LogitPairLoss):
     """Divergence in both directions: both learn, if neither is frozen (Zhang et al. 2018)."""
 
     mutual: ClassVar[bool] = True
@@ -123,7 +122,7 @@ class DistillationDMLLoss(OfLogitPairs):
     sum_across_class_dim: bool = Field(False, description="multiply by the number of classes")
 
 
-class DistillationDKDLoss(OfLogitPairs):
+class DistillationDKDLoss(LogitPairLoss):
     """Divergence, that of the label's class and that among the others apart (Zhao et al. 2022)."""
 
     labels: ClassVar[Labels] = "one"
@@ -135,7 +134,7 @@ class DistillationDKDLoss(OfLogitPairs):
     )
 
 
-class DistillationWSLLoss(OfLogitPairs):
+class DistillationWSLLoss(LogitPairLoss):
     """Weighted soft labels (Zhou et al. 2021): an image counts the more, the worse the learner is at it."""
 
     labels: ClassVar[Labels] = "one"
@@ -143,7 +142,7 @@ class DistillationWSLLoss(OfLogitPairs):
     use_target_as_gt: bool = Field(False, description="as that of DistillationDKDLoss")
 
 
-class DistillationSKDLoss(OfLogitPairs):
+class DistillationSKDLoss(LogitPairLoss):
     """Spherical distillation (Guo et al. 2020): of logits of one length, and the label's part beside it."""
 
     labels: ClassVar[Labels] = "one"
@@ -153,7 +152,7 @@ class DistillationSKDLoss(OfLogitPairs):
     use_target_as_gt: bool = Field(False, description="as that of DistillationDKDLoss")
 
 
-class DistillationDISTLoss(OfLogitPairs):
+class DistillationDISTLoss(LogitPairLoss):
     """Correlation of both models' softmax, image by image and class by class (Huang et al. 2022)."""
 
     beta: NonNegative = Field(1.0, description="weight of the relations among classes of an image")
@@ -163,7 +162,7 @@ class DistillationDISTLoss(OfLogitPairs):
 class DistillationTopkAcc(TopkAcc):
     """``TopkAcc`` of one of the models; in evaluation that is the student."""
 
-    of_models: ClassVar[bool] = True
+    multi_model: ClassVar[bool] = True
     model_key: str = Field(description="name of the model")
 
     @property
@@ -183,9 +182,9 @@ def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator
         for position, spec in enumerate(getattr(specs, split))
     ]
     for where, spec in places:
-        if not isinstance(spec, (DistillationSpec, DistillationTopkAcc)):
+        if not isinstance(spec, (DistillationLossSpec, DistillationTopkAcc)):
             continue
-        names = spec.names if isinstance(spec, DistillationSpec) else (spec.model_key,)
+        names = spec.names if isinstance(spec, DistillationLossSpec) else (spec.model_key,)
         if found is None:
             yield problem("is of several models; expected Arch.name: DistillationModel", *where)
         elif missing := [name for name in names if name not in found.members]:
@@ -193,14 +192,14 @@ def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator
             yield problem(f"there is no model {missing[0]!r} in Arch.models; expected {known}", *where)
         elif unknown := _unknown_layers(spec, found):
             yield problem(unknown, *where)
-        elif where[1] == "Eval" and (isinstance(spec, OfPairs) or set(names) != {found.student}):
+        elif where[1] == "Eval" and (isinstance(spec, ModelPairLoss) or set(names) != {found.student}):
             yield problem(
                 f"evaluation is of {found.student!r} alone; expected a loss or metric of it", *where
             )
     if found is None:
         return
-    taught = {name for spec in loss.Train if isinstance(spec, DistillationSpec) for name in spec.learners}
-    if any(not isinstance(each, DistillationSpec) for each in loss.Train):
+    taught = {name for spec in loss.Train if isinstance(spec, DistillationLossSpec) for name in spec.learners}
+    if any(not isinstance(each, DistillationLossSpec) for each in loss.Train):
         taught.add(found.student)
     for name in (found.student, *found.peers):
         if name not in taught:
@@ -210,7 +209,7 @@ def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator
 
 def _unknown_layers(spec: LossSpec | DistillationTopkAcc, arch: DistillationModel) -> str | None:
     """Returns what is wrong with the layers that a loss is of; None if nothing is."""
-    if not isinstance(spec, DistillationSpec):
+    if not isinstance(spec, DistillationLossSpec):
         return None
     try:
         wanted = list(spec.layers(arch))

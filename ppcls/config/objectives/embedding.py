@@ -10,11 +10,11 @@ from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
 from ppcls.config.base.fields import Count, NonNegative, Positive, Section, Spec, Tagged, problem
-from ppcls.config.objectives.distillation import Member
+from ppcls.config.objectives.distillation import MemberArch
 from ppcls.config.sections.dataset import MultiLabelDataset
+from ppcls.config.sections.loader import DataLoader, QueryAndGallery
 from ppcls.config.sections.model import Arch
-from ppcls.config.sections.objective import Labels, LossSpec, MetricSpec, TopkAcc
-from ppcls.config.sections.run import DataLoader, Loss, Metric, QueryAndGallery
+from ppcls.config.sections.objective import Labels, Loss, LossSpec, Metric, MetricSpec, TopkAcc
 from ppcls.registry import HEADS
 
 
@@ -69,7 +69,7 @@ class RecModel(Section):
     """A backbone without its classifier, perhaps a layer that shrinks its output, and a head to train by."""
 
     name: Literal["RecModel"]
-    Backbone: Member = Field(description="keys of Arch, and a file as `pretrained`")
+    Backbone: MemberArch = Field(description="keys of Arch, and a file as `pretrained`")
     BackboneStopLayer: StopLayer = StopLayer()
     Neck: Annotated[FC, Tagged(HEADS)] | None = Field(None, description="FC: what comes out is the embedding")
     Head: Annotated[HeadSpec, Tagged(HEADS)] | None = Field(None, description="what classes are learnt by")
@@ -125,18 +125,18 @@ class RecModel(Section):
         return self.Backbone.input_image_channel
 
     @property
-    def each(self) -> tuple[Arch, ...]:
+    def architectures(self) -> tuple[Arch, ...]:
         """All models that there are."""
         return (self.Backbone,)
 
     @property
-    def inferred(self) -> Arch:
+    def exported(self) -> Arch:
         """What the images go through first."""
         return self.Backbone
 
-    def in_layout(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
+    def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns the same model for images of another layout."""
-        return self.model_copy(update={"Backbone": self.Backbone.in_layout(data_format)})
+        return self.model_copy(update={"Backbone": self.Backbone.with_data_format(data_format)})
 
     @property
     def margin(self) -> MarginHead | None:
@@ -153,7 +153,7 @@ class TripletLossV2(LossSpec):
 
     elsewhere: ClassVar[Mapping[str, str]] = {"feat_from": "write feature_from"}
     labels: ClassVar[Labels] = "one"
-    of_identities: ClassVar[bool] = True
+    on_embeddings: ClassVar[bool] = True
     margin: Positive = 0.5
     normalize_feature: bool = Field(True, description="make embeddings of length 1 before")
     feature_from: Literal["features", "backbone"] = Field("features", description="before Neck: backbone")
@@ -199,9 +199,9 @@ def embedding_problems(
     for split in ("Train", "Eval"):
         for position, spec in enumerate(getattr(loss, split)):
             where = ("Loss", split, position, spec.kind)
-            if spec.of_identities and rec is None:
+            if spec.on_embeddings and rec is None:
                 yield problem("is of embeddings; expected Arch.name: RecModel", *where)
-            needs_head = not spec.of_identities and (split, eval_mode) != ("Eval", "retrieval")
+            needs_head = not spec.on_embeddings and (split, eval_mode) != ("Eval", "retrieval")
             if rec is not None and rec.Head is None and needs_head:
                 yield problem("is of classes; expected a Head in Arch", *where)
         for position, spec in enumerate(getattr(metric, split)):
@@ -234,7 +234,7 @@ def embedding_problems(
 
 def _untaught(rec: RecModel, losses: tuple[LossSpec, ...]) -> Iterator[InitErrorDetails]:
     """Yields parts that no loss teaches: random for ever, and several processes wait for their gradients."""
-    if rec.Head is not None and all(spec.of_identities for spec in losses):
+    if rec.Head is not None and all(spec.on_embeddings for spec in losses):
         yield problem("no loss is of its classes; add CELoss to Loss.Train, or remove it", "Arch", "Head")
     elif rec.Neck is not None and all(getattr(spec, "feature_from", "") == "backbone" for spec in losses):
         text = "all losses are of what comes before it; set their feature_from to features, or remove it"

@@ -10,13 +10,13 @@ from typing_extensions import Self
 
 from ppcls.config.base.fields import Count, Decay, Positive, problem
 from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.distillation_losses import DistillationSpec, OfPairs
+from ppcls.config.objectives.distillation_losses import DistillationLossSpec, ModelPairLoss
 
 _LOGITS = ("logits", "output")
 Shape = tuple[Count, Count, Count]  # [channels, height, width]
 
 
-class DistillationDistanceLoss(OfPairs):
+class DistillationDistanceLoss(ModelPairLoss):
     """Mean distance of what a layer gives in both models, or of their logits."""
 
     mutual: ClassVar[bool] = True
@@ -32,12 +32,12 @@ class DistillationDistanceLoss(OfPairs):
         return None if self.key in _LOGITS else self.key
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        """See `DistillationSpec.layers`."""
+        """See `DistillationLossSpec.layers`."""
         if self.layer is not None:
             yield from ((name, self.layer) for name in self.names)
 
 
-class DistillationRKDLoss(OfPairs):
+class DistillationRKDLoss(ModelPairLoss):
     """Relations among a batch's images: their distances, and the angles of three (Park et al. 2019)."""
 
     model_name_pairs: tuple[tuple[str, str], ...] = Field(
@@ -63,13 +63,13 @@ class DistillationRKDLoss(OfPairs):
         return self
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        """See `DistillationSpec.layers`."""
+        """See `DistillationLossSpec.layers`."""
         for one, other in self.model_name_pairs:
             yield from ((one, layer) for layer in self.student_keepkeys)
             yield from ((other, layer) for layer in self.teacher_keepkeys)
 
 
-class DistillationPairLoss(OfPairs):
+class DistillationPairLoss(ModelPairLoss):
     """A loss with layers of its own, which learn beside the models and are no part of the student.
 
     ``MGDLoss``: the teacher's features, generated from the student's with some channels left out (Yang et al.
@@ -130,12 +130,12 @@ class DistillationPairLoss(OfPairs):
         return self
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        """See `DistillationSpec.layers`."""
+        """See `DistillationLossSpec.layers`."""
         for pair in self.model_name_pairs:
             yield from zip(pair, self.keys, strict=True)
 
 
-class AFDLoss(DistillationSpec):
+class AFDLoss(DistillationLossSpec):
     """Attention-based feature distillation (Ji et al. 2021): learns which layer is to learn from which.
 
     Its layers learn beside the models and are no part of the student. Which layers of the models it is of,
@@ -186,6 +186,6 @@ class AFDLoss(DistillationSpec):
         return found[0], found[1]
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:
-        """See `DistillationSpec.layers`."""
+        """See `DistillationLossSpec.layers`."""
         for name, keys in zip(self.model_name_pair, self.attended(arch), strict=True):
             yield from ((name, key) for key in keys)

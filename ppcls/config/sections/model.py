@@ -195,7 +195,7 @@ class Arch(Section):
         return None
 
     @property
-    def inferred(self) -> Arch:
+    def exported(self) -> Arch:
         """The model that is evaluated, saved and exported: this one."""
         return self
 
@@ -214,12 +214,12 @@ class Arch(Section):
             raise ValueError(f"expected True, False or a file, got {show(value)}")
         return value
 
-    def in_layout(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
+    def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns the same model for images of another layout."""
         return self.model_copy(update={"data_format": data_format})
 
     @property
-    def each(self) -> tuple[Arch, ...]:
+    def architectures(self) -> tuple[Arch, ...]:
         """All models that there are."""
         return (self,)
 

@@ -5,28 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from typing_extensions import Self
+from pydantic import Field, field_validator
 
-from ppcls.config.base.fields import (
-    Bound,
-    Count,
-    Decay,
-    Index,
-    Keyed,
-    Part,
-    Positive,
-    Section,
-    Tagged,
-    problem,
-    show,
-)
-from ppcls.config.sections.dali import Dali
-from ppcls.config.sections.dataset import Dataset, FixedChain
-from ppcls.config.sections.objective import CELoss, LossSpec, MetricSpec, TopkAcc
-from ppcls.config.sections.postprocess import PostProcess, Topk
-from ppcls.config.sections.sampler import InputSize, Sampler, check_sizes
-from ppcls.registry import DATASETS, INPUT_SIZES, LOSSES, METRICS, POSTPROCESSES, SAMPLERS
+from ppcls.config.base.fields import Bound, Count, Decay, Index, Part, Positive, Section, show
 
 
 class Global(Section):
@@ -159,118 +140,33 @@ class EMA(Section):
     )
 
 
-Losses = tuple[Annotated[LossSpec, Keyed(LOSSES)], ...]
-Metrics = tuple[Annotated[MetricSpec, Keyed(METRICS)], ...]
-
-
-class Loss(Section):
-    """Losses, added up by their weights."""
-
-    Train: Losses = Field((CELoss(),), min_length=1)
-    Eval: Losses = Field((CELoss(),), min_length=1)
-
-
-class Metric(Section):
-    """What is counted while training and in evaluation; the first of Eval decides which model is best."""
-
-    Train: Metrics = ()
-    Eval: Metrics = Field((TopkAcc(),), min_length=1)
-
-    @field_validator("Train", mode="before")
-    @classmethod
-    def _none_at_all(cls, value: object) -> object:
-        return () if value is None else value
-
-
-class Loader(Section):
-    """Who reads: paddle.io's workers, or DALI's threads where Global.use_dali is on."""
-
-    num_workers: Index = Field(4, description="paddle.io's worker processes; 0 reads in the training process")
-    use_shared_memory: bool = True
-    dali: Dali = Dali()
-
-
-class Split(Section):
-    """One data set with its sampler and loader."""
+class AMP(Section):
+    """Mixed precision."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "Query": "only DataLoader.Eval has two sets",
-        "Gallery": "only DataLoader.Eval has two sets",
+        "init_loss_scaling": "scale_loss is the first scale",
+        "use_pure_fp16": "write level: O2",
+        "use_pure_bf16": "write level: O2 and dtype: bfloat16",
+        "master_weight": "level O2 always keeps float32 master weights",
+        "multi_precision": "level O2 always keeps float32 master weights",
+        "custom_white_list": "which operators are cast is Paddle's own choice",
+        "custom_black_list": "which operators are cast is Paddle's own choice",
+        "incr_every_n_steps": "the scale doubles after 2,000 updates without an overflow",
+        "decr_every_n_nan_or_inf": "the scale halves at each overflow",
+        "incr_ratio": "the scale doubles after 2,000 updates without an overflow",
+        "decr_ratio": "the scale halves at each overflow",
     }
-
-    dataset: Annotated[Dataset, Tagged(DATASETS)]
-    sampler: Annotated[Sampler, Tagged(SAMPLERS, default="DistributedBatchSampler")] = Field(
-        description="how samples make batches; without a name, DistributedBatchSampler"
+    use_amp: bool = True
+    level: Literal["O1", "O2"] = Field("O1", description="O1 casts operators, O2 also keeps weights in half")
+    dtype: Literal["float16", "bfloat16"] = "float16"
+    scale_loss: Positive = Field(2.0**15, description="first loss scale of float16")
+    use_dynamic_loss_scaling: bool = Field(
+        True, description="halve the scale at each overflow, double it after 2,000 updates without one"
     )
-    loader: Loader = Loader()
-    input_size: Annotated[InputSize, Tagged(INPUT_SIZES)] | None = Field(
-        None, description="sizes of training images that change on the way; by default transform_ops' own"
+    min_loss_scaling: Annotated[float, Bound(ge=1)] = Field(
+        1.0, description="a loss scale that would fall below this ends the run"
     )
-
-    @model_validator(mode="after")
-    def _check_input_size(self) -> Self:
-        if self.sampler.input_size is not None:
-            if self.input_size is not None:
-                text = f"{self.sampler.kind} has the sizes; remove it, or choose another sampler"
-                raise ValidationError.from_exception_data("split", [problem(text, "input_size")])
-            if self.loader.dali.cache_size:
-                text = f"expected 0: the cache needs batches of one size, and {self.sampler.kind} has several"
-                where = ("loader", "dali", "cache_size")
-                raise ValidationError.from_exception_data("split", [problem(text, *where)])
-        if self.sizes is not None:
-            check_sizes(self.dataset.transform_ops, self.sizes.sizes)
-        return self
-
-    @property
-    def sizes(self) -> InputSize | None:
-        """How the images' size changes, as ``input_size`` or the sampler says; None where it does not."""
-        return self.input_size or self.sampler.input_size
-
-
-class QueryAndGallery(Section):
-    """Two data sets to evaluate retrieval on: each image of one looks for its identity in the other."""
-
-    Query: Split = Field(description="the images that look for theirs")
-    Gallery: Split = Field(description="the images that they look among")
-
-
-class DataLoader(Section):
-    """The data to train on and to evaluate on."""
-
-    Train: Split | None = None
-    Eval: Split | QueryAndGallery | None = Field(
-        None, description="one data set; or, for Global.eval_mode: retrieval, Query and Gallery"
+    use_promote: bool = Field(
+        True, description="read for PaddleClas; under O2 nothing is promoted, as all is in half precision"
     )
-
-    @field_validator("Eval", mode="before")
-    @classmethod
-    def _one_or_two(cls, value: object) -> object:
-        if value is None or isinstance(value, Section):
-            return value
-        two = isinstance(value, dict) and bool(value.keys() & QueryAndGallery.model_fields)
-        return (QueryAndGallery if two else Split).model_validate(value)
-
-    @property
-    def evaluated(self) -> dict[str, Split]:
-        """What is evaluated on: ``Eval``, or ``Eval.Query`` and ``Eval.Gallery``; perhaps nothing."""
-        if isinstance(self.Eval, QueryAndGallery):
-            return {"Eval.Query": self.Eval.Query, "Eval.Gallery": self.Eval.Gallery}
-        return {} if self.Eval is None else {"Eval": self.Eval}
-
-    @property
-    def splits(self) -> dict[str, Split]:
-        """All data sets that there are, by their places."""
-        return {**({} if self.Train is None else {"Train": self.Train}), **self.evaluated}
-
-
-class Infer(Section):
-    """Prediction on files."""
-
-    infer_imgs: str | None = Field(None, description="a file or a folder, where the command line names none")
-    batch_size: Count = 10
-    transforms: FixedChain = Field(description="what happens to each image, in order; nothing random")
-    PostProcess: Annotated[PostProcess, Tagged(POSTPROCESSES, default="Topk")] = Field(
-        Topk(),
-        description="which classes of an image are told; without a name, Topk. A RecModel tells embeddings, "
-        "whatever stands here",
-    )
+    use_fp16_test: bool = Field(False, description="evaluate in mixed precision too (O2 always does)")

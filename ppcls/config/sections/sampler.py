@@ -81,7 +81,7 @@ def check_sizes(specs: Sequence[Transform], sizes: Sequence[int]) -> None:
             )
 
 
-class Sampler(Spec):
+class SamplerSpec(Spec):
     """How samples make batches."""
 
     drop_last: bool = Field(False, description="leave out an epoch's last batch where it is smaller")
@@ -92,7 +92,7 @@ class Sampler(Spec):
         return 1
 
     @property
-    def over_all(self) -> int | None:
+    def fixed_global_batch(self) -> int | None:
         """Images of a step over all processes, where that is what is given."""
         return None
 
@@ -102,20 +102,24 @@ class Sampler(Spec):
         return None
 
     @property
-    def size_given(self) -> tuple[str, int]:
+    def batch_setting(self) -> tuple[str, int]:
         """Which key gives the size of a batch, and what it is."""
         raise NotImplementedError(f"{self.kind} does not say how large a batch is")
 
     def global_batch(self, world: int) -> int:
         """Returns the images of a step over all of ``world`` processes."""
-        return self.over_all or self.size_given[1] * world
+        return self.fixed_global_batch or self.batch_setting[1] * world
 
     def rows(self, world: int, group: int = 1) -> int:
         """Returns the most images of a step on one of ``world`` processes, which share whole groups."""
-        return self.size_given[1] if self.over_all is None else -(-self.over_all // (group * world)) * group
+        return (
+            self.batch_setting[1]
+            if self.fixed_global_batch is None
+            else -(-self.fixed_global_batch // (group * world)) * group
+        )
 
 
-class OneSize(Sampler):
+class FixedSizeSampler(SamplerSpec):
     """Batches that are as large as each other."""
 
     batch_size: Count | None = Field(None, description="images a process and step; this or global_batch_size")
@@ -134,12 +138,12 @@ class OneSize(Sampler):
         return self
 
     @property
-    def over_all(self) -> int | None:
+    def fixed_global_batch(self) -> int | None:
         """``global_batch_size``."""
         return self.global_batch_size
 
     @property
-    def size_given(self) -> tuple[str, int]:
+    def batch_setting(self) -> tuple[str, int]:
         """Which of the two sizes is given, and what it is."""
         if self.global_batch_size is not None:
             return "global_batch_size", self.global_batch_size
@@ -147,7 +151,7 @@ class OneSize(Sampler):
         return "batch_size", self.batch_size
 
 
-class DistributedBatchSampler(OneSize):
+class DistributedBatchSampler(FixedSizeSampler):
     """Each sample once an epoch; the default."""
 
     shuffle: bool = Field(False, description="a new random order every epoch")
@@ -157,13 +161,13 @@ class BatchSampler(DistributedBatchSampler):
     """PaddleClas's other name of DistributedBatchSampler."""
 
 
-class ClassBalancedSampler(OneSize):
+class ClassBalancedSampler(FixedSizeSampler):
     """All classes equally often, however many images they have; each in turn, in random order."""
 
     samples: Count | None = Field(None, description="samples an epoch; by default those of the dataset")
 
 
-class WeightedSampler(OneSize):
+class WeightedSampler(FixedSizeSampler):
     """Draws at random with replacement, each sample as often as its weight says."""
 
     class_weights: tuple[NonNegative, ...] | None = Field(
@@ -184,14 +188,14 @@ class WeightedSampler(OneSize):
         return self
 
 
-class RepeatedAugSampler(OneSize):
+class RepeatedAugSampler(FixedSizeSampler):
     """Repeated augmentation: a part of the images an epoch, each several times in one global batch."""
 
     num_repeats: Count = Field(3, description="copies of an image, each augmented anew")
     shuffle: Literal[True] = Field(True, description="only True: every epoch takes other images")
 
 
-class MultiScaleSampler(Sampler):
+class MultiScaleSampler(SamplerSpec):
     """Each sample once an epoch, in images of several sizes: the smaller, the more in a batch.
 
     A step's size is drawn once for the whole run, so that all epochs have as many steps. Beside it neither
@@ -222,7 +226,7 @@ class MultiScaleSampler(Sampler):
         return EqualPixels(sizes=sizes, rows=tuple(max(1, pixels // side**2) for side in sizes))
 
     @property
-    def size_given(self) -> tuple[str, int]:
+    def batch_setting(self) -> tuple[str, int]:
         """``first_bs``."""
         return "first_bs", self.first_bs
 
@@ -235,7 +239,7 @@ class MultiScaleSampler(Sampler):
         return self.input_size.grouped(group).most
 
 
-class PKSampler(OneSize):
+class PKSampler(FixedSizeSampler):
     """Batches of P identities (classes) with K images each, for metric learning."""
 
     sample_per_id: Count = Field(description="K; P is batch_size / K on each process")
@@ -251,7 +255,7 @@ class PKSampler(OneSize):
 
     @model_validator(mode="after")
     def _check_batch(self) -> Self:
-        name, size = self.size_given
+        name, size = self.batch_setting
         if size % self.sample_per_id:
             text = f"expected a multiple of sample_per_id ({self.sample_per_id}), got {size}"
             raise ValidationError.from_exception_data("batch", [problem(text, name)])

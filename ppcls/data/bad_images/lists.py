@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.config.sections.transform import Transform
 from ppcls.data.index.read import Index
 from ppcls.data.transforms.numpy_ops import DecodeError, apply

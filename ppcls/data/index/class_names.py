@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ppcls.config.class_folders import LABEL_LIST, folder_classes
+from ppcls.config.class_folders import LABEL_LIST, list_class_folders
 from ppcls.errors import UserError
 from ppcls.files import write_text
 
-__all__ = ["LABEL_LIST", "changed_class_names", "folder_classes", "read_class_names", "write_class_names"]
+__all__ = ["LABEL_LIST", "changed_class_names", "list_class_folders", "read_class_names", "write_class_names"]
 _SHOWN = 10
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.class_names import folder_classes
+from ppcls.data.index.class_names import list_class_folders
 from ppcls.data.records.links import NOT_REGULAR, find_unsafe_paths, read_regular_file
 from ppcls.data.transforms.numpy_ops import DecodeError
-from ppcls.errors import UserError, refuse_lines
-from ppcls.files import patiently
+from ppcls.errors import UserError, raise_line_errors
+from ppcls.files import retry_io
 
 _SHOWN = 10
 _MOST_DIGITS = 18  # of a label; Python refuses to read thousands
@@ -29,7 +29,7 @@ def read_image(path: bytes) -> bytes:
         DecodeError: It is missing, empty, a folder, a pipe, or can't be read.
     """
     try:
-        data = patiently(lambda: read_regular_file(path))
+        data = retry_io(lambda: read_regular_file(path))
     except OSError as error:
         raise DecodeError((error.strerror or str(error)).lower()) from None
     if not data:
@@ -126,7 +126,7 @@ def read_list(
         paths.append(os.fsencode(path))
         labels.append(_zeros_and_ones(label) if several else int(label))
         lines.append(number)
-    refuse_lines(problems)
+    raise_line_errors(problems)
     if not paths:
         raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
     index = FileIndex(
@@ -146,7 +146,7 @@ def _refuse_strange(index: FileIndex, follow_links: bool) -> None:
     DALI, which opens files by itself, would wait for a pipe.
     """
     links, special = find_unsafe_paths(index.root, map(bytes, index.paths), follow_links=follow_links)
-    refuse_lines(
+    raise_line_errors(
         [
             f"{index.where(at)}: {index.name(at)} is a link out of {index.root}; if it is yours, set "
             "follow_links: True"
@@ -212,7 +212,7 @@ def read_folder(
         UserError: No such folder, another number of class folders, or no images.
     """
     _need_folder(root)
-    classes = folder_classes(root)
+    classes = list_class_folders(root)
     if not classes:
         raise UserError(f"{root}: expected one sub-folder a class, found none")
     if class_num is not None and len(classes) != class_num:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.class_folders import class_root, folder_classes
+from ppcls.config.class_folders import find_class_root, list_class_folders
 from ppcls.config.sections.dataset import Dataset, ImageFolderDataset
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.split import choose_validation
@@ -31,7 +31,7 @@ def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
         UserError: What `ppcls.data.index.files.read_folder` raises; a class has no images to train on, or too
             few images are left for a part.
     """
-    root, whole = class_root(Path(dataset.image_root), dataset.part)
+    root, whole = find_class_root(Path(dataset.image_root), dataset.part)
     index = read_folder(root, dataset.extensions, class_num, follow_links=dataset.follow_links)
     if dataset.part is not None and (dataset.part == "train" or not whole):
         _refuse_empty(index, dataset.extensions)
@@ -62,7 +62,7 @@ def describe_folders(
     if dataset.part is None:
         unseen = _unseen(classes, train)
         return [f"{dataset.image_root}: no image to train on: {unseen}; they stay classes"] if unseen else []
-    _, whole = class_root(Path(dataset.image_root), dataset.part)
+    _, whole = find_class_root(Path(dataset.image_root), dataset.part)
     shown = ", ".join([*classes[:_SHOWN], *(["…"] if len(classes) > _SHOWN else [])])
     how = "its folders train and val" if whole else f"val_share {dataset.val_share:g}"
     rest = "" if val is None else f", {len(val)} to evaluate on ({how})"
@@ -77,7 +77,7 @@ def describe_unclassified_images(dataset: Dataset) -> list[str]:
     if not isinstance(dataset, ImageFolderDataset):
         return []
     root = Path(dataset.image_root)
-    folders = dict.fromkeys([root, class_root(root, dataset.part)[0]])
+    folders = dict.fromkeys([root, find_class_root(root, dataset.part)[0]])
     return [line for folder in folders if (line := _describe_loose(folder, dataset.extensions))]
 
 
@@ -101,7 +101,7 @@ def _unseen(classes: Sequence[str], labels: NDArray[Any]) -> str:
 
 def _refuse_empty(index: FileIndex, extensions: tuple[str, ...]) -> None:
     having = set(index.labels.tolist())
-    empty = [name for label, name in enumerate(folder_classes(index.root)) if label not in having]
+    empty = [name for label, name in enumerate(list_class_folders(index.root)) if label not in having]
     if empty:
         raise UserError(
             f"{index.root}: no images in the class folder{'s' if empty[1:] else ''} {', '.join(empty[:10])}; "

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.index.files import FileIndex
-from ppcls.errors import UserError, refuse_lines
+from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import new_folder
 
 TRAIN_LIST, VAL_LIST = "train_list.txt", "val_list.txt"
@@ -118,7 +118,7 @@ def write_split(
     Raises:
         UserError: The folder is there already, or a path can't be written as a line.
     """
-    refuse_lines(
+    raise_line_errors(
         [
             f"{index.name(at)!r}: a name with a line break, or with a blank at an end, can't be in a list"
             for at, path in enumerate(index.paths)
@@ -153,4 +153,4 @@ def _refuse_repeats(index: FileIndex) -> None:
                 f"{index.where(at)}: {index.name(at)} is listed before, in {index.where(first[path])}; "
                 "it could be in both lists"
             )
-    refuse_lines(repeats)
+    raise_line_errors(repeats)

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from ppcls.data.index.files import FileIndex
-from ppcls.errors import UserError, refuse_lines
+from ppcls.errors import UserError, raise_line_errors
 
 if TYPE_CHECKING:  # it imports Paddle, which whoever reads a list may not want yet
     from ppcls.data.loaders.batch import Batch, Loader
@@ -94,7 +94,7 @@ def read_pairs(root: Path, listing: Path, delimiter: str = " ") -> tuple[FileInd
             continue
         pairs.append([os.fsencode(each) for each in paths])
         lines.append(number)
-    refuse_lines(problems)
+    raise_line_errors(problems)
     if not pairs:
         raise UserError(f"{listing}: the list is empty; expected lines of 'first{delimiter}second'")
     labels, numbers = np.zeros(len(pairs), np.int64), np.array(lines, np.int64)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ppcls.data.records.links import NOT_REGULAR, is_special_file
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.errors import UserError
-from ppcls.files import patiently
+from ppcls.files import retry_io
 
 INDEX_ENDING = ".idx"
 SHARD_SUFFIXES = (".tar", ".tfrecord", ".tfrecords", ".rec")
@@ -78,7 +78,7 @@ class OpenFiles:
             DecodeError: The file is missing, too short, can't be read, or is another than at the first read.
         """
         try:
-            data = patiently(lambda: self._read(path, offset, size))
+            data = retry_io(lambda: self._read(path, offset, size))
         except OSError as error:
             raise DecodeError((error.strerror or str(error)).lower()) from None
         if len(data) < size:

@@ -27,7 +27,7 @@ from ppcls.data.records.shard import (
     other_file,
     read_index_file,
 )
-from ppcls.errors import UserError, refuse_lines
+from ppcls.errors import UserError, raise_line_errors
 
 _VERSION = "v1.2"
 _LABEL = "cls"
@@ -100,7 +100,7 @@ class WebDatasetFormat:
                     rows.append(self._row(file.fileno(), sample))
                 except _SampleError as error:
                     problems.append(f"{index_path}, line {line}: expected {error}")
-        refuse_lines(problems)
+        raise_line_errors(problems)
         offsets, sizes, labels = np.array(rows, np.int64).T
         return FileShard(path, offsets, sizes, labels, _whole, files)
 

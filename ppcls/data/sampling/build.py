@@ -19,7 +19,7 @@ from ppcls.data.sampling.sampler import (
     ShuffledSampler,
     WeightedRandomSampler,
 )
-from ppcls.errors import UserError, refuse_lines
+from ppcls.errors import UserError, raise_line_errors
 
 
 def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
@@ -48,7 +48,7 @@ def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
             weights.append(weight)
         else:
             problems.append(f"{file}, line {number}: expected a number >= 0, got {line.strip()!r}")
-    refuse_lines(problems)
+    raise_line_errors(problems)
     if len(weights) != len(index):
         raise UserError(
             f"{file}: {len(weights)} weights, but {index.source} has {len(index)} samples; "
@@ -66,7 +66,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def build_sampler(spec: specs.Sampler, index: Index, world: int) -> EpochSampler:
+def build_sampler(spec: specs.SamplerSpec, index: Index, world: int) -> EpochSampler:
     """Builds the sampler of a dataset.
 
     Args:
@@ -110,7 +110,7 @@ def _identities(spec: specs.PKSampler, index: Index, world: int) -> IdentitySamp
     needed = spec.global_batch(world) // spec.sample_per_id
     found = len(np.unique(index.labels))
     if found < needed:
-        name, size = spec.size_given
+        name, size = spec.batch_setting
         ranks = f" x {world} processes" if name == "batch_size" else ""
         raise UserError(
             f"{index.source}: {found} identities, but PKSampler needs {needed} a step ({name} "

@@ -73,7 +73,7 @@ def export(source: Source, folder: Path, kind: Kind = "paddle", *, preprocess: b
         raise UserError(f"{source.file}: exported already; expected a checkpoint folder or a config")
     if kind == "onnx":
         need_converter()
-    config = source.config.model_copy(update={"Arch": source.config.Arch.in_layout("NCHW")})
+    config = source.config.model_copy(update={"Arch": source.config.Arch.with_data_format("NCHW")})
     description = describe(config, need_infer(config), source.description.names)
     ops = description.chain()
     first = [Preprocessing([op.spec for op in ops])] if preprocess else []

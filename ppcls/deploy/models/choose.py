@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.sections.postprocess import MultiLabelThreshOutput, PostProcess, Topk
+from ppcls.config.sections.infer import MultiLabelThreshOutput, PostProcess, Topk
 
 
 def choose(spec: PostProcess, scores: NDArray[Any]) -> NDArray[np.intp]:

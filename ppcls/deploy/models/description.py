@@ -17,9 +17,8 @@ from ppcls.config.load import read_tree
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
-from ppcls.config.sections.postprocess import MultiLabelThreshOutput, Topk
-from ppcls.config.sections.postprocess import PostProcess as Choice
-from ppcls.config.sections.run import Infer
+from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, Topk
+from ppcls.config.sections.infer import PostProcess as Choice
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain
 from ppcls.errors import UserError
 
@@ -186,7 +185,7 @@ def describe(config: Config, settings: Infer, names: Sequence[str] | None) -> De
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
     ]
     tree: dict[str, Any] = {
-        "Global": {"model_name": arch.inferred.name},
+        "Global": {"model_name": arch.exported.name},
         "Input": {"name": INPUT, "shape": input_shape(config), "dtype": "float32", "layout": layout},
         "PreProcess": {"transform_ops": ops},
         "Output": {"shape": [-1, arch.class_num], "dtype": "float32"},

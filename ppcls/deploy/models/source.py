@@ -15,8 +15,9 @@ from ppcls.config.base.fields import Section
 from ppcls.config.load import apply_override, load_config
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
-from ppcls.config.sections.dali import Dali
-from ppcls.config.sections.run import Global, Infer
+from ppcls.config.sections.infer import Infer
+from ppcls.config.sections.loader import Dali
+from ppcls.config.sections.run import Global
 from ppcls.data.index.class_names import LABEL_LIST, read_class_names
 from ppcls.deploy.models.description import DESCRIPTION, Description, describe, post_process, read_description
 from ppcls.errors import UserError

@@ -12,7 +12,7 @@ from ppcls.config.schema import Config
 from ppcls.deploy.models.description import Description
 from ppcls.deploy.models.network import ending, load_network
 from ppcls.engine.core.precision import build_precision
-from ppcls.outputs import of_each
+from ppcls.outputs import map_outputs
 from ppcls.runtime.start import Runtime
 
 
@@ -43,6 +43,6 @@ class TrainedModel:
         with self._precision.evaluation():
             given = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
             image = self._precision.images(given, training=False)
-            outputs = of_each(self._model(image), lambda each: each.astype("float32"))
+            outputs = map_outputs(self._model(image), lambda each: each.astype("float32"))
         answers: NDArray[Any] = self._ending(outputs).numpy()
         return answers

@@ -20,7 +20,7 @@ from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.engine.checkpoint.snapshot import take
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
-from ppcls.files import patiently
+from ppcls.files import retry_io
 from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, verify
 from ppcls.weights.store import BEST, LATEST, Store, places
 
@@ -79,7 +79,7 @@ class Checkpoints:
         roles, failed = list(roles), list[str]()
         for store in self._stores:
             try:
-                folder = patiently(lambda store=store: self._save_in(store, state, roles, score))  # type: ignore[misc]
+                folder = retry_io(lambda store=store: self._save_in(store, state, roles, score))  # type: ignore[misc]
             except OSError as error:
                 failed.append(f"{store.folder}: can't write a checkpoint: {error.strerror or error}")
             else:

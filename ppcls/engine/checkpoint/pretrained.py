@@ -24,7 +24,7 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
     arch = config.Arch
     own = None
     if isinstance(arch, DistillationModel):
-        own = arch.weights_of(arch.student)
+        own = arch.initial_weights(arch.student)
     elif isinstance(arch, Arch):
         own = arch.weights
     source = config.Global.pretrained_model or own

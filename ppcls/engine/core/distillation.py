@@ -10,7 +10,7 @@ from ppcls.arch.build import build_model
 from ppcls.arch.distillation import Distilling, add_beside
 from ppcls.arch.layers.feature_extractor import TapError, Tapped
 from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.distillation_losses import DistillationSpec
+from ppcls.config.objectives.distillation_losses import DistillationLossSpec
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
 from ppcls.engine.core.precision import build_precision
@@ -36,7 +36,7 @@ def join_beside(student: nn.Layer, config: Config) -> None:
         return
     beside: dict[str, nn.Layer] = {}
     for name in arch.peers:
-        peer, source = build_arch(arch.members[name]), arch.weights_of(name)
+        peer, source = build_arch(arch.members[name]), arch.initial_weights(name)
         if source is not None:
             start_from(peer, read_weights(Path(source)), source)
         beside[name] = peer
@@ -60,7 +60,7 @@ def distilling(student: nn.Layer, arch: DistillationModel, config: Config, runti
     amp = config.AMP.model_copy(update={"use_fp16_test": True}) if config.AMP is not None else None
     teaching = {}
     for name in arch.frozen:
-        models[name], source = build_arch(arch.members[name]), arch.weights_of(name)
+        models[name], source = build_arch(arch.members[name]), arch.initial_weights(name)
         assert source is not None  # by the config
         fill_model(models[name], read_weights(Path(source)), source)
         precision = build_precision(amp, runtime.device)
@@ -81,7 +81,7 @@ def _layers(config: Config, arch: DistillationModel) -> dict[str, list[str]]:
     """Returns for each model the layers whose outputs losses are of."""
     found: dict[str, list[str]] = {name: [] for name in arch.members}
     for spec in config.Loss.Train:
-        for name, layer in spec.layers(arch) if isinstance(spec, DistillationSpec) else ():
+        for name, layer in spec.layers(arch) if isinstance(spec, DistillationLossSpec) else ():
             if layer not in found[name]:
                 found[name].append(layer)
     return found

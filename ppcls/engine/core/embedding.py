@@ -15,7 +15,7 @@ from ppcls.config.schema import Config
 from ppcls.engine.core.distillation import build_arch
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
-from ppcls.outputs import nothing
+from ppcls.outputs import zero_loss
 from ppcls.weights.files import read_weights, start_from
 
 
@@ -55,5 +55,5 @@ def evaluation_criterion(config: Config, positives: NDArray[Any] | None) -> Crit
     losses, margin = config.Loss.Eval, config.Arch.margin
     if config.Global.eval_mode == "classification":
         return build_criterion(losses, positives, margin)
-    losses = tuple(spec for spec in losses if spec.of_identities)
-    return build_criterion(losses) if losses else lambda outputs, _label: nothing(outputs)
+    losses = tuple(spec for spec in losses if spec.on_embeddings)
+    return build_criterion(losses) if losses else lambda outputs, _label: zero_loss(outputs)

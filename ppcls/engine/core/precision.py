@@ -14,7 +14,7 @@ import paddle
 from paddle import nn
 
 from ppcls.arch.layers.transformer import Product
-from ppcls.config.sections.precision import AMP
+from ppcls.config.sections.run import AMP
 from ppcls.engine.core.flat_buffers import Flat
 from ppcls.engine.core.gradients import Flags, Gradients, any_not_finite, not_finite
 from ppcls.engine.core.loss_scale import LossScale

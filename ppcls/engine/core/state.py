@@ -149,7 +149,7 @@ def build_network(config: Config, pretrained: bool = False) -> nn.Layer:
     """
     if isinstance(config.Arch, RecModel):
         return build_embedding(config.Arch, pretrained)
-    return build_arch(config.Arch.inferred)
+    return build_arch(config.Arch.exported)
 
 
 def build_state(

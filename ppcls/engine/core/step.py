@@ -11,7 +11,7 @@ from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import UNTIMED, Phases
 from ppcls.engine.core.state import TrainState
-from ppcls.outputs import Outputs, first_rows, nothing, of_each
+from ppcls.outputs import Outputs, first_rows, map_outputs, zero_loss
 
 Step = Callable[[TrainState, Batch, Phases], paddle.Tensor]
 
@@ -54,13 +54,13 @@ def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> pad
             if state.ema is not None:
                 state.ema.begin(state.update)
                 state.ema.update()
-    return _sums(state, of_each(outputs, paddle.Tensor.detach), loss.detach(), batch)
+    return _sums(state, map_outputs(outputs, paddle.Tensor.detach), loss.detach(), batch)
 
 
 def _mean_loss(state: TrainState, outputs: Outputs, batch: Batch) -> paddle.Tensor:
     """Returns the mean loss of the batch's real samples."""
     if batch.valid == 0:
-        return nothing(outputs)  # this rank still takes part in the exchange
+        return zero_loss(outputs)  # this rank still takes part in the exchange
     return state.criterion(first_rows(outputs, batch.valid), batch.label[: batch.valid])
 
 

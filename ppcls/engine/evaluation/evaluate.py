@@ -20,7 +20,7 @@ from ppcls.engine.evaluation.tally import Tally
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion
 from ppcls.metric.build import Metrics, build_metrics
-from ppcls.outputs import first_rows, logits_of
+from ppcls.outputs import first_rows, get_logits
 from ppcls.report.record import Outcomes
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime
@@ -96,7 +96,7 @@ def evaluate(
         outputs = first_rows(outputs, batch.valid)
         tally.add(criterion(outputs, batch.label[: batch.valid]), outputs, batch)
         if collector is not None:
-            collector.add(logits_of(outputs), batch)
+            collector.add(get_logits(outputs), batch)
         progress.evaluated = True
         progress.tell(f"evaluation: waiting for batch {number + 1}")
     progress.tell("evaluation: waiting for all processes", patient=True)

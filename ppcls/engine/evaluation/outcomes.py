@@ -7,7 +7,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
-from ppcls.config.objectives.per_class import MOST_CLASSES
+from ppcls.config.sections.objective import MAX_CONFUSION_CLASSES
 from ppcls.data.loaders.batch import Batch
 from ppcls.report.record import Mistake, Outcomes
 
@@ -56,7 +56,7 @@ class Collector:
         if self._rows:
             rows = paddle.concat(self._rows).numpy().astype(np.float64)
             positions = np.concatenate(self._positions)
-        classes = self._classes if self._classes <= MOST_CLASSES else 0
+        classes = self._classes if self._classes <= MAX_CONFUSION_CLASSES else 0
         counts = np.concatenate([_confusion(rows, classes), _confidences(rows)])
         worst = _worst(rows, positions)
         if world > 1:

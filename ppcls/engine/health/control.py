@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ppcls.config.sections.run import Global
-from ppcls.errors import Stopped
+from ppcls.errors import SignalExit
 from ppcls.runtime.collectives import Wishes
 from ppcls.runtime.signals import Signals
 from ppcls.runtime.start import Runtime
@@ -47,12 +47,12 @@ class Control:
         self._began, self._asked = time.monotonic(), False
 
     def leave(self) -> None:
-        """Raises `Stopped` where a signal ends the run."""
+        """Raises `SignalExit` where a signal ends the run."""
         if self.stop:
-            raise Stopped(self.stop)
+            raise SignalExit(self.stop)
 
     def check(self) -> None:
-        """Looks, and raises `Stopped` where a signal ends the run."""
+        """Looks, and raises `SignalExit` where a signal ends the run."""
         self.look()
         self.leave()
 

@@ -97,7 +97,7 @@ def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
 
 
 def _batch_sizes(config: Config) -> str:
-    given = {name: split.sampler.size_given for name, split in config.fed.items()}
+    given = {name: split.sampler.batch_setting for name, split in config.used_splits.items()}
     return " or ".join(f"DataLoader.{name}.sampler.{key} ({size})" for name, (key, size) in given.items())
 
 

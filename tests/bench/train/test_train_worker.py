@@ -26,7 +26,7 @@ from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import UNTIMED, Phases
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
-from ppcls.errors import Interrupted, UserError
+from ppcls.errors import SignalInterrupt, UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.start import Runtime
 
@@ -189,7 +189,7 @@ def test_an_interrupted_command_writes_and_says_so(
     def interrupted(*arguments: Any) -> Outcome:
         calls.append(arguments)
         if len(calls) == 3:  # a look, a round, another
-            raise Interrupted(signal.SIGTERM)
+            raise SignalInterrupt(signal.SIGTERM)
         return measure_apart(*arguments)
 
     monkeypatch.setattr(train, "measure_apart", interrupted)

@@ -55,16 +55,16 @@ def test_a_teacher_and_a_student() -> None:
     arch = config.Arch
     assert isinstance(arch, DistillationModel)
     assert (arch.student, arch.frozen, arch.peers) == ("Student", ("Teacher",), ())
-    assert arch.inferred.name == "ResNet18"
-    assert [each.class_num for each in arch.each] == [10, 10]
-    assert arch.weights_of("Teacher") == "teacher.pdparams"
-    assert arch.weights_of("Student") is None
+    assert arch.exported.name == "ResNet18"
+    assert [each.class_num for each in arch.architectures] == [10, 10]
+    assert arch.initial_weights("Teacher") == "teacher.pdparams"
+    assert arch.initial_weights("Student") is None
     assert validate(yaml.safe_load(dump_config(config)), "dumped") == config
 
 
 def test_what_holds_for_all_may_stand_anywhere() -> None:
     config = read("Arch.models.0.Teacher.data_format=NHWC", "Arch.data_format=NHWC")
-    assert [each.data_format for each in config.Arch.each] == ["NHWC", "NHWC"]
+    assert [each.data_format for each in config.Arch.architectures] == ["NHWC", "NHWC"]
     config = read(
         "Arch={name: DistillationModel, freeze_params_list: [True, False], models: [Teacher: {name: "
         "ResNet18, pretrained: t, class_num: 10}, Student: {name: ResNet18, class_num: 10}]}"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.config.sections.run import Split
+from ppcls.config.sections.loader import Split
 from ppcls.data.bad_images.lists import (
     BadImage,
     BadImageError,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.config.sections.dataset import Dataset, ImageFolderDataset, ImageNetDataset
-from ppcls.data.index.class_names import folder_classes
+from ppcls.data.index.class_names import list_class_folders
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.read import read_index
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
@@ -205,7 +205,7 @@ def test_a_folder_a_class(tmp_path: Path) -> None:
         path.touch()
     (tmp_path / "loose.jpg").touch()
     index = read_folder(tmp_path, 3)
-    assert folder_classes(tmp_path) == ("Bee's é", "ant", "cat")
+    assert list_class_folders(tmp_path) == ("Bee's é", "ant", "cat")
     assert pairs(index) == [
         ("Bee's é/i.webp", 0),
         ("ant/deep/er/x.png", 1),

@@ -47,7 +47,7 @@ def test_a_drive_that_fails_for_a_moment_is_tried_again(
 ) -> None:
     path, reader = tmp_path / "a.tar", OpenFiles()
     path.write_bytes(b"0123456789")
-    monkeypatch.setattr(files, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(files, "RETRY_DELAYS", (0.0, 0.0))
     whole, failures = os.pread, [times]
 
     def failing(*arguments: Any) -> bytes:

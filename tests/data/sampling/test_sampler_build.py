@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ppcls.config.sections.sampler import MultiScaleSampler, WeightedSampler
-from ppcls.config.sections.sampler import Sampler as Spec
+from ppcls.config.sections.sampler import SamplerSpec as Spec
 from ppcls.data.index.files import FileIndex
 from ppcls.data.sampling.build import build_sampler
 from ppcls.data.sampling.sampler import (

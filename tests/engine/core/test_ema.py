@@ -6,7 +6,7 @@ import pytest
 from paddle import nn
 from small_net import Net, assert_equal, content, make_state
 
-from ppcls.config.sections.precision import AMP
+from ppcls.config.sections.run import AMP
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.core.step import train_step

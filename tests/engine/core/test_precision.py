@@ -16,7 +16,7 @@ from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.arch.layers.transformer import Product
 from ppcls.config.schema import Config
-from ppcls.config.sections.precision import AMP
+from ppcls.config.sections.run import AMP
 from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.precision import FP32, AmpO1, AmpO2, RoundedBF16, build_precision

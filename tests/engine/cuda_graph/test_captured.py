@@ -13,7 +13,7 @@ from paddle import nn, optimizer
 from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.precision import AMP
+from ppcls.config.sections.run import AMP
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.hooks import UNTIMED, Phases, Told
 from ppcls.engine.core.precision import FP32, AmpO1, build_precision

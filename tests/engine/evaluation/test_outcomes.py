@@ -86,7 +86,7 @@ def test_logits_that_are_not_finite_are_the_worst() -> None:
 
 
 def test_too_many_classes_have_no_matrix() -> None:
-    logits = np.zeros((2, outcomes.MOST_CLASSES + 1), np.float32)
+    logits = np.zeros((2, outcomes.MAX_CONFUSION_CLASSES + 1), np.float32)
     logits[:, 5] = 1
     found = collect(logits, np.array([5, 7]), 2)
     assert found.confusion is None

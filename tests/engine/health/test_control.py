@@ -13,7 +13,7 @@ import pytest
 from ppcls.config.sections.run import Global
 from ppcls.engine.health import control as module
 from ppcls.engine.health.control import Control
-from ppcls.errors import Stopped
+from ppcls.errors import SignalExit
 from ppcls.runtime.signals import Signals
 from ppcls.runtime.start import Runtime
 
@@ -89,10 +89,10 @@ def test_a_signal_stops(clock: Clock, number: int) -> None:
     control.check()
     signals.hear(number)
     assert must_save(control, 1)
-    with pytest.raises(Stopped) as caught:
+    with pytest.raises(SignalExit) as caught:
         control.leave()
     assert caught.value.code == 128 + number
-    with pytest.raises(Stopped):
+    with pytest.raises(SignalExit):
         control.check()
 
 

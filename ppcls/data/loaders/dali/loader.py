@@ -34,7 +34,7 @@ from ppcls.data.sampling.order import BatchOrder, Cursor, Order
 from ppcls.data.sampling.sampler import ListSampler
 from ppcls.data.transforms.dali_ops import Device, Node, Place, lower_each
 from ppcls.data.transforms.specs import Op
-from ppcls.files import WAITS
+from ppcls.files import RETRY_DELAYS
 
 _KEPT = 4  # batches that the host may be ahead of the GPU
 _READING = "fn.io.file.read"
@@ -189,7 +189,7 @@ class DaliLoader:
 
     def _take(self, cursor: Cursor) -> Tensors:
         """Returns the batch of ``cursor``, as often begun anew as there are bad images to leave out."""
-        waits = list(WAITS)
+        waits = list(RETRY_DELAYS)
         while True:
             try:
                 return self._next(cursor)

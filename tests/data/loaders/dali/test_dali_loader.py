@@ -57,7 +57,7 @@ def test_a_drive_that_is_away_for_a_moment_loses_no_batch(
     ops = plan_chain([DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage()], "CHW")
     loader = DaliLoader(index, Order(SequentialSampler(4), batch_size=2), ops, DaliSettings())
     away = file.rename(tmp_path / "away.jpg")
-    monkeypatch.setattr(dali_loader, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(dali_loader, "RETRY_DELAYS", (0.0, 0.0))
     whole, looks = loader._find_bad, []
 
     def looking(*arguments: Any) -> dict[int, str]:

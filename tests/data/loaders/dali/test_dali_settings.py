@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from pydantic import ValidationError
 
-from ppcls.config.sections.dali import Dali
+from ppcls.config.sections.loader import Dali
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve
 from ppcls.runtime.start import Runtime
 

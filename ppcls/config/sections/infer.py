@@ -1,12 +1,14 @@
-"""What prediction makes of a model's scores: ``Infer.PostProcess``."""
+"""Prediction on files: the section ``Infer`` and its post-processing."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ppcls.config.base.fields import Count, Fraction, Spec
+from ppcls.config.base.fields import Count, Fraction, Section, Spec, Tagged
+from ppcls.config.sections.dataset import FixedChain
+from ppcls.registry import POSTPROCESSES
 
 Activation = Literal["softmax", "sigmoid"]  # makes scores, 0..1, of logits
 
@@ -37,3 +39,16 @@ class MultiLabelThreshOutput(PostProcess):
 
     activation: ClassVar[Activation] = "sigmoid"
     threshold: Fraction = 0.5
+
+
+class Infer(Section):
+    """Prediction on files."""
+
+    infer_imgs: str | None = Field(None, description="a file or a folder, where the command line names none")
+    batch_size: Count = 10
+    transforms: FixedChain = Field(description="what happens to each image, in order; nothing random")
+    PostProcess: Annotated[PostProcess, Tagged(POSTPROCESSES, default="Topk")] = Field(
+        Topk(),
+        description="which classes of an image are told; without a name, Topk. A RecModel tells embeddings, "
+        "whatever stands here",
+    )
