@@ -19,7 +19,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.run import Global
 from ppcls.deploy.models.source import find_weights
 from ppcls.errors import UserError
-from ppcls.runtime.session import in_lent_process, in_own_process
+from ppcls.runtime import session
 from ppcls.runtime.signals import interruptible
 from ppcls.weights.store import BEST, LATEST, newest
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from ppcls.engine.core.state import TrainState
     from ppcls.engine.evaluation.evaluate import Result
 
-__all__ = ["Fitted", "build_state", "evaluate", "fit", "load_config"]
+__all__ = ["FitResult", "build_state", "evaluate", "fit", "load_config"]
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """What a run has come to.
 
     Attributes:
@@ -62,16 +62,16 @@ def build_state(config: Config) -> TrainState:
     """
     if not isinstance(config, Config):
         raise UserError(f"expected a config, as of load_config; got {show(config)}")
-    with in_lent_process(config) as runtime:
+    with session.embedded(config.Global) as runtime:
         from ppcls.engine.checkpoint.pretrained import load_pretrained
         from ppcls.engine.core import state
-        from ppcls.runtime.collectives import together
+        from ppcls.runtime.collectives import fail_together
 
-        with together(runtime):
+        with fail_together(runtime):
             return state.build_state(config, runtime, lambda model: load_pretrained(config, model))
 
 
-def fit(run: Config | TrainState, *, profiled: Window | None = None, own_process: bool = False) -> Fitted:
+def fit(run: Config | TrainState, *, profiled: Window | None = None, own_process: bool = False) -> FitResult:
     """Trains, evaluates and saves as the config says, from the start or from a checkpoint.
 
     Afterwards signals, streams and Paddle's settings are as they were, and another run may follow. Ctrl-C
@@ -95,9 +95,9 @@ def fit(run: Config | TrainState, *, profiled: Window | None = None, own_process
             f"this state has been trained for {state.update} updates; build another one by build_state, or "
             "go on with its run by a config with Global.checkpoints: auto"
         )
-    output_dir = claim_output(Path(config.Global.output_dir))
-    started = in_own_process if own_process else in_lent_process
-    with started(config, output_dir) as runtime:
+    output_dir = create_output_dir(Path(config.Global.output_dir))
+    start = session.dedicated if own_process else session.embedded
+    with start(config.Global, output_dir) as runtime:
         from ppcls.engine.train import train
 
         if state is not None:
@@ -106,12 +106,12 @@ def fit(run: Config | TrainState, *, profiled: Window | None = None, own_process
         return _fitted(trained, config.Global, output_dir)
 
 
-def _fitted(state: TrainState, settings: Global, output_dir: Path) -> Fitted:
+def _fitted(state: TrainState, settings: Global, output_dir: Path) -> FitResult:
     from ppcls.report.jsonlines import as_dict, read_records
 
     best, latest = (newest(role, output_dir, settings.checkpoint_fallback_dir) for role in (BEST, LATEST))
     records = read_records(output_dir / "metrics.jsonl") if state.runtime.is_main else []
-    return Fitted(
+    return FitResult(
         best=state.best,
         output_dir=output_dir,
         best_model=best,
@@ -140,7 +140,9 @@ def evaluate(
     output_dir = Path(config.Global.output_dir)
     with (
         (
-            in_own_process(config, output_dir, logged=False) if own_process else in_lent_process(config)
+            session.dedicated(config.Global, output_dir, logged=False)
+            if own_process
+            else session.embedded(config.Global)
         ) as runtime,
         interruptible() if own_process else nullcontext(),
     ):
@@ -156,7 +158,7 @@ def evaluate(
         if not isinstance(run, Config):
             with run.ema.applied() if run.ema is not None else nullcontext(), advised:
                 return build_evaluator(config, runtime, run.precision, sample_by_sample)(run.model)
-        runtime.progress.stepped()  # no step is to come that may take longer than an evaluated batch
+        runtime.progress.mark_first_step()  # no step is to come that may take longer than an evaluated batch
         model, precision = build_network(config), build_precision(config.AMP, runtime.device)
         fill_model(model, read_inferred(config, source), source)
         reparameterize(model)
@@ -176,7 +178,7 @@ def _config_of(run: Config | TrainState) -> Config:
     return config
 
 
-def claim_output(folder: Path, setting: str = "set Global.output_dir") -> Path:
+def create_output_dir(folder: Path, setting: str = "set Global.output_dir") -> Path:
     """Makes the output folder, and shows that it can be written.
 
     Args:

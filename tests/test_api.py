@@ -31,7 +31,7 @@ from ppcls.cli import train as cli
 from ppcls.engine import loop
 from ppcls.errors import SignalExit, UserError
 from ppcls.registry import ARCHITECTURES
-from ppcls.runtime.signals import Signals
+from ppcls.runtime.signals import SignalRequests
 from ppcls.weights.files import read_arrays
 
 TRAIN, EVAL = 18, 7
@@ -152,12 +152,12 @@ def test_without_evaluation_there_is_no_best(tree: dict[str, Any]) -> None:
 
 def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, *, again: bool = False) -> None:
     """Has Ctrl-C come in the first epoch at a step, and once more where ``again`` is true."""
-    seed, heard = loop.seed_batch, loop.heard
-    found: list[Signals] = []
+    seed, handle_signals = loop.seed_batch, loop.handle_signals
+    found: list[SignalRequests] = []
 
     @contextmanager
-    def caught(*arguments: Any) -> Iterator[Signals]:
-        with heard(*arguments) as signals:
+    def caught(*arguments: Any) -> Iterator[SignalRequests]:
+        with handle_signals(*arguments) as signals:
             found.append(signals)
             yield signals
 
@@ -167,12 +167,12 @@ def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, *, again: bool = Fa
             while not found[0].stop:
                 time.sleep(0.01)
             if again:
-                found[0]._again = 0.0
+                found[0]._grace = 0.0
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(30)
         seed(number, rank, epoch, at)
 
-    monkeypatch.setattr(loop, "heard", caught)
+    monkeypatch.setattr(loop, "handle_signals", caught)
     monkeypatch.setattr(loop, "seed_batch", seed_batch)
 
 
@@ -262,7 +262,7 @@ def test_a_taken_output_folder_is_refused(tree: dict[str, Any]) -> None:
 def test_an_unknown_name_of_the_package() -> None:
     with pytest.raises(AttributeError, match="module 'ppcls' has no attribute 'train'"):
         _ = ppcls.train
-    assert set(api.__all__) - {"Fitted"} <= set(ppcls.__all__)
+    assert set(api.__all__) - {"FitResult"} <= set(ppcls.__all__)
 
 
 def said(code: str, *arguments: object) -> list[str]:

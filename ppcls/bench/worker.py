@@ -15,7 +15,7 @@ def main(kind: str, folder: Path) -> int:
     """Does one task; returns the exit code."""
     from ppcls.errors import UserError
     from ppcls.files import write_text
-    from ppcls.runtime.start import read_launch
+    from ppcls.runtime.launch import read_launch
 
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     try:

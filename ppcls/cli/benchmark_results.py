@@ -57,14 +57,14 @@ def claim_out(arguments: argparse.Namespace) -> None:
     out: Path | None = arguments.out
     if out is None:
         return
-    from ppcls.api import claim_output
+    from ppcls.api import create_output_dir
     from ppcls.bench.results.results import JSON
 
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: is a file, expected a folder")
     if (out / JSON).exists():
         raise UserError(f"--out {out}: holds a benchmark's results already; name another folder")
-    claim_output(out, "name another one with --out")
+    create_output_dir(out, "name another one with --out")
 
 
 def start(arguments: argparse.Namespace) -> tuple[Config, Runtime] | None:

@@ -19,7 +19,7 @@ from ppcls.cli.options import Commands, positive, whole
 from ppcls.cli.train import add_config, read_config, say
 from ppcls.config.load import dump_config
 from ppcls.errors import UserError
-from ppcls.runtime.start import read_launch
+from ppcls.runtime.launch import read_launch
 
 if TYPE_CHECKING:  # only --torch needs it
     from ppcls.bench.train.pytorch import Counterpart
@@ -90,7 +90,7 @@ def _train(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     if config is None:
         return
-    if read_launch().world > 1:
+    if read_launch().world_size > 1:
         raise UserError("benchmark.py train starts its processes itself (--processes); start it as one")
     claim_out(arguments)
     length = Length(

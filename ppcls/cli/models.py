@@ -13,7 +13,7 @@ from typing import Any
 from ppcls.cli.options import add_command
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES, nearest
-from ppcls.runtime.start import start_to_measure
+from ppcls.runtime.start import start_on_cpu
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def _measured(names: list[str]) -> list[dict[str, Any]]:
     from rich.console import Console
     from rich.progress import track
 
-    start_to_measure()
+    start_on_cpu()
 
     from ppcls.arch.build import build_model, input_shape
     from ppcls.arch.cost import measure

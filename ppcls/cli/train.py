@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ppcls import api
-from ppcls.api import claim_output
+from ppcls.api import create_output_dir
 from ppcls.cli.options import add_override
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import dump_config, load_config
@@ -21,9 +21,10 @@ from ppcls.deploy.models.source import find_weights
 from ppcls.engine.core.hooks import read_window
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import write_text
-from ppcls.runtime.session import in_own_process
+from ppcls.runtime import session
+from ppcls.runtime.launch import read_launch
 from ppcls.runtime.signals import interruptible
-from ppcls.runtime.start import Runtime, read_launch
+from ppcls.runtime.start import Runtime
 
 Arguments = Sequence[str] | None
 _INTERRUPTED = 130
@@ -122,8 +123,8 @@ def train(argv: Arguments = None) -> None:
     if not arguments.explain_data:
         api.fit(config, profiled=profiled, own_process=True)
         return
-    output_dir = claim_output(Path(config.Global.output_dir))
-    with in_own_process(config, output_dir) as run:
+    output_dir = create_output_dir(Path(config.Global.output_dir))
+    with session.dedicated(config.Global, output_dir) as run:
         _explain_data(config, run, output_dir / "pipeline.png")
 
 
@@ -202,7 +203,7 @@ def need_one_process(run: Runtime) -> None:
     Raises:
         UserError: It is one.
     """
-    if run.world > 1:
+    if run.world_size > 1:
         raise UserError("this tool runs as one process; start it without paddle.distributed.launch")
 
 

@@ -24,7 +24,7 @@ from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.specs import Op, plan_chain
 from ppcls.errors import UserError
-from ppcls.runtime.memory import pipeline_need
+from ppcls.runtime.memory import estimate_pipeline_memory
 from ppcls.runtime.start import Runtime
 
 if TYPE_CHECKING:  # DALI need not be there to train without it
@@ -54,11 +54,11 @@ def build_loader(config: Config, split: Split, runtime: Runtime, *, training: bo
     sizes = spec.input_size
     kind = Order if sizes is None else partial(EqualPixelsOrder, sizes=sizes.grouped(group))
     order = kind(
-        sampler=build_sampler(spec, index, runtime.world) if training else SequentialSampler(len(index)),
-        batch_size=spec.rows(runtime.world, group),
+        sampler=build_sampler(spec, index, runtime.world_size) if training else SequentialSampler(len(index)),
+        batch_size=spec.rows(runtime.world_size, group),
         seed=config.Global.seed,
         rank=runtime.rank,
-        world=runtime.world,
+        world=runtime.world_size,
         drop_last=spec.drop_last and training,
         accumulate=config.Global.update_freq if training else 1,
         group=group,
@@ -198,8 +198,8 @@ def gpu_memory_need(config: Config, split: Split, runtime: Runtime) -> int:
     if "device_memory_padding" in dali.decoder:
         given["padding"] = dali.decoder["device_memory_padding"]
     largest = max(
-        pipeline_need(rows, dali.prefetch, (state.channels, height, width), dali.threads, **given)
-        for rows, height, width in _batches(split, runtime.world, state.size)
+        estimate_pipeline_memory(rows, dali.prefetch, (state.channels, height, width), dali.threads, **given)
+        for rows, height, width in _batches(split, runtime.world_size, state.size)
     )
     return largest + int(dali.decoder.get("cache_size", 0))
 

@@ -24,7 +24,7 @@ from ppcls.data.index.read import Index, describe_index
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.errors import UserError
-from ppcls.runtime.collectives import exchange, together
+from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
 
 Facts = dict[str, Any]
@@ -42,14 +42,14 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
     Raises:
         UserError: They differ; it says which ranks, on which machines, and how.
     """
-    if runtime.world == 1:
+    if runtime.world_size == 1:
         return
     facts = {
         **_software(),
         **{f"{name}.dataset": describe_index(index) for name, index in indexes.items()},
         **_leaves(config.model_dump(mode="json")),
     }
-    told = exchange(runtime, [socket.gethostname(), facts])
+    told = all_gather_json(runtime, [socket.gethostname(), facts])
     hosts, all_facts = zip(*told, strict=True)
     if differences := compare(hosts, all_facts):
         raise UserError(
@@ -119,13 +119,13 @@ def choose_checkpoint(
             written, holds another run.
     """
     folder = None
-    with together(runtime):
+    with fail_together(runtime):
         if runtime.is_main:
             folder = checkpoints.find(wanted) if wanted else None
             if writing:
                 checkpoints.refuse_existing(folder)
-    chosen = exchange(runtime, None if folder is None else str(_linked(folder)))[0]
-    with together(runtime):
+    chosen = all_gather_json(runtime, None if folder is None else str(_linked(folder)))[0]
+    with fail_together(runtime):
         if chosen is not None and not runtime.is_main:
             folder = Path(chosen)
             if not folder.is_dir() and not is_paddleclas(folder):
@@ -143,14 +143,14 @@ def _linked(folder: Path) -> Path:
 
 def tell_unshared(runtime: Runtime, folder: Path) -> list[str]:
     """Returns a line for the log where machines don't see what rank 0 writes into ``folder``."""
-    if runtime.world == 1:
+    if runtime.world_size == 1:
         return []
     probe = folder / f".shared.{secrets.token_hex(4)}"
     if runtime.is_main:
         probe.touch()
     try:
-        name = exchange(runtime, probe.name)[0]
-        told = exchange(runtime, [socket.gethostname(), (folder / name).exists()])
+        name = all_gather_json(runtime, probe.name)[0]
+        told = all_gather_json(runtime, [socket.gethostname(), (folder / name).exists()])
     finally:
         if runtime.is_main:
             probe.unlink(missing_ok=True)

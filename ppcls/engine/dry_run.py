@@ -284,7 +284,7 @@ def _evaluate(state: TrainState, evaluator: Evaluator, batches: Iterator[Batch])
 
 def _over_ranks(runtime: Runtime, how: str, values: list[float]) -> list[float]:
     """Returns the sum, or the largest, of each value over all ranks."""
-    if runtime.world == 1:
+    if runtime.world_size == 1:
         return values
     each = paddle.to_tensor(values, dtype="float64")
     reduce = paddle.distributed.ReduceOp

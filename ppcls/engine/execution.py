@@ -42,7 +42,7 @@ def _unmeasured(state: TrainState) -> str | None:
     """Returns where nobody saw that recording pays; None if it was seen."""
     if not measured():
         return f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries"
-    if state.runtime.hosts > 1:
+    if state.runtime.nodes > 1:
         return "not measured on several machines; Global.cuda_graph=True tries"
     return None
 
@@ -54,7 +54,7 @@ def _hindrance(config: Config, state: TrainState) -> str | None:
         return "the run is on a CPU"
     if (strategy := paddle.get_flags(_STRATEGY)[_STRATEGY]) != "auto_growth":
         return f"it needs {_STRATEGY}=auto_growth, and that is {strategy}"
-    if config.Global.sync_bn and state.runtime.world > 1:
+    if config.Global.sync_bn and state.runtime.world_size > 1:
         return "SyncBatchNorm exchanges within the step (Global.sync_bn)"
     if split is not None and split.sizes is not None:
         key = "input_size" if split.input_size is not None else f"sampler, {split.sampler.kind}"

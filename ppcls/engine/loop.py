@@ -21,7 +21,7 @@ from ppcls.engine.health.control import Control
 from ppcls.engine.meter import Meter
 from ppcls.errors import SignalExit, UserError
 from ppcls.report.record import EvalRecord, Reporter
-from ppcls.runtime.signals import heard
+from ppcls.runtime.signals import handle_signals
 
 
 def fit(
@@ -46,7 +46,7 @@ def fit(
     """
     limit, output_dir = settings.max_bad_steps, Path(settings.output_dir)
     bad_steps = BadSteps(state, limit, output_dir, checkpoints.last_good)
-    with heard(state.runtime.world, state.runtime.lent) as signals:
+    with handle_signals(state.runtime.world_size, state.runtime.embedded) as signals:
         control = Control(settings, state.runtime, signals)
         while state.closing or not _over(state, settings):
             if not state.closing:
@@ -128,7 +128,7 @@ def train_epoch(
             continue
         done += 1
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
-            state.runtime.progress.tell("loss and metrics of all processes, for the log")
+            state.runtime.progress.report("loss and metrics of all processes, for the log")
             reporter.train(meter.record(epoch, done))
             if note := bad_steps.note():
                 reporter.message(note)
@@ -146,7 +146,7 @@ def _batches(state: TrainState, meter: Meter, phases: Phases) -> Iterator[Batch]
     batches, epoch, number = iter(state.loader), state.epoch + 1, state.step
     while True:
         number = min(number + 1, len(state.loader))
-        state.runtime.progress.place(epoch, number, state.update)
+        state.runtime.progress.set_position(epoch, number, state.update)
         phases.begin_batch()
         with meter.waiting(), phases("data wait"):
             batch = next(batches, None)

@@ -133,7 +133,7 @@ class Meter:
         sums = paddle.concat(self._sums).reshape([len(self._valid), -1])
         own = paddle.concat([sums, images], axis=1)
         ranks = [own]
-        if self._state.runtime.world > 1:
+        if self._state.runtime.world_size > 1:
             ranks = []
             paddle.distributed.all_gather(ranks, own)
         return np.asarray(paddle.stack(ranks).numpy(), np.float64)

@@ -29,8 +29,8 @@ from ppcls.engine.evaluation.evaluate import Evaluator, build_evaluator
 from ppcls.engine.execution import choose_step
 from ppcls.errors import UserError
 from ppcls.optimizer.name_rules import describe_frozen
-from ppcls.runtime.collectives import together
-from ppcls.runtime.memory import Needs, check_room, describe_use
+from ppcls.runtime.collectives import fail_together
+from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime
 
 
@@ -81,7 +81,7 @@ def prepare(
     checkpoints = Checkpoints(output_dir, config)
     folder = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime, writing=writing)
     notes = [runtime.describe(), *config_warnings(config)]
-    with together(runtime):
+    with fail_together(runtime):
         classes = _folder_classes(config)
         checkpoints.class_names = names = _class_names(config, classes)
         state = fresh or build_state(
@@ -145,7 +145,7 @@ def _class_names(config: Config, folders: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _describe(config: Config, state: TrainState) -> list[str]:
-    world = state.runtime.world
+    world = state.runtime.world_size
     notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch"]
     if isinstance(config.Arch, (DistillationModel, RecModel)):
         notes.append(config.Arch.describe())
@@ -175,7 +175,7 @@ def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callabl
     if budget is None:
         return None
     notes.append(budget.describe())
-    needs = Needs(
+    needs = MemoryNeeds(
         {
             place.lower(): need
             for place, split in config.used_splits.items()
@@ -185,8 +185,8 @@ def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callabl
     if not needs.pipelines:
         return None
     before = runtime.memory_usage()
-    notes.append(check_room(budget, needs, before))
-    return lambda: describe_use(budget, needs, before, runtime.memory_usage())
+    notes.append(check_dali_memory(budget, needs, before))
+    return lambda: describe_memory_use(budget, needs, before, runtime.memory_usage())
 
 
 def _folder_classes(config: Config) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from ppcls.report.about import hardware, versions
 from ppcls.report.build import Reporters, build_reporters, write_down_end
 from ppcls.report.html import About
 from ppcls.report.memory import MemoryUse
-from ppcls.runtime.collectives import together
+from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.start import Runtime
 
 
@@ -65,7 +65,7 @@ def train(
 def _locked(output_dir: Path, runtime: Runtime) -> Iterator[str]:
     """Keeps other runs out of the output folder, and gives a line for the log or an empty one."""
     lock = None
-    with together(runtime):
+    with fail_together(runtime):
         if runtime.is_main:
             lock = OutputLock(output_dir)
     try:
@@ -102,7 +102,7 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
     try:
         for line in [*run.notes, *tell_unshared(runtime, output_dir), *([note] if note else [])]:
             reporter.message(line)
-        told = Told(phases, runtime.progress, runtime.world)
+        told = Told(phases, runtime.progress, runtime.world_size)
         fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, step)
         reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
     except SignalExit as caught:
@@ -115,12 +115,12 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
     finally:
         phases.close()
         reporter.close()
-        if runtime.lent:  # another process's end lets go of all
+        if runtime.embedded:  # another process's end lets go of all
             state.loader.release()
             if run.evaluator is not None:
                 run.evaluator.release()
     if stopped is not None:
-        if runtime.world > 1:
+        if runtime.world_size > 1:
             distributed.barrier()  # for the launcher kills the others soon after the first has ended
         raise stopped
     return state

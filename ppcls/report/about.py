@@ -43,7 +43,7 @@ def _cuda() -> dict[str, str]:
 def hardware(runtime: Runtime) -> dict[str, str]:
     """Returns what the run trains on, of this process's machine."""
     facts = {
-        "Processes": str(runtime.world),
+        "Processes": str(runtime.world_size),
         "Device": f"GPU, {_gpu(runtime)}" if runtime.device == "gpu" else "CPU",
         "Processor": _processor(),
         "Cores a process": str(runtime.cores),

@@ -17,109 +17,110 @@ from paddle.distributed.communication.group import Group
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
-_SECONDS = 0.2  # between two exchanges, about
-_MOST_CALLS = 8
+_INTERVAL = 0.2  # seconds between two exchanges of requests, approximately
+_MAX_CALLS = 8  # between two exchanges of requests
 
 
-class Wishes:
-    """Gives all ranks the wishes of each, at the same point of their work.
+class RequestExchange:
+    """Shares requests, such as "save" and "stop", so that all ranks act on them at the same point.
 
-    Every rank calls `of_all` at the same points, between two updates. At some of these calls, the same ones
-    on every rank, they exchange their wishes over gloo. That is between hosts, a third of a millisecond,
-    and waits for no GPU. Rank 0's clock says at which calls.
+    All ranks call `any_rank` at the same points, between two updates. Only some of these calls exchange
+    requests, the same ones on every rank; rank 0 chooses them by its clock. The exchange runs over gloo on
+    the CPU: it takes a third of a millisecond and waits for no GPU.
 
     Args:
-        runtime: Of this rank; all must make one at the same time.
-        kinds: How many kinds of wishes there are.
+        runtime: The runtime of this rank; all ranks must create their exchange at the same time.
+        kinds: Number of kinds of requests.
     """
 
     def __init__(self, runtime: Runtime, kinds: int) -> None:
         self._runtime = runtime
-        self._group = _gloo_group() if runtime.world > 1 else None
-        self._wanted = [0] * kinds
-        self._left, self._gap, self._last = 1, 1, time.monotonic()
+        self._group = _gloo_group() if runtime.world_size > 1 else None
+        self._pending = [0] * kinds
+        self._calls_left, self._calls_between, self._last = 1, 1, time.monotonic()
 
-    def of_all(self, wanted: Sequence[int]) -> list[int]:
-        """Returns the largest of all ranks' wishes since the last exchange; zeros between exchanges.
+    def any_rank(self, requests: Sequence[int]) -> list[int]:
+        """Returns the largest request of any rank since the last exchange; zeros between two exchanges.
 
         Args:
-            wanted: This rank's wishes, each >= 0.
+            requests: Requests of this rank by kind, each >= 0.
         """
         if self._group is None:
-            return list(wanted)
-        self._wanted = [max(pair) for pair in zip(self._wanted, wanted, strict=True)]
-        self._left -= 1
-        if self._left:
-            return [0] * len(self._wanted)
-        tensor = paddle.to_tensor([*self._wanted, self._next_gap()], dtype="int64", place=paddle.CPUPlace())
+            return list(requests)
+        self._pending = [max(pair) for pair in zip(self._pending, requests, strict=True)]
+        self._calls_left -= 1
+        if self._calls_left:
+            return [0] * len(self._pending)
+        values = [*self._pending, self._calls_to_next()]
+        tensor = paddle.to_tensor(values, dtype="int64", place=paddle.CPUPlace())
         with self._runtime.progress.during("waiting for all processes between two batches"):
             distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self._group)
         agreed: list[int] = np.asarray(tensor.numpy()).tolist()
-        self._left = self._gap = agreed.pop()
-        self._wanted = [0] * len(agreed)
+        self._calls_left = self._calls_between = agreed.pop()
+        self._pending = [0] * len(agreed)
         return agreed
 
-    def _next_gap(self) -> int:
-        """Returns after how many calls rank 0 wants the next exchange; others leave it to that one."""
+    def _calls_to_next(self) -> int:
+        """Returns the number of calls until the next exchange; 0 on other ranks than 0, which decides."""
         if not self._runtime.is_main:
             return 0
         now = time.monotonic()
-        a_call, self._last = (now - self._last) / self._gap, now
-        return max(1, min(_MOST_CALLS, int(_SECONDS / max(a_call, 1e-6))))
+        per_call, self._last = (now - self._last) / self._calls_between, now
+        return max(1, min(_MAX_CALLS, int(_INTERVAL / max(per_call, 1e-6))))
 
 
 def _gloo_group() -> Group:
-    """Returns a group of all ranks over gloo: the default one on CPUs, else a new one.
+    """Returns a gloo group of all ranks: the default group on CPUs, a new one on GPUs.
 
-    There is at most one such group a process. Groups of Paddle's meet under the same names in its store, so
-    that ranks may find an earlier group's addresses there: three or more seldom connect for a second time.
+    A process must create at most one such group. Paddle's groups share names in its store, so ranks may read
+    the addresses of an earlier group there: three or more ranks seldom connect a second time.
     """
     if distributed.get_backend() == "GLOO":
         return distributed.get_group()
     return distributed.new_group(list(range(distributed.get_world_size())), backend="gloo")
 
 
-def exchange(runtime: Runtime, told: Any) -> list[Any]:
-    """Returns what every process tells, by rank; all of them have to come here.
+def all_gather_json(runtime: Runtime, value: Any) -> list[Any]:
+    """Returns the values of all ranks, by rank. All ranks must call it.
 
     Args:
-        runtime: Of this process.
-        told: Anything that JSON can hold.
+        runtime: The runtime of this rank.
+        value: Any value that JSON can represent.
     """
-    if runtime.world == 1:
-        return [told]
-    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
-    sizes = _gather(np.array([len(text)]))
+    if runtime.world_size == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = _all_gather(np.array([len(text)]))
     padded = np.zeros(max(int(size[0]) for size in sizes), np.uint8)
     padded[: len(text)] = text
-    texts = zip(_gather(padded), sizes, strict=True)
-    return [json.loads(each[: int(size[0])].tobytes()) for each, size in texts]
+    texts = zip(_all_gather(padded), sizes, strict=True)
+    return [json.loads(text[: int(size[0])].tobytes()) for text, size in texts]
 
 
-def _gather(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+def _all_gather(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     gathered: list[paddle.Tensor] = []
-    paddle.distributed.all_gather(gathered, paddle.to_tensor(array))
-    return [each.numpy() for each in gathered]
+    distributed.all_gather(gathered, paddle.to_tensor(array))
+    return [tensor.numpy() for tensor in gathered]
 
 
 @contextmanager
-def together(runtime: Runtime) -> Iterator[None]:
-    """Ends all processes where one can't go on, each with its reason, instead of leaving them waiting for it.
+def fail_together(runtime: Runtime) -> Iterator[None]:
+    """Raises an error on all ranks if the block fails on one, so that no rank waits for a failed one.
 
-    Nothing within the block may wait for other processes; all of them have to come to its end.
+    All ranks must reach the end of the block, and nothing inside it may wait for other ranks.
 
     Raises:
-        UserError: The block raised one, or an OSError, in another process.
+        UserError: The block raised `UserError` or OSError on another rank.
     """
     error: UserError | OSError | None = None
     try:
         yield
     except (UserError, OSError) as caught:
         error = caught
-    told = exchange(runtime, None if error is None else [socket.gethostname(), str(error)])
+    failures = all_gather_json(runtime, None if error is None else [socket.gethostname(), str(error)])
     if error is not None:
         raise error
-    for rank, failed in enumerate(told):
-        if failed is not None:
-            host, text = failed
-            raise UserError(f"rank {rank} on {host}: {text}")
+    for rank, failure in enumerate(failures):
+        if failure is not None:
+            node, text = failure
+            raise UserError(f"rank {rank} on {node}: {text}")

@@ -1,4 +1,4 @@
-"""Where Paddle can compute: on the CPU, or on GPUs that are there and that it has kernels for."""
+"""The device of the model: the CPU, or a GPU that Paddle sees and has kernels for."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Literal
 from ppcls.errors import UserError
 
 
-def choose_device(wanted: str, here: int, chosen: int, visible: str | None) -> Literal["cpu", "gpu"]:
-    """Returns where the model is to be.
+def choose_device(wanted: str, processes: int, device_id: int, visible: str | None) -> Literal["cpu", "gpu"]:
+    """Returns the device of the model.
 
     Args:
         wanted: ``Global.device``.
-        here: Processes of the run on this machine.
-        chosen: The GPU of this process, as Paddle counts.
-        visible: CUDA_VISIBLE_DEVICES, where it is set.
+        processes: Number of processes of the run on this machine.
+        device_id: GPU of this process, as Paddle counts.
+        visible: CUDA_VISIBLE_DEVICES; None if not set.
 
     Raises:
-        UserError: A GPU is asked for, and there is none, or there are too few.
+        UserError: A GPU is requested, but Paddle finds none or too few.
     """
     import paddle
 
@@ -30,31 +30,23 @@ def choose_device(wanted: str, here: int, chosen: int, visible: str | None) -> L
             f"Global.device is gpu, but the installed Paddle {paddle.__version__} is a CPU build; "
             "install paddlepaddle-gpu (docs/gpu.md), or set Global.device=cpu"
         )
+    variable = f"CUDA_VISIBLE_DEVICES is '{visible}'"
     if count == 0:
-        because = f"CUDA_VISIBLE_DEVICES is '{visible}'" if visible is not None else "no NVIDIA driver or GPU"
-        raise UserError(f"Global.device is gpu, but Paddle finds none ({because}); set Global.device=cpu")
-    _need_gpus(count, here, chosen, visible)
+        reason = variable if visible is not None else "no NVIDIA driver or GPU"
+        raise UserError(f"Global.device is gpu, but Paddle finds none ({reason}); set Global.device=cpu")
+    # The launcher starts a process for each GPU in CUDA_VISIBLE_DEVICES, even for one that does not exist.
+    seen = f"Paddle sees {count}" + (f" ({variable})" if visible is not None else "")
+    limit = f"start at most {count} process{'es' if count > 1 else ''} per machine"
+    fix = f"{limit}, or set Global.device=cpu"
+    if processes > count:
+        raise UserError(f"{processes} processes on this machine need {processes} GPUs, but {seen}; {fix}")
+    if device_id >= count:
+        raise UserError(f"GPU {device_id} (counted from 0) is requested, but {seen}; {fix}")
     return "gpu"
 
 
-def _need_gpus(count: int, here: int, chosen: int, visible: str | None) -> None:
-    """Refuses more processes on this machine than the ``count`` GPUs that Paddle sees.
-
-    Paddle's launcher goes by CUDA_VISIBLE_DEVICES, which may name GPUs that are not there.
-
-    Raises:
-        UserError: There are too few, or the one chosen for this process is not among them.
-    """
-    seen = f"Paddle sees {count}" + (f" (CUDA_VISIBLE_DEVICES is '{visible}')" if visible is not None else "")
-    cure = f"start at most {count} process{'es' if count > 1 else ''} a machine, or set Global.device=cpu"
-    if here > count:
-        raise UserError(f"{here} processes on this machine need {here} GPUs, but {seen}; {cure}")
-    if chosen >= count:
-        raise UserError(f"GPU {chosen} is asked for, counted from 0, but {seen}; {cure}")
-
-
-def try_gpu(device_id: int) -> None:
-    """Runs one of Paddle's own kernels, so that a build without kernels for this GPU fails here.
+def check_gpu_kernels(device_id: int) -> None:
+    """Runs a kernel of Paddle, so that a build without kernels for this GPU fails at the start.
 
     Raises:
         UserError: The installed Paddle has no kernels for the GPU.
@@ -63,7 +55,7 @@ def try_gpu(device_id: int) -> None:
 
     try:
         paddle.set_device(f"gpu:{device_id}")
-        # Paddle 2.6 does not notice a launch that failed: it goes on with whatever was in memory.
+        # Paddle 2.6 does not notice a failed launch: it returns whatever was in memory.
         works = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
     except (OSError, RuntimeError, SystemError) as error:
         if "no kernel image" not in str(error):
@@ -74,7 +66,6 @@ def try_gpu(device_id: int) -> None:
         name = paddle.device.cuda.get_device_name(device_id)
         raise UserError(
             f"Paddle {paddle.__version__} (CUDA {paddle.version.cuda()}) has no kernels for GPU {device_id}, "
-            f"{name}, of compute capability {major}.{minor}. PyPI's paddlepaddle-gpu 2.6.2 holds 6.1 to 8.6; "
-            "install a newer one from Paddle's own index (docs/gpu.md), "
-            "or set Global.device=cpu"
+            f"{name}, of compute capability {major}.{minor}. PyPI's paddlepaddle-gpu 2.6.2 supports 6.1 to "
+            "8.6; install a newer one from Paddle's own index (docs/gpu.md), or set Global.device=cpu"
         )

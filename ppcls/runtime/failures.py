@@ -1,141 +1,122 @@
-"""How the failure of one process of several reaches the terminal: the first one's, not its echoes.
+"""Reports of failed ranks: the terminal shows the rank that failed first, not the errors it caused elsewhere.
 
-The launcher shows only the first process's output, and a process that dies takes the others with it: they
-fail a moment later, with errors of the connection. So each leaves its last words in one folder, the first
-of them is marked, and those of another process than the launcher shows are written where it shows them.
+The launcher shows only the output of its first process. When a process dies, the others fail a moment later
+with connection errors. So each rank writes a report into one folder, and the first report is marked. If the
+launcher does not show the process that failed first, its report is copied to the terminal.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.errors import SignalExit, UserError
 from ppcls.files import write_text
+from ppcls.runtime.launch import Launch
 
-FOLDER = "failures"
-_FIRST = "first.txt"
-_ECHO = 1.0  # seconds in which the process that caused an error elsewhere has said so
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What the launcher tells one of its processes.
-
-    Attributes:
-        rank: Of the process, from 0.
-        world: Number of processes.
-        name: The same in all processes of a launch, another in every launch.
-        shown: File that the launcher shows on its terminal; None where that is this process's own output.
-    """
-
-    rank: int
-    world: int
-    name: str
-    shown: Path | None = None
-
-    def show(self, text: str) -> None:
-        """Writes lines on this process's own output, and on the terminal."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
-        self.show_elsewhere(text)
-
-    def show_elsewhere(self, text: str) -> None:
-        """Writes lines on the terminal where it is not this process's own output."""
-        if self.shown is not None:
-            with suppress(OSError), self.shown.open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
+_CAUSE_TIMEOUT = 1.0  # seconds to wait for the report of the process that caused an error on this rank
 
 
-class Failures:
-    """The last words of the processes of one launch: ``failures/NAME/rank_1.txt``, and ``first.txt``.
+class FailureReports:
+    """Failure reports of one launch: ``failures/NAME/rank_1.txt`` per rank, and a link ``first.txt``.
 
     Args:
-        output_dir: Folder of the run, which all processes see.
-        launch: This process.
+        output_dir: Output folder of the run, on a disk that all ranks share.
+        launch: Launch of this process.
     """
 
     def __init__(self, output_dir: Path, launch: Launch) -> None:
         self.output_dir, self.launch = output_dir, launch
-        self.folder = output_dir / FOLDER / launch.name
-        self.hang = self.folder / "hang"  # is there once a process is stuck
-        self._first = self.folder / _FIRST
+        self.folder = output_dir / "failures" / launch.name
+        self.hang_marker = self.folder / "hang"  # exists once a rank is stuck
+        self._first = self.folder / "first.txt"
 
-    def file(self, rank: int) -> Path:
-        """Returns where a rank's last words are."""
+    def path(self, rank: int) -> Path:
+        """Returns the file of a rank's report."""
         return self.folder / f"rank_{rank}.txt"
 
-    def forget(self) -> None:
-        """Removes what an earlier launch of the same name left of this rank."""
-        own = self.file(self.launch.rank)
+    def clear(self) -> None:
+        """Removes the report that this rank left in an earlier launch of the same name."""
+        path = self.path(self.launch.rank)
         with suppress(OSError):
-            if self._first.samefile(own):
+            if self._first.samefile(path):
                 self._first.unlink()
-        for left in (own, self.hang):
+        for stale in (path, self.hang_marker):
             with suppress(OSError):
-                left.unlink()
+                stale.unlink()
 
-    def claim(self, summary: str, text: str) -> bool:
-        """Keeps this rank's last words, one line and all; returns whether they are the launch's first.
+    def write(self, summary: str, text: str) -> bool:
+        """Writes the report of this rank; returns whether it is the first one of the launch.
 
-        Words that can't be kept count as the first: better shown twice than never.
+        A report that can't be written counts as the first: an error shown twice is better than one not shown.
+
+        Args:
+            summary: One line.
+            text: The whole report.
         """
-        own = self.file(self.launch.rank)
+        path = self.path(self.launch.rank)
         try:
-            own.parent.mkdir(parents=True, exist_ok=True)
-            write_text(own, f"{summary}\n\n{text}\n")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, f"{summary}\n\n{text}\n")
         except OSError:
             return True
         try:
-            os.link(own, self._first)
+            os.link(path, self._first)
         except OSError as error:
             return not isinstance(error, FileExistsError)
         return True
 
-    def first(self) -> str:
-        """Returns one line on what failed first; there must be one."""
+    def read(self, rank: int) -> str | None:
+        """Returns the report of a rank without its summary; None if there is none."""
+        try:
+            text = self.path(rank).read_text(encoding="utf-8")
+        except OSError:
+            return None
+        return text.partition("\n\n")[2].rstrip()
+
+    def first_summary(self) -> str:
+        """Returns the summary of the first report, which must exist."""
         with self._first.open(encoding="utf-8") as file:
             return file.readline().rstrip()
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Has an error of the block shown where the user looks, unless it is the echo of another rank's.
+    def reporting(self) -> Iterator[None]:
+        """Shows an error of the block on the terminal, unless the failure of another rank caused it.
 
         Raises:
-            UserError: In the place of an echo, naming the rank that failed first.
+            UserError: Another rank failed first; names that rank.
         """
-        self.forget()
+        self.clear()
         try:
             yield
         except SignalExit:
             raise
         except Exception as error:
-            if self.launch.world == 1:
+            if self.launch.world_size == 1:
                 raise
             if not isinstance(error, UserError):
-                self._wait_for_another()
-            own = f"error: {error}" if isinstance(error, UserError) else traceback.format_exc().rstrip()
-            who = headline(self.launch.rank, os.getpid())
-            if self.claim(f"{who} failed first: {own.splitlines()[-1]}", own):
-                self.launch.show_elsewhere(f"\n{who} failed first:\n{own}\n")
+                self._wait_for_cause()
+            text = f"error: {error}" if isinstance(error, UserError) else traceback.format_exc().rstrip()
+            process = describe_process(self.launch.rank, os.getpid())
+            if self.write(f"{process} failed first: {text.splitlines()[-1]}", text):
+                self.launch.show_on_terminal(f"\n{process} failed first:\n{text}\n")
                 raise
+            rank = self.launch.rank
             raise UserError(
-                f"{self.first()}\nThat took rank {self.launch.rank} with it: "
-                f"{self.file(self.launch.rank)} has what it made of it"
+                f"{self.first_summary()}\nRank {rank} then failed too; see {self.path(rank)}"
             ) from None
 
-    def _wait_for_another(self) -> None:
-        until = time.monotonic() + _ECHO
-        while time.monotonic() < until and not self._first.exists():
+    def _wait_for_cause(self) -> None:
+        deadline = time.monotonic() + _CAUSE_TIMEOUT
+        while time.monotonic() < deadline and not self._first.exists():
             time.sleep(0.05)
 
 
-def headline(rank: int, process: int) -> str:
-    """Returns which process of a run one is, in words."""
+def describe_process(rank: int, process: int) -> str:
+    """Returns the rank, process id and machine of a process as text."""
     return f"rank {rank} (process {process} on {socket.gethostname()})"

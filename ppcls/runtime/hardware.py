@@ -1,4 +1,4 @@
-"""The memory of an NVIDIA card as its driver tells it: without Paddle, and without a CUDA context."""
+"""CPU cores, network interfaces and NVIDIA cards, found without Paddle and without a CUDA context."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ import pynvml
 
 from ppcls.errors import UserError
 
+_MIB = 1 << 20
+_SIOCGIFADDR = 0x8915  # Linux: get the IPv4 address of an interface
+
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns the CPU cores this process really has: its affinity, less what its cgroup withholds."""
+    """Returns the number of CPU cores this process can use: its affinity, limited by its cgroup's quota."""
     limits = [
-        _quota(cgroup / "cpu.max"),
-        _quota(cgroup / "cpu/cpu.cfs_quota_us", cgroup / "cpu/cpu.cfs_period_us"),
+        _cpu_quota(cgroup / "cpu.max"),
+        _cpu_quota(cgroup / "cpu/cpu.cfs_quota_us", cgroup / "cpu/cpu.cfs_period_us"),
     ]
     return max(1, int(min(len(os.sched_getaffinity(0)), *limits)))
 
 
-def _quota(*files: Path) -> float:
-    """Returns the cores of a cgroup's CPU quota (v2: one file, v1: two); infinity where it has none."""
+def _cpu_quota(*files: Path) -> float:
+    """Returns a cgroup's CPU quota in cores (v2: one file, v1: two files); infinity if there is none."""
     try:
         quota, period = " ".join(file.read_text() for file in files).split()
         return math.inf if quota == "max" or int(quota) <= 0 else int(quota) / int(period)
@@ -35,34 +38,28 @@ def _quota(*files: Path) -> float:
         return math.inf
 
 
-_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
-
-
 def interface_of(address: str) -> str | None:
-    """Returns the network interface that has an IPv4 address, such as ``eth0``; None where none has it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    """Returns the network interface that has an IPv4 address, such as ``eth0``; None if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         for _, name in socket.if_nameindex():
             try:
-                found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:  # it has no address
+                answer = fcntl.ioctl(udp, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # the interface has no address
                 continue
-            if socket.inet_ntoa(found[20:24]) == address:
+            if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     return None
 
 
-_MIB = 1 << 20
-
-
 @dataclass(frozen=True)
-class Load:
-    """What a card does now.
+class CardLoad:
+    """The load of a card at one moment.
 
     Attributes:
-        gpu: Share of the last moments in which a kernel ran, 0..1; None where the driver doesn't tell, as of
-            a part of a card (MIG).
-        jpeg: The same of its JPEG decoder; None where it has none, too.
-        used: Its memory that anybody uses, in MiB.
+        gpu: Share of the last sampling period in which a kernel ran, 0..1; None if the driver does not know,
+            as for a partition of a card (MIG).
+        jpeg: The same for its JPEG decoder; None if it has none, too.
+        used: Memory in use by all processes, in MiB.
     """
 
     gpu: float | None
@@ -72,29 +69,29 @@ class Load:
 
 @dataclass(frozen=True)
 class Card:
-    """One card.
+    """An NVIDIA card.
 
     Attributes:
-        uuid: Its name for good, whatever is visible.
-        total: Its memory, in MiB.
+        uuid: UUID, which does not depend on the visible devices.
+        total: Memory in MiB.
     """
 
     uuid: str
     total: int
 
     def free(self) -> int:
-        """Returns the memory that nobody uses now, in MiB."""
+        """Returns the free memory in MiB."""
         return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(self.uuid)).free) // _MIB
 
-    def load(self) -> Load:
-        """Returns how busy it is, and how full."""
+    def load(self) -> CardLoad:
+        """Returns the current load."""
         handle = pynvml.nvmlDeviceGetHandleByUUID(self.uuid)
-        gpu = _percent(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        jpeg = _percent(lambda: pynvml.nvmlDeviceGetJpgUtilization(handle)[0])
-        return Load(gpu, jpeg, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) // _MIB)
+        gpu = _share_or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        jpeg = _share_or_none(lambda: pynvml.nvmlDeviceGetJpgUtilization(handle)[0])
+        return CardLoad(gpu, jpeg, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) // _MIB)
 
     def near_cores(self) -> frozenset[int]:
-        """Returns the CPU cores of its NUMA node; none where the driver doesn't know."""
+        """Returns the CPU cores of its NUMA node; an empty set if the driver does not know them."""
         words = -(-(os.cpu_count() or 1) // 64)
         try:
             masks = pynvml.nvmlDeviceGetCpuAffinity(pynvml.nvmlDeviceGetHandleByUUID(self.uuid), words)
@@ -105,60 +102,59 @@ class Card:
         )
 
 
-def _percent(ask: Callable[[], int]) -> float | None:
-    """Returns what the driver tells in percent as a share; None where it doesn't."""
+def _share_or_none(read_percent: Callable[[], int]) -> float | None:
     try:
-        return int(ask()) / 100
+        return int(read_percent()) / 100
     except pynvml.NVMLError:
         return None
 
 
 def find_card(number: int, visible: str | None, order: str | None) -> Card | None:
-    """Finds a card as CUDA counts.
+    """Returns a card by its CUDA number.
 
-    Of a card that is split (MIG), ``visible`` must name the part by its UUID: its number means the whole.
+    A partition of a card (MIG) must be named by its UUID in ``visible``; its number means the whole card.
 
     Args:
-        number: From 0, among the visible ones.
-        visible: CUDA_VISIBLE_DEVICES: numbers, or UUIDs or their beginnings; None for all.
+        number: Number among the visible cards, from 0.
+        visible: CUDA_VISIBLE_DEVICES: numbers, or UUIDs or their prefixes; None for all cards.
         order: CUDA_DEVICE_ORDER.
 
     Returns:
-        The card; None without a driver or without such a card.
+        The card; None if there is no driver or no such card.
 
     Raises:
-        UserError: The driver may count the cards in another order than CUDA.
+        UserError: The driver may number the cards in another order than CUDA.
     """
     try:
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(each) for each in range(pynvml.nvmlDeviceGetCount())]
-        chosen = handles if visible is None else _choose(handles, visible)
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        chosen = handles if visible is None else _visible_handles(handles, visible)
         if number >= len(chosen):
             return None
         handle = chosen[number]
         by_number = visible is None or visible.strip()[:1].isdecimal()
-        names = {pynvml.nvmlDeviceGetName(each) for each in handles}
+        models = {pynvml.nvmlDeviceGetName(each) for each in handles}
         uuid, total = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError:
         return None
-    # CUDA puts the fastest card first unless told otherwise; the driver goes by slots.
-    if by_number and len(names) > 1 and order != "PCI_BUS_ID":
+    # By default CUDA puts the fastest card first; the driver orders cards by slot.
+    if by_number and len(models) > 1 and order != "PCI_BUS_ID":
         raise UserError(
-            f"GPU {number} could be any of {', '.join(sorted(names))}, so its memory is not known; "
+            f"GPU {number} could be any of {', '.join(sorted(models))}, so its memory is not known; "
             "set the environment variable CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID "
             "(nvidia-smi -L)"
         )
     return Card(uuid, int(total) // _MIB)
 
 
-def _choose(handles: list[Any], visible: str) -> list[Any]:
-    """Returns the cards that CUDA_VISIBLE_DEVICES names; as in CUDA, the first wrong name ends the list."""
+def _visible_handles(handles: list[Any], visible: str) -> list[Any]:
+    """Returns the cards of CUDA_VISIBLE_DEVICES; as in CUDA, the first invalid name ends the list."""
     chosen = []
     for name in map(str.strip, visible.split(",")):
         if name.startswith("MIG-"):
             found = [pynvml.nvmlDeviceGetHandleByUUID(name)]
         elif name.startswith("GPU-"):
-            found = [each for each in handles if pynvml.nvmlDeviceGetUUID(each).startswith(name)]
+            found = [handle for handle in handles if pynvml.nvmlDeviceGetUUID(handle).startswith(name)]
         else:
             found = handles[int(name) :][:1] if name.isdecimal() else []
         if len(found) != 1:

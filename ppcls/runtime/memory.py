@@ -1,9 +1,9 @@
-"""The GPU's memory, shared between Paddle and DALI: who may take how much, what is needed, what is left.
+"""Divides the memory of a GPU between Paddle and DALI, and checks that DALI's share is large enough.
 
 Pure functions: `ppcls.runtime.start` reads the environment, `ppcls.runtime.hardware` asks the driver.
 
-Paddle's packages allocate as they go (``auto_growth``), and FLAGS_fraction_of_gpu_memory_to_use then does
-nothing. Here a fraction becomes flags that hold, whichever allocator there is.
+Paddle's packages allocate memory as needed (``auto_growth``), and FLAGS_fraction_of_gpu_memory_to_use then
+has no effect. Here a fraction becomes flags that limit every allocator.
 """
 
 from __future__ import annotations
@@ -22,64 +22,67 @@ STRATEGY = "FLAGS_allocator_strategy"
 INITIAL = "FLAGS_initial_gpu_memory_in_mb"
 
 DEFAULT_FRACTION = 0.8
-CONTEXT = 512  # MiB of a CUDA context, which neither Paddle's nor DALI's pool holds
-LIBRARIES = 1024  # MiB of cuDNN, cuBLAS and NCCL once they are used, with their context: 945 on an H200
+CONTEXT = 512  # MiB of a CUDA context, which belongs neither to Paddle's nor to DALI's pool
+LIBRARIES = 1024  # MiB of cuDNN, cuBLAS and NCCL in use, with their context: 945 on an H200
 
-# Paddle never takes more than this part of what it finds free at once (gpu_info.cc: a reserve of 0.05).
-_AT_ONCE = 0.95
-_BLOCK = 64 * MIB  # DALI's pool grows by blocks of this size (cuda_vm_resource.h)
-_PICTURE = 500 * 375 * 3  # a decoded picture as in ImageNet
-_RESIZED_AT_ONCE = 32  # minibatch_size of DALI's resize
+# Paddle's first allocation is at most this share of the free memory (gpu_info.cc reserves 0.05).
+_MAX_INITIAL = 0.95
+_BLOCK = 64 * MIB  # DALI's pool grows in blocks of this size (cuda_vm_resource.h)
+_DECODED = 500 * 375 * 3  # bytes of a decoded image, as in ImageNet
+_RESIZE_MINIBATCH = 32  # minibatch_size of DALI's resize
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the config and the environment ask for.
+class MemoryRequest:
+    """Settings of the config and of the environment.
 
     Attributes:
-        fraction: Of the card, in (0, 1), for Paddle; None where nobody asks for one.
-        setting: What sets it.
-        by_default: Whether the fraction is ours rather than the user's.
-        unused: Tells of a fraction that gives way to another; empty where none does.
-        limit: The user's own FLAGS_gpu_memory_limit_mb, in MiB; None without.
-        initial: The user's own FLAGS_initial_gpu_memory_in_mb, in MiB; None without.
+        fraction: Paddle's share of the GPU memory, in (0, 1); None if not set.
+        setting: Key or variable that sets the fraction.
+        is_default: Whether the fraction is our default, not the user's.
+        ignored: Note on a fraction that another one overrides; empty if there is none.
+        limit: FLAGS_gpu_memory_limit_mb in MiB; None if not set.
+        initial: FLAGS_initial_gpu_memory_in_mb in MiB; None if not set.
         strategy: Paddle's allocator.
     """
 
     fraction: float | None = None
     setting: str = KEY
-    by_default: bool = False
-    unused: str = ""
+    is_default: bool = False
+    ignored: str = ""
     limit: int | None = None
     initial: int | None = None
     strategy: str = "auto_growth"
 
 
-def read_asked(fraction: float | None, use_dali: bool, variables: Mapping[str, str]) -> Asked:
-    """Reads what is asked for: the config's fraction before the environment's, else 0.8 where DALI runs.
+def read_memory_request(
+    fraction: float | None, use_dali: bool, variables: Mapping[str, str]
+) -> MemoryRequest:
+    """Returns the requested division: the config's fraction, else the environment's, else 0.8 with DALI.
 
     Args:
         fraction: ``Global.gpu_memory_fraction``.
-        use_dali: Whether DALI needs a part of the card.
-        variables: The environment.
+        use_dali: Whether DALI needs a share of the memory.
+        variables: Environment variables.
 
     Raises:
-        UserError: A variable's value means nothing.
+        UserError: The value of a variable is invalid.
     """
-    given = _read_fraction(variables)
-    asked = Asked(
+    from_environment = _read_fraction(variables)
+    request = MemoryRequest(
         limit=_read_mib(variables, LIMIT),
         initial=_read_mib(variables, INITIAL),
         strategy=variables.get(STRATEGY) or "auto_growth",
     )
     if fraction is not None:
-        unused = f"{FRACTION}={given:g} is not used" if given not in (None, fraction) else ""
-        return replace(asked, fraction=fraction, unused=unused)
-    if given is not None:
-        return replace(asked, fraction=given, setting=FRACTION)
-    if use_dali and asked.limit is None:
-        return replace(asked, fraction=DEFAULT_FRACTION, by_default=True)
-    return asked
+        overridden = from_environment not in (None, fraction)
+        ignored = f"{FRACTION}={from_environment:g} is ignored" if overridden else ""
+        return replace(request, fraction=fraction, ignored=ignored)
+    if from_environment is not None:
+        return replace(request, fraction=from_environment, setting=FRACTION)
+    if use_dali and request.limit is None:
+        return replace(request, fraction=DEFAULT_FRACTION, is_default=True)
+    return request
 
 
 def _read_fraction(variables: Mapping[str, str]) -> float | None:
@@ -91,19 +94,19 @@ def _read_fraction(variables: Mapping[str, str]) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value < 1:
-        raise _wrong(FRACTION, "a number > 0 and < 1", text)
+        raise _invalid_variable(FRACTION, "a number > 0 and < 1", text)
     return value
 
 
 def _read_mib(variables: Mapping[str, str], name: str) -> int | None:
-    """Returns MiB; None for 0 too, by which Paddle means nothing set."""
+    """Returns a number of MiB; None if the variable is 0, which means "not set" to Paddle."""
     text = variables.get(name, "")
     if text and not (text.isascii() and text.isdecimal()):
-        raise _wrong(name, "a whole number of MiB", text)
+        raise _invalid_variable(name, "an integer number of MiB", text)
     return int(text or "0") or None
 
 
-def _wrong(name: str, expected: str, text: str) -> UserError:
+def _invalid_variable(name: str, expected: str, text: str) -> UserError:
     return UserError(
         f"environment variable {name}: expected {expected}, got '{text}'; "
         f"correct it, or unset it and use {KEY}"
@@ -111,133 +114,132 @@ def _wrong(name: str, expected: str, text: str) -> UserError:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How a card's memory is divided. All sizes in MiB.
+class MemoryBudget:
+    """The division of a GPU's memory. All sizes are in MiB.
 
     Attributes:
-        total: The card's.
-        taken: In use before the run began, by the driver and others; 0..total.
-        share: The most that Paddle may take; 1..total.
-        at_once: What Paddle takes with its first allocation and keeps, 0..share; 0 where it takes memory
-            as it goes.
-        setting: What to change the share by.
-        reason: How the share came about.
+        total: Memory of the GPU.
+        used_before: Memory in use before the run started, 0..total.
+        share: Paddle's limit, 1..total.
+        initial: Size of Paddle's first allocation, which it keeps, 0..share; 0 if Paddle allocates as needed.
+        setting: Key or variable that changes the share.
+        reason: Reason for the share.
     """
 
     total: int
-    taken: int
+    used_before: int
     share: int
-    at_once: int
+    initial: int
     setting: str
     reason: str
 
     @property
     def rest(self) -> int:
-        """What is neither taken nor Paddle's: left for DALI and CUDA's libraries."""
-        return max(0, self.total - self.taken - self.share)
+        """Memory for DALI and CUDA's libraries: neither used before nor Paddle's share."""
+        return max(0, self.total - self.used_before - self.share)
 
     def flags(self) -> dict[str, str]:
-        """Returns the variables that Paddle must find when it is imported."""
+        """Returns the environment variables that must be set when Paddle is imported."""
         flags = {LIMIT: str(self.share)}
-        if self.at_once:
-            flags[INITIAL] = str(self.at_once)
+        if self.initial:
+            flags[INITIAL] = str(self.initial)
         return flags
 
     def describe(self) -> str:
         """Returns one line for the log."""
-        at_once = f", {self.at_once} of it at once" if self.at_once else ""
+        initial = f", {self.initial} MiB of it allocated at the start" if self.initial else ""
         return (
-            f"GPU memory: {self.total} MiB, {self.taken} of it in use before; Paddle's share at most "
-            f"{self.share}{at_once} ({self.reason}); {self.rest} left for DALI and CUDA's libraries"
+            f"GPU memory: {self.total} MiB, {self.used_before} MiB in use before; "
+            f"Paddle's share at most {self.share} MiB{initial} ({self.reason}); "
+            f"{self.rest} MiB left for DALI and CUDA's libraries"
         )
 
 
-def plan(asked: Asked, total: int, free: int) -> Budget | None:
-    """Divides a card's memory. Where both a fraction and a limit are set, the smaller one holds.
+def divide_memory(request: MemoryRequest, total: int, free: int) -> MemoryBudget | None:
+    """Divides the memory of a GPU. If both a fraction and a limit are set, the smaller share applies.
 
     Args:
-        asked: By config and environment.
-        total: Of the card, in MiB, > 0.
-        free: Of it at the start, in MiB, 0..total.
+        request: Settings of the config and of the environment.
+        total: Memory of the GPU in MiB, > 0.
+        free: Free memory at the start in MiB, 0..total.
 
     Returns:
-        The budget; None where nothing is to be limited.
+        The budget; None if no limit is requested.
 
     Raises:
-        UserError: Paddle is to take at once what is not free.
+        UserError: Paddle's first allocation would be larger than the free memory.
     """
     shares = []
-    if asked.fraction is not None:
-        by_default = ", by default with DALI" if asked.by_default else ""
-        text = f"{asked.setting} {asked.fraction:g}{by_default}"
-        shares.append((max(1, int(asked.fraction * total)), asked.setting, text))  # Paddle takes 0 for all
-    if asked.limit is not None:
-        shares.append((min(asked.limit, total), LIMIT, f"{LIMIT} {asked.limit}"))
+    if request.fraction is not None:
+        default = ", the default with DALI" if request.is_default else ""
+        text = f"{request.setting} {request.fraction:g}{default}"
+        size = max(1, int(request.fraction * total))  # 0 would mean all memory to Paddle
+        shares.append((size, request.setting, text))
+    if request.limit is not None:
+        shares.append((min(request.limit, total), LIMIT, f"{LIMIT} {request.limit}"))
     if not shares:
         return None
     (share, setting, text), *larger = sorted(shares)
     others = [f"{text} would be {size}" for size, _, text in larger]
-    reason = "; ".join(filter(None, [text, *others, asked.unused]))
-    at_once = 0
-    if asked.strategy == "naive_best_fit":
-        most = int(share * _AT_ONCE)
-        at_once = max(1, min(asked.initial or most, most))
-        if at_once + CONTEXT > free:
+    reason = "; ".join(filter(None, [text, *others, request.ignored]))
+    initial = 0
+    if request.strategy == "naive_best_fit":
+        most = int(share * _MAX_INITIAL)
+        initial = max(1, min(request.initial or most, most))
+        if initial + CONTEXT > free:
             raise UserError(
-                f"{STRATEGY} naive_best_fit takes {at_once} MiB of GPU memory at once ({reason}), beside "
-                f"{CONTEXT} for CUDA, but {free} of {total} MiB are free; lower {setting}"
+                f"{STRATEGY} naive_best_fit allocates {initial} MiB of GPU memory at the start ({reason}), "
+                f"and CUDA needs {CONTEXT} MiB, but only {free} of {total} MiB are free; lower {setting}"
             )
-    return Budget(total, total - free, share, at_once, setting, reason)
+    return MemoryBudget(total, total - free, share, initial, setting, reason)
 
 
-def pipeline_need(
+def estimate_pipeline_memory(
     batch_size: int,
     prefetch: int,
     shape: tuple[int, int, int],
     threads: int,
     itemsize: int = 4,
     padding: int = 16 * MIB,
-    picture: int = _PICTURE,
 ) -> int:
-    """Estimates the GPU memory of one DALI pipeline that decodes, resizes and normalizes, in MiB.
+    """Estimates the GPU memory of a DALI pipeline that decodes, resizes and normalizes images, in MiB.
 
-    The sum of
+    The sum, rounded up to the blocks of 64 MiB in which DALI's pool grows, of:
 
-    - ``threads * padding``: nvJPEG's buffers, one a thread;
-    - ``2 * batch_size * picture``: decoded pictures, one batch being decoded while one is resized;
-    - ``32 * 4 * picture``: the resize's float32 half-way results, at most as many values as a picture has;
-    - ``(prefetch + 2) * batch_size * output``: finished batches: those in stock, one in work, and one in
-      the training step;
+    - ``threads * padding``: nvJPEG's buffers, one per thread;
+    - ``2 * batch_size * decoded``: decoded images; one batch is decoded while another is resized;
+    - ``32 * 4 * decoded``: float32 intermediates of the resize, at most as many values as a decoded image
+      has;
+    - ``(prefetch + 2) * batch_size * output``: finished batches: the prefetched ones, one in progress, one in
+      the training step.
 
-    rounded up to blocks of 64 MiB, by which DALI's pool grows. Pictures much larger than ``picture``
-    need more; the measurement after the first epoch shows it.
+    A decoded image is taken as 500×375 pixels. Much larger images need more; the log shows the memory in use
+    after the first epoch.
 
     Args:
-        batch_size: Images of a batch.
-        prefetch: Batches made ahead.
+        batch_size: Images per batch.
+        prefetch: Number of prefetched batches.
         shape: [channels, height, width] of an output image.
         threads: CPU threads of the pipeline.
-        itemsize: Bytes of an output value.
-        padding: ``device_memory_padding`` of ``fn.decoders.image``; bytes.
-        picture: Bytes of a decoded picture; as default 500×375 pixels.
+        itemsize: Bytes per output value.
+        padding: ``device_memory_padding`` of ``fn.decoders.image`` in bytes.
     """
-    output = math.prod(shape) * itemsize
     need = (
         threads * padding
-        + 2 * batch_size * picture
-        + _RESIZED_AT_ONCE * 4 * picture
-        + (prefetch + 2) * batch_size * output
+        + 2 * batch_size * _DECODED
+        + _RESIZE_MINIBATCH * 4 * _DECODED
+        + (prefetch + 2) * batch_size * math.prod(shape) * itemsize
     )
     return -(-need // _BLOCK) * _BLOCK // MIB
 
 
 @dataclass(frozen=True)
-class Usage:
-    """The memory of a card at one moment, in MiB.
+class MemoryUsage:
+    """The memory of a GPU at one moment, in MiB.
 
     Attributes:
-        free: What nobody has.
-        paddle: What Paddle's pool has.
+        free: Memory that no process uses.
+        paddle: Size of Paddle's pool.
     """
 
     free: int
@@ -245,50 +247,52 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What DALI's pipelines need, in MiB, by name."""
+class MemoryNeeds:
+    """The estimated memory of DALI's pipelines in MiB, by name."""
 
     pipelines: Mapping[str, int]
 
     @property
     def total(self) -> int:
-        """Of all pipelines and of CUDA's libraries."""
+        """Memory of all pipelines and of CUDA's libraries."""
         return sum(self.pipelines.values()) + LIBRARIES
 
     def describe(self) -> str:
-        """Returns the parts."""
+        """Returns the summands as text."""
         parts = [f"{name} {size}" for name, size in self.pipelines.items()]
         return f"{', '.join(parts)}, CUDA's libraries {LIBRARIES}"
 
 
-def check_room(budget: Budget, needs: Needs, usage: Usage) -> str:
-    """Returns the log's line on what DALI needs and what is left for it before the first step.
+def check_dali_memory(budget: MemoryBudget, needs: MemoryNeeds, usage: MemoryUsage) -> str:
+    """Returns a line for the log: the memory that DALI needs, and what is left before the first step.
 
     Raises:
-        UserError: Too little is left.
+        UserError: Less is left than DALI needs.
     """
     left = max(0, usage.free - max(0, budget.share - usage.paddle))
     need = f"about {needs.total} MiB of GPU memory ({needs.describe()})"
     if needs.total > left:
         raise UserError(
-            f"DALI needs {need}, but {left} are left: of the GPU's {budget.total} MiB Paddle's share is "
-            f"{budget.share} ({budget.reason}), and others use {budget.taken}; "
+            f"DALI needs {need}, but {left} MiB are left: of the GPU's {budget.total} MiB Paddle's share is "
+            f"{budget.share} ({budget.reason}), and {budget.used_before} were in use before; "
             f"lower {budget.setting}, or sampler.batch_size in DataLoader.Train and DataLoader.Eval"
         )
-    return f"DALI needs {need}; {left} are left"
+    return f"DALI needs {need}; {left} MiB are left"
 
 
-def describe_use(budget: Budget, needs: Needs, before: Usage, after: Usage) -> str:
-    """Returns the log's line on what the pipelines took, once they have run.
+def describe_memory_use(
+    budget: MemoryBudget, needs: MemoryNeeds, before: MemoryUsage, after: MemoryUsage
+) -> str:
+    """Returns a line for the log: the memory that the pipelines use after they ran.
 
     Args:
-        budget: The card's.
-        needs: As estimated.
+        budget: Division of the memory.
+        needs: Estimated needs.
         before: Usage before the first step.
         after: Usage now.
     """
-    took = (before.free - after.free) - (after.paddle - before.paddle)
+    used = (before.free - after.free) - (after.paddle - before.paddle)
     return (
-        f"GPU memory in use: Paddle {after.paddle} MiB of its {budget.share}; DALI and CUDA's libraries took "
-        f"{took}, estimated {needs.total}; {after.free} free"
+        f"GPU memory in use: Paddle {after.paddle} MiB of its {budget.share} MiB; DALI and CUDA's libraries "
+        f"{used} MiB, estimated {needs.total} MiB; {after.free} MiB free"
     )

@@ -1,4 +1,4 @@
-"""Where a process is in its run, in memory that its watcher sees too, whatever the process is stuck in."""
+"""The progress of a process, in shared memory: a watchdog reads it whatever the process is stuck in."""
 
 from __future__ import annotations
 
@@ -14,85 +14,83 @@ SIZE = mmap.PAGESIZE
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a watcher reads.
+class ProgressSnapshot:
+    """Progress at one moment.
 
     Attributes:
-        count: Of things told so far; a process that is stuck leaves it as it is.
-        epoch: From 1; 0 before training.
-        batch: Of the epoch, from 1.
+        count: Number of reports so far; it does not change while the process is stuck.
+        epoch: Epoch, from 1; 0 before training.
+        batch: Batch of the epoch, from 1.
         update: Optimizer updates done.
-        patient: Whether what goes on now may take longer than a step.
-        doing: What goes on now.
+        slow: Whether the current activity may take longer than a step.
+        activity: What the process is doing.
     """
 
     count: int
     epoch: int
     batch: int
     update: int
-    patient: bool
-    doing: str
+    slow: bool
+    activity: str
 
     def __str__(self) -> str:
-        place = f"epoch {self.epoch}, batch {self.batch}, update {self.update}: " if self.epoch else ""
-        return place + self.doing
+        position = f"epoch {self.epoch}, batch {self.batch}, update {self.update}: " if self.epoch else ""
+        return position + self.activity
 
 
 class Progress:
-    """Tells what a process does. It costs less than a microsecond, and nobody need listen.
+    """Reports what this process is doing, in less than a microsecond, whether or not a watchdog reads it.
 
-    Until the first step is done, everything may take longer: kernels are searched, pipelines built.
+    Every activity counts as slow until the first step is done: Paddle searches kernels, DALI builds
+    pipelines.
 
     Args:
-        memory: Descriptor of a file of `SIZE` bytes that the watcher has, too; None where nobody watches.
+        memory: Descriptor of a file of `SIZE` bytes shared with the watchdog; None for no watchdog.
 
     Attributes:
-        evaluated: Whether a batch was evaluated; the first may take longer, as the first step may.
+        evaluated: Whether a batch has been evaluated; the first one may be slow, as the first step is.
     """
 
     def __init__(self, memory: int | None = None) -> None:
-        self._board = mmap.mmap(-1 if memory is None else memory, SIZE)
-        self._count, self._place, self._stepped = 0, (0, 0, 0), False
+        self._memory = mmap.mmap(-1 if memory is None else memory, SIZE)
+        self._count, self._position, self._stepped = 0, (0, 0, 0), False
         self.evaluated = False
-        self._told = ("", False)
-        self.tell("starting")
+        self._current = ("", False)
+        self.report("starting")
 
-    def tell(self, doing: str, *, patient: bool = False) -> None:
-        """Notes that the process has come to something new.
+    def report(self, activity: str, *, slow: bool = False) -> None:
+        """Reports a new activity.
 
         Args:
-            doing: What; the rest beyond 80 bytes is lost.
-            patient: Whether it may well take longer than a step does.
+            activity: Description, cut off after 80 bytes.
+            slow: Whether it may take longer than a step.
         """
         self._count += 1
-        self._told = (doing, patient)
-        patient = patient or not self._stepped
-        _LAYOUT.pack_into(self._board, 0, self._count, *self._place, patient, doing.encode())
+        self._current = (activity, slow)
+        slow = slow or not self._stepped
+        _LAYOUT.pack_into(self._memory, 0, self._count, *self._position, slow, activity.encode())
 
     @contextmanager
-    def during(self, doing: str) -> Iterator[None]:
-        """Tells ``doing`` while the context lasts, and afterwards again what went on before.
-
-        Args:
-            doing: What; it may take as long as what it interrupts.
-        """
-        before, patient = self._told
-        self.tell(doing, patient=patient)
+    def during(self, activity: str) -> Iterator[None]:
+        """Reports an activity for the block, then the previous activity again; both are equally slow."""
+        previous, slow = self._current
+        self.report(activity, slow=slow)
         try:
             yield
         finally:
-            self.tell(before, patient=patient)
+            self.report(previous, slow=slow)
 
-    def place(self, epoch: int, batch: int, update: int) -> None:
-        """Notes the place in the run, for what is told from now on; see `Seen`."""
-        self._place = (epoch, batch, update)
+    def set_position(self, epoch: int, batch: int, update: int) -> None:
+        """Sets the position in the run for the next reports; see `ProgressSnapshot`."""
+        self._position = (epoch, batch, update)
 
-    def stepped(self) -> None:
-        """Notes that a step of training is done."""
+    def mark_first_step(self) -> None:
+        """Marks the first step as done: from now on only activities reported as slow are slow."""
         self._stepped = True
 
 
-def read(memory: int) -> Seen:
-    """Reads what the process that shares ``memory`` has told last."""
-    count, epoch, batch, update, patient, doing = _LAYOUT.unpack(os.pread(memory, _LAYOUT.size, 0))
-    return Seen(count, epoch, batch, update, patient, doing.rstrip(b"\0").decode(errors="replace"))
+def read_progress(memory: int) -> ProgressSnapshot:
+    """Returns the latest report of the process that shares ``memory``, a file descriptor."""
+    count, epoch, batch, update, slow, activity = _LAYOUT.unpack(os.pread(memory, _LAYOUT.size, 0))
+    text = activity.rstrip(b"\0").decode(errors="replace")
+    return ProgressSnapshot(count, epoch, batch, update, slow, text)

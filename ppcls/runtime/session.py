@@ -1,4 +1,4 @@
-"""A run and the process that it is in: started, watched where it is the run's own, and left as it was."""
+"""A run in a process of its own, or embedded in a process that outlives it, such as a notebook."""
 
 from __future__ import annotations
 
@@ -8,62 +8,63 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from ppcls.config.schema import Config
-from ppcls.runtime import start as runtime
-from ppcls.runtime.failures import Failures
-from ppcls.runtime.start import Runtime
-from ppcls.runtime.watchdog import guarded
+from ppcls.config.sections.run import Global
+from ppcls.runtime.failures import FailureReports
+from ppcls.runtime.launch import read_launch
+from ppcls.runtime.paddle_import import SPEED_FLAGS
+from ppcls.runtime.start import Runtime, start
+from ppcls.runtime.watchdog import watch_for_hangs
 
 
 @contextmanager
-def in_own_process(config: Config, output_dir: Path, logged: bool = True) -> Iterator[Runtime]:
-    """Starts a run in a process that is there for it alone: where it is stuck, the process ends.
+def dedicated(settings: Global, output_dir: Path, logged: bool = True) -> Iterator[Runtime]:
+    """Starts a run in a process that exists for it alone: the process ends if the run is stuck.
 
     Args:
-        config: The run's.
-        output_dir: Its folder, which is written where a process fails; it need not be there.
-        logged: Whether its log, ``train.log``, has what a stuck process said, too.
+        settings: The ``Global`` section of the run's config.
+        output_dir: Output folder of the run, where failures are reported; created when one is.
+        logged: Whether a report on a stuck process is written to ``train.log``, too.
 
     Raises:
-        UserError: As `ppcls.runtime.start.start`; or in place of an error that another rank's failure caused.
+        UserError: As `ppcls.runtime.start.start`; or another rank failed first.
     """
-    failures = Failures(output_dir, runtime.read_launch())
+    failures = FailureReports(output_dir, read_launch())
     log = output_dir / "train.log" if logged else None
-    with failures.shown(), guarded(config.Global.hang_timeout, failures, log) as progress:
-        yield runtime.start(config.Global, progress)
+    with failures.reporting(), watch_for_hangs(settings.hang_timeout, failures, log) as progress:
+        yield start(settings, progress)
 
 
 @contextmanager
-def in_lent_process(config: Config, output_dir: Path | None = None) -> Iterator[Runtime]:
-    """Starts a run in somebody else's process, such as a notebook's, and leaves that as it was.
+def embedded(settings: Global, output_dir: Path | None = None) -> Iterator[Runtime]:
+    """Starts a run in a process that outlives it, and restores what the run changed in the process.
 
-    What Paddle reads at its import stays (`ppcls.runtime.imported`), and so do OpenCV's single thread and
-    Pillow's unlimited size, which ppcls needs wherever it reads images.
+    What Paddle read when it was imported stays (`ppcls.runtime.paddle_import`), and so do OpenCV's single
+    thread and Pillow's unlimited image size, which ppcls needs wherever it reads images.
 
     Args:
-        config: The run's.
-        output_dir: Where the last words of a failed rank go; None for nowhere.
+        settings: The ``Global`` section of the run's config.
+        output_dir: Folder for failure reports; None for no reports.
 
     Raises:
-        UserError: As `in_own_process`.
+        UserError: As `dedicated`.
     """
-    launch = runtime.read_launch()  # of several processes each is there for the run
-    paddle = _paddle_kept() if "paddle" in sys.modules else nullcontext()
-    failures = Failures(output_dir, launch).shown() if output_dir is not None else nullcontext()
+    launch = read_launch()  # launched as one of several processes, this one exists for the run
+    paddle = _restored_paddle() if "paddle" in sys.modules else nullcontext()
+    failures = FailureReports(output_dir, launch).reporting() if output_dir is not None else nullcontext()
     with warnings.catch_warnings(), paddle, failures:
-        yield runtime.start(config.Global, lent=launch.world == 1)
+        yield start(settings, embedded=launch.world_size == 1)
 
 
 @contextmanager
-def _paddle_kept() -> Iterator[None]:
-    """Puts Paddle's device, flags and random numbers back."""
+def _restored_paddle() -> Iterator[None]:
+    """Restores Paddle's device, flags and random state after the block."""
     import paddle
 
-    device, numbers = paddle.device.get_device(), paddle.get_rng_state()
-    flags = paddle.get_flags(list(runtime.SPEED_FLAGS)) if paddle.is_compiled_with_cuda() else {}
+    device, random_state = paddle.device.get_device(), paddle.get_rng_state()
+    flags = paddle.get_flags(list(SPEED_FLAGS)) if paddle.is_compiled_with_cuda() else {}
     try:
         yield
     finally:
         paddle.set_device(device)
         paddle.set_flags(flags)
-        paddle.set_rng_state(numbers)
+        paddle.set_rng_state(random_state)

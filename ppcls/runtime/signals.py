@@ -1,8 +1,9 @@
-"""Signals while training: heard at once, obeyed between two updates.
+"""Signals during a run: save and stop between two updates, or interrupt work that has nothing to save.
 
-Python runs its handlers in the main thread, and not before that returns from a library. So a thread of its
-own reads the numbers that Python's C handler writes down at once, and a second signal ends the process even
-where the main thread waits for another rank.
+Python calls signal handlers in the main thread, and only between two bytecode instructions. No handler runs
+while the main thread waits in C++, for example for another rank. So a process that exists for one run reads
+signals in a thread, through the descriptor to which Python's C handler writes their numbers, and a second
+signal ends it at once.
 """
 
 from __future__ import annotations
@@ -19,180 +20,155 @@ from typing import Any
 
 from ppcls.errors import SignalExit, SignalInterrupt
 
+_DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
+_CLOSE = 0  # not the number of any signal
+
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP raise `SignalInterrupt` within the block, in the main thread.
-
-    Where somebody else than `ppcls.runtime.imported` imports Paddle within it, that ends it.
-    """
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+    """Makes SIGTERM and SIGHUP raise `SignalInterrupt` in the main thread while the block runs."""
+    if threading.current_thread() is not threading.main_thread():  # signals reach only the main thread
         yield
         return
     process = os.getpid()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a loader's worker, which has nothing to tell
+        if os.getpid() != process:  # a forked worker of a loader: it has nothing to report
             os._exit(128 + number)
         raise SignalInterrupt(number)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-_STOP = (signal.SIGTERM, signal.SIGINT)
-_WAKE = signal.SIGURG  # of no consequence where nobody handles it: one that comes late does no harm
-_ENDS = 0  # no signal's number
-_AGAIN = 0.1  # seconds between two attempts to wake the main thread
-
-
-class Signals:
-    """What signals have asked for.
+class SignalRequests:
+    """Records what signals ask for.
 
     Attributes:
-        stop: Number of the first SIGTERM or SIGINT; 0 where none came.
-        breaking: Whether a KeyboardInterrupt is due that the main thread has not raised yet.
+        stop: Number of the first SIGTERM or SIGINT; 0 if none came.
 
     Args:
-        again: Seconds within which more of them mean the same: Slurm signals a launcher and its ranks, and
-            the launcher each of its ranks three times, one rank after the other.
-        lent: Whether the process is somebody else's: a second Ctrl-C does not end it, but raises
-            KeyboardInterrupt.
+        grace: Seconds in which further signals mean the same as the first. Slurm signals both the launcher
+            and its ranks, and the launcher signals each rank three times, one rank after the other.
+        embedded: Whether the process outlives the run, for example a notebook: then a second Ctrl-C raises
+            KeyboardInterrupt instead of ending the process.
     """
 
-    def __init__(self, again: float = 1.0, lent: bool = False) -> None:
+    def __init__(self, grace: float = 1.0, embedded: bool = False) -> None:
         self.stop = 0
-        self.breaking = False
         self._save = False
-        self._again, self._first, self._lent = again, 0.0, lent
+        self._grace, self._last, self._embedded = grace, 0.0, embedded
 
     def take_save(self) -> bool:
         """Returns whether SIGUSR1 came since the last call."""
-        came, self._save = self._save, False
-        return came
+        requested, self._save = self._save, False
+        return requested
 
-    def obey(self, _number: int, _frame: FrameType | None) -> None:
-        """Is Python's handler of what `wake` sends.
+    def receive(self, number: int) -> None:
+        """Records a signal; a second request to stop ends the process at once.
 
         Raises:
-            KeyboardInterrupt: A second Ctrl-C has been heard, in a process that is somebody else's.
+            KeyboardInterrupt: A second Ctrl-C came and the run is embedded.
         """
-        if self.breaking:
-            self.breaking, self._first = False, time.monotonic()
-            raise KeyboardInterrupt
-
-    def hear(self, number: int) -> None:
-        """Takes a signal; a second one that asks to stop ends the process."""
-        name = signal.Signals(number).name
+        name, now = signal.Signals(number).name, time.monotonic()
         if number == signal.SIGUSR1:
             self._save = True
-            _say(f"{name}: saves after this update")
+            _print_error(f"{name}: saving after this update")
         elif not self.stop:
-            self.stop, self._first = number, time.monotonic()
-            _say(f"{name}: saves after this update and ends; another signal ends at once")
-        elif time.monotonic() - self._first > self._again:
-            if not (self._lent and number == signal.SIGINT):
-                _say(f"{name}: ends at once")
-                os._exit(128 + number)
-            elif not self.breaking:
-                _say("SIGINT: breaks off")
-                self.breaking = True
-                self.wake()
-
-    def wake(self) -> None:
-        """Has `obey` called in the main thread, even where that waits in a library.
-
-        To be repeated while ``breaking``: one that comes just before the main thread begins to wait is lost.
-        """
-        signal.pthread_kill(threading.main_thread().ident or 0, _WAKE)
+            self.stop, self._last = number, now
+            _print_error(f"{name}: saving after this update, then stopping; a second signal stops at once")
+        elif now - self._last > self._grace:
+            _print_error(f"{name}: stopping at once")
+            if self._embedded and number == signal.SIGINT:
+                self._last = now
+                raise KeyboardInterrupt
+            os._exit(128 + number)
 
 
-def _written_down(_number: int, _frame: FrameType | None) -> None:
-    """Is Python's handler of the signals: its being there has the one in C write their numbers down."""
-
-
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     with suppress(OSError):
         os.write(2, f"{text}\n".encode())
 
 
-class _Listener:
-    """Hands signals to `Signals.hear` in a thread; forked processes, such as a loader's workers, do not."""
+class _SignalHandlers:
+    """Passes signals to `SignalRequests.receive`: in a thread, or in the main thread of an embedded run.
 
-    def __init__(self, signals: Signals, numbers: Sequence[int]) -> None:
-        self._signals = signals
-        self._ears, self._mouth = socket.socketpair()
-        self._mouth.setblocking(False)
-        self._before: dict[int, Any] = {number: signal.signal(number, _written_down) for number in numbers}
-        self._before[_WAKE] = signal.signal(_WAKE, signals.obey)
-        self._wakeup = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
-        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
-        self._thread.start()
-        os.register_at_fork(after_in_child=self._leave_to_parent)
+    Forked processes, such as the workers of a loader, ignore Ctrl-C and die of other signals.
+    """
 
-    def close(self) -> None:
-        """Puts everything back."""
-        signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._before.items():
+    def __init__(self, requests: SignalRequests, numbers: Sequence[int], embedded: bool) -> None:
+        self._requests = requests
+        self._thread: threading.Thread | None = None
+        if not embedded:
+            self._reader, self._writer = socket.socketpair()
+            self._writer.setblocking(False)
+            self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+            self._thread = threading.Thread(target=self._read, name="signals", daemon=True)
+        # With a thread the handler does nothing: with it installed, Python's C handler writes to the socket.
+        handler = (lambda number, _frame: requests.receive(number)) if embedded else (lambda *_: None)
+        self._previous: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
+        if self._thread is not None:
+            self._thread.start()
+        os.register_at_fork(after_in_child=self._reset_in_child)
+
+    def restore(self) -> None:
+        """Restores the previous handlers."""
+        if self._thread is not None:
+            signal.set_wakeup_fd(self._previous_fd)
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-        self._before.clear()
-        self._mouth.send(bytes([_ENDS]))
-        self._thread.join()
-        self._mouth.close()
-        self._ears.close()
+        self._previous.clear()
+        if self._thread is not None:
+            self._writer.send(bytes([_CLOSE]))
+            self._thread.join()
+            self._writer.close()
+            self._reader.close()
 
-    def _listen(self) -> None:
-        while True:
-            self._ears.settimeout(_AGAIN if self._signals.breaking else None)
-            try:
-                number = self._ears.recv(1)[0]
-            except TimeoutError:
-                self._signals.wake()
-                continue
-            if number == _ENDS:
-                return
-            if number in self._before and number != _WAKE:
-                self._signals.hear(number)
+    def _read(self) -> None:
+        while (number := self._reader.recv(1)[0]) != _CLOSE:
+            if number in self._previous:
+                self._requests.receive(number)
 
-    def _leave_to_parent(self) -> None:
-        """Has a forked process ignore Ctrl-C, for which the terminal signals all, and die of the others."""
-        if not self._before or threading.current_thread() is not threading.main_thread():
+    def _reset_in_child(self) -> None:
+        if not self._previous or threading.current_thread() is not threading.main_thread():
             return
-        signal.set_wakeup_fd(-1)
-        for number in self._before:
+        if self._thread is not None:
+            signal.set_wakeup_fd(-1)
+        for number in self._previous:
+            # A terminal sends Ctrl-C to all processes, and the parent handles it.
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @contextmanager
-def heard(world: int = 1, lent: bool = False) -> Iterator[Signals]:
-    """Hears SIGTERM, SIGINT and SIGUSR1 within the block.
+def handle_signals(world_size: int = 1, embedded: bool = False) -> Iterator[SignalRequests]:
+    """Records SIGTERM, SIGINT and SIGUSR1 while the block runs.
 
-    Signals that somebody else handles are left to them, all of them outside the main thread. After
-    `SignalExit` they are heard until the process ends, where it is not ``lent``: the launcher repeats them.
+    Signals that already have a handler keep it, and so do all signals outside the main thread. After
+    `SignalExit` the handlers stay until the process ends, unless the run is embedded: the launcher repeats
+    its signals.
 
     Args:
-        world: Number of processes.
-        lent: Whether the process is somebody else's, and lives on.
+        world_size: Number of processes.
+        embedded: Whether the process outlives the run.
     """
-    signals = Signals(again=1.0 + 0.6 * min(world, 16) if world > 1 else 1.0, lent=lent)
-    usual = (signal.SIG_DFL, signal.default_int_handler)
-    numbers = [each for each in (*_STOP, signal.SIGUSR1) if signal.getsignal(each) in usual]
+    grace = 1.0 + 0.6 * min(world_size, 16) if world_size > 1 else 1.0
+    requests = SignalRequests(grace, embedded)
+    wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    numbers = [number for number in wanted if signal.getsignal(number) in _DEFAULT_HANDLERS]
     if not numbers or threading.current_thread() is not threading.main_thread():
-        yield signals
+        yield requests
         return
-    listener = _Listener(signals, numbers)
+    handlers = _SignalHandlers(requests, numbers, embedded)
+    keep = False
     try:
-        yield signals
+        yield requests
     except SignalExit:
-        if lent:
-            listener.close()
+        keep = not embedded
         raise
-    except BaseException:
-        listener.close()
-        raise
-    else:
-        listener.close()
+    finally:
+        if not keep:
+            handlers.restore()

@@ -1,8 +1,9 @@
-"""Ends a run in which a process is stuck, and says where each one was.
+"""Ends a run in which a process is stuck, and reports the stacks of all processes.
 
-A process that waits in C++, be it with Python's lock, can't watch itself. So each has a watcher, a small
-process of its own, which sees its progress in shared memory, has its stacks written by a signal that
-Python need not handle, and kills it.
+`faulthandler` alone can't do this: a process that is stopped, or that waits for a disk in the kernel, runs
+no thread of its own; a process that was killed can't report it; and the ranks have to end together. So each
+process has a watchdog, a small process that reads its progress from shared memory, makes faulthandler write
+its stacks, and kills it.
 """
 
 from __future__ import annotations
@@ -16,32 +17,34 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import ppcls
 from ppcls.files import LogWriter
-from ppcls.runtime.failures import Failures, Launch, headline
-from ppcls.runtime.progress import SIZE, Progress, Seen, read
+from ppcls.runtime.failures import FailureReports, describe_process
+from ppcls.runtime.launch import Launch
+from ppcls.runtime.progress import SIZE, Progress, ProgressSnapshot, read_progress
 
-PATIENCE = 3  # times as long may take what is no plain step
-_MOST_RESERVE = 30.0  # seconds
+SLOW_FACTOR = 3  # the timeout of a slow activity, such as saving, in timeouts of a step
+_MAX_RESERVE = 30.0  # seconds
 _STACKS = signal.SIGRTMAX
-# Sent to a group of processes, these are for the run: its watcher ends when the run does.
-_NOT_MEANT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# A terminal or launcher sends these to the whole process group. They are for the run; the watchdog ends
+# with it.
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ppcls.runtime.watchdog import main; main()"
 
 
 @contextmanager
-def guarded(timeout: float | None, failures: Failures, log: Path | None) -> Iterator[Progress]:
-    """Has this process watched while the block runs, by what it tells the `Progress` that is lent.
+def watch_for_hangs(timeout: float | None, failures: FailureReports, log: Path | None) -> Iterator[Progress]:
+    """Runs a watchdog for this process while the block runs, and returns the `Progress` that it reads.
 
     Args:
-        timeout: ``Global.hang_timeout`` in seconds; None for no watcher.
-        failures: Where the last words of all processes go.
-        log: File of the run's log, for the watcher of rank 0; None where it has none.
+        timeout: ``Global.hang_timeout`` in seconds; None for no watchdog.
+        failures: Failure reports of this launch.
+        log: Log file of the run, to which rank 0 writes a report on a stuck process; None for no log.
     """
     if timeout is None:
         yield Progress()
@@ -52,175 +55,168 @@ def guarded(timeout: float | None, failures: Failures, log: Path | None) -> Iter
     with os.fdopen(stacks, "w") as file:
         faulthandler.register(_STACKS, file)
         launch = failures.launch
-        told = {
+        settings = {
             "timeout": timeout,
             "output_dir": str(failures.output_dir),
             "log": log and str(log),
-            "launch": [launch.rank, launch.world, launch.name, launch.shown and str(launch.shown)],
+            "launch": [launch.rank, launch.world_size, launch.name],
+            "terminal_log": launch.terminal_log and str(launch.terminal_log),
             "process": os.getpid(),
             "memory": memory,
             "stacks": stacks,
         }
         root = str(Path(ppcls.__file__).parents[1])
-        command = [sys.executable, "-S", "-c", _START, root, json.dumps(told)]
-        watcher = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(memory, stacks)
+        watchdog = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-S", "-c", _START, root, json.dumps(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(memory, stacks),
         )
         try:
             yield progress
         finally:
-            watcher.kill()
-            watcher.wait()
+            watchdog.kill()
+            watchdog.wait()
             faulthandler.unregister(_STACKS)
             os.close(memory)
 
 
-class Stillness:
-    """How long a process has told nothing new, in seconds that the watcher itself was awake for.
+class StallClock:
+    """Counts the seconds since the last progress in which the watchdog itself was running.
 
-    Where both slept, be it a laptop that was closed or a job stopped by Ctrl-Z, nothing is stuck.
+    If both processes slept, because a laptop was closed or Ctrl-Z stopped the job, nothing is stuck.
 
     Args:
-        most: Seconds that may lie between two looks; what is more, the watcher slept.
-        now: Seconds of a clock.
-        seen: What the process has told.
+        longest: Seconds that two calls of `update` may lie apart; in any further seconds the watchdog slept.
+        now: Current time in seconds.
+        progress: Current progress.
     """
 
-    def __init__(self, most: float, now: float, seen: Seen) -> None:
-        self._most, self._now, self.seen = most, now, seen
+    def __init__(self, longest: float, now: float, progress: ProgressSnapshot) -> None:
+        self._longest, self._now, self.progress = longest, now, progress
         self.seconds = 0.0
 
-    def look(self, now: float, seen: Seen) -> None:
-        """Takes what is seen ``now``."""
-        passed = min(now - self._now, self._most)
-        self.seconds = self.seconds + passed if seen.count == self.seen.count else 0.0
-        self._now, self.seen = now, seen
+    def update(self, now: float, progress: ProgressSnapshot) -> None:
+        """Counts the time until ``now``, or restarts at 0 if there was progress."""
+        elapsed = min(now - self._now, self._longest)
+        self.seconds = self.seconds + elapsed if progress.count == self.progress.count else 0.0
+        self._now, self.progress = now, progress
 
-    def lasts(self, limit: float, reserve: float) -> bool:
-        """Whether all but the last ``reserve`` seconds of the time that the process has are over."""
-        return self.seconds >= limit * (PATIENCE if self.seen.patient else 1) - reserve
+    def expired(self, timeout: float, reserve: float) -> bool:
+        """Returns whether no more than ``reserve`` seconds of the timeout are left."""
+        return self.seconds >= timeout * (SLOW_FACTOR if self.progress.slow else 1) - reserve
 
 
-class Watcher:
-    """Watches one process from another one.
+class Watchdog:
+    """Watches the process that started this one.
 
     Args:
-        timeout: Seconds without progress after which the process has ended.
-        failures: Where the last words of all processes go; of the watched process's launch.
-        log: File of the run's log; None where it has none.
-        process: The one that is watched, this one's parent.
-        memory: Descriptor of its progress.
-        stacks: Descriptor of the file into which it writes its stacks when it gets the signal.
+        failures: Failure reports of the launch of the watched process.
+        settings: ``timeout``, ``log``, ``process``, and the descriptors ``memory`` and ``stacks``; see
+            `watch_for_hangs`.
     """
 
-    def __init__(
-        self,
-        timeout: float,
-        failures: Failures,
-        log: Path | None,
-        process: int,
-        memory: int,
-        stacks: int,
-    ) -> None:
-        self._timeout, self._failures, self._log = timeout, failures, log
-        self._process, self._memory, self._stacks = process, memory, stacks
-        # The last part of the time is for the reports, and for the launcher to notice.
-        self._reserve = min(timeout / 4, _MOST_RESERVE)
+    def __init__(self, failures: FailureReports, settings: dict[str, Any]) -> None:
+        self._failures, self._launch = failures, failures.launch
+        self._log: str | None = settings["log"]
+        self._timeout: float = settings["timeout"]
+        self._process: int = settings["process"]
+        self._memory: int = settings["memory"]
+        self._stacks: int = settings["stacks"]
+        # The last part of the timeout is for the reports, and for the launcher to notice.
+        self._reserve = min(self._timeout / 4, _MAX_RESERVE)
         self._poll = min(self._reserve / 10, 0.5)
-        self._called = threading.Event()
+        self._other_hang = threading.Event()
         try:
-            self._end_of_process: int | None = os.pidfd_open(process)
+            self._pidfd: int | None = os.pidfd_open(self._process)
         except OSError:  # Linux before 5.3
-            self._end_of_process = None
+            self._pidfd = None
 
     def watch(self) -> NoReturn:
-        """Waits until the process is stuck, another one is, or it is gone, and does what is due then."""
-        threading.Thread(target=self._listen, daemon=True).start()
-        still = Stillness(2 * self._poll, time.monotonic(), read(self._memory))
-        while not self._called.is_set() and not still.lasts(self._timeout, self._reserve):
-            if self._gone():
-                self._tell_gone(still.seen)
-            still.look(time.monotonic(), read(self._memory))
-        self._end(still)
+        """Waits until any process of the run is stuck, then reports and kills this one; or until it ends."""
+        threading.Thread(target=self._watch_others, daemon=True).start()
+        clock = StallClock(2 * self._poll, time.monotonic(), read_progress(self._memory))
+        while not self._other_hang.is_set() and not clock.expired(self._timeout, self._reserve):
+            if self._has_ended():
+                self._report_death(clock.progress)
+            clock.update(time.monotonic(), read_progress(self._memory))
+        self._report_hang(clock)
 
-    def _gone(self) -> bool:
-        """Waits a moment for the process to end; returns whether it has."""
-        if self._end_of_process is not None:
-            return bool(select.select([self._end_of_process], [], [], self._poll)[0])
+    def _has_ended(self) -> bool:
+        """Waits for a poll interval; returns whether the process has ended."""
+        if self._pidfd is not None:
+            return bool(select.select([self._pidfd], [], [], self._poll)[0])
         time.sleep(self._poll)
         return os.getppid() != self._process
 
-    def _listen(self) -> None:
-        """Hears of another process that is stuck; in a thread, for the disk may be what is stuck."""
-        while not os.path.exists(self._failures.hang):  # noqa: PTH110 - False, too, where it can't be looked
+    def _watch_others(self) -> None:
+        """Waits until another process is stuck; in a thread, because the disk itself may be stuck."""
+        # Unlike Path.exists, this returns False if the folder can't be read.
+        while not os.path.exists(self._failures.hang_marker):  # noqa: PTH110
             time.sleep(self._poll)
-        self._called.set()
+        self._other_hang.set()
 
-    def _end(self, still: Stillness) -> NoReturn:
-        """Reports, has rank 0 show what all report, and kills the process: rank 0 first, for it shows."""
-        deadline = threading.Timer(2 / 3 * self._reserve, self._kill)  # also where nothing can be written
+    def _report_hang(self, clock: StallClock) -> NoReturn:
+        """Reports on this process, prints all reports on rank 0, and kills the process.
+
+        Other ranks wait before they kill theirs, since the launcher ends rank 0 when another rank has ended.
+        """
+        deadline = threading.Timer(2 / 3 * self._reserve, self._kill)  # in case nothing can be written
         deadline.daemon = True
         deadline.start()
         with suppress(OSError):
             self._failures.folder.mkdir(parents=True, exist_ok=True)
-            self._failures.hang.touch()
-        launch = self._failures.launch
-        summary = f"{headline(launch.rank, self._process)}: no step for {still.seconds:.0f} s; {still.seen}"
-        report = f"{summary}\n{self._dumped()}"
-        if launch.rank == 0:
-            report = f"Global.hang_timeout is {self._timeout:g} s: the run is stuck, and ends here\n{report}"
-        print(report, file=sys.stderr, flush=True)  # noqa: T201
-        self._failures.claim(summary, report)
-        others = self._others()
-        if launch.rank > 0:
+            self._failures.hang_marker.touch()
+        process = describe_process(self._launch.rank, self._process)
+        summary = f"{process}: no step for {clock.seconds:.0f} s; {clock.progress}"
+        report = f"{summary}\n{self._read_stacks()}"
+        if self._launch.rank == 0:
+            report = f"Global.hang_timeout is {self._timeout:g} s: the run is stuck and is stopped\n{report}"
+        _print_error(report)
+        self._failures.write(summary, report)
+        ranks = [rank for rank in range(self._launch.world_size) if rank != self._launch.rank]
+        self._wait(lambda: all(self._failures.path(rank).exists() for rank in ranks))
+        if self._launch.rank > 0:
             time.sleep(self._reserve / 6)
             self._kill()
+        others = [self._failures.read(rank) or f"{self._failures.path(rank)}: no report" for rank in ranks]
         for text in others:
-            print(text, file=sys.stderr, flush=True)  # noqa: T201
+            _print_error(text)
         if self._log is not None:
             with suppress(OSError):
-                LogWriter(self._log).message("\n".join([report, *others]))
+                LogWriter(Path(self._log)).message("\n".join([report, *others]))
         self._kill()
 
-    def _dumped(self) -> str:
+    def _read_stacks(self) -> str:
         """Returns the stacks of all Python threads of the process."""
         os.kill(self._process, _STACKS)
-        until, size = time.monotonic() + self._reserve / 6, 0
-        while time.monotonic() < until and (not size or size != os.fstat(self._stacks).st_size):
-            size = os.fstat(self._stacks).st_size
-            time.sleep(0.05)
+        sizes = [0, 0]  # the stacks are complete when their size no longer changes
+
+        def complete() -> bool:
+            sizes[:] = sizes[1], os.fstat(self._stacks).st_size
+            return 0 < sizes[0] == sizes[1]
+
+        self._wait(complete)
         text = os.pread(self._stacks, 1 << 20, 0).decode(errors="replace").rstrip()
-        return text or "no stacks: the process does not even take a signal"
+        return text or "no stacks: the process does not respond to signals"
 
-    def _others(self) -> list[str]:
-        """Returns the reports of the other ranks, as many as come in time."""
-        files = [self._failures.file(rank) for rank in range(self._failures.launch.world)]
-        until = time.monotonic() + self._reserve / 6
-        while time.monotonic() < until and not all(file.exists() for file in files):
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        """Waits for a condition, for at most a sixth of the reserve."""
+        deadline = time.monotonic() + self._reserve / 6
+        while not condition() and time.monotonic() < deadline:
             time.sleep(0.05)
-        return [
-            file.read_text(encoding="utf-8").partition("\n\n")[2].rstrip()
-            if file.exists()
-            else f"{file}: no report"
-            for rank, file in enumerate(files)
-            if rank != self._failures.launch.rank
-        ]
 
-    def _tell_gone(self, seen: Seen) -> NoReturn:
-        """Names the process of several that went without a word, or what took this one with it.
-
-        What such a process itself writes, if anything, is an error of the connection to the first one.
-        """
-        launch = self._failures.launch
-        if launch.world > 1:
+    def _report_death(self, progress: ProgressSnapshot) -> NoReturn:
+        """Reports that the process ended without an error of its own: it was killed, or crashed in C++."""
+        if self._launch.world_size > 1:
             summary = (
-                f"{headline(launch.rank, self._process)} was killed or crashed, with no error of Python's; "
-                f"{seen}. If memory was short, the kernel's log (dmesg) names it"
+                f"{describe_process(self._launch.rank, self._process)} was killed or crashed without a "
+                f"Python error; {progress}. If memory ran out, the kernel's log (dmesg) names the process"
             )
-            if self._failures.claim(summary, ""):
-                launch.show(summary)
+            if self._failures.write(summary, ""):
+                self._launch.show(summary)
             else:
-                print(f"{self._failures.first()}\nThat took rank {launch.rank} with it", file=sys.stderr)  # noqa: T201
+                _print_error(f"{self._failures.first_summary()}\nRank {self._launch.rank} then failed too")
         os._exit(1)
 
     def _kill(self) -> NoReturn:
@@ -229,13 +225,16 @@ class Watcher:
         os._exit(1)
 
 
+def _print_error(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
 def main() -> None:
-    """Watches the process that started this one, as it says on the command line."""
-    for number in _NOT_MEANT:
+    """Watches the process that started this one, with the settings on the command line."""
+    for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    told: dict[str, Any] = json.loads(sys.argv[1])
-    rank, world, name, shown = told.pop("launch")
-    launch = Launch(rank, world, name, Path(shown) if shown else None)
-    failures = Failures(Path(told.pop("output_dir")), launch)
-    log = told.pop("log")
-    Watcher(failures=failures, log=Path(log) if log else None, **told).watch()
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    terminal_log = settings["terminal_log"]
+    rank, world_size, name = settings["launch"]
+    launch = Launch(rank, world_size, name, Path(terminal_log) if terminal_log else None)
+    Watchdog(FailureReports(Path(settings["output_dir"]), launch), settings).watch()

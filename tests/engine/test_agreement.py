@@ -24,7 +24,7 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.index.read import describe_index
 from ppcls.engine.agreement import agree, compare, tell_unshared
 from ppcls.errors import UserError
-from ppcls.runtime.collectives import exchange, together
+from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
 
 HERE = SUPPORT
@@ -143,10 +143,10 @@ def test_a_run_ends_where_one_rank_has_no_data(make_yaml: Callable[..., Path], t
 def test_one_process_needs_nobody(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, error: Exception
 ) -> None:
-    assert exchange(cpu, ["told"]) == [["told"]]
+    assert all_gather_json(cpu, ["told"]) == [["told"]]
     agree(make_config(), cpu, {})
     assert tell_unshared(cpu, tmp_path) == []
-    with pytest.raises(type(error)) as caught, together(cpu):
+    with pytest.raises(type(error)) as caught, fail_together(cpu):
         raise error
     assert caught.value is error
 

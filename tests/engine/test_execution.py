@@ -90,7 +90,7 @@ def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) ->
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.usefixtures("old_paddle")
 def test_a_gpu_records_its_steps(make_config: Callable[..., Config], world: int) -> None:
-    state = replace(make_state(), runtime=replace(GPU, world=world))
+    state = replace(make_state(), runtime=replace(GPU, world_size=world))
     for wanted in ("auto", True):
         step, how = choose_step(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
         assert isinstance(step, CapturedStep)
@@ -105,7 +105,7 @@ def test_what_was_not_measured_records_when_asked(
 ) -> None:
     for known, runtime, why in (
         (False, GPU, f"not measured on Paddle {paddle.__version__}"),
-        (True, replace(GPU, world=4, hosts=2), "not measured on several machines"),
+        (True, replace(GPU, world_size=4, nodes=2), "not measured on several machines"),
     ):
         monkeypatch.setattr(execution, "measured", lambda known=known: known)
         state = replace(make_state(), runtime=runtime)
@@ -136,7 +136,7 @@ def test_memory_that_is_taken_at_once_is_not_recorded_in(
         ({}, {"runtime": GPU, "model": nn.Dropout(0.5)}, "ResNet18 draws random numbers as it trains"),
         (
             {"Global__sync_bn": True},
-            {"runtime": replace(GPU, world=2)},
+            {"runtime": replace(GPU, world_size=2)},
             "SyncBatchNorm exchanges within the step (Global.sync_bn)",
         ),
     ],

@@ -15,7 +15,7 @@ def test_versions_are_those_that_run() -> None:
 
 
 def test_hardware_is_told_without_a_gpu() -> None:
-    found = hardware(Runtime(world=2, cores=3, threads=2))
+    found = hardware(Runtime(world_size=2, cores=3, threads=2))
     assert (found["Processes"], found["Device"], found["Cores a process"]) == ("2", "CPU", "3")
     assert found["Processor"]
     assert found["Memory"].endswith("GiB")

@@ -1,4 +1,4 @@
-"""What a process tells, and what its watcher reads of it."""
+"""What a process reports, and what a watchdog reads of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.runtime.progress import SIZE, Progress, Seen, read
+from ppcls.runtime.progress import SIZE, Progress, ProgressSnapshot, read_progress
 
 
 @pytest.fixture
@@ -20,52 +20,52 @@ def memory() -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_the_watcher_reads_what_is_told(memory: int) -> None:
+def test_position_is_read_with_the_next_report(memory: int) -> None:
     progress = Progress(memory)
-    assert str(read(memory)) == "starting"
-    progress.place(2, 17, 25)
-    assert read(memory).epoch == 0, "a place is told with what goes on there"
-    progress.tell("forward")
-    assert read(memory) == Seen(2, 2, 17, 25, True, "forward")
-    assert str(read(memory)) == "epoch 2, batch 17, update 25: forward"
+    assert str(read_progress(memory)) == "starting"
+    progress.set_position(2, 17, 25)
+    assert read_progress(memory).epoch == 0
+    progress.report("forward")
+    assert read_progress(memory) == ProgressSnapshot(2, 2, 17, 25, True, "forward")
+    assert str(read_progress(memory)) == "epoch 2, batch 17, update 25: forward"
 
 
-def test_patience_ends_with_the_first_step(memory: int) -> None:
+def test_only_slow_activities_are_slow_after_the_first_step(memory: int) -> None:
     progress = Progress(memory)
-    progress.tell("forward")
-    assert read(memory).patient
-    progress.stepped()
-    progress.tell("forward")
-    assert not read(memory).patient
-    progress.tell("saving", patient=True)
-    assert read(memory).patient
+    progress.report("forward")
+    assert read_progress(memory).slow
+    progress.mark_first_step()
+    progress.report("forward")
+    assert not read_progress(memory).slow
+    progress.report("saving", slow=True)
+    assert read_progress(memory).slow
 
 
-@given(words=st.lists(st.text(), max_size=5))
-def test_any_words_will_do_and_each_counts(words: list[str]) -> None:
+@given(activities=st.lists(st.text(), max_size=5))
+def test_any_text_is_reported_cut_off_at_80_bytes(activities: list[str]) -> None:
     memory = os.memfd_create("progress")
     os.ftruncate(memory, SIZE)
     progress = Progress(memory)
-    for each in words:
-        progress.tell(each.replace("\0", ""))
-    seen = read(memory)
-    assert seen.count == 1 + len(words)
-    told = words[-1].replace("\0", "") if words else "starting"
-    assert seen.doing == told.encode("utf-8", "replace")[:80].decode("utf-8", "replace")
+    for activity in activities:
+        progress.report(activity.replace("\0", ""))
+    found = read_progress(memory)
+    assert found.count == 1 + len(activities)
+    last = activities[-1].replace("\0", "") if activities else "starting"
+    assert found.activity == last.encode("utf-8", "replace")[:80].decode("utf-8", "replace")
     os.close(memory)
 
 
-def test_nobody_need_watch() -> None:
-    Progress().tell("anything")
+def test_report_needs_no_watchdog() -> None:
+    Progress().report("anything")
 
 
-@pytest.mark.parametrize("patient", [False, True])
-def test_what_was_interrupted_is_told_again(memory: int, patient: bool) -> None:
+@pytest.mark.parametrize("slow", [False, True])
+def test_during_reports_the_previous_activity_again(memory: int, slow: bool) -> None:
     progress = Progress(memory)
-    progress.stepped()
-    progress.tell("evaluation: waiting for batch 2", patient=patient)
+    progress.mark_first_step()
+    progress.report("evaluation: waiting for batch 2", slow=slow)
     with progress.during("waiting for all processes"):
-        assert read(memory).doing == "waiting for all processes"
-        assert read(memory).patient == patient
-    seen = read(memory)
-    assert (seen.doing, seen.patient) == ("evaluation: waiting for batch 2", patient)
+        assert read_progress(memory).activity == "waiting for all processes"
+        assert read_progress(memory).slow == slow
+    found = read_progress(memory)
+    assert (found.activity, found.slow) == ("evaluation: waiting for batch 2", slow)

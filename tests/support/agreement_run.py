@@ -15,7 +15,7 @@ from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
-from ppcls.runtime.collectives import exchange, together
+from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.weights.manifest import Manifest, seal
 
 yaml, scratch = sys.argv[1], Path(sys.argv[2])
@@ -34,7 +34,7 @@ def case(name: str, does: Callable[[], Any]) -> None:
 
 
 def fail(*ranks: int, error: Exception) -> None:
-    with together(run):
+    with fail_together(run):
         if run.rank in ranks:
             raise error
 
@@ -63,7 +63,7 @@ if run.is_main:
 else:
     (own / "checkpoints" / "step_1").rmdir()
 
-case("exchange", lambda: exchange(run, {"rank": run.rank, "text": "ü" * (1 + 1000 * run.rank)}))
+case("exchange", lambda: all_gather_json(run, {"rank": run.rank, "text": "ü" * (1 + 1000 * run.rank)}))
 case("nobody fails", lambda: fail(error=UserError("never")))
 case("one fails", lambda: fail(1, error=UserError("no such folder")))
 case("both fail", lambda: fail(0, 1, error=UserError(f"seen by {run.rank}")))

@@ -18,7 +18,7 @@ from ppcls.data.index.python_source import register_source
 TROUBLE = {
     "none": lambda: None,
     "sleep": lambda: time.sleep(3600),
-    "read with Python's lock": lambda: ctypes.PyDLL(None).read(
+    "hang with the interpreter lock": lambda: ctypes.PyDLL(None).read(
         os.pipe()[0], ctypes.create_string_buffer(1), 1
     ),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),

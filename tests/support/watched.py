@@ -1,4 +1,4 @@
-"""A process that is watched, without Paddle: it makes two steps and then what the arguments say."""
+"""A process with a watchdog, without Paddle: it reports two steps, then does what the arguments say."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import sys
 import time
 from pathlib import Path
 
-from ppcls.runtime.failures import Failures, Launch
+from ppcls.runtime.failures import FailureReports
+from ppcls.runtime.launch import Launch
 from ppcls.runtime.progress import Progress
-from ppcls.runtime.watchdog import guarded
+from ppcls.runtime.watchdog import watch_for_hangs
 
 
 def work(progress: Progress) -> None:
     while True:
-        progress.tell("evaluation")
+        progress.report("evaluation")
         time.sleep(0.05)
 
 
-TROUBLE = {
+ACTIONS = {
     "sleep": lambda progress: time.sleep(3600),
-    "read with Python's lock": lambda progress: ctypes.PyDLL(None).read(
+    "hang with the interpreter lock": lambda progress: ctypes.PyDLL(None).read(
         os.pipe()[0], ctypes.create_string_buffer(1), 1
     ),
     "stop": lambda progress: os.kill(os.getpid(), signal.SIGSTOP),
@@ -33,14 +34,13 @@ TROUBLE = {
 }
 
 if __name__ == "__main__":
-    folder, rank, world, timeout, trouble = json.loads(sys.argv[1])
-    failures = Failures(
-        Path(folder), Launch(rank, world, "host_1", Path(folder) / "workerlog.0" if rank else None)
-    )
-    with failures.shown(), guarded(timeout, failures, Path(folder) / "train.log") as progress:
+    folder, rank, world_size, timeout, action = json.loads(sys.argv[1])
+    terminal_log = Path(folder) / "workerlog.0" if rank else None
+    failures = FailureReports(Path(folder), Launch(rank, world_size, "host_1", terminal_log))
+    with failures.reporting(), watch_for_hangs(timeout, failures, Path(folder) / "train.log") as progress:
         for batch in (1, 2):
-            progress.place(1, batch, batch - 1)
-            progress.tell("forward")
-            progress.stepped()
-        progress.tell("backward")
-        TROUBLE[trouble](progress)
+            progress.set_position(1, batch, batch - 1)
+            progress.report("forward")
+            progress.mark_first_step()
+        progress.report("backward")
+        ACTIONS[action](progress)

@@ -78,7 +78,9 @@ def bare_pipeline(read: Read, split: Split, runtime: Runtime, layout: str) -> Pi
             "the bare pipeline is written for DecodeImage, RandCropImage, RandFlipImage, NormalizeImage; "
             "DataLoader.Train has another chain"
         )
-    return _pipeline(read, images, split.sampler.rows(runtime.world), resolve(split.loader.dali, runtime))
+    return _pipeline(
+        read, images, split.sampler.rows(runtime.world_size), resolve(split.loader.dali, runtime)
+    )
 
 
 def bare_chains(subject: Subject) -> tuple[Chain, ...]:

@@ -139,7 +139,7 @@ def _compare(
     loaders = config.DataLoader.model_copy(update={"Train": split})
     config = config.model_copy(update={"DataLoader": loaders})
     _, index, steps = train_split(config, runtime)
-    batch_size = split.sampler.rows(runtime.world)
+    batch_size = split.sampler.rows(runtime.world_size)
     decoder = split.dataset.transform_ops[0]
     settings = resolve(split.loader.dali, runtime)
     by_hand = bare_pipeline(read, split, runtime, layout_of(config))

@@ -41,7 +41,7 @@ def train_split(config: Config, runtime: Runtime) -> tuple[Split, Index, int]:
     if split is None:
         raise UserError("the benchmark needs DataLoader.Train in the config")
     index = read_index(split.dataset, config.Arch.class_num)
-    batch_size = split.sampler.rows(runtime.world)
+    batch_size = split.sampler.rows(runtime.world_size)
     steps = len(index) // batch_size
     if steps <= 2 * NOT_COUNTED:
         raise UserError(
@@ -75,7 +75,7 @@ def benchmark_loaders(
         KeyboardInterrupt: Ctrl-C came before a round was done.
     """
     split, index, steps = train_split(config, runtime)
-    layout, batch_size = layout_of(config), split.sampler.rows(runtime.world)
+    layout, batch_size = layout_of(config), split.sampler.rows(runtime.world_size)
     by_hand = bare_pipeline(read_files(index, shuffled=True), split, runtime, layout)
     contenders: dict[str, Epoch] = {"bare DALI pipeline": bare(by_hand, steps, batch_size)}
 

@@ -85,7 +85,7 @@ class Subject:
     @property
     def batch_size(self) -> int:
         """Images a batch."""
-        return self.split.sampler.rows(self.runtime.world)
+        return self.split.sampler.rows(self.runtime.world_size)
 
     @property
     def on_gpu(self) -> bool:
@@ -189,7 +189,7 @@ def read_subject(config: Config, runtime: Runtime, images: int) -> Subject:
     split = config.DataLoader.Train
     if split is None:
         raise UserError("the benchmark needs DataLoader.Train in the config")
-    if runtime.world > 1:
+    if runtime.world_size > 1:
         raise UserError("this benchmark is of one process; start it without paddle.distributed.launch")
     if split.input_size is not None:
         split = split.model_copy(update={"input_size": None})

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
+from ppcls.runtime.launch import child_environment
 from ppcls.runtime.signals import interruptible
-from ppcls.runtime.start import child_environment
 
 WORKER = Path(__file__).parents[1] / "worker.py"
 _TAIL = 20  # lines of a crash

@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 import psutil
 
-from ppcls.runtime.hardware import Card, Load
+from ppcls.runtime.hardware import Card, CardLoad
 
 _EVERY = 0.5  # seconds between two looks at the GPU, which tells means of about as long
 
@@ -43,7 +43,7 @@ class Meter:
         self._card = card
         self._process = psutil.Process()
         self._began, self._children = 0.0, dict[int, float]()
-        self._seen: list[Load] = []
+        self._seen: list[CardLoad] = []
         self._stop = Event()
         self._thread: Thread | None = None
 

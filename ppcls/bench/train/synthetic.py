@@ -87,15 +87,15 @@ class Synthetic:
 
     def __init__(self, config: Config, split: Split, runtime: Runtime) -> None:
         shape, dtype = image_shape(config, split), check_chain(split.dataset.transform_ops).dtype
-        rows = split.sampler.rows(runtime.world)
+        rows = split.sampler.rows(runtime.world_size)
         several = isinstance(split.dataset, MultiLabelDataset)
-        noise = Noise(rows * runtime.world * _STEPS, shape, config.Arch.class_num, several=several)
+        noise = Noise(rows * runtime.world_size * _STEPS, shape, config.Arch.class_num, several=several)
         self.index: Index = noise
         self.order = Order(
             SequentialSampler(len(noise)),
             rows,
             rank=runtime.rank,
-            world=runtime.world,
+            world=runtime.world_size,
             accumulate=config.Global.update_freq,
         )
         mine = [runtime.rank * rows + row for row in range(rows)]

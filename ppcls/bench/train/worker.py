@@ -175,7 +175,7 @@ def _bare(config: Config, runtime: Runtime) -> _Subject:
     if runtime.device == "cpu" and amp is not None and amp.use_amp:
         raise UserError("on a CPU Paddle's own AMP computes in float32")
     loader = Synthetic(config, split, runtime)
-    step = bare_step(config, next(iter(loader)), runtime.world)
+    step = bare_step(config, next(iter(loader)), runtime.world_size)
     return _Subject(
         lambda _: step(),
         loader.order.batch_size,
@@ -217,9 +217,9 @@ def _timed(task: Task, subject: _Subject, runtime: Runtime) -> dict[str, Any]:
     *_, cores, host, load = of_ranks.sum(axis=0).tolist()
     gpu = {"gpu_allocated": allocated, "gpu_reserved": reserved} if runtime.device == "gpu" else {}
     if usage.gpu_load is not None:
-        gpu["gpu_load"] = load / runtime.world
+        gpu["gpu_load"] = load / runtime.world_size
     return {
-        "images_per_second": subject.images * steps * runtime.world / slowest,
+        "images_per_second": subject.images * steps * runtime.world_size / slowest,
         "step": slowest / steps,
         "data_wait": waited,
         "cpu_cores": cores,
@@ -256,7 +256,7 @@ def _split(task: Task, subject: _Subject, runtime: Runtime) -> dict[str, float]:
     timer = PhaseTimer(runtime)
     for _ in range(task.split_steps):
         subject.step(timer)
-    table = summarize(timer.measured(0, subject.images * runtime.world, None))
+    table = summarize(timer.measured(0, subject.images * runtime.world_size, None))
     phases = {name: row.median_ms / 1e3 for name, row in table.rows.items()}
     if table.all_reduce_alone_ms is not None:
         alone = table.all_reduce_alone_ms / 1e3
@@ -267,7 +267,7 @@ def _split(task: Task, subject: _Subject, runtime: Runtime) -> dict[str, float]:
 def _over_ranks(runtime: Runtime, values: list[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Returns [ranks, values] from the values of each rank; waits for all of them."""
     own = paddle.to_tensor(values, dtype="float64")
-    if runtime.world == 1:
+    if runtime.world_size == 1:
         return np.asarray(own.numpy())[None]
     gathered: list[paddle.Tensor] = []
     paddle.distributed.all_gather(gathered, own)

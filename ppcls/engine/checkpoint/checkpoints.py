@@ -56,8 +56,8 @@ class Checkpoints:
                 checkpoints are as they were.
         """
         self.save_alone(state, roles, score)
-        if state.runtime.world > 1:
-            state.runtime.progress.tell("waiting for all processes after a checkpoint", patient=True)
+        if state.runtime.world_size > 1:
+            state.runtime.progress.report("waiting for all processes after a checkpoint", slow=True)
             paddle.distributed.barrier()
 
     def save_alone(self, state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
@@ -182,9 +182,9 @@ class Checkpoints:
 
 def _told(state: TrainState, files: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
     """Yields the files of a state, and tells each of them before it is written."""
-    state.runtime.progress.tell("saving", patient=True)
+    state.runtime.progress.report("saving", slow=True)
     for name, data in files:
-        state.runtime.progress.tell(f"saving {name}", patient=True)
+        state.runtime.progress.report(f"saving {name}", slow=True)
         yield name, data
 
 

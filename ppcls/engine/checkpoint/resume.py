@@ -50,7 +50,7 @@ def resume(
             "model, optimizer and epoch" if state.best is None else "model, optimizer, epoch and best metric"
         )
         return [
-            _header(state, source, state.runtime.world),
+            _header(state, source, state.runtime.world_size),
             f"  kept: {kept} of a PaddleClas checkpoint",
             "  begins anew: what PaddleClas does not save, such as the loss scale",
             *left,
@@ -77,7 +77,7 @@ def _leave_best(state: TrainState, has_best: bool) -> list[str]:
 
 
 def _header(state: TrainState, source: Path, wrote: int) -> str:
-    world = state.runtime.world
+    world = state.runtime.world_size
     ranks = f", of {wrote} processes, now {world}" if wrote != world else ""
     return f"resumed {source}: epoch {state.epoch + 1}, batch {state.step}, update {state.update}{ranks}"
 
@@ -115,7 +115,7 @@ def _lost(
     if remembered.data != (data := describe_index(state.loader.index)):
         others = f"; which samples of epoch {now['epoch'] + 1} came can't be kept" if now["step"] else ""
         yield f"changed: the training data, {remembered.data} -> {data}{others}"
-    if remembered.world != state.runtime.world:
+    if remembered.world != state.runtime.world_size:
         yield "can't be kept: BatchNorm's batches and dropout's random numbers, which go by the process"
     rate = state.schedule(state.update)
     if abs(rate - remembered.learning_rate) > 1e-12 * abs(remembered.learning_rate):

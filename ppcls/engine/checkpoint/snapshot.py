@@ -166,7 +166,7 @@ def _remember(state: TrainState) -> Remembered:
         best=state.best,
         closing=state.closing,
         learning_rate=state.schedule(state.update),
-        world=state.runtime.world,
+        world=state.runtime.world_size,
         data=describe_index(state.loader.index),
         loader=state.loader.state_dict(),
         precision=state.precision.state_dict(),

@@ -4,8 +4,8 @@ The input of a residual block has two gradients, one by the shortcut. Paddle add
 its own, which reads both and writes a third. cuDNN can add to what it writes into (beta = 1 in
 ``cudnnConvolutionBackwardData``), and Paddle's ``conv2d_grad`` has it as ``use_addto``.
 
-Not while cuDNN searches for the fastest kernel (`ppcls.runtime.start.stop_search`): it runs each one on
-the memory of the first step itself, so that what is added to would be lost.
+Not while cuDNN searches for the fastest kernel (`ppcls.runtime.paddle_import.stop_cudnn_search`):
+it runs each one on the memory of the first step itself, so that what is added to would be lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from paddle import nn
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
 from ppcls.errors import UserError
-from ppcls.runtime.start import Runtime, stop_search
+from ppcls.runtime.paddle_import import stop_cudnn_search
+from ppcls.runtime.start import Runtime
 
 _FLOAT16 = paddle.base.core.VarDesc.VarType.FP16
 
@@ -132,7 +133,7 @@ def compiled(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
             "set Global.to_static to auto or False"
         )
     network = paddle.jit.to_static(Compiled(model), full_graph=True)
-    if _is_fast(config, runtime) and stop_search():
+    if _is_fast(config, runtime) and stop_cudnn_search():
         add_up_gradients(network.forward)
     return network
 

@@ -78,7 +78,7 @@ class Told(Phases):
 
     def __call__(self, phase: Phase) -> AbstractContextManager[None]:
         """Returns the other's context of the phase."""
-        self._progress.tell(self._words.get(phase, phase))
+        self._progress.report(self._words.get(phase, phase))
         return self._phases(phase)
 
     def begin_batch(self) -> None:
@@ -87,7 +87,7 @@ class Told(Phases):
 
     def end_batch(self, update: bool) -> None:
         """Hands it on; the step is done."""
-        self._progress.stepped()
+        self._progress.mark_first_step()
         self._phases.end_batch(update)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ def exchange_gradients(
         overlapping: Whether gradients are averaged while backward still runs; else the model stays as it is,
             and who trains it averages them afterwards.
     """
-    if runtime.world == 1:
+    if runtime.world_size == 1:
         return model
     if not overlapping:
         sync_params_buffers(model, fuse_params=False)  # one by one, as DataParallel: fused it crashes in 2.6
@@ -45,12 +45,12 @@ def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
     Raises:
         UserError: Several processes train on CPUs, for which Paddle has no such kernel.
     """
-    if runtime.world == 1:
+    if runtime.world_size == 1:
         return model
     if runtime.device == "cpu":
         raise UserError(
             f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, and these "
-            f"{runtime.world} processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
+            f"{runtime.world_size} processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
         )
     frozen = [
         (name, layer) for name, layer in model.named_sublayers() if getattr(layer, "_use_global_stats", None)

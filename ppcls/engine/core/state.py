@@ -119,9 +119,9 @@ class TrainState:
         itself normalizes by the batch and does not notice. Under ``Global.sync_bn`` the ranks' statistics
         are the same already, and stay so.
         """
-        if self.runtime.world == 1:
+        if self.runtime.world_size == 1:
             return
-        self.runtime.progress.tell("sharing BatchNorm's statistics")
+        self.runtime.progress.report("sharing BatchNorm's statistics")
         own = self.model.state_dict()
         average = self.ema.state_dict() if self.ema is not None else {}
         # Paddle keeps running statistics among the parameters, without a gradient.
@@ -135,7 +135,7 @@ class TrainState:
             return
         flat = paddle.concat([buffer.flatten().astype("float32") for buffer in buffers])
         paddle.distributed.all_reduce(flat)
-        means = (flat / self.runtime.world).split([buffer.size for buffer in buffers])
+        means = (flat / self.runtime.world_size).split([buffer.size for buffer in buffers])
         for buffer, mean in zip(buffers, means, strict=True):
             buffer.copy_(mean.reshape(buffer.shape).astype(buffer.dtype), True)
 

@@ -32,7 +32,7 @@ def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> pad
         count. Reading it waits for the device.
     """
     network = state.network
-    exchanges = state.runtime.world > 1 and batch.update
+    exchanges = state.runtime.world_size > 1 and batch.update
     overlapping = isinstance(network, paddle.DataParallel)
     after = exchanges and (phases.exchange_after or not overlapping)
     with network.no_sync() if overlapping and (after or not exchanges) else nullcontext():

@@ -71,8 +71,8 @@ class _Recording:
 
     def __init__(self, state: TrainState, batch: Batch, record: Record) -> None:
         self._state = state
-        world = state.runtime.world
-        self._alone = replace(state, runtime=replace(state.runtime, world=1))
+        world = state.runtime.world_size
+        self._alone = replace(state, runtime=replace(state.runtime, world_size=1))
         # The exchange below adds gradients up; an average is wanted.
         self._batch = replace(
             batch,
@@ -107,7 +107,7 @@ class _Recording:
                 (self._summed.add if self._begun else self._summed.copy)(self._gradients)
         self._begun = not batch.update
         if batch.update:
-            if self._state.runtime.world > 1:
+            if self._state.runtime.world_size > 1:
                 with phases("all-reduce"):
                     for buffer in self._summed.buffers:
                         paddle.distributed.all_reduce(buffer)

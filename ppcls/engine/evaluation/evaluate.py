@@ -83,12 +83,12 @@ def evaluate(
             among those from it on. None: each among all others.
     """
     progress = progress or Progress()
-    progress.tell("evaluation: waiting for batch 1", patient=not progress.evaluated)
+    progress.report("evaluation: waiting for batch 1", slow=not progress.evaluated)
     began, training = time.perf_counter(), model.training
     model.eval()
     tally = Tally(metrics, queries)
     for number, batch in enumerate(loader, start=1):
-        progress.tell(f"evaluation: batch {number}", patient=not progress.evaluated)
+        progress.report(f"evaluation: batch {number}", slow=not progress.evaluated)
         if batch.valid == 0:
             continue
         with precision.evaluation():
@@ -98,8 +98,8 @@ def evaluate(
         if collector is not None:
             collector.add(get_logits(outputs), batch)
         progress.evaluated = True
-        progress.tell(f"evaluation: waiting for batch {number + 1}")
-    progress.tell("evaluation: waiting for all processes", patient=True)
+        progress.report(f"evaluation: waiting for batch {number + 1}")
+    progress.report("evaluation: waiting for all processes", slow=True)
     loss, images, values = tally.result(world)
     if training:
         model.train()
@@ -212,7 +212,7 @@ def build_evaluator(
         criterion=evaluation_criterion(config, positive_rates(index)),
         metrics=build_metrics(config.Metric.Eval, config.Arch.class_num),
         precision=precision,
-        world=runtime.world,
+        world=runtime.world_size,
         progress=runtime.progress,
         classes=config.Arch.class_num if sample_by_sample and of_classes else None,
     )

@@ -6,8 +6,8 @@ import time
 
 from ppcls.config.sections.run import Global
 from ppcls.errors import SignalExit
-from ppcls.runtime.collectives import Wishes
-from ppcls.runtime.signals import Signals
+from ppcls.runtime.collectives import RequestExchange
+from ppcls.runtime.signals import SignalRequests
 from ppcls.runtime.start import Runtime
 
 
@@ -23,10 +23,10 @@ class Control:
         stop: Number of the signal that ends the run on all ranks; 0 for none.
     """
 
-    def __init__(self, settings: Global, runtime: Runtime, signals: Signals) -> None:
+    def __init__(self, settings: Global, runtime: Runtime, signals: SignalRequests) -> None:
         self._every, self._minutes = settings.save_steps, settings.save_minutes
         self._is_main, self._signals = runtime.is_main, signals
-        self._wishes = Wishes(runtime, kinds=2)
+        self._wishes = RequestExchange(runtime, kinds=2)
         self._asked = False
         self.stop = 0
         self.saved()
@@ -34,7 +34,7 @@ class Control:
     def look(self) -> None:
         """Hears what any rank wants; all ranks do so at the same points."""
         save = self._time_is_up() or self._signals.take_save()
-        stop, asked = self._wishes.of_all([self._signals.stop, int(save)])
+        stop, asked = self._wishes.any_rank([self._signals.stop, int(save)])
         self.stop = self.stop or stop
         self._asked |= bool(asked)
 

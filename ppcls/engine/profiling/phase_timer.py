@@ -69,7 +69,7 @@ class PhaseTimer(Phases):
         self._runtime.synchronize()
         if self.fresh:
             self._times = np.zeros(len(COLUMNS))
-            self.exchange_after = self._runtime.world > 1 and self.steps % 2 == 1
+            self.exchange_after = self._runtime.world_size > 1 and self.steps % 2 == 1
         self._began = time.perf_counter()
 
     def end_batch(self, update: bool) -> None:
@@ -102,7 +102,7 @@ class PhaseTimer(Phases):
 
     def _of_all_ranks(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns [ranks, steps, 6] from [steps, 6] of this rank."""
-        if self._runtime.world == 1:
+        if self._runtime.world_size == 1:
             return seconds[None]
         gathered: list[paddle.Tensor] = []
         paddle.distributed.all_gather(gathered, paddle.to_tensor(seconds))

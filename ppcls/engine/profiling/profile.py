@@ -173,7 +173,7 @@ class Profile(Phases):
 
     def _write(self, table: StepTable, trace: Path) -> None:
         if self._no_trace is None:
-            ranks = "; a file a rank" if self._runtime.world > 1 else ""
+            ranks = "; a file a rank" if self._runtime.world_size > 1 else ""
             traced = f"trace: {trace} (chrome://tracing or ui.perfetto.dev{ranks})\n"
         else:
             traced = f"no trace: {self._no_trace}\n"

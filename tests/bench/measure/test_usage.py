@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ppcls.bench.measure.usage import Meter
-from ppcls.runtime.hardware import Card, Load
+from ppcls.runtime.hardware import Card, CardLoad
 
 BUSY = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
 
@@ -43,8 +43,8 @@ def test_childrens_time_counts() -> None:
 
 
 def test_a_card_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads = iter([Load(0.9, None, 100), Load(1.0, 0.5, 300), Load(None, 0.7, 200)])
-    last = Load(1.0, 0.6, 50)
+    loads = iter([CardLoad(0.9, None, 100), CardLoad(1.0, 0.5, 300), CardLoad(None, 0.7, 200)])
+    last = CardLoad(1.0, 0.6, 50)
     monkeypatch.setattr(Card, "load", lambda self: next(loads, last))
     monkeypatch.setattr("ppcls.bench.measure.usage._EVERY", 0.01)
     meter = Meter(Card("GPU-1", 1000))
@@ -56,7 +56,7 @@ def test_a_card_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_card_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Card, "load", lambda self: Load(None, None, 100))
+    monkeypatch.setattr(Card, "load", lambda self: CardLoad(None, None, 100))
     meter = Meter(Card("MIG-1", 1000))
     meter.start()
     usage = meter.stop()

@@ -113,7 +113,7 @@ def test_synthetic_batches(make_config: MakeConfig) -> None:
     config = make_config(Arch__data_format="NHWC", Global__update_freq=2)
     split = config.DataLoader.Train
     assert split is not None
-    loader = Synthetic(config, split, Runtime(rank=1, world=2))
+    loader = Synthetic(config, split, Runtime(rank=1, world_size=2))
     batches = iter(loader)
     first, second = next(batches), next(batches)
     assert first.image.shape == [8, 16, 16, 3]

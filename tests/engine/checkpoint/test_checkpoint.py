@@ -242,7 +242,7 @@ def test_weights_that_are_not_finite_are_never_saved(
     assert_equal(everything(again), before)
 
 
-# Failures
+# FailureReports
 
 
 FAILURES = {

@@ -13,7 +13,7 @@ from paddle import nn
 from ppcls.arch.build import build_model
 from ppcls.engine.core import compiled as added_gradients
 from ppcls.engine.core.compiled import Compiled, add_up, add_up_gradients
-from ppcls.runtime.start import stop_search
+from ppcls.runtime.paddle_import import stop_cudnn_search
 
 SEARCH = "FLAGS_cudnn_exhaustive_search"
 
@@ -159,7 +159,7 @@ def test_gradients_are_those_of_additions(monkeypatch: pytest.MonkeyPatch) -> No
     """
     monkeypatch.delenv(SEARCH, raising=False)
     paddle.set_flags({SEARCH: True})
-    assert stop_search()
+    assert stop_cudnn_search()
     done = []
     monkeypatch.setattr(added_gradients, "add_up", lambda block: done.append(add_up(block)))
     paddle.seed(3)

@@ -84,7 +84,7 @@ def test_synchronized_batch_norm_keeps_names_weights_and_layout(data_format: str
     model = build_model("ResNet18", 4, data_format)  # type: ignore[arg-type]
     before = {name: (id(each), each.numpy()) for name, each in model.state_dict().items()}
     parameters = [id(each) for each in model.parameters()]
-    model = synchronize_batch_norm(model, Runtime(world=2, device="gpu"))
+    model = synchronize_batch_norm(model, Runtime(world_size=2, device="gpu"))
     after = model.state_dict()
     assert list(after) == list(before)
     for name, (_, value) in before.items():
@@ -104,7 +104,7 @@ def test_frozen_batch_norm_is_not_synchronized() -> None:
     kept = [model.stem[0].bn, model.blocks[0].conv1.bn]
     for each in kept:
         each._use_global_stats = True
-    model = synchronize_batch_norm(model, Runtime(world=2, device="gpu"))
+    model = synchronize_batch_norm(model, Runtime(world_size=2, device="gpu"))
     assert [model.stem[0].bn, model.blocks[0].conv1.bn] == kept
     assert sum(isinstance(each, nn.SyncBatchNorm) for each in model.sublayers()) == 19
     assert [name for name, _ in model.named_parameters()] == names
@@ -117,7 +117,7 @@ def test_one_process_has_nothing_to_synchronize(make_config: Callable[..., Confi
 
 def test_synchronizing_on_cpus_is_refused() -> None:
     with pytest.raises(UserError) as caught:
-        synchronize_batch_norm(nn.Sequential(nn.BatchNorm2D(2)), Runtime(world=2))
+        synchronize_batch_norm(nn.Sequential(nn.BatchNorm2D(2)), Runtime(world_size=2))
     assert str(caught.value) == (
         f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, and these 2 "
         "processes train on the CPU; set Global.sync_bn=False, or train on GPUs"

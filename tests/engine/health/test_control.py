@@ -14,7 +14,7 @@ from ppcls.config.sections.run import Global
 from ppcls.engine.health import control as module
 from ppcls.engine.health.control import Control
 from ppcls.errors import SignalExit
-from ppcls.runtime.signals import Signals
+from ppcls.runtime.signals import SignalRequests
 from ppcls.runtime.start import Runtime
 
 
@@ -32,8 +32,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def make(settings: Global, runtime: Runtime, signals: Signals | None = None) -> Control:
-    return Control(settings, runtime, signals or Signals())
+def make(settings: Global, runtime: Runtime, signals: SignalRequests | None = None) -> Control:
+    return Control(settings, runtime, signals or SignalRequests())
 
 
 def must_save(control: Control, update: int) -> bool:
@@ -71,10 +71,10 @@ def test_another_rank_than_0_does_not_look_at_its_clock(clock: Clock) -> None:
 
 
 def test_a_signal_saves_once_and_goes_on(clock: Clock) -> None:
-    signals = Signals()
+    signals = SignalRequests()
     control = make(Global(), Runtime(), signals)
     assert not must_save(control, 1)
-    signals.hear(signal.SIGUSR1)
+    signals.receive(signal.SIGUSR1)
     assert must_save(control, 2)
     assert control.must_save(2)
     control.saved()
@@ -84,10 +84,10 @@ def test_a_signal_saves_once_and_goes_on(clock: Clock) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops(clock: Clock, number: int) -> None:
-    signals = Signals()
+    signals = SignalRequests()
     control = make(Global(), Runtime(), signals)
     control.check()
-    signals.hear(number)
+    signals.receive(number)
     assert must_save(control, 1)
     with pytest.raises(SignalExit) as caught:
         control.leave()
@@ -101,13 +101,13 @@ import sys, time
 from ppcls.config.sections.run import Global
 from ppcls.runtime.start import start
 runtime = start(Global(device="cpu"))
-from ppcls.runtime.collectives import Wishes
-wishes = Wishes(runtime, 2)
+from ppcls.runtime.collectives import RequestExchange
+wishes = RequestExchange(runtime, 2)
 found = []
 for call in range(60):
     time.sleep(0.002 * runtime.rank)
     wanted = [int((call, runtime.rank) == (20, 1)), 3 * ((call, runtime.rank) == (40, 0))]
-    found.append(wishes.of_all(wanted))
+    found.append(wishes.any_rank(wanted))
 print("told", found, flush=True)
 """
 

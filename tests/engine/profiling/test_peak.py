@@ -20,7 +20,7 @@ from ppcls.engine.train import train
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.hardware import Card
-from ppcls.runtime.memory import Asked, plan
+from ppcls.runtime.memory import MemoryRequest, divide_memory
 from ppcls.runtime.start import Runtime
 
 
@@ -94,7 +94,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     """A process on a card of 8 GiB, played, for want of one."""
     monkeypatch.setattr(Card, "free", lambda self: 1000)
     monkeypatch.setattr("ppcls.engine.profiling.peak.peak_memory", lambda runtime: Peak(700, 3900, 4000))
-    return Runtime(device="gpu", device_id=0, card=Card("GPU-x", 8192), budget=plan(Asked(0.5), 8192, 8100))
+    return Runtime(
+        device="gpu",
+        device_id=0,
+        card=Card("GPU-x", 8192),
+        budget=divide_memory(MemoryRequest(0.5), 8192, 8100),
+    )
 
 
 PADDLES = (

@@ -17,16 +17,16 @@ from ppcls.data.build import gpu_memory_need
 from ppcls.engine.setup import _watch_memory
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import Card
-from ppcls.runtime.memory import Asked, Usage, pipeline_need, plan
+from ppcls.runtime.memory import MemoryRequest, MemoryUsage, divide_memory, estimate_pipeline_memory
 from ppcls.runtime.start import Runtime
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     """A process on a card of 8 GiB; what it says of its memory is played, for want of one."""
-    played = iter([Usage(7800, 100), Usage(4000, 3700)])
+    played = iter([MemoryUsage(7800, 100), MemoryUsage(4000, 3700)])
     monkeypatch.setattr(Runtime, "memory_usage", lambda self: next(played))
-    budget = plan(Asked(0.5), 8192, 8100)
+    budget = divide_memory(MemoryRequest(0.5), 8192, 8100)
     return Runtime(device="gpu", device_id=0, cores=3, card=Card("GPU-x", 8192), budget=budget)
 
 
@@ -34,7 +34,7 @@ def test_a_loaders_need_follows_the_config(make_config: Callable[..., Config], g
     config = make_config()
     split = config.DataLoader.Train
     assert split is not None
-    assert gpu_memory_need(config, split, gpu) == pipeline_need(8, 2, (3, 16, 16), 1)
+    assert gpu_memory_need(config, split, gpu) == estimate_pipeline_memory(8, 2, (3, 16, 16), 1)
     assert gpu_memory_need(config, split, Runtime(cores=3)) == 0
     assert gpu_memory_need(make_config(Global__use_dali=False), split, gpu) == 0
 
@@ -52,9 +52,9 @@ def test_a_loader_needs_what_its_settings_ask_for(make_config: Callable[..., Con
     )
     split = config.DataLoader.Train
     assert split is not None
-    pipeline = pipeline_need(8, 2, (3, 512, 512), 8, itemsize=2, padding=64 << 20)
+    pipeline = estimate_pipeline_memory(8, 2, (3, 512, 512), 8, itemsize=2, padding=64 << 20)
     assert gpu_memory_need(config, split, gpu) == pipeline + 700
-    assert pipeline != pipeline_need(8, 2, (3, 512, 512), 8, padding=64 << 20)
+    assert pipeline != estimate_pipeline_memory(8, 2, (3, 512, 512), 8, padding=64 << 20)
 
 
 def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
@@ -71,8 +71,12 @@ def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
     )
     split = config.DataLoader.Train
     assert split is not None
-    of_each = [pipeline_need(rows, 2, (3, side, side), 1) for rows, side in ((200, 32), (2, 320))]
-    assert gpu_memory_need(config, split, gpu) == max(of_each) < pipeline_need(200, 2, (3, 320, 320), 1)
+    of_each = [estimate_pipeline_memory(rows, 2, (3, side, side), 1) for rows, side in ((200, 32), (2, 320))]
+    assert (
+        gpu_memory_need(config, split, gpu)
+        == max(of_each)
+        < estimate_pipeline_memory(200, 2, (3, 320, 320), 1)
+    )
 
 
 def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Runtime) -> None:

@@ -1,0 +1,73 @@
+"""What Paddle's launcher passes to a process in environment variables."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One process of a launch.
+
+    Attributes:
+        rank: Rank of the process, from 0.
+        world_size: Number of processes.
+        name: Name of the launch, the same in all its processes and different in every launch.
+        terminal_log: File that the launcher copies to its terminal; None where the terminal already shows the
+            output of this process.
+    """
+
+    rank: int
+    world_size: int
+    name: str
+    terminal_log: Path | None = None
+
+    def show(self, text: str) -> None:
+        """Prints lines to standard error and to the launcher's terminal."""
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        self.show_on_terminal(text)
+
+    def show_on_terminal(self, text: str) -> None:
+        """Prints lines to the launcher's terminal, unless it already shows the output of this process."""
+        if self.terminal_log is not None:
+            with suppress(OSError), self.terminal_log.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+
+def read_launch() -> Launch:
+    """Returns the launch of this process; a launch of one process if there is no launcher."""
+    variables = os.environ
+    rank = int(variables.get("PADDLE_TRAINER_ID", "0"))
+    world_size = int(variables.get("PADDLE_TRAINERS_NUM", "1"))
+    name = re.sub(r"[^\w.-]", "_", variables.get("PADDLE_MASTER") or f"process_{os.getpid()}")
+    # The launcher shows only its first process on the terminal. The output of the others goes to files.
+    log = Path(variables.get("PADDLE_LOG_DIR", "")) / "workerlog.0"
+    hidden = world_size > 1 and int(variables.get("PADDLE_LOCAL_RANK", rank)) > 0 and log.is_file()
+    return Launch(rank, world_size, name, log if hidden else None)
+
+
+def local_processes() -> int:
+    """Returns the number of processes of the run on this machine."""
+    return int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
+
+
+def selected_gpu() -> int:
+    """Returns the GPU that the launcher selected for this process, as Paddle counts; 0 without a launcher."""
+    return int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])  # noqa: SIM112 - Paddle's spelling
+
+
+def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Returns the environment for a child process: this one's, without the launcher's variables.
+
+    Args:
+        changes: Variables to set; None removes one.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PADDLE_")}
+    changed: dict[str, str | None] = {**inherited, **changes}
+    return {name: value for name, value in changed.items() if value is not None}

@@ -1,0 +1,198 @@
+"""Imports Paddle, once per process, with the settings that it reads at import."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+
+from ppcls.config.sections.run import Global
+from ppcls.errors import UserError
+from ppcls.runtime.hardware import Card
+from ppcls.runtime.memory import MemoryBudget, MemoryRequest
+
+_SEARCH = "FLAGS_cudnn_exhaustive_search"
+# Set after the import unless the environment sets them; `stop_cudnn_search` removes one.
+SPEED_FLAGS = {
+    _SEARCH: True,  # times cuDNN's algorithms once for each convolution
+    "FLAGS_cudnn_batchnorm_spatial_persistent": True,
+}
+# Read at the import: with these, Paddle, cuDNN and cuBLAS compute the same bits in every run.
+_DETERMINISTIC = {
+    "FLAGS_cudnn_deterministic": "1",
+    "FLAGS_embedding_deterministic": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+
+
+@dataclass(frozen=True)
+class PaddleImport:
+    """The settings that Paddle was imported with in this process.
+
+    Attributes:
+        threads: CPU threads.
+        deterministic: Whether Paddle, cuDNN, cuBLAS and MKL compute the same bits in every run.
+        by_run: Whether a run imported it with these settings; False if it was imported before the first run.
+        request: Requested division of the GPU's memory; None if there is no limit.
+        card: GPU whose memory is divided; None if there is no limit.
+        budget: Division of the GPU's memory; None if there is no limit.
+    """
+
+    threads: int
+    deterministic: bool
+    by_run: bool = False
+    request: MemoryRequest | None = None
+    card: Card | None = None
+    budget: MemoryBudget | None = None
+
+    def check_settings(self, settings: Global, request: MemoryRequest | None) -> None:
+        """Checks that a later run asks for nothing that Paddle reads only at import.
+
+        Args:
+            settings: The ``Global`` section of the run's config.
+            request: Its division of the GPU's memory; None if it accepts any.
+
+        Raises:
+            UserError: It asks for other threads, for determinism or for another share of the GPU's memory.
+        """
+        if settings.cpu_threads not in (None, self.threads):
+            raise self._too_late(f"Global.cpu_threads {settings.cpu_threads}", f"uses {self.threads}")
+        if settings.deterministic and not self.deterministic:
+            raise self._too_late("Global.deterministic True", "is not deterministic")
+        if request is None or request.fraction is None:
+            return
+        current = self.request.fraction if self.request is not None else None
+        if request.fraction != current:
+            share = "no limit" if current is None else f"{current:g}"
+            raise self._too_late(f"{request.setting} {request.fraction:g}", f"has {share}")
+
+    def describe(self, cores: int) -> str:
+        """Returns a note if Paddle was imported too early to use all cores; else an empty text."""
+        early = not self.by_run and self.threads < cores
+        return " (Paddle was imported before ppcls could set more)" if early else ""
+
+    def _too_late(self, setting: str, state: str) -> UserError:
+        when = "the first run imported it" if self.by_run else "it was imported, before ppcls could set it"
+        fix = "" if self.by_run else ", without `import paddle` before the first run"
+        return UserError(
+            f"{setting}: Paddle {state}, which was fixed when {when}; start a new process (in a notebook: "
+            f"restart the kernel){fix}, or do not change the setting"
+        )
+
+
+def import_with(
+    settings: Global, request: MemoryRequest, card: Card | None, budget: MemoryBudget | None, cores: int
+) -> PaddleImport:
+    """Imports Paddle with a run's settings.
+
+    Args:
+        settings: The ``Global`` section of the run's config.
+        request: Requested division of the GPU's memory.
+        card: GPU whose memory is divided; None if there is no limit.
+        budget: Division of its memory; None if there is no limit.
+        cores: CPU cores of this process.
+    """
+    threads = set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
+    if settings.deterministic:
+        os.environ |= {"MKL_CBWR": "AUTO"} | _DETERMINISTIC | _current("MKL_CBWR")
+    flags = budget.flags() if budget is not None else {}
+    users = _current(*flags)
+    os.environ |= flags
+    os.environ.setdefault("GLOG_minloglevel", "1")  # hides Paddle's info lines
+    import_paddle()
+    for name in flags:  # child processes must not take them for the user's
+        del os.environ[name]
+    os.environ |= users
+    return PaddleImport(
+        threads, settings.deterministic, True, request if budget is not None else None, card, budget
+    )
+
+
+def describe_early_import() -> PaddleImport:
+    """Returns the settings of a Paddle that was imported before the first run; it sets OMP_NUM_THREADS."""
+    return PaddleImport(_omp_threads() or 1, deterministic=_DETERMINISTIC.items() <= os.environ.items())
+
+
+def import_paddle() -> None:
+    """Imports Paddle without its warning about threads, and restores the SIGTERM handler that it replaces."""
+    stderr, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
+    with contextlib.redirect_stderr(stderr):
+        import paddle  # noqa: F401
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+    for line in stderr.getvalue().splitlines():
+        if "OMP_NUM_THREADS" not in line:
+            print(line, file=sys.stderr)  # noqa: T201
+
+
+def _current(*names: str) -> dict[str, str]:
+    """Returns those of the environment variables that are set."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def set_threads(wanted: int | None, cores: int, launched: bool) -> int:
+    """Sets OMP_NUM_THREADS, which Paddle reads at import, and returns it.
+
+    The user's value is kept. Under the launcher, 1 is not the user's value: the launcher imports Paddle,
+    which sets 1 if nothing is set, and its processes inherit it.
+
+    Args:
+        wanted: ``Global.cpu_threads``.
+        cores: CPU cores of this process.
+        launched: Whether the launcher started this process.
+    """
+    current = _omp_threads()
+    if wanted is None and current is not None and not (launched and current == 1):
+        return current
+    threads = wanted or cores
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    return threads
+
+
+def _omp_threads() -> int | None:
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def check_deterministic() -> None:
+    """Checks that the environment does not request cuDNN's search, which makes runs differ.
+
+    Raises:
+        UserError: It does.
+    """
+    if os.environ.get(_SEARCH, "0").lower() not in ("0", "false", ""):
+        raise UserError(
+            f"{_SEARCH} chooses convolutions by their time, so runs differ, but "
+            "Global.deterministic is True; unset one of them"
+        )
+
+
+def set_speed_flags(deterministic: bool) -> None:
+    """Sets the flags that make Paddle faster, unless the environment sets them (docs/performance.md)."""
+    import paddle
+
+    flags = {name: value for name, value in SPEED_FLAGS.items() if name not in os.environ}
+    if deterministic:
+        flags.pop(_SEARCH, None)
+    paddle.set_flags(flags)
+
+
+def stop_cudnn_search() -> bool:
+    """Stops cuDNN's search for the rest of the process, unless the environment requests it.
+
+    Later runs do not search either: the work that a search would disturb may still run beside them.
+
+    Returns:
+        Whether the search is off.
+    """
+    import paddle
+
+    if _SEARCH in os.environ:
+        return not paddle.get_flags(_SEARCH)[_SEARCH]
+    SPEED_FLAGS.pop(_SEARCH, None)
+    paddle.set_flags({_SEARCH: False})
+    return True
