@@ -83,14 +83,15 @@ def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Run
     notes: list[str] = []
     measure = _watch_memory(make_config(), gpu, notes)
     assert notes == [
-        "GPU memory: 8192 MiB, 92 of it in use before; Paddle's share at most 4096 "
-        "(Global.gpu_memory_fraction 0.5); 4004 left for DALI and CUDA's libraries",
-        "DALI needs about 1280 MiB of GPU memory (train 128, eval 128, CUDA's libraries 1024); 3804 are left",
+        "GPU memory: 8192 MiB, 92 MiB in use before; Paddle's share at most 4096 MiB "
+        "(Global.gpu_memory_fraction 0.5); 4004 MiB left for DALI and CUDA's libraries",
+        "DALI needs about 1280 MiB of GPU memory (train 128, eval 128, CUDA's libraries 1024); "
+        "3804 MiB are left",
     ]
     assert measure is not None
     assert measure() == (
-        "GPU memory in use: Paddle 3700 MiB of its 4096; DALI and CUDA's libraries took 200, "
-        "estimated 1280; 4000 free"
+        "GPU memory in use: Paddle 3700 MiB of its 4096 MiB; DALI and CUDA's libraries 200 MiB, "
+        "estimated 1280 MiB; 4000 MiB free"
     )
 
 
@@ -114,7 +115,7 @@ def test_without_a_budget_nothing_is_told(make_config: Callable[..., Config], cp
 
 def test_a_batch_too_large_for_what_is_left(make_config: Callable[..., Config], gpu: Runtime) -> None:
     config = make_config(DataLoader__Train__sampler__batch_size=8000)
-    with pytest.raises(UserError, match=r"but 3804 are left: .*; lower Global\.gpu_memory_fraction, or samp"):
+    with pytest.raises(UserError, match=r"but 3804 MiB are left: .*; lower Global\.gpu_memory_fraction, or "):
         _watch_memory(config, gpu, [])
 
 
@@ -139,9 +140,11 @@ def test_a_run_tells_its_memory_estimated_and_measured(
     log = (tmp_path / "run" / "train.log").read_text()
     share = re.search(r"Paddle's share at most (\d+) \(Global\.gpu_memory_fraction 0\.8, by default", log)
     assert share is not None
-    assert re.search(r"DALI needs about \d+ MiB of GPU memory \(train \d+, eval \d+, .*; \d+ are left", log)
+    assert re.search(
+        r"DALI needs about \d+ MiB of GPU memory \(train \d+, eval \d+, .*; \d+ MiB are left", log
+    )
     used = re.findall(
-        r"GPU memory in use: Paddle (\d+) MiB of its (\d+); .* took (\d+), estimated (\d+)", log
+        r"GPU memory in use: Paddle (\d+) MiB of its (\d+) MiB; .* (\d+) MiB, estimated (\d+)", log
     )
     assert len(used) == 1
     paddle, of, took, estimated = map(int, used[0])
@@ -157,7 +160,7 @@ def test_too_little_left_for_dali_is_an_error_before_the_first_step(
     done = train(make_yaml(), "Global.gpu_memory_fraction=0.999")
     assert done.returncode == 1
     assert re.search(
-        r"^error: DALI needs about \d+ MiB .*, but \d+ are left: .*; lower Global\.gpu_memory_fraction, or",
+        r"^error: DALI needs about \d+ MiB .*, but \d+ MiB are left: .*; lower Global\.gpu_memory_fraction, or",
         done.stderr,
         re.MULTILINE,
     )
