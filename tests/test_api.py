@@ -240,7 +240,7 @@ def test_in_another_thread(tree: dict[str, Any]) -> None:
         ),
         (
             lambda tree: build_state(load_config(tree, {"Global.cpu_threads": 77})),
-            "Global.cpu_threads 77: Paddle computes with ",
+            "Global.cpu_threads 77: Paddle uses ",
         ),
     ],
 )
@@ -327,7 +327,7 @@ def test_paddle_imported_too_early_is_told(tree: dict[str, Any]) -> None:
     early = " (Paddle was imported before ppcls could set more)" if "; 1 cores" not in described else ""
     assert f"Paddle 1 threads{early}, DALI" in described
     assert threads == (
-        "Global.cpu_threads 3: Paddle computes with 1, which was fixed when it was imported, before ppcls "
+        "Global.cpu_threads 3: Paddle uses 1, which was fixed when it was imported, before ppcls "
         "could; start a new process (in a notebook: restart the kernel), without `import paddle` before the "
         "first run, or leave the setting as it is"
     )
