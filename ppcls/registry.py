@@ -12,6 +12,8 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ppcls.zoo import ZOO
+
 
 def nearest(name: str, known: list[str], listing: str | None = None) -> str:
     """Asks ``; did you mean 'X'?``; where nothing is near it names the known, or says what lists them."""
@@ -83,120 +85,7 @@ def _in(module: str, *names: str) -> dict[str, str]:
     return {name: f"{module}:{name}" for name in names}
 
 
-# The functions of paddle.vision.models, and the one class there that has none.
-VISION_MODELS = (
-    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2"),
-    *("resnext50_32x4d", "resnext50_64x4d", "resnext101_32x4d", "resnext101_64x4d"),
-    *("resnext152_32x4d", "resnext152_64x4d", "vgg11", "vgg13", "vgg16", "vgg19"),
-    *("mobilenet_v1", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large"),
-    *("densenet121", "densenet161", "densenet169", "densenet201", "densenet264", "alexnet"),
-    *("inception_v3", "squeezenet1_0", "squeezenet1_1", "googlenet", "LeNet"),
-    *("shufflenet_v2_x0_25", "shufflenet_v2_x0_33", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0"),
-    *("shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "shufflenet_v2_swish"),
-)
-ARCHITECTURES = Registry(
-    "architecture",
-    {
-        # First, so that of two names that differ in case only a misspelt one is answered with ours.
-        **_in("paddle.vision.models", *VISION_MODELS),
-        "googlenet": "ppcls.arch.families.vision:MainGoogLeNet",
-        **_in("ppcls.arch.families.resnet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"),
-        **_in("ppcls.arch.families.resnet", "ResNet18_vd", "ResNet34_vd", "ResNet50_vd", "ResNet101_vd"),
-        **_in("ppcls.arch.families.resnet", "ResNet152_vd", "ResNet200_vd"),
-        **_in("ppcls.arch.families.resnet", "ResNet50_vc"),
-        **_in("ppcls.arch.families.resnet", "ResNeXt50_32x4d", "ResNeXt50_64x4d", "ResNeXt101_32x4d"),
-        **_in("ppcls.arch.families.resnet", "ResNeXt101_64x4d", "ResNeXt152_32x4d", "ResNeXt152_64x4d"),
-        **_in(
-            "ppcls.arch.families.resnet", "ResNeXt50_vd_32x4d", "ResNeXt50_vd_64x4d", "ResNeXt101_vd_32x4d"
-        ),
-        **_in(
-            "ppcls.arch.families.resnet", "ResNeXt101_vd_64x4d", "ResNeXt152_vd_32x4d", "ResNeXt152_vd_64x4d"
-        ),
-        **_in("ppcls.arch.families.resnet", "SE_ResNet18", "SE_ResNet34", "SE_ResNet50"),
-        **_in("ppcls.arch.families.resnet", "SE_ResNet18_vd", "SE_ResNet34_vd", "SE_ResNet50_vd"),
-        **_in("ppcls.arch.families.resnet", "SE_ResNeXt50_32x4d", "SE_ResNeXt101_32x4d"),
-        **_in("ppcls.arch.families.resnet", "SE_ResNeXt50_vd_32x4d", "SENet154_vd"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV1_x0_25", "MobileNetV1_x0_5", "MobileNetV1_x0_75"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV1"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV2_x0_25", "MobileNetV2_x0_5", "MobileNetV2_x0_75"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV2", "MobileNetV2_x1_5", "MobileNetV2_x2_0"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV3_small_x0_35", "MobileNetV3_small_x0_5"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV3_small_x0_75", "MobileNetV3_small_x1_0"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV3_small_x1_25", "MobileNetV3_large_x0_35"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV3_large_x0_5", "MobileNetV3_large_x0_75"),
-        **_in("ppcls.arch.families.mobilenet", "MobileNetV3_large_x1_0", "MobileNetV3_large_x1_25"),
-        **_in("ppcls.arch.families.efficientnet", "EfficientNetB0_small", "EfficientNetB0", "EfficientNetB1"),
-        **_in("ppcls.arch.families.efficientnet", "EfficientNetB2", "EfficientNetB3", "EfficientNetB4"),
-        **_in("ppcls.arch.families.efficientnet", "EfficientNetB5", "EfficientNetB6", "EfficientNetB7"),
-        **_in(
-            "ppcls.arch.families.pp_lcnet", "PPLCNet_x0_25", "PPLCNet_x0_35", "PPLCNet_x0_5", "PPLCNet_x0_75"
-        ),
-        **_in("ppcls.arch.families.pp_lcnet", "PPLCNet_x1_0", "PPLCNet_x1_5", "PPLCNet_x2_0", "PPLCNet_x2_5"),
-        **_in("ppcls.arch.families.pp_lcnet", "PPLCNetV2_small", "PPLCNetV2_base", "PPLCNetV2_large"),
-        **_in("ppcls.arch.families.vgg", "VGG11", "VGG13", "VGG16", "VGG19"),
-        **_in("ppcls.arch.families.densenet", "DenseNet121", "DenseNet161", "DenseNet169", "DenseNet201"),
-        **_in("ppcls.arch.families.densenet", "DenseNet264"),
-        **_in(
-            "ppcls.arch.families.regnet", "RegNetX_200MF", "RegNetX_400MF", "RegNetX_600MF", "RegNetX_800MF"
-        ),
-        **_in(
-            "ppcls.arch.families.regnet", "RegNetX_1600MF", "RegNetX_3200MF", "RegNetX_4GF", "RegNetX_6400MF"
-        ),
-        **_in("ppcls.arch.families.regnet", "RegNetX_8GF", "RegNetX_12GF", "RegNetX_16GF", "RegNetX_32GF"),
-        **_in("ppcls.arch.families.res2net", "Res2Net50_26w_4s", "Res2Net50_14w_8s", "Res2Net50_vd_26w_4s"),
-        **_in("ppcls.arch.families.res2net", "Res2Net101_vd_26w_4s", "Res2Net200_vd_26w_4s"),
-        **_in(
-            "ppcls.arch.families.shufflenet_v2",
-            "ShuffleNetV2_x0_25",
-            "ShuffleNetV2_x0_33",
-            "ShuffleNetV2_x0_5",
-        ),
-        **_in(
-            "ppcls.arch.families.shufflenet_v2", "ShuffleNetV2_x1_0", "ShuffleNetV2_x1_5", "ShuffleNetV2_x2_0"
-        ),
-        **_in("ppcls.arch.families.shufflenet_v2", "ShuffleNetV2_swish"),
-        **_in("ppcls.arch.families.ghostnet", "GhostNet_x0_5", "GhostNet_x1_0", "GhostNet_x1_3"),
-        **_in("ppcls.arch.families.repvgg", "RepVGG_A0", "RepVGG_A1", "RepVGG_A2", "RepVGG_B0", "RepVGG_B1"),
-        **_in(
-            "ppcls.arch.families.repvgg",
-            "RepVGG_B1g2",
-            "RepVGG_B1g4",
-            "RepVGG_B2",
-            "RepVGG_B2g4",
-            "RepVGG_B3",
-        ),
-        **_in("ppcls.arch.families.repvgg", "RepVGG_B3g4", "RepVGG_D2se"),
-        **_in("ppcls.arch.families.pp_hgnet", "PPHGNet_tiny", "PPHGNet_small", "PPHGNet_base"),
-        **_in("ppcls.arch.families.pp_hgnet", "PPHGNetV2_B0", "PPHGNetV2_B1", "PPHGNetV2_B2", "PPHGNetV2_B3"),
-        **_in("ppcls.arch.families.pp_hgnet", "PPHGNetV2_B4", "PPHGNetV2_B5", "PPHGNetV2_B6"),
-        **_in("ppcls.arch.families.convnext", "ConvNeXt_tiny", "ConvNeXt_small", "ConvNeXt_base_224"),
-        **_in(
-            "ppcls.arch.families.convnext", "ConvNeXt_base_384", "ConvNeXt_large_224", "ConvNeXt_large_384"
-        ),
-        **_in("ppcls.arch.families.vision_transformer", "ViT_small_patch16_224", "ViT_base_patch16_224"),
-        **_in("ppcls.arch.families.vision_transformer", "ViT_base_patch16_384", "ViT_base_patch32_384"),
-        **_in("ppcls.arch.families.vision_transformer", "ViT_large_patch16_224", "ViT_large_patch16_384"),
-        **_in("ppcls.arch.families.vision_transformer", "ViT_large_patch32_384"),
-        **_in("ppcls.arch.families.vision_transformer", "DeiT_tiny_patch16_224", "DeiT_small_patch16_224"),
-        **_in("ppcls.arch.families.vision_transformer", "DeiT_base_patch16_224", "DeiT_base_patch16_384"),
-        **_in(
-            "ppcls.arch.families.vision_transformer",
-            "DeiT_tiny_distilled_patch16_224",
-            "DeiT_small_distilled_patch16_224",
-        ),
-        **_in(
-            "ppcls.arch.families.vision_transformer",
-            "DeiT_base_distilled_patch16_224",
-            "DeiT_base_distilled_patch16_384",
-        ),
-        **_in("ppcls.arch.families.swin_transformer", "SwinTransformer_tiny_patch4_window7_224"),
-        **_in("ppcls.arch.families.swin_transformer", "SwinTransformer_small_patch4_window7_224"),
-        **_in("ppcls.arch.families.swin_transformer", "SwinTransformer_base_patch4_window7_224"),
-        **_in("ppcls.arch.families.swin_transformer", "SwinTransformer_base_patch4_window12_384"),
-        **_in("ppcls.arch.families.swin_transformer", "SwinTransformer_large_patch4_window7_224"),
-        **_in("ppcls.arch.families.swin_transformer", "SwinTransformer_large_patch4_window12_384"),
-    },
-)
+ARCHITECTURES = Registry("architecture", {each.name: each.builder for each in ZOO.values()})
 DATASETS = Registry(
     "dataset",
     _in(

@@ -1,25 +1,14 @@
-"""From the name of an architecture to a model."""
+"""Builds a model from the name of its architecture."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from paddle import nn
+from paddle import Tensor, nn
+from paddle.vision import models
 
-from ppcls.config.sections.model import published_side
-from ppcls.registry import ARCHITECTURES, VISION_MODELS
-
-_SIDES = {  # of images, where the published model takes others than 224 x 224
-    "EfficientNetB1": 240,
-    "EfficientNetB2": 260,
-    "EfficientNetB3": 300,
-    "EfficientNetB4": 380,
-    "EfficientNetB5": 456,
-    "EfficientNetB6": 528,
-    "EfficientNetB7": 600,
-    "inception_v3": 299,
-    "LeNet": 28,
-}
+from ppcls.registry import ARCHITECTURES
+from ppcls.zoo import architecture
 
 
 def build_model(
@@ -29,33 +18,45 @@ def build_model(
     input_image_channel: int = 3,
     **options: float | str,
 ) -> nn.Layer:
-    """Builds the architecture ``name`` with fresh parameters, drawn from Paddle's global generator.
+    """Builds the architecture ``name`` with new parameters, drawn from Paddle's global generator.
 
     Args:
-        name: As registered in `ppcls.registry.ARCHITECTURES`: ours, or one of `paddle.vision.models`.
+        name: Name in `ppcls.registry.ARCHITECTURES`: one of ours, or of `paddle.vision.models`.
         class_num: Number of classes.
-        data_format: Layout of the images the model takes.
-        input_image_channel: Channels of the images.
-        options: What this architecture takes beside; see `ppcls.config.sections.model`.
+        data_format: Layout of the input images.
+        input_image_channel: Channels of the input images.
+        options: Further options of this architecture; see `ppcls.zoo.Architecture.options`.
 
     Returns:
         A layer that maps images [B, C, H, W] or [B, H, W, C] to logits [B, class_num].
 
     Raises:
-        UnknownNameError: No architecture has this name.
-        ValueError: A model of `paddle.vision.models` takes no other layout or channels than its own.
+        UnknownNameError: There is no architecture of this name.
+        ValueError: The architecture does not support this layout or number of channels.
     """
-    if name in VISION_MODELS:
-        own = {"data_format": "NCHW", "input_image_channel": input_shape(name)[0]}
-        if own != {"data_format": data_format, "input_image_channel": input_image_channel}:
-            raise ValueError(f"paddle.vision.models' {name} takes {own} only")
-        return ARCHITECTURES[name](num_classes=class_num)
-    return ARCHITECTURES[name](
-        class_num=class_num, data_format=data_format, input_image_channel=input_image_channel, **options
-    )
+    builder, entry = ARCHITECTURES[name], architecture(name)
+    if not entry.fixed_input:
+        return builder(
+            class_num=class_num, data_format=data_format, input_image_channel=input_image_channel, **options
+        )
+    if (data_format, input_image_channel) != ("NCHW", entry.channels):
+        raise ValueError(
+            f"paddle.vision.models' {name} accepts NCHW images of {entry.channels} channels only, "
+            f"got {data_format} and {input_image_channel}"
+        )
+    return builder(num_classes=class_num)
 
 
-def input_shape(name: str) -> tuple[int, int, int]:
-    """Returns [C, H, W] of the images that the architecture ``name`` was published with."""
-    side = _SIDES.get(name) or published_side(name) or 224
-    return 1 if name == "LeNet" else 3, side, side
+class SingleOutputGoogLeNet(models.GoogLeNet):  # type: ignore[misc]
+    """`paddle.vision.models.GoogLeNet` without its two auxiliary outputs, whose parameters are frozen."""
+
+    def __init__(self, num_classes: int = 1000) -> None:
+        super().__init__(num_classes)
+        for name in ("_conv_o1", "_fc_o1", "_out1", "_conv_o2", "_fc_o2", "_out2"):
+            for parameter in getattr(self, name).parameters():
+                parameter.stop_gradient = True
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Maps images [B, 3, 224, 224] to logits [B, num_classes]."""
+        logits, _, _ = models.GoogLeNet.forward(self, inputs)  # Paddle 2.6 cannot compile super()
+        return logits

@@ -9,11 +9,11 @@ from typing import Any
 import paddle
 from paddle import Tensor, nn
 
-from ppcls.arch.layers.feature_extractor import Tapped
+from ppcls.arch.layers.feature_extractor import FeatureExtractor
 from ppcls.outputs import LOGITS, layer_output_name
 
 
-class Distilling(nn.Layer):  # type: ignore[misc]
+class DistillationNetwork(nn.Layer):  # type: ignore[misc]
     """Gives the logits of all models, by name, and what some of their layers give.
 
     Only the student is a part of it, with what learns beside it, peers and losses that have layers of their
@@ -34,7 +34,7 @@ class Distilling(nn.Layer):  # type: ignore[misc]
         self,
         name: str,
         student: nn.Layer,
-        taps: Mapping[str, Tapped],
+        taps: Mapping[str, FeatureExtractor],
         peers: Sequence[str] = (),
         losses: Sequence[str] = (),
         teaching: Mapping[str, Callable[[], AbstractContextManager[Any]]] | None = None,
@@ -72,7 +72,7 @@ def _named(name: str, logits: Tensor, given: Mapping[str, Tensor]) -> dict[str, 
     return {name: logits, **{layer_output_name(name, layer): each for layer, each in given.items()}}
 
 
-def add_beside(student: nn.Layer, name: str, layer: nn.Layer) -> None:
+def attach_to_student(student: nn.Layer, name: str, layer: nn.Layer) -> None:
     """Makes ``layer``, a model or a loss, a sublayer of ``student``, whose own work does not change.
 
     Raises:

@@ -12,7 +12,7 @@ from ppcls.outputs import LOGITS
 FEATURES, BACKBONE = "features", "backbone"
 
 
-class Linear(nn.Layer):  # type: ignore[misc]
+class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
     """A linear layer under PaddleClas's name of it, ``fc``."""
 
     def __init__(self, size: int, out: int) -> None:
@@ -24,8 +24,8 @@ class Linear(nn.Layer):  # type: ignore[misc]
         return self.fc(embedding)
 
 
-class Cosines(nn.Layer):  # type: ignore[misc]
-    """Cosines between embeddings and the directions of classes, in float32.
+class CosineHead(nn.Layer):  # type: ignore[misc]
+    """CosineHead between embeddings and the directions of classes, in float32.
 
     Attributes:
         weight: [size, classes], a direction a column, as in PaddleClas's margin heads.
@@ -42,7 +42,7 @@ class Cosines(nn.Layer):  # type: ignore[misc]
             return own @ F.normalize(self.weight.astype("float32"), axis=0)
 
 
-class RecModel(nn.Layer):  # type: ignore[misc]
+class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
     """Gives embeddings, and logits or cosines where it has a head.
 
     Args:
@@ -67,7 +67,7 @@ class RecModel(nn.Layer):  # type: ignore[misc]
         return outputs
 
 
-def cut_classifier(model: nn.Layer) -> int:
+def remove_classifier(model: nn.Layer) -> int:
     """Takes the last linear layer off a classifier, which then gives what went into that.
 
     Returns:

@@ -1,4 +1,4 @@
-"""``tools/models.py``: the architectures that ``Arch.name`` knows, and what each costs."""
+"""``tools/models.py``: lists the architectures that ``Arch.name`` accepts, and measures their cost."""
 
 from __future__ import annotations
 
@@ -8,84 +8,116 @@ import sys
 import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from ppcls.cli.options import add_command
 from ppcls.errors import UserError
-from ppcls.registry import ARCHITECTURES, nearest
+from ppcls.registry import nearest
 from ppcls.runtime.start import start_on_cpu
+from ppcls.zoo import ZOO, Architecture
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Runs the command line and returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="tools/models.py", description="The architectures that Arch.name knows."
+        prog="tools/models.py", description="The architectures that Arch.name accepts."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    listing = add_command(commands, "list", "name, parameters, multiply-adds and input size of each")
-    listing.add_argument("patterns", nargs="*", metavar="PATTERN", help="of names, such as 'ResNet*'; all")
-    listing.add_argument("--json", action="store_true", help="one JSON list")
+    listing = add_command(
+        commands, "list", "print name, parameters, multiply-adds, input size and published top-1 accuracy"
+    )
+    listing.set_defaults(rows=_list_rows)
+    measuring = add_command(
+        commands, "measure", "build the models and compute their parameters and multiply-adds"
+    )
+    measuring.set_defaults(rows=_measure_rows)
+    for command in (listing, measuring):
+        command.add_argument(
+            "patterns", nargs="*", metavar="PATTERN", help="names to select, such as 'ResNet*' (default: all)"
+        )
+        command.add_argument("--json", action="store_true", help="print one JSON list")
     arguments = parser.parse_args(argv)
     try:
-        rows = _measured(_chosen(arguments.patterns))
+        rows = arguments.rows(_select(arguments.patterns))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
     if arguments.json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     else:
-        _show(rows)
+        _print_table(rows)
     return 0
 
 
-def _chosen(patterns: Sequence[str]) -> list[str]:
-    """Returns the names that match any of ``patterns``.
+def _select(patterns: Sequence[str]) -> list[Architecture]:
+    """Returns the architectures whose names match any of ``patterns``, or all without patterns.
 
     Raises:
-        UserError: One of them matches none.
+        UserError: A pattern matches no name.
     """
-    known = list(ARCHITECTURES)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            hint = nearest(pattern, known, "`list` without a pattern has all")
+        if not any(fnmatchcase(name, pattern) for name in ZOO):
+            hint = nearest(pattern, list(ZOO), "`list` without a pattern prints all names")
             raise UserError(f"no architecture matches '{pattern}'{hint}")
-    return [name for name in known if not patterns or any(fnmatchcase(name, each) for each in patterns)]
+    return [
+        each
+        for name, each in ZOO.items()
+        if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
 
 
-def _measured(names: list[str]) -> list[dict[str, Any]]:
-    from functools import partial
+def _list_rows(selected: list[Architecture]) -> list[dict[str, Any]]:
+    return [_row(each, each.parameters, each.flops) for each in selected]
 
+
+def _measure_rows(selected: list[Architecture]) -> list[dict[str, Any]]:
     from rich.console import Console
     from rich.progress import track
 
     start_on_cpu()
 
-    from ppcls.arch.build import build_model, input_shape
+    from ppcls.arch.build import build_model
     from ppcls.arch.cost import measure
 
     rows = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in track(names, "Measuring", console=Console(stderr=True), transient=True):
-            shape = input_shape(name)
-            cost = measure(partial(build_model, name, input_image_channel=shape[0]), shape)
-            rows.append({"name": name, **cost._asdict(), "input_shape": list(shape)})
+        for each in track(selected, "Measuring", console=Console(stderr=True), transient=True):
+            build = partial(build_model, each.name, input_image_channel=each.channels)
+            rows.append(_row(each, *measure(build, each.input_shape)))
     return rows
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _row(each: Architecture, parameters: int, flops: int) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "parameters": parameters,
+        "flops": flops,
+        "input_shape": list(each.input_shape),
+        "top1": dict(each.top1),
+    }
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("name", caption="FLOPs: multiply-adds of one image")
-    for title in ("parameters", "FLOPs", "input"):
+    table = Table("name", caption="FLOPs: multiply-adds of one image. top-1: published by PaddleClas, in %")
+    for title in ("parameters", "FLOPs", "input", "top-1"):
         table.add_column(title, justify="right")
     for row in rows:
         _, height, width = row["input_shape"]
+        published = [
+            f"{'' if kind == 'plain' else f'{kind} '}{top1:.2f}"
+            for kind, top1 in row["top1"].items()
+            if top1 is not None
+        ]
         table.add_row(
             row["name"],
             f"{row['parameters'] / 1e6:.2f} M",
             f"{row['flops'] / 1e9:.2f} G",
             f"{height}×{width}",
+            ", ".join(published),
         )
     Console().print(table)

@@ -16,7 +16,6 @@ from ppcls.config.objectives.distillation_losses import distillation_problems
 from ppcls.config.objectives.embedding import RecModel, embedding_problems
 from ppcls.config.sections import infer, loader, model, objective, run
 from ppcls.config.sections.dataset import ImageFolderDataset
-from ppcls.config.sections.model import wrong_size
 from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.config.sections.sampler import (
     DistributedBatchSampler,
@@ -28,6 +27,7 @@ from ppcls.config.sections.sampler import (
 from ppcls.config.sections.schedule import ReduceOnPlateau
 from ppcls.config.sections.transform import Transform, check_chain
 from ppcls.registry import OPTIMIZERS
+from ppcls.zoo import architecture
 
 
 class Config(Section):
@@ -163,14 +163,15 @@ def _chains(config: Config) -> Iterator[tuple[tuple[str, ...], tuple[Transform, 
 def _architecture_problems(config: Config) -> Iterator[InitErrorDetails]:
     train = config.DataLoader.Train
     for arch in config.Arch.architectures:
+        entry = architecture(arch.name)
         for loc, chain in _chains(config):
             size = check_chain(chain).size
-            if size is not None and (text := wrong_size(arch.name, arch.img_size, size)):
+            if size is not None and (text := entry.size_problem(size, arch.img_size)):
                 yield problem(f"makes images of {text}", *loc)
         if train is not None and train.sizes is not None:
             where = ("input_size", "sizes") if train.input_size is not None else ("sampler", "scales")
             for side in train.sizes.sizes:
-                if text := wrong_size(arch.name, arch.img_size, (side, side)):
+                if text := entry.size_problem((side, side), arch.img_size):
                     yield problem(text, "DataLoader", "Train", *where)
 
 

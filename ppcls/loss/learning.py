@@ -26,7 +26,7 @@ def learning_losses(losses: Sequence[LossSpec]) -> dict[str, DistillationLossSpe
 
 
 def build_learning(spec: DistillationLossSpec, arch: DistillationModel) -> nn.Layer:
-    """Builds such a loss: a layer that maps what `Distilling` gives to each image's cost, [B] float32."""
+    """Returns a layer that maps the outputs of a `DistillationNetwork` to the cost per image, [B] float32."""
     match spec:
         case AFDLoss():
             keys, shapes = spec.attended(arch), (spec.s_shapes, spec.t_shapes)
@@ -46,7 +46,7 @@ def build_learning(spec: DistillationLossSpec, arch: DistillationModel) -> nn.La
     raise TypeError(f"{spec.kind} has no layers")
 
 
-class OfFeatures(nn.Layer):  # type: ignore[misc]
+class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
     """The sum over pairs of what is between two layers' outputs.
 
     Args:
@@ -78,14 +78,14 @@ class OfFeatures(nn.Layer):  # type: ignore[misc]
         raise NotImplementedError
 
 
-class MaskedGeneration(OfFeatures):
+class MaskedGeneration(FeaturePairLoss):
     """Masked generative distillation (Yang et al. 2022, equation 4).
 
     Two convolutions make the other's features of one's own, of which some channels are left out at random;
     the cost is the mean squared difference.
 
     Args:
-        pairs: See `OfFeatures`.
+        pairs: See `FeaturePairLoss`.
         channels: Of one's own features.
         made: Of the other's.
         left_out: Share of channels left out.
@@ -107,7 +107,7 @@ class MaskedGeneration(OfFeatures):
         self.generation = nn.Sequential(first, nn.ReLU(), second)
 
     def cost(self, own: Tensor, other: Tensor) -> Tensor:
-        """See `OfFeatures.cost`."""
+        """See `FeaturePairLoss.cost`."""
         own = self.align(own)
         kept = (paddle.rand([*own.shape[:2], 1, 1]) >= self._left_out).astype(own.dtype)
         made = self.generation(own * kept)
@@ -121,11 +121,11 @@ def _conv(channels: int, made: int, kernel: int) -> nn.Conv2D:
     return nn.Conv2D(channels, made, kernel, padding=kernel // 2, weight_attr=initializer)
 
 
-class ProjectorEnsemble(OfFeatures):
+class ProjectorEnsemble(FeaturePairLoss):
     """Projector ensemble (Chen et al. 2022, equations 5 and 6): one minus the cosine of two features.
 
     Args:
-        pairs: See `OfFeatures`.
+        pairs: See `FeaturePairLoss`.
         channels: Of one's own features.
         made: Of the other's.
         projectors: How many projections of one's own features are averaged.
@@ -136,7 +136,7 @@ class ProjectorEnsemble(OfFeatures):
         self.projectors = nn.LayerList([nn.Conv2D(channels, made, 1) for _ in range(projectors)])
 
     def cost(self, own: Tensor, other: Tensor) -> Tensor:
-        """See `OfFeatures.cost`."""
+        """See `FeaturePairLoss.cost`."""
         projected = sum(F.relu(each(own)) for each in self.projectors) / len(self.projectors)
         with paddle.amp.auto_cast(enable=False):
             one, two = projected.astype("float32").flatten(1), other.astype("float32").flatten(1)

@@ -1,1 +1,1 @@
-"""Optimizers, their state, and learning-rate schedules."""
+"""Optimizers, learning rates and their state."""

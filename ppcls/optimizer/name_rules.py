@@ -1,4 +1,4 @@
-"""Which of a model's parameters are trained, and with which factors of rate and decay: by their names."""
+"""Selects parameters by name: which ones are frozen, and the factors of rate and decay of the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ppcls.config.sections.optimizer import AdamW, OptimizerSpec
 from ppcls.errors import UserError
 from ppcls.registry import nearest
 
-# Blocks, as models call theirs: `blocks.3`, `layers.0.blocks.1`, `stages.2.1`, `layer1.0`, `features.4`.
+# Names of blocks: `blocks.3`, `layers.0.blocks.1`, `stages.2.1`, `layer1.0`, `features.4`.
 _BLOCKS = [
     re.compile(rf".*(?:^|\.)_?(?:{name})(?=\.)")
     for name in (r"blocks?\d*\.\d+", r"stages?\d*\.\d+(?:\.\d+)?", r"(?:layers?\d*|features)\.\d+")
@@ -22,27 +22,28 @@ _BLOCKS = [
 
 
 class Factors(NamedTuple):
-    """Of one parameter's learning rate and weight decay."""
+    """Factors of one parameter's learning rate and weight decay."""
 
     rate: float = 1.0
     decay: float = 1.0
 
 
 def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
-    """Has the optimizer leave parameters as they are, as ``freeze`` or ``train_only`` say.
+    """Freezes the parameters that ``freeze`` or ``train_only`` of the config select.
 
     They get no gradient. A BatchNorm layer whose weight and bias are frozen normalizes by its running
-    statistics, while it trains too, and these stay: else its output would change while nothing of it learns.
+    statistics during training, too, and keeps them: otherwise its output would change although it does not
+    learn.
 
     Args:
-        spec: The optimizer's config.
-        model: The bare model, with the weights that it begins with.
+        spec: Config of the optimizer.
+        model: Model with its initial weights.
 
     Returns:
-        The names of what stays: frozen parameters, and the statistics of frozen BatchNorm layers.
+        Names of the frozen parameters and of the statistics of frozen BatchNorm layers.
 
     Raises:
-        UserError: A pattern matches no parameter, or nothing is left to train.
+        UserError: A pattern matches no parameter, or no trained parameter remains.
     """
     trained = {name: each for name, each in model.named_parameters() if not each.stop_gradient}
     if spec.freeze is not None:
@@ -52,24 +53,22 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
     else:
         return frozenset()
     if len(chosen) == len(trained):
-        raise UserError("Optimizer.freeze: nothing is left to train, for the patterns match every parameter")
+        raise UserError("Optimizer.freeze: the patterns match every parameter, so nothing is left to train")
     for name in chosen:
         trained[name].trainable = False
     kept = set(chosen)
     for name, layer in model.named_sublayers(include_self=True):
-        own = [
-            each
-            for each in (getattr(layer, "weight", None), getattr(layer, "bias", None))
-            if each is not None
-        ]
-        if isinstance(layer, _BatchNormBase) and own and not any(each.trainable for each in own):
+        if not isinstance(layer, _BatchNormBase):
+            continue
+        affine = [each for each in (layer.weight, layer.bias) if each is not None]
+        if affine and not any(each.trainable for each in affine):
             layer._use_global_stats = True
-            kept |= {f"{name}.{each}".lstrip(".") for each in ("_mean", "_variance")}
+            kept |= {f"{name}.{statistic}".lstrip(".") for statistic in ("_mean", "_variance")}
     return frozenset(kept)
 
 
 def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
-    """Returns the factors of parameters by name; those that are not in it have 1.
+    """Returns the factors of parameters by name; parameters that are missing have factors of 1.
 
     Raises:
         UserError: A pattern matches no parameter, or ``layerwise_decay`` finds no numbered blocks.
@@ -87,40 +86,40 @@ def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
 
 
 def layer_rates(names: Iterable[str], decay: float) -> dict[str, float]:
-    """Returns the factor of each parameter's rate, which falls from block to block towards the input.
+    """Returns the factor of each parameter's rate, which decreases from block to block towards the input.
 
     Args:
-        names: Of a model's parameters, in its order.
-        decay: From each block to the one before.
+        names: Names of a model's parameters, in its order.
+        decay: Factor from each block to the one before.
 
     Returns:
         The factors that are not 1.
 
     Raises:
-        UserError: No name has a number of a block in it.
+        UserError: No name contains the number of a block.
     """
     names = list(names)
-    block = {name: found for name in names if (found := _block(name))}
-    place = {each: number for number, each in enumerate(dict.fromkeys(block.values()))}
-    if not place:
+    blocks = {name: block for name in names if (block := _block(name))}
+    numbers = {block: number for number, block in enumerate(dict.fromkeys(blocks.values()))}
+    if not numbers:
         raise UserError(
             "Optimizer.layerwise_decay: no parameter of this model is in a numbered block, such as blocks.0; "
-            "give factors by Optimizer.by_name instead"
+            "set factors by Optimizer.by_name instead"
         )
-    rates = {name: decay ** (len(place) - place[each]) for name, each in block.items()}
+    rates = {name: decay ** (len(numbers) - numbers[block]) for name, block in blocks.items()}
     for name in names:
-        if name in block:
+        if name in blocks:
             break
-        rates[name] = decay ** (len(place) + 1)
+        rates[name] = decay ** (len(numbers) + 1)
     return rates
 
 
 def _block(name: str) -> str | None:
-    return next((match[0] for each in _BLOCKS if (match := each.match(name))), None)
+    return next((match[0] for pattern in _BLOCKS if (match := pattern.match(name))), None)
 
 
 def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
-    """Returns one line for the log."""
+    """Returns one line for the log about the result of `freeze`."""
     sizes = {
         name: each.size
         for name, each in model.named_parameters()
@@ -130,7 +129,7 @@ def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
     norms = sum(name.endswith("_mean") for name in frozen)
     text = (
         f"frozen: {len(still)} of {len(sizes)} parameters, {sum(sizes[name] for name in still) / 1e6:.2f} of "
-        f"{sum(sizes.values()) / 1e6:.2f} million numbers"
+        f"{sum(sizes.values()) / 1e6:.2f} million values"
     )
     return f"{text}; {norms} BatchNorm layers keep their statistics" if norms else text
 
@@ -138,11 +137,10 @@ def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
 def _matching(key: str, patterns: Iterable[str], names: Iterable[str]) -> set[str]:
     known, found = list(names), set[str]()
     for pattern in patterns:
-        these = {name for name in known if fnmatchcase(name, pattern)}
-        if not these:
-            hint = nearest(
-                pattern, [f"{part}.*" for part in dict.fromkeys(each.partition(".")[0] for each in known)]
-            )
+        matches = {name for name in known if fnmatchcase(name, pattern)}
+        if not matches:
+            prefixes = dict.fromkeys(name.partition(".")[0] for name in known)
+            hint = nearest(pattern, [f"{prefix}.*" for prefix in prefixes])
             raise UserError(f"Optimizer.{key}: '{pattern}' matches no parameter of this model{hint}")
-        found |= these
+        found |= matches
     return found

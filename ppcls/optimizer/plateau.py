@@ -1,23 +1,23 @@
-"""A learning rate that falls when evaluations become no better: the state of ``ReduceOnPlateau``."""
+"""The state of the schedule ``ReduceOnPlateau``: it lowers the rate when evaluations stop improving."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from ppcls.config.sections.schedule import ReduceOnPlateau
+from ppcls.optimizer.schedule import LearningRate
 
 
 class Plateau:
-    """Counts evaluations that are no better than the best, as paddle.optimizer.lr.ReduceOnPlateau does.
+    """Counts evaluations without improvement, as `paddle.optimizer.lr.ReduceOnPlateau` does.
 
     Args:
-        spec: The schedule's config.
-        metric: Name of the metric that evaluations are compared by where it is not the loss.
+        spec: Config of the schedule.
+        metric: Name of the metric that compares evaluations in mode ``max``.
 
     Attributes:
-        of: Name of what is compared.
+        of: Name of the value that is compared: ``loss`` or the metric.
     """
 
     def __init__(self, spec: ReduceOnPlateau, metric: str | None = None) -> None:
@@ -27,20 +27,20 @@ class Plateau:
         self._best: float | None = None
         self._bad = self._cooldown = 0
 
-    def applied(self, schedule: Callable[[int], float]) -> Callable[[int], float]:
-        """Returns the schedule times what is left of the rate at the time of the call."""
+    def applied(self, schedule: LearningRate) -> LearningRate:
+        """Returns the schedule multiplied by the current share of the rate at each call."""
         return lambda update: self._share * schedule(update)
 
     def see(self, loss: float, metric: float, epoch: int) -> str | None:
-        """Takes in an evaluation.
+        """Records an evaluation.
 
         Args:
-            loss: Of the evaluation; every process must give the same numbers.
-            metric: Its first one, turned such that higher is better.
-            epoch: Epochs done.
+            loss: Loss of the evaluation; the same number on every rank.
+            metric: First metric, with the sign that makes higher values better.
+            epoch: Number of finished epochs.
 
         Returns:
-            A line for the log where the rate changes.
+            A line for the log if the rate changes.
         """
         spec = self._spec
         if epoch < spec.warmup_epoch:
@@ -59,7 +59,7 @@ class Plateau:
         return self._lower()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what must be remembered, as plain data."""
+        """Returns the state as plain data."""
         return {
             "share": self._share,
             "best": self._best,
@@ -69,16 +69,16 @@ class Plateau:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what `state_dict` gave; evaluations that were compared by something else don't count.
+        """Restores a state of `state_dict`, but not the best value if it is of another metric.
 
         Raises:
-            KeyError, TypeError, ValueError: It is none.
+            KeyError, TypeError, ValueError: ``state`` is not such a state.
         """
         share, best = float(state["share"]), state["best"]
         bad, cooldown = int(state["bad"]), int(state["cooldown"])
         best = None if best is None else float(best)
         if not 0 <= share <= 1 or bad < 0 or cooldown < 0 or not math.isfinite(best or 0.0):
-            raise ValueError(f"not of a plateau: {state}")
+            raise ValueError(f"invalid state of ReduceOnPlateau: {state}")
         if state.get("of", self.of) != self.of:
             best, bad = None, 0
         self._share, self._best, self._bad, self._cooldown = share, best, bad, cooldown
@@ -99,9 +99,9 @@ class Plateau:
         if rate - lower <= spec.epsilon:
             return None
         self._share = lower / spec.learning_rate
-        what = "loss" if spec.mode == "min" else "metric"
+        name = "loss" if spec.mode == "min" else "metric"
         return (
             f"ReduceOnPlateau: {spec.patience + 1} evaluation{'s' if spec.patience else ''} without a better "
-            f"{what} than {self._best}: learning rate x {lower / rate:.4g}, now {self._share:.4g} of the "
+            f"{name} than {self._best}: learning rate x {lower / rate:.4g}, now {self._share:.4g} of the "
             "config's"
         )

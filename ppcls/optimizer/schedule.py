@@ -1,6 +1,6 @@
 """The learning rate as a pure function of the update's index, so that resuming needs no state.
 
-`ReduceOnPlateau` alone goes by evaluations, too: see `ppcls.optimizer.plateau`.
+`ReduceOnPlateau` also depends on evaluations: see `ppcls.optimizer.plateau`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import singledispatch
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,15 +25,17 @@ from ppcls.config.sections.schedule import (
     Step,
 )
 
+LearningRate = Callable[[int], float]
 
-class Time(NamedTuple):
-    """A moment of a run.
+
+class ScheduleTime(NamedTuple):
+    """A point in time of a run.
 
     Attributes:
-        epoch: From the start of the run, in epochs.
-        progress: Position in [0, 1] between the end of the warm-up and the end of the run.
+        epoch: Epochs since the start of the run.
+        progress: Position between the end of the warm-up (0) and the end of the run (1).
         warm: Epochs since the end of the warm-up.
-        tick: Optimizer updates since then, or epochs with ``by_epoch``.
+        tick: Updates since the end of the warm-up, or epochs with ``by_epoch``.
     """
 
     epoch: float
@@ -42,19 +44,19 @@ class Time(NamedTuple):
     tick: float
 
 
-def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> Callable[[int], float]:
-    """Builds the function from the index of an optimizer update to its learning rate.
+def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> LearningRate:
+    """Returns the function from the index of an update to its learning rate.
 
-    Time runs in epochs from the start of the run: ``update / updates_per_epoch``, or its integer part with
-    ``by_epoch``. During the warm-up the rate rises linearly in time; `decayed` gives it from there on.
+    Time is counted in epochs since the start of the run: ``update / updates_per_epoch``, rounded down with
+    ``by_epoch``. During the warm-up the rate rises linearly. Then `decayed` defines it.
 
     Args:
-        spec: The schedule.
+        spec: Config of the schedule.
         epochs: Epochs of the whole run, > 0.
-        updates_per_epoch: Optimizer updates per epoch, > 0.
+        updates_per_epoch: Updates per epoch, > 0.
 
     Returns:
-        A function of the update's index, which counts from 0; past the end of the run the rate stays.
+        A function of the update's index, starting at 0. After the end of the run the rate is constant.
 
     Raises:
         ValueError: The warm-up is not shorter than the run.
@@ -68,81 +70,94 @@ def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> Calla
             return start + (peak - start) * (epoch / warmup)
         warm = epoch - warmup
         tick = warm if spec.by_epoch else update - warmup * updates_per_epoch
-        return decayed(spec, Time(epoch, min(warm / (epochs - warmup), 1.0), warm, tick))
+        return decayed(spec, ScheduleTime(epoch, min(warm / (epochs - warmup), 1.0), warm, tick))
 
     return learning_rate
 
 
-@singledispatch
-def decayed(spec: Schedule, _now: Time) -> float:
-    """The learning rate of ``spec`` once it is warm.
+def decayed(spec: Schedule, now: ScheduleTime) -> float:
+    """Returns the learning rate of ``spec`` at a time after the warm-up.
 
     Raises:
-        TypeError: No rule for this kind of schedule.
+        TypeError: There is no rule for this kind of schedule.
     """
+    match spec:
+        case Constant() | ReduceOnPlateau():  # `ppcls.optimizer.plateau` lowers the latter
+            return spec.learning_rate
+        case Piecewise():
+            return spec.values[bisect_right(spec.decay_epochs, now.epoch)]
+        case MultiStepDecay():
+            return spec.learning_rate * math.pow(spec.gamma, bisect_right(spec.milestones, now.epoch))
+        case Cosine():
+            share = (1.0 + math.cos(math.pi * now.progress)) / 2.0
+            return spec.eta_min + (spec.learning_rate - spec.eta_min) * share
+        case Polynomial():
+            share = math.pow(1.0 - now.progress, spec.power)
+            return spec.end_lr + (spec.learning_rate - spec.end_lr) * share
+        case Step():
+            steps = math.floor(now.warm / spec.step_size + 1e-9)  # 2.4 epochs are three steps of 0.8
+            return spec.learning_rate * math.pow(spec.gamma, steps)
+        case Cyclic():
+            return _cyclic(spec, now.tick)
+        case OneCycleLR():
+            return _one_cycle(spec, now.progress)
     raise TypeError(f"no learning rate is defined for the schedule {spec.kind}")
 
 
-@decayed.register
-def _(spec: Constant, _now: Time) -> float:
-    return spec.learning_rate
-
-
-@decayed.register
-def _(spec: Piecewise, now: Time) -> float:
-    return spec.values[bisect_right(spec.decay_epochs, now.epoch)]
-
-
-@decayed.register
-def _(spec: MultiStepDecay, now: Time) -> float:
-    return spec.learning_rate * math.pow(spec.gamma, bisect_right(spec.milestones, now.epoch))
-
-
-@decayed.register
-def _(spec: Cosine, now: Time) -> float:
-    share = (1.0 + math.cos(math.pi * now.progress)) / 2.0
-    return spec.eta_min + (spec.learning_rate - spec.eta_min) * share
-
-
-@decayed.register
-def _(spec: Polynomial, now: Time) -> float:
-    share = math.pow(1.0 - now.progress, spec.power)
-    return spec.end_lr + (spec.learning_rate - spec.end_lr) * share
-
-
-@decayed.register
-def _(spec: Step, now: Time) -> float:
-    steps = math.floor(now.warm / spec.step_size + 1e-9)  # 2.4 epochs are three steps of 0.8
-    return spec.learning_rate * math.pow(spec.gamma, steps)
-
-
-@decayed.register
-def _(spec: Cyclic, now: Time) -> float:
+def _cyclic(spec: Cyclic, tick: float) -> float:
     up, down = spec.step_size_up, spec.step_size_down or spec.step_size_up
-    cycle, place = divmod(now.tick, up + down)
-    height = place / up if place <= up else (up + down - place) / down
-    shrunk = {
+    cycle, position = divmod(tick, up + down)
+    height = position / up if position <= up else (up + down - position) / down
+    scale = {
         "triangular": 1.0,
         "triangular2": math.pow(0.5, cycle),
-        "exp_range": math.pow(spec.exp_gamma, now.tick),
+        "exp_range": math.pow(spec.exp_gamma, tick),
     }[spec.mode]
-    return spec.base_learning_rate + (spec.max_learning_rate - spec.base_learning_rate) * height * shrunk
+    return spec.base_learning_rate + (spec.max_learning_rate - spec.base_learning_rate) * height * scale
 
 
-@decayed.register
-def _(spec: OneCycleLR, now: Time) -> float:
+def _one_cycle(spec: OneCycleLR, progress: float) -> float:
     turns = [(0.0, spec.first), (spec.phase_pct, spec.peak), (1.0, spec.end_learning_rate)]
     if spec.three_phase:
         turns.insert(2, (2 * spec.phase_pct, spec.first))
     for (begin, start), (end, stop) in pairwise(turns):
-        if now.progress <= end:
-            share = (now.progress - begin) / (end - begin)
+        if progress <= end:
+            share = (progress - begin) / (end - begin)
             if spec.anneal_strategy == "cos":
                 share = (1.0 - math.cos(math.pi * share)) / 2.0
             return start + (stop - start) * share
     raise AssertionError("progress is at most 1")
 
 
-@decayed.register
-def _(spec: ReduceOnPlateau, _now: Time) -> float:
-    return spec.learning_rate  # `ppcls.optimizer.plateau` lowers it
+@dataclass(frozen=True)
+class RateScale:
+    """Scales learning rates with the global batch (Goyal et al. 2017, https://arxiv.org/abs/1706.02677).
+
+    Attributes:
+        images: Images of one step on all ranks.
+        processes: World size.
+        steps: Steps per update, where gradients are accumulated.
+        base: Images per update for which the config's rates are meant.
+    """
+
+    images: int
+    processes: int
+    steps: int
+    base: int
+
+    @property
+    def factor(self) -> float:
+        """Factor of every learning rate, including the warm-up's: images per update over `base`."""
+        return self.images * self.steps / self.base
+
+    def applied(self, schedule: LearningRate) -> LearningRate:
+        """Returns the scaled schedule."""
+        return lambda update: self.factor * schedule(update)
+
+    def describe(self) -> str:
+        """Returns one line for the log."""
+        return (
+            f"learning rates x {self.factor:.6g}: {self.images * self.steps} images per update "
+            f"({self.images} per step on {self.processes} process{'es' if self.processes > 1 else ''} x "
+            f"update_freq {self.steps}), Global.base_batch_size {self.base}"
+        )

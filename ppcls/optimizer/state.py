@@ -1,4 +1,4 @@
-"""The state of an optimizer under names that hold in any process.
+"""The state of an optimizer, by names that are the same in every process.
 
 Paddle names tensors by counters of the process: ``conv2d_0.w_0`` in the first model, ``conv2d_53.w_0`` in the
 next. Here a key is the parameter's name in the model and the kind of state: ``fc.weight/velocity``.
@@ -14,30 +14,30 @@ from paddle.base.layer_helper import LayerHelper
 from paddle.optimizer import Optimizer
 
 MASTER = "master"
-_SHOWN = 6
+_MOST_SHOWN = 6
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
-    """All that ``optimizer`` remembers, also before its first step.
+    """Returns the complete state of ``optimizer``, also before its first update.
 
     Args:
-        optimizer: An optimizer of the parameters of ``model``.
-        model: The bare model, already in the precision it trains in.
+        optimizer: Optimizer of the parameters of ``model``.
+        model: Bare model, already in the precision of training.
 
     Returns:
-        For each parameter its accumulators, powers of Adam's betas included, and its float32 master weight
-        if it has one (``.../master``). These are the optimizer's own tensors, which its next step changes.
+        For each parameter its accumulators, including powers of Adam's betas, and its float32 master weight,
+        if any (``.../master``). These are the optimizer's own tensors, which its next update changes.
 
     Raises:
         KeyError: ``optimizer`` has state of a parameter that is not in ``model``.
     """
-    _create(optimizer)
+    _create_state(optimizer)
     owner: dict[str, str] = {}
     state: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         owner[parameter.name] = name
         if (master := optimizer._master_weights.get(parameter.name)) is not None:
-            owner[master.name] = name  # accumulators belong to the master weight where there is one
+            owner[master.name] = name  # accumulators belong to the master weight, if any
             state[f"{name}/{MASTER}"] = master
     for kind, accumulators in optimizer._accumulators.items():
         for tensor_name, accumulator in accumulators.items():
@@ -46,63 +46,62 @@ def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[str, Tensor]) -> None:
-    """Puts what `optimizer_state` returned into ``optimizer``, which may be new; all of it or nothing.
+    """Loads a result of `optimizer_state` into ``optimizer``, which may be new: all of it or nothing.
 
     Args:
-        optimizer: An optimizer of the parameters of ``model``.
-        model: The bare model, already in the precision it trains in.
+        optimizer: Optimizer of the parameters of ``model``.
+        model: Bare model, already in the precision of training.
         state: Key to tensor, on any device.
 
     Raises:
-        ValueError: Keys, shapes or dtypes are not those of this optimizer; the text names the first ones.
+        ValueError: Keys, shapes or dtypes are not those of this optimizer. The message names the first ones.
     """
     own = optimizer_state(optimizer, model)
     problems = [f"missing {key}" for key in own.keys() - state.keys()]
-    problems += [f"not of this optimizer: {key}" for key in state.keys() - own.keys()]
+    problems += [f"unknown {key}" for key in state.keys() - own.keys()]
     for key in own.keys() & state.keys():
         if _describe(own[key]) != _describe(state[key]):
             problems.append(f"{key}: expected {_describe(own[key])}, got {_describe(state[key])}")
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise ValueError(
-            "the optimizer's state does not fit: " + "; ".join([*sorted(problems)[:_SHOWN], *more])
-        )
+        rest = len(problems) - _MOST_SHOWN
+        shown = [*sorted(problems)[:_MOST_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
+        raise ValueError("the optimizer's state does not fit: " + "; ".join(shown))
     for key, tensor in own.items():
         tensor.copy_(state[key], True)
 
 
 def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
-    """Returns all that a step of ``optimizer`` changes: weights, masters, each kind of what it remembers.
+    """Returns all tensors that an update changes: weights, master weights, then each kind of accumulator.
 
-    Within each, the weights' order is that of `trained`.
+    Each group has the order of `trained`.
     """
-    _create(optimizer)
+    _create_state(optimizer)
     weights, masters = trained(optimizer), optimizer._master_weights
-    place = {}
+    order = {}
     for number, weight in enumerate(weights):
-        place[weight.name] = place[masters.get(weight.name, weight).name] = number
-    remembered = [
+        order[weight.name] = order[masters.get(weight.name, weight).name] = number
+    accumulators = [
         kind[name]
         for kind in optimizer._accumulators.values()
-        for name in sorted(kind, key=place.__getitem__)
+        for name in sorted(kind, key=order.__getitem__)
     ]
-    return [*weights, *(masters[each.name] for each in weights if each.name in masters), *remembered]
+    return [*weights, *(masters[each.name] for each in weights if each.name in masters), *accumulators]
 
 
 def trained(optimizer: Optimizer) -> list[Tensor]:
-    """Returns the weights that ``optimizer`` changes, those that it treats alike one after another."""
+    """Returns the trained weights, sorted by `treatment`."""
     return sorted((each for each in optimizer._parameter_list if not each.stop_gradient), key=treatment)
 
 
 def treatment(weight: Tensor) -> tuple[str, float, float]:
-    """Returns dtype, rate and decay of a weight's own: with those, and its numbers, an update is settled."""
+    """Returns dtype, rate factor and own decay; weights with equal values have the same update rule."""
     decay = -1.0 if weight.regularizer is None else weight.regularizer._coeff
     return (str(weight.dtype), weight.optimize_attr["learning_rate"], decay)
 
 
 def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
-    """Returns the float32 masters of half-precision weights, by the model's names; the optimizer's own."""
-    _create(optimizer)
+    """Returns the optimizer's float32 master weights by the names of their parameters in ``model``."""
+    _create_state(optimizer)
     masters = optimizer._master_weights
     return {
         name: masters[parameter.name]
@@ -115,8 +114,8 @@ def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).rpartition('.')[2]} {list(tensor.shape)}"
 
 
-def _create(optimizer: Optimizer) -> None:
-    """Creates accumulators and master weights, which Paddle does at the first step; what exists stays."""
+def _create_state(optimizer: Optimizer) -> None:
+    """Creates missing accumulators and master weights, as Paddle does in the first update."""
     optimizer.helper = LayerHelper(type(optimizer).__name__)
     trainable = [parameter for parameter in optimizer._parameter_list if not parameter.stop_gradient]
     with paddle.no_grad():

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from paddle import nn
 from safetensors import SafetensorError
 
-from ppcls.config.sections.model import published_folder
 from ppcls.errors import UserError
 from ppcls.files import atomic_write
 from ppcls.weights.manifest import MANIFEST, check_file, read_manifest
 from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
+from ppcls.zoo import weights_folder, weights_url
 
 Arrays = dict[str, NDArray[Any]]
 _SHOWN = 5
@@ -100,10 +100,12 @@ def read_weights(path: Path) -> Arrays:
     Raises:
         UserError: Nothing there, or nothing that is weights.
     """
-    if path.parent == published_folder() and not path.exists():
+    if path.parent == weights_folder() and not path.exists():
+        url = weights_url(path.name)
         raise UserError(
-            f"{path}: not there; `pretrained: True` takes what PaddleClas publishes from where it puts "
-            "that, and nothing is downloaded: put the file there, or name another as `pretrained`"
+            f"{path}: file not found. `pretrained: True` does not download: "
+            + (f"save {url} there" if url else "PaddleClas publishes no such file")
+            + ", or set `pretrained` to another file"
         )
     if path.is_dir():
         average = path / AVERAGE

@@ -6,40 +6,39 @@ import paddle
 import pytest
 from paddle.vision import models
 
-from ppcls.arch.build import build_model, input_shape
+from ppcls.arch.build import build_model
 from ppcls.arch.families.vision_transformer import VisionTransformer
-from ppcls.config.sections.model import ALL_OPTIONS, options, wrong_size
-from ppcls.registry import ARCHITECTURES, VISION_MODELS, UnknownNameError
+from ppcls.config.sections.model import ALL_OPTIONS
+from ppcls.registry import ARCHITECTURES, UnknownNameError
+from ppcls.zoo import ZOO
 
 
-def test_unknown_architecture_is_answered_with_the_nearest():
+def test_build_model_unknown_name_suggests_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'ResNet50'"):
         build_model("Resnet_50")
 
 
-def test_options_are_those_that_the_models_take():
-    common = {"class_num", "data_format", "input_image_channel"}
-    for name in set(ARCHITECTURES) - set(VISION_MODELS):
-        parameters = inspect.signature(ARCHITECTURES[name]).parameters
-        if "others" in parameters:  # handed on to the plain ViT
-            parameters = {**inspect.signature(VisionTransformer).parameters, **parameters}
-        named = {each for each in options(name) if not each.startswith("use_fused")}
-        taken = {*parameters} & {*ALL_OPTIONS}
-        if name.startswith("ResNet") and not named:  # of bottlenecks, by the class of basic blocks
-            taken -= {"layer_type", "use_first_short_conv"}
-        assert taken == named, name
-        assert common <= {*parameters}, name
-
-
-def test_all_functions_of_paddle_vision_models_are_known():
-    assert {*models.__all__} - {*VISION_MODELS} == {name for name in models.__all__ if name[0].isupper()} - {
-        "LeNet"
+@pytest.mark.parametrize("name", [name for name, entry in ZOO.items() if not entry.fixed_input])
+def test_builder_signature_matches_options_of_table(name):
+    parameters = {*inspect.signature(ARCHITECTURES[name]).parameters}
+    if "others" in parameters:  # passed on to VisionTransformer
+        parameters |= {*inspect.signature(VisionTransformer).parameters}
+    if ZOO[name].family == "ResNet of bottlenecks":  # only basic blocks use these
+        parameters -= {"layer_type", "use_first_short_conv"}
+    assert parameters & {*ALL_OPTIONS} == {
+        option for option in ZOO[name].options if not option.startswith("use_fused")
     }
+    assert {"class_num", "data_format", "input_image_channel"} <= parameters
+
+
+def test_table_holds_all_functions_of_paddle_vision_models():
+    fixed = {name for name, entry in ZOO.items() if entry.fixed_input}
+    assert fixed == {name for name in models.__all__ if name[0].islower() or name == "LeNet"}
 
 
 @pytest.mark.parametrize("name", ["shufflenet_v2_x0_25", "squeezenet1_1", "LeNet", "googlenet"])
-def test_a_model_of_paddle_vision_learns(name):
-    shape = input_shape(name)
+def test_paddle_vision_model_gets_gradients(name):
+    shape = ZOO[name].input_shape
     model = build_model(name, class_num=7, input_image_channel=shape[0])
     logits = model(paddle.randn([2, *shape]))
     assert logits.shape == [2, 7]
@@ -48,24 +47,21 @@ def test_a_model_of_paddle_vision_learns(name):
         assert parameter.stop_gradient or parameter.grad is not None, key
 
 
-def test_a_model_of_paddle_vision_takes_its_own_images_only():
-    with pytest.raises(ValueError, match=r"resnet18 takes .*NCHW.* only"):
+def test_paddle_vision_model_rejects_other_layout_and_channels():
+    with pytest.raises(ValueError, match=r"resnet18 accepts NCHW images of 3 channels only, got NHWC"):
         build_model("resnet18", data_format="NHWC")
-    with pytest.raises(ValueError, match=r"LeNet takes .*1.* only"):
+    with pytest.raises(ValueError, match=r"LeNet accepts NCHW images of 1 channels only, got NCHW and 3"):
         build_model("LeNet")
 
 
-@pytest.mark.parametrize(
-    ("name", "sides"), [("alexnet", (223, 254)), ("googlenet", (189, 236)), ("LeNet", (28, 31))]
-)
-def test_sides_that_a_model_of_paddle_vision_takes(name, sides):
-    channels = input_shape(name)[0]
-    model = build_model(name, class_num=7, input_image_channel=channels)
+@pytest.mark.parametrize("name", ["alexnet", "googlenet", "LeNet"])
+def test_sides_of_table_are_the_limits_of_the_model(name):
+    entry = ZOO[name]
+    assert entry.last_side is not None
+    model = build_model(name, class_num=7, input_image_channel=entry.channels)
     model.eval()
-    for side in sides:
-        assert wrong_size(name, None, (side, side)) == ""
-        assert model(paddle.zeros([1, channels, side, side])).shape == [1, 7]
-    for side in (sides[0] - 1, sides[1] + 1):
-        assert wrong_size(name, None, (side, side)) != ""
+    for side in (entry.first_side, entry.last_side):
+        assert model(paddle.zeros([1, entry.channels, side, side])).shape == [1, 7]
+    for side in (entry.first_side - 1, entry.last_side + 1):
         with pytest.raises(ValueError, match=r"(?i)matmul"):
-            model(paddle.zeros([1, channels, side, side]))
+            model(paddle.zeros([1, entry.channels, side, side]))

@@ -12,32 +12,32 @@ from paddle.nn import functional as F
 from ppcls.arch.families.ghostnet import GhostBottleneck
 from ppcls.arch.families.pp_hgnet import (
     AffineConvNorm,
+    AggregationBlock,
     EffectiveSqueezeExcitation,
-    GatheringBlock,
     LightConv,
-    Stem,
+    PPHGNetV2Stem,
 )
 from ppcls.arch.families.repvgg import RepVGGBlock
-from ppcls.arch.families.res2net import ScaleBlock, ScaleStyle
-from ppcls.arch.families.shufflenet_v2 import DownUnit, Unit
+from ppcls.arch.families.res2net import Res2NetBlock, Res2NetStyle
+from ppcls.arch.families.shufflenet_v2 import DownsamplingUnit, ShuffleUnit
 from ppcls.arch.layers.conv_norm import ConvNorm
 
 
 def test_blocks_that_are_more_than_a_chain_compute_the_same_when_they_are_compiled():
     paddle.seed(3)
     affine = partial(AffineConvNorm, act=F.relu)
-    style = ScaleStyle(expansion=1, share=4)
-    scales = [ScaleBlock(8, 64, 1, True, style, "NCHW"), ScaleBlock(64, 64, 2, True, style, "NCHW")]
+    style = Res2NetStyle(expansion=1, share=4)
+    scales = [Res2NetBlock(8, 64, 1, True, style, "NCHW"), Res2NetBlock(64, 64, 2, True, style, "NCHW")]
     for block in scales:
         block.name_filters("res2a")
     whole = nn.Sequential(
-        Stem(3, 8, 8, affine, "NCHW"),
+        PPHGNetV2Stem(3, 8, 8, affine, "NCHW"),
         RepVGGBlock(8, 8, 1, 1, False, "NCHW"),
         *scales,
-        DownUnit(64, 8, F.relu, "NCHW"),
-        Unit(8, F.relu, "NCHW"),
+        DownsamplingUnit(64, 8, F.relu, "NCHW"),
+        ShuffleUnit(8, F.relu, "NCHW"),
         GhostBottleneck(8, 8, 8, 3, 1, True, "NCHW"),
-        GatheringBlock(
+        AggregationBlock(
             [ConvNorm(8, 8, 3), LightConv(8, 8, 5, affine)],
             (affine(24, 8, 1), EffectiveSqueezeExcitation(8, "NCHW")),
             True,

@@ -7,8 +7,8 @@ import paddle
 import pytest
 
 from ppcls.arch.build import build_model
-from ppcls.arch.embedding import Cosines, RecModel, cut_classifier
-from ppcls.arch.embedding import Linear as Neck
+from ppcls.arch.embedding import CosineHead, EmbeddingNetwork, remove_classifier
+from ppcls.arch.embedding import EmbeddingLinear as Neck
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_what_is_left_of_a_classifier_gives_what_its_last_layer_took(name: str, 
     linear = [each for each in model.sublayers() if isinstance(each, paddle.nn.Linear)][-1]
     weight, bias, logits = linear.weight.numpy(), linear.bias.numpy(), model(image).numpy()
     parameters = len(model.parameters())
-    assert cut_classifier(model) == size
+    assert remove_classifier(model) == size
     features = model(image)
     assert features.shape == [2, size]
     np.testing.assert_allclose(features.numpy() @ weight + bias, logits, atol=1e-4)
@@ -31,13 +31,13 @@ def test_what_is_left_of_a_classifier_gives_what_its_last_layer_took(name: str, 
 
 def test_what_does_not_end_in_a_linear_layer_is_refused() -> None:
     with pytest.raises(ValueError, match="Sequential does not end in a linear layer"):
-        cut_classifier(paddle.nn.Sequential(paddle.nn.Conv2D(3, 3, 1)))
+        remove_classifier(paddle.nn.Sequential(paddle.nn.Conv2D(3, 3, 1)))
 
 
 def test_names_are_paddleclas_and_cosines_are_cosines() -> None:
     backbone = build_model("ResNet18", 7)
-    cut_classifier(backbone)
-    model = RecModel(backbone, Neck(512, 8), Cosines(8, 5), 8)
+    remove_classifier(backbone)
+    model = EmbeddingNetwork(backbone, Neck(512, 8), CosineHead(8, 5), 8)
     names = {name for name in model.state_dict() if not name.startswith("backbone.")}
     assert names == {"neck.fc.weight", "neck.fc.bias", "head.weight"}
     model.eval()

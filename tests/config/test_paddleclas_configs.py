@@ -143,7 +143,7 @@ def test_what_is_not_compiled_is_told() -> None:
         ),
         (
             lambda: plain("ResNet50") | {"Arch": {"name": "ResNet50", "layer_type": "DiverseBranchBlock"}},
-            r"Arch.layer_type: ResNet50 has no such option, only ResNet18\*, ResNet34\*; remove it",
+            r"Arch.layer_type: ResNet50 has no such option, only ResNet of basic blocks; remove it",
         ),
         (lambda: plain("ResNet50") | {"Slim": {"quant": {"name": "pact"}}}, "Slim: unknown key; .* quantiz"),
     ],

@@ -55,5 +55,5 @@ def test_only_mobilenet_v3_has_a_dropout_of_its_own() -> None:
     assert validate(yaml.safe_load(dump_config(small)), "dumped") == load_config(
         small.model_dump(mode="json")
     )
-    with pytest.raises(UserError, match=r"Arch.dropout_prob: ResNet18 has no such option, only MobileNetV3_"):
+    with pytest.raises(UserError, match="ResNet18 has no such option, only MobileNetV3, PPLCNet"):
         load_config({**tree(), "Arch": {"name": "ResNet18", "dropout_prob": 0.5}})

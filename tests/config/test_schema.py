@@ -136,9 +136,9 @@ def test_every_section_is_frozen_and_strict() -> None:
 
 def test_a_model_of_paddle_takes_its_own_images_only():
     assert outcome("Arch.name=resnet50", "Arch.data_format=NHWC")[0] == (
-        "Arch.data_format: paddle.vision.models' resnet50 takes NCHW only, got NHWC; "
-        "Arch.name=ResNet50 takes others"
+        "Arch.data_format: paddle.vision.models' resnet50 accepts NCHW only, got NHWC; "
+        "Arch.name=ResNet50 accepts others"
     )
     assert outcome("Arch.name=LeNet")[0] == (
-        "Arch.input_image_channel: paddle.vision.models' LeNet takes 1 only, got 3"
+        "Arch.input_image_channel: paddle.vision.models' LeNet accepts 1 only, got 3"
     )

@@ -17,7 +17,7 @@ from small_tree import CLASSES, small_tree
 from test_distributed import run
 
 from ppcls.arch.build import build_model
-from ppcls.arch.distillation import Distilling
+from ppcls.arch.distillation import DistillationNetwork
 from ppcls.cli import deploy as deploy_cli
 from ppcls.cli import train as cli
 from ppcls.config.load import validate
@@ -106,7 +106,7 @@ def state_of(tree: dict[str, Any]) -> TrainState:
 def test_teachers_stay_as_they_are_and_are_kept_apart(images: Path, tmp_path: Path, teacher: Path) -> None:
     state = state_of(taught(images, tmp_path / "run", teacher, Global__use_dali=False))
     network = state.network
-    assert isinstance(network, Distilling)
+    assert isinstance(network, DistillationNetwork)
     held = network._teachers["Teacher"].model
     before = {name: each.numpy().copy() for name, each in held.state_dict().items()}
     own = {name: each.numpy().copy() for name, each in state.model.state_dict().items()}

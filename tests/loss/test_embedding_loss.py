@@ -19,7 +19,7 @@ quick = settings(deadline=None, max_examples=30)
 
 @st.composite
 def cosines(draw):
-    """Cosines [B, C] and labels [B]."""
+    """CosineHead [B, C] and labels [B]."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows, classes = draw(st.integers(1, 5)), draw(st.integers(2, 6))
     return rng.uniform(-0.99, 0.99, (rows, classes)).astype("float32"), rng.integers(0, classes, rows)

@@ -51,7 +51,7 @@ def train(model, optimizer, steps=3):
 @pytest.mark.parametrize(
     "fields", [{"freeze": ["stem.*", "blocks.0.*"]}, {"train_only": ["blocks.1*", "fc.*"]}]
 )
-def test_frozen_parameters_and_statistics_stay_and_are_not_in_the_state(fields) -> None:
+def test_freeze_keeps_parameters_and_statistics_without_state(fields) -> None:
     model, spec = Net(), make_spec(**fields)
     kept = freeze(spec, model)
     assert kept == {name for name in model.state_dict() if name.startswith(("stem.", "blocks.0."))}
@@ -64,11 +64,11 @@ def test_frozen_parameters_and_statistics_stay_and_are_not_in_the_state(fields) 
         name for name, each in model.named_parameters() if not name.endswith(("_mean", "_variance"))
     } - kept
     assert describe_frozen(kept, model) == (
-        "frozen: 8 of 14 parameters, 0.00 of 0.00 million numbers; 2 BatchNorm layers keep their statistics"
+        "frozen: 8 of 14 parameters, 0.00 of 0.00 million values; 2 BatchNorm layers keep their statistics"
     )
 
 
-def test_a_frozen_norm_is_the_one_of_evaluation_while_training() -> None:
+def test_freeze_norm_uses_running_statistics_in_training() -> None:
     model, image = Net(), paddle.rand([8, 3, 4, 4])
     freeze(make_spec(freeze="stem.*"), model)
     model.train()
@@ -77,7 +77,7 @@ def test_a_frozen_norm_is_the_one_of_evaluation_while_training() -> None:
     np.testing.assert_array_equal(model.stem(image).numpy(), trained)
 
 
-def test_a_norm_whose_bias_trains_goes_on_with_its_statistics() -> None:
+def test_freeze_norm_with_trained_bias_updates_statistics() -> None:
     model = Net()
     kept = freeze(make_spec(freeze="*.weight"), model)
     assert not any(name.endswith("_mean") for name in kept)
@@ -85,7 +85,7 @@ def test_a_norm_whose_bias_trains_goes_on_with_its_statistics() -> None:
     assert "BatchNorm" not in describe_frozen(kept, model)
 
 
-def test_nothing_is_frozen_by_itself() -> None:
+def test_freeze_without_patterns_changes_nothing() -> None:
     model = Net()
     assert freeze(make_spec(), model) == frozenset()
     assert all(
@@ -106,17 +106,17 @@ def test_nothing_is_frozen_by_itself() -> None:
         ),
         (
             {"freeze": "*"},
-            "Optimizer.freeze: nothing is left to train, for the patterns match every parameter",
+            "Optimizer.freeze: the patterns match every parameter, so nothing is left to train",
         ),
     ],
 )
-def test_patterns_that_can_not_be_meant(fields, text) -> None:
+def test_invalid_pattern_is_rejected(fields, text) -> None:
     with pytest.raises(UserError) as caught:
         freeze(make_spec(**fields), Net())
     assert str(caught.value) == text
 
 
-def test_factors_of_all_rules_that_match_multiply() -> None:
+def test_factors_of_matching_rules_multiply() -> None:
     rules = [
         {"pattern": ["fc.*", "stem.0.*"], "lr_mult": 10},
         {"pattern": "*.bias", "decay_mult": 0, "lr_mult": 2},
@@ -131,7 +131,7 @@ def test_factors_of_all_rules_that_match_multiply() -> None:
         factors(make_spec(by_name=rules, regularizer={"name": "L2", "coeff": 0.1}), Net())
 
 
-def test_rates_fall_towards_the_input() -> None:
+def test_layer_rates_decrease_towards_input() -> None:
     found = factors(
         make_spec(AdamW, layerwise_decay=0.5, by_name=[{"pattern": "fc.bias", "lr_mult": 3}]), Net()
     )
@@ -172,12 +172,12 @@ def test_rates_fall_towards_the_input() -> None:
         (["conv1.w", "layer1.0.w", "layer1.1.w", "layer2.0.w", "fc.w"], [4, 3, 2, 1, 0]),
     ],
 )
-def test_what_a_block_is(names, powers) -> None:
+def test_layer_rates_recognize_block_names(names, powers) -> None:
     found = layer_rates(names, 0.5)
     assert [found.get(name, 1) for name in names] == [0.5**power for power in powers]
 
 
-def test_a_model_without_numbered_blocks_is_refused() -> None:
+def test_layerwise_decay_without_blocks_is_rejected() -> None:
     with pytest.raises(
         UserError, match=r"Optimizer\.layerwise_decay: no parameter of this model is in a numbered block"
     ):
@@ -185,7 +185,7 @@ def test_a_model_without_numbered_blocks_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["ResNet18", "MobileNetV3_small_x0_35", "PPLCNet_x0_25", "EfficientNetB0"])
-def test_the_head_of_our_models_has_the_whole_rate(name) -> None:
+def test_layer_rates_head_has_full_rate(name) -> None:
     names = [key for key, _ in build_model(name, 4, "NCHW", 3).named_parameters()]
     found = layer_rates(names, 0.5)
     assert found[names[0]] == min(found.values())

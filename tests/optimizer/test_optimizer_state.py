@@ -1,8 +1,8 @@
 import numpy as np
 import paddle
 import pytest
+from optimizer_specs import NAMES, make_spec
 from paddle import nn
-from test_optimizer import NAMES, make_spec
 
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.state import load_optimizer_state, optimizer_state
@@ -53,7 +53,7 @@ def assert_same(first, second):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_resumes_bit_for_bit_in_a_model_built_later(name, tmp_path):
+def test_state_resumes_bit_for_bit_in_new_model(name, tmp_path):
     model, optimizer = build(name)
     train(model, optimizer, range(3))
     paddle.save(model.state_dict(), str(tmp_path / "model"))
@@ -70,7 +70,7 @@ def test_resumes_bit_for_bit_in_a_model_built_later(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_keys_are_the_same_before_and_after_the_first_step(name):
+def test_state_keys_are_equal_before_and_after_first_update(name):
     model, optimizer = build(name)
     fresh = set(optimizer_state(optimizer, model))
     assert fresh == {f"{parameter}/{kind}" for parameter in TRAINABLE for kind in KINDS[name]}
@@ -79,7 +79,7 @@ def test_keys_are_the_same_before_and_after_the_first_step(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reading_the_state_early_changes_no_result(name):
+def test_reading_state_before_first_update_changes_no_result(name):
     model, optimizer = build(name)
     twin, twin_optimizer = build(name)
     twin.set_state_dict(model.state_dict())
@@ -90,7 +90,7 @@ def test_reading_the_state_early_changes_no_result(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_loads_over_a_state_that_is_already_there(name):
+def test_state_loads_over_existing_state(name):
     model, optimizer = build(name)
     other, other_optimizer = build(name)
     train(model, optimizer, range(3))
@@ -103,7 +103,7 @@ def test_loads_over_a_state_that_is_already_there(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_master_weights_are_part_of_the_state(name):
+def test_state_includes_master_weights(name):
     model, optimizer = build(name, half="bfloat16")
     keys = {f"{parameter}/{kind}" for parameter in TRAINABLE for kind in KINDS[name]}
     keys |= {f"{parameter}/master" for parameter in HALVED}
@@ -119,7 +119,7 @@ def test_master_weights_are_part_of_the_state(name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
-def test_resumes_bit_for_bit_with_master_weights(name):
+def test_state_with_master_weights_resumes_bit_for_bit(name):
     model, optimizer = build(name, half="float16")
     train(model, optimizer, range(3))
     later, later_optimizer = build(name, half="float16")
@@ -131,7 +131,7 @@ def test_resumes_bit_for_bit_with_master_weights(name):
     assert_same(optimizer_state(optimizer, model), optimizer_state(later_optimizer, later))
 
 
-def test_a_mismatch_names_every_key_and_loads_nothing():
+def test_mismatch_names_keys_and_loads_nothing():
     model, optimizer = build("Momentum")
     state = {key: value + 1 for key, value in optimizer_state(optimizer, model).items()}
     del state["0.bias/velocity"]
@@ -144,12 +144,12 @@ def test_a_mismatch_names_every_key_and_loads_nothing():
         "the optimizer's state does not fit: "
         "1.bias/velocity: expected float32 [8], got float64 [8]; "
         "3.bias/velocity: expected float32 [3], got float32 [4]; "
-        "missing 0.bias/velocity; not of this optimizer: 4.bias/velocity"
+        "missing 0.bias/velocity; unknown 4.bias/velocity"
     )
     assert all((value.numpy() == 0).all() for value in optimizer_state(optimizer, model).values())
 
 
-def test_the_state_of_another_optimizer_is_refused():
+def test_state_of_other_optimizer_is_rejected():
     model, optimizer = build("Momentum")
     _, adam = build("Adam")
     with pytest.raises(ValueError, match=r"missing 0\.bias/velocity"):

@@ -1,4 +1,4 @@
-"""A rate that falls by evaluations: Paddle's rule, from any place, and warm-up left alone."""
+"""ReduceOnPlateau: Paddle's rule, resuming, and evaluations during the warm-up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rates(plateau: Plateau, spec: ReduceOnPlateau, values: list[float]) -> list[
     schedule = plateau.applied(build_schedule(spec, 100, 1))
     found = []
     for value in values:
-        # what is not watched must not matter
+        # the value that is not compared has no effect
         loss, metric = (value, math.nan) if spec.mode == "min" else (math.nan, value)
         plateau.see(loss, metric, epoch=1)
         found.append(schedule(7))
@@ -43,7 +43,7 @@ def rates(plateau: Plateau, spec: ReduceOnPlateau, values: list[float]) -> list[
 
 @quick
 @given(SPECS, VALUES)
-def test_the_rule_is_paddles(spec: ReduceOnPlateau, values: list[float]) -> None:
+def test_plateau_equals_paddle(spec: ReduceOnPlateau, values: list[float]) -> None:
     keys = ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lr", "epsilon")
     theirs = paddle.optimizer.lr.ReduceOnPlateau(0.5, **{key: getattr(spec, key) for key in keys})
     want = []
@@ -55,7 +55,7 @@ def test_the_rule_is_paddles(spec: ReduceOnPlateau, values: list[float]) -> None
 
 @quick
 @given(SPECS, VALUES, VALUES)
-def test_goes_on_from_what_is_remembered(
+def test_plateau_resumes_from_its_state(
     spec: ReduceOnPlateau, before: list[float], after: list[float]
 ) -> None:
     first, second = Plateau(spec), Plateau(spec)
@@ -65,7 +65,7 @@ def test_goes_on_from_what_is_remembered(
     assert second.state_dict() == first.state_dict()
 
 
-def test_evaluations_of_the_warmup_do_not_count() -> None:
+def test_plateau_ignores_evaluations_of_warmup() -> None:
     spec = ReduceOnPlateau(learning_rate=0.5, warmup_epoch=2, patience=0)
     plateau = Plateau(spec)
     assert [plateau.see(1.0, 0.0, epoch) for epoch in (1, 1, 1)] == [None] * 3
@@ -76,7 +76,7 @@ def test_evaluations_of_the_warmup_do_not_count() -> None:
     )
 
 
-def test_what_is_not_finite_is_no_better() -> None:
+def test_plateau_non_finite_value_is_no_improvement() -> None:
     plateau = Plateau(ReduceOnPlateau(learning_rate=0.5, patience=1, mode="max"))
     assert plateau.see(0.0, math.nan, 1) is None
     assert plateau.see(0.0, 0.25, 1) is None
@@ -90,7 +90,7 @@ def test_what_is_not_finite_is_no_better() -> None:
     "change",
     [{"share": 2.0}, {"share": "a"}, {"best": math.nan}, {"best": []}, {"bad": -1}, {"cooldown": None}],
 )
-def test_a_damaged_state_is_refused(change: dict[str, object]) -> None:
+def test_plateau_rejects_damaged_state(change: dict[str, object]) -> None:
     plateau = Plateau(ReduceOnPlateau(learning_rate=0.5))
     with pytest.raises((KeyError, TypeError, ValueError)):
         plateau.load_state_dict({**plateau.state_dict(), **change})

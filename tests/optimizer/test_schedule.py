@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.sections import schedule as specs
-from ppcls.optimizer.schedule import build_schedule, decayed
+from ppcls.optimizer.schedule import RateScale, build_schedule, decayed
 
 quick = settings(deadline=None, max_examples=60)
 rates = st.floats(1e-4, 10.0)
@@ -49,7 +49,7 @@ def curve(spec, epochs, updates, extra=0):
 
 @quick
 @given(runs())
-def test_rises_to_the_peak_and_never_rises_after_it(run):
+def test_schedule_rises_to_peak_then_never_rises(run):
     spec, _, updates = run
     values = curve(*run, extra=3 * updates)
     warm = round(spec.warmup_epoch) * updates
@@ -63,7 +63,7 @@ def test_rises_to_the_peak_and_never_rises_after_it(run):
 
 @quick
 @given(runs())
-def test_is_continuous_at_the_end_of_the_warmup(run):
+def test_schedule_is_continuous_at_end_of_warmup(run):
     spec, _, updates = run
     values, warm = curve(*run), round(spec.warmup_epoch) * updates
     marks = getattr(spec, "milestones", getattr(spec, "decay_epochs", ()))
@@ -78,7 +78,7 @@ def test_is_continuous_at_the_end_of_the_warmup(run):
 
 @quick
 @given(runs())
-def test_by_epoch_holds_within_an_epoch_and_is_the_other_at_its_start(run):
+def test_schedule_by_epoch_is_constant_within_epoch(run):
     spec, epochs, updates = run
     held = curve(spec.model_copy(update={"by_epoch": True}), epochs, updates)
     smooth = curve(spec.model_copy(update={"by_epoch": False}), epochs, updates)
@@ -88,14 +88,14 @@ def test_by_epoch_holds_within_an_epoch_and_is_the_other_at_its_start(run):
 
 @quick
 @given(runs())
-def test_depends_on_the_time_in_epochs_only(run):
+def test_schedule_depends_on_epochs_only(run):
     spec, epochs, updates = run
     assert curve(spec, epochs, 2 * updates)[::2] == curve(spec, epochs, updates)
 
 
 @quick
 @given(runs(kinds=("Cosine", "Linear", "Polynomial")))
-def test_reaches_its_end_with_the_run_and_stays(run):
+def test_schedule_reaches_last_rate_at_end_of_run_and_keeps_it(run):
     spec, _, _ = run
     end = spec.eta_min if spec.kind == "Cosine" else spec.end_lr
     assert curve(*run, extra=2)[-2:] == pytest.approx([end, end])
@@ -111,7 +111,7 @@ def paddle_curve(scheduler, length):
 
 @quick
 @given(runs())
-def test_agrees_with_paddle(run):
+def test_schedule_equals_paddle(run):
     spec, epochs, updates = run
     spec = spec.model_copy(update={"by_epoch": False})
     warm, lr = round(spec.warmup_epoch) * updates, paddle.optimizer.lr
@@ -138,7 +138,7 @@ def test_agrees_with_paddle(run):
     assert ours == pytest.approx(paddle_curve(after, len(ours)), rel=1e-6, abs=1e-9)
 
 
-def test_resnet50_as_paddleclas_trains_it():
+def test_schedule_of_paddleclas_resnet50():
     spec = specs.Piecewise(decay_epochs=(30, 60, 90), values=(0.1, 0.01, 0.001, 0.0001), learning_rate=0.1)
     rate = build_schedule(spec, 120, 5005)
     at = {
@@ -152,34 +152,34 @@ def test_resnet50_as_paddleclas_trains_it():
     assert {update: rate(update) for update in at} == at
 
 
-def test_milestones_count_from_the_start_of_the_run():
+def test_milestones_count_from_start_of_run():
     spec = specs.MultiStepDecay(learning_rate=1.0, milestones=(4,), gamma=0.5, warmup_epoch=2)
     assert curve(spec, 6, 2) == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5])
 
 
-def test_warmup_may_end_within_an_epoch():
+def test_warmup_ends_within_epoch():
     spec = specs.Constant(learning_rate=1.0, warmup_epoch=0.5)
     assert curve(spec, 2, 4) == [0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
-def test_cosine_halfway():
+def test_cosine_at_half_time():
     rate = build_schedule(specs.Cosine(learning_rate=0.5, eta_min=0.1, warmup_epoch=2), 10, 7)
     assert rate(6 * 7) == pytest.approx(0.3)
     assert rate(2 * 7 + 14) == pytest.approx(0.1 + 0.2 * (1 + math.cos(math.pi / 4)))
 
 
-def test_a_run_that_is_all_warmup_is_refused():
+def test_warmup_as_long_as_run_is_rejected():
     with pytest.raises(ValueError, match=r"warmup_epoch \(5\) must be less than .* run \(5\)"):
         build_schedule(specs.Cosine(learning_rate=0.5, warmup_epoch=5), 5, 7)
 
 
-def test_a_schedule_without_a_rule_is_refused():
+def test_unknown_schedule_is_rejected():
     with pytest.raises(TypeError, match="no learning rate is defined for the schedule Schedule"):
         decayed(specs.Schedule(), None)
 
 
 @pytest.mark.parametrize("by_epoch", [False, True])
-def test_steps_count_from_the_end_of_the_warmup(by_epoch):
+def test_step_decay_counts_from_end_of_warmup(by_epoch):
     spec = specs.Step(learning_rate=1.0, step_size=0.8, gamma=0.5, warmup_epoch=1, by_epoch=by_epoch)
     epochs, updates = 6, 5
     time = np.arange(epochs * updates) / updates
@@ -213,7 +213,7 @@ cycles = st.builds(
 
 @quick
 @given(cycles, st.integers(3, 8), st.integers(1, 9))
-def test_cycles_are_paddles_and_the_papers(spec, epochs, updates):
+def test_cyclic_equals_paddle_and_paper(spec, epochs, updates):
     length, warm = epochs * updates, int(spec.warmup_epoch) * updates
     theirs = paddle.optimizer.lr.CyclicLR(
         spec.base_learning_rate,
@@ -234,7 +234,7 @@ def test_cycles_are_paddles_and_the_papers(spec, epochs, updates):
     assert ours == pytest.approx(spec.base_learning_rate + span * height)
 
 
-def test_cycles_by_epoch_step_once_an_epoch():
+def test_cyclic_by_epoch_changes_once_per_epoch():
     fields = {"base_learning_rate": 0.1, "max_learning_rate": 0.5, "step_size_up": 2, "warmup_epoch": 1}
     spec = specs.Cyclic(**fields, by_epoch=True)
     assert curve(spec, 6, 2)[::2] == pytest.approx([0, 0.1, 0.3, 0.5, 0.3, 0.1])
@@ -251,7 +251,7 @@ def test_cycles_by_epoch_step_once_an_epoch():
     st.integers(1, 6),
     st.integers(1, 9),
 )
-def test_one_cycle(top, divide, end, share, how, three, epochs, updates):
+def test_one_cycle_follows_its_formula(top, divide, end, share, how, three, epochs, updates):
     spec = specs.OneCycleLR(
         max_learning_rate=top,
         divide_factor=divide,
@@ -274,13 +274,37 @@ def test_one_cycle(top, divide, end, share, how, three, epochs, updates):
     assert curve(spec, epochs, updates, extra=1) == pytest.approx(want, rel=1e-6, abs=1e-9)
 
 
-def test_one_cycle_is_near_paddles():
+def test_one_cycle_is_close_to_paddle():
     """Whose run ends with its last update, ours at the end of it."""
     theirs = paddle.optimizer.lr.OneCycleLR(0.5, 5000, end_learning_rate=1e-4)
     spec = specs.OneCycleLR(max_learning_rate=0.5, end_learning_rate=1e-4)
     assert curve(spec, 10, 500) == pytest.approx(paddle_curve(theirs, 5000), abs=1e-3)
 
 
-def test_a_plateaus_rate_stays_but_for_the_warmup():
+def test_reduce_on_plateau_is_constant_after_warmup():
     spec = specs.ReduceOnPlateau(learning_rate=0.4, warmup_epoch=1)
     assert curve(spec, 3, 2) == pytest.approx([0, 0.2, 0.4, 0.4, 0.4, 0.4])
+
+
+COUNTS = st.integers(1, 4096)
+
+
+@given(COUNTS, COUNTS, COUNTS, COUNTS, st.lists(st.floats(0, 10), min_size=1))
+def test_rate_scale_multiplies_by_images_per_update_over_base(
+    images: int, processes: int, steps: int, base: int, rates: list[float]
+) -> None:
+    schedule = RateScale(images, processes, steps, base).applied(rates.__getitem__)
+    for update, rate in enumerate(rates):
+        assert schedule(update) * base == pytest.approx(rate * images * steps)
+
+
+def test_rate_scale_of_base_batch_keeps_rates() -> None:
+    assert RateScale(128, 2, 2, 256).applied(lambda update: 0.1)(7) == 0.1
+
+
+def test_rate_scale_describes_its_factor() -> None:
+    assert RateScale(256, 4, 3, 256).describe() == (
+        "learning rates x 3: 768 images per update (256 per step on 4 processes x update_freq 3), "
+        "Global.base_batch_size 256"
+    )
+    assert "(32 per step on 1 process x update_freq 1)" in RateScale(32, 1, 1, 256).describe()

@@ -171,16 +171,15 @@ def trained(build):
 
 def write_table(path, names):
     """Writes parameters, names and multiplications of models, or of all; counted in PaddleClas's own."""
-    from ppcls.arch.build import input_shape
     from ppcls.arch.cost import measure, measure_on
-    from ppcls.registry import ARCHITECTURES
+    from ppcls.zoo import ZOO
 
     table = {}
-    for name in names or ARCHITECTURES:
+    for name in names or ZOO:
         build = builder(name)
         if build is None:
             continue
-        shape = input_shape(name)
+        shape = ZOO[name].input_shape
         if name.startswith(("ConvNeXt", "SwinTransformer")):  # can't be built without weights
             with paddle.no_grad(), unique_name.guard():
                 model = trained(build)

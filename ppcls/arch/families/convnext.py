@@ -35,7 +35,7 @@ class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
         return y if self._channels_last else y.transpose(_TO_FIRST)
 
 
-class Block(nn.Layer):  # type: ignore[misc]
+class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
     """A convolution of each channel, layer norm, and two linear layers with GELU between them.
 
     Args:
@@ -101,7 +101,9 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
             halve = _convolution(channels, width, side, data_format, stride=side)
             norm = ChannelNorm(channels if i else width, data_format)
             self.downsample_layers.append(nn.Sequential(norm, halve) if i else nn.Sequential(halve, norm))
-            blocks = [Block(width, layer_scale_init_value, next(rates), data_format) for _ in range(depth)]
+            blocks = [
+                ConvNeXtBlock(width, layer_scale_init_value, next(rates), data_format) for _ in range(depth)
+            ]
             self.stages.append(nn.Sequential(*blocks))
             channels = width
         self.norm = nn.LayerNorm(channels, _EPSILON)

@@ -34,7 +34,7 @@ _STEM, _FEATURES = 32, 1280
 _DROP_PATH = 0.2  # of the last block; the others have their share by depth
 
 
-class Under(nn.Layer):  # type: ignore[misc]
+class Nested(nn.Layer):  # type: ignore[misc]
     """Puts a layer one level down in the names of a checkpoint, as ``_conv``."""
 
     def __init__(self, layer: nn.Layer) -> None:
@@ -46,7 +46,7 @@ class Under(nn.Layer):  # type: ignore[misc]
         return self._conv(x)
 
 
-class DeepConvNorm(ConvNorm):
+class EfficientNetConvNorm(ConvNorm):
     """`ConvNorm` under this network's names."""
 
     names = ("_conv", "_bn")
@@ -54,11 +54,11 @@ class DeepConvNorm(ConvNorm):
     @staticmethod
     def place(convolution: nn.Conv2D) -> nn.Layer:
         """See `ConvNorm.place`."""
-        return Under(convolution)
+        return Nested(convolution)
 
 
 def _conv(data_format: DataFormat) -> partial[ConvNorm]:
-    return partial(DeepConvNorm, data_format=data_format, epsilon=1e-3, momentum=0.99)
+    return partial(EfficientNetConvNorm, data_format=data_format, epsilon=1e-3, momentum=0.99)
 
 
 def _padding(kernel: int, stride: int, side: int) -> int | list[int]:
@@ -73,7 +73,7 @@ def _padding(kernel: int, stride: int, side: int) -> int | list[int]:
     return [before, before + stride, before, before + stride]
 
 
-class Weighing(SqueezeExcitation):
+class EfficientNetSqueezeExcitation(SqueezeExcitation):
     """Squeeze-and-excitation under this network's names."""
 
     names = ("_conv1", "_conv2")
@@ -81,7 +81,7 @@ class Weighing(SqueezeExcitation):
     @staticmethod
     def convolution(in_channels: int, out_channels: int, data_format: DataFormat) -> nn.Layer:
         """See `SqueezeExcitation.convolution`."""
-        return Under(nn.Conv2D(in_channels, out_channels, 1, data_format=data_format))
+        return Nested(nn.Conv2D(in_channels, out_channels, 1, data_format=data_format))
 
 
 class MBConv(nn.Layer):  # type: ignore[misc]
@@ -114,11 +114,15 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         super().__init__()
         width = in_channels * expansion
         conv, padding = _conv(data_format), _padding(kernel, stride, side)
-        self._ecn = Under(conv(in_channels, width, 1, act=F.swish)) if expansion > 1 else nn.Identity()
-        self._dcn = Under(conv(width, width, kernel, stride, width, F.swish, padding=padding))
+        self._ecn = Nested(conv(in_channels, width, 1, act=F.swish)) if expansion > 1 else nn.Identity()
+        self._dcn = Nested(conv(width, width, kernel, stride, width, F.swish, padding=padding))
         squeezed = max(1, in_channels // 4)
-        self._se = Weighing(width, squeezed, F.swish, F.sigmoid, data_format) if weighed else nn.Identity()
-        self._pcn = Under(conv(width, out_channels, 1))
+        self._se = (
+            EfficientNetSqueezeExcitation(width, squeezed, F.swish, F.sigmoid, data_format)
+            if weighed
+            else nn.Identity()
+        )
+        self._pcn = Nested(conv(width, out_channels, 1))
         self._added = stride == 1 and in_channels == out_channels
         self._drop = DropPath(drop) if self._added and drop else nn.Identity()
 
@@ -128,7 +132,7 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         return x + self._drop(y) if self._added else y
 
 
-class Features(nn.Layer):  # type: ignore[misc]
+class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
     """The stem and all blocks.
 
     Args:
@@ -146,7 +150,7 @@ class Features(nn.Layer):  # type: ignore[misc]
         super().__init__()
         channels = round_channels(_STEM * width)
         stem = _conv(data_format)(in_channels, channels, 3, 2, act=F.swish, padding=_padding(3, 2, side))
-        self._conv_stem = Under(stem)
+        self._conv_stem = Nested(stem)
         side = math.ceil(side / 2)
         total = sum(math.ceil(repeats * depth) for repeats, *_ in _STAGES)
         self._blocks: list[MBConv] = []
@@ -205,7 +209,7 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        self._ef = Features(width, depth, side, weighed, input_image_channel, data_format)
+        self._ef = EfficientNetFeatures(width, depth, side, weighed, input_image_channel, data_format)
         features = round_channels(_FEATURES * width)
         self._conv = _conv(data_format)(self._ef.out_channels, features, 1, act=F.swish)
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)

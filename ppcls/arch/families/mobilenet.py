@@ -34,7 +34,7 @@ _STAGES = (
 )
 
 
-class InvertedResidualUnit(InvertedResidual):
+class MobileNetV2Block(InvertedResidual):
     """`InvertedResidual` under this network's names; a stage's first one is not added to its input."""
 
     conv = UnderscoredConvNorm
@@ -54,7 +54,7 @@ class InvertedResidualUnit(InvertedResidual):
         self._added = not first
 
 
-class Stage(nn.Layer):  # type: ignore[misc]
+class MobileNetV2Stage(nn.Layer):  # type: ignore[misc]
     """Blocks of one width, ``conv{number}_2`` and so on in checkpoints."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Stage(nn.Layer):  # type: ignore[misc]
         self._blocks = []
         for i in range(depth):
             name = f"conv{number}_{i + 1}" if i else "_first_block"
-            block = InvertedResidualUnit(
+            block = MobileNetV2Block(
                 out_channels if i else in_channels,
                 out_channels,
                 expansion,
@@ -112,7 +112,7 @@ class MobileNetV2Net(nn.Layer):  # type: ignore[misc]
         self._stages = []
         for number, (expansion, width, depth, stride) in enumerate(_STAGES, start=2):
             width = int(width * scale)
-            stage = Stage(number, channels, width, expansion, depth, stride, data_format)
+            stage = MobileNetV2Stage(number, channels, width, expansion, depth, stride, data_format)
             self._stages.append(self.add_sublayer(f"conv{number}", stage))
             channels = width
         features = int(1280 * max(1.0, scale))
@@ -140,7 +140,7 @@ MobileNetV2_x2_0 = partial(MobileNetV2Net, 2.0)
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
 
 
-class Block(DepthwiseSeparable):
+class MobileNetV1Block(DepthwiseSeparable):
     """`DepthwiseSeparable` under this network's names."""
 
     names = ("depthwise_conv", "weigh", "pointwise_conv")
@@ -170,7 +170,7 @@ class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
         self.conv = conv(input_image_channel, channels, 3, 2)
         blocks = []
         for width, stride in _BLOCKS:
-            blocks.append(Block(channels, int(width * scale), 3, stride, conv))
+            blocks.append(MobileNetV1Block(channels, int(width * scale), 3, stride, conv))
             channels = int(width * scale)
         self.blocks = nn.Sequential(*blocks)
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)

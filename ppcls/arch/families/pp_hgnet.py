@@ -35,7 +35,7 @@ class EffectiveSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         return x * F.sigmoid(self.conv(self.avg_pool(x)))
 
 
-class GatheringBlock(nn.Layer):  # type: ignore[misc]
+class AggregationBlock(nn.Layer):  # type: ignore[misc]
     """Layers one after another; two more gather the input and all that these made.
 
     Args:
@@ -71,7 +71,7 @@ class GatheringBlock(nn.Layer):  # type: ignore[misc]
         return x + y if self._added else y
 
 
-class Stage(nn.Layer):  # type: ignore[misc]
+class PPHGNetStage(nn.Layer):  # type: ignore[misc]
     """Blocks of one width; a convolution of each channel halves the size before them where it is wanted.
 
     Args:
@@ -82,7 +82,7 @@ class Stage(nn.Layer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, in_channels: int, halved: bool, blocks: Sequence[GatheringBlock], data_format: DataFormat
+        self, in_channels: int, halved: bool, blocks: Sequence[AggregationBlock], data_format: DataFormat
     ) -> None:
         super().__init__()
         conv = hg_conv(data_format)
@@ -137,7 +137,7 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
             blocks = [
                 _block(out if i else channels, middle, out, layers, i > 0, data_format) for i in range(depth)
             ]
-            self.stages.append(Stage(channels, len(self.stages) > 0, blocks, data_format))
+            self.stages.append(PPHGNetStage(channels, len(self.stages) > 0, blocks, data_format))
             channels = out
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         normal = paddle.ParamAttr(initializer=nn.initializer.KaimingNormal())
@@ -158,14 +158,14 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
 
 def _block(
     in_channels: int, middle: int, out_channels: int, layers: int, added: bool, data_format: DataFormat
-) -> GatheringBlock:
+) -> AggregationBlock:
     conv = partial(hg_conv(data_format), act=F.relu)
     gather = (
         conv(in_channels + layers * middle, out_channels, 1),
         EffectiveSqueezeExcitation(out_channels, data_format),
     )
     made = [conv(middle if i else in_channels, middle, 3) for i in range(layers)]
-    return GatheringBlock(made, gather, added, data_format)
+    return AggregationBlock(made, gather, added, data_format)
 
 
 PPHGNet_tiny = partial(PPHGNet, (48, 48, 96), (96, 128, 160, 192), (224, 448, 512, 768), (1, 1, 2, 1), 5)
@@ -222,7 +222,7 @@ class LightConv(nn.Layer):  # type: ignore[misc]
         return self.conv2(self.conv1(x))
 
 
-class Stem(nn.Layer):  # type: ignore[misc]
+class PPHGNetV2Stem(nn.Layer):  # type: ignore[misc]
     """Quarters the size; two small convolutions and a pooling work side by side at half of it."""
 
     def __init__(
@@ -249,8 +249,8 @@ class Stem(nn.Layer):  # type: ignore[misc]
         return self.stem4(self.stem3(paddle.concat(both, axis=self._channels)))
 
 
-class Block(GatheringBlock):
-    """`GatheringBlock` under this network's names."""
+class PPHGNetV2Block(AggregationBlock):
+    """`AggregationBlock` under this network's names."""
 
     names = ("aggregation_squeeze_conv", "aggregation_excitation_conv")
 
@@ -284,7 +284,7 @@ class PPHGNetV2(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         conv = partial(hg_conv(data_format, AffineConvNorm if affine else ConvNorm), act=F.relu)
-        self.stem = Stem(input_image_channel, *stem, conv, data_format)
+        self.stem = PPHGNetV2Stem(input_image_channel, *stem, conv, data_format)
         self.stages = nn.LayerList()
         channels = stem[-1]
         for stage, (middle, out, depth) in enumerate(zip(middles, widths, depths, strict=True)):
@@ -295,8 +295,8 @@ class PPHGNetV2(nn.Layer):  # type: ignore[misc]
                 inputs = out if i else channels
                 made = [layer(middle if j else inputs, middle) for j in range(layers)]
                 gather = (conv(inputs + layers * middle, out // 2, 1), conv(out // 2, out, 1))
-                blocks.append(Block(made, gather, i > 0, data_format))
-            self.stages.append(Stage(channels, stage > 0, blocks, data_format))
+                blocks.append(PPHGNetV2Block(made, gather, i > 0, data_format))
+            self.stages.append(PPHGNetStage(channels, stage > 0, blocks, data_format))
             channels = out
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         normal = paddle.ParamAttr(initializer=nn.initializer.KaimingNormal())

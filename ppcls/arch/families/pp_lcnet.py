@@ -18,7 +18,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
 from ppcls.arch.layers.depthwise_separable import DepthwiseSeparable
 from ppcls.arch.layers.late_features import LateFeatures
-from ppcls.arch.layers.reparameterize import Branched
+from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 # Table 1, of each stage's blocks: kernel, channels, stride, squeeze-and-excitation.
@@ -90,7 +90,7 @@ PPLCNet_x2_0 = partial(PPLCNet, 2.0)
 PPLCNet_x2_5 = partial(PPLCNet, 2.5)
 
 
-class LateBlock(Branched):
+class LateBlock(BranchedLayer):
     """Depthwise convolutions that are added up, then one or two 1x1 convolutions across the channels.
 
     Args:
@@ -141,7 +141,7 @@ class LateBlock(Branched):
         return x + y if self._added else y
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
-        """See `Branched.replace_branches`."""
+        """See `BranchedLayer.replace_branches`."""
         self.dw_conv = convolution
         del self.dw_conv_list
 

@@ -17,7 +17,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform_linear
-from ppcls.arch.layers.residual import BottleneckBlock, Style
+from ppcls.arch.layers.residual import BottleneckBlock, ResidualStyle
 
 _STEM = 32
 _MULTIPLE = 8  # of which all widths are
@@ -73,7 +73,7 @@ class RegNet(nn.Layer):  # type: ignore[misc]
         channels = _STEM
         self._blocks = []
         for stage, (width, groups, blocks) in enumerate(plan_stages(slope, first, ratio, depth, group), 1):
-            style = Style(UnderscoredConvNorm, groups, expansion=1)
+            style = ResidualStyle(UnderscoredConvNorm, groups, expansion=1)
             for i in range(blocks):
                 block = BottleneckBlock(channels, width, 1 if i else 2, i == 0, style, data_format)
                 self._blocks.append(self.add_sublayer(f"s{stage}_b{i + 1}", block))

@@ -16,19 +16,19 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm
-from ppcls.arch.layers.reparameterize import Branched
+from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 _WIDTHS = (64, 128, 256, 512)  # of the stages, before they are scaled
 
 
-class Weighing(SqueezeExcitation):
+class RepVGGSqueezeExcitation(SqueezeExcitation):
     """Squeeze-and-excitation under this network's names."""
 
     names = ("down", "up")
 
 
-class RepVGGBlock(Branched):
+class RepVGGBlock(BranchedLayer):
     """Branches that are added up, squeeze-and-excitation where it is wanted, and ReLU (figure 2).
 
     Args:
@@ -57,7 +57,7 @@ class RepVGGBlock(Branched):
             self.rbr_identity = batch_norm(in_channels, data_format)
             self.branches.append(self.rbr_identity)
         self.se = (
-            Weighing(out_channels, out_channels // 16, gate=F.sigmoid, data_format=data_format)
+            RepVGGSqueezeExcitation(out_channels, out_channels // 16, gate=F.sigmoid, data_format=data_format)
             if weighed
             else nn.Identity()
         )
@@ -67,7 +67,7 @@ class RepVGGBlock(Branched):
         return F.relu(self.se(self.add_up(x)))
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
-        """See `Branched.replace_branches`."""
+        """See `BranchedLayer.replace_branches`."""
         self.rbr_reparam = convolution
         for name in ("rbr_dense", "rbr_1x1", "rbr_identity"):
             self._sub_layers.pop(name, None)

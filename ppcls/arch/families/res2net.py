@@ -19,7 +19,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm
-from ppcls.arch.layers.residual import RESNET_WIDTHS, Block, NumberedResNet, Style
+from ppcls.arch.layers.residual import RESNET_WIDTHS, NumberedResNet, ResidualBlock, ResidualStyle
 
 _LETTERS = (
     12  # blocks of a stage that go by letters in checkpoints; of longer stages all but the first are numbered
@@ -27,7 +27,7 @@ _LETTERS = (
 
 
 @dataclass(frozen=True)
-class ScaleStyle(Style):
+class Res2NetStyle(ResidualStyle):
     """What the blocks of one Res2Net have in common.
 
     Attributes:
@@ -40,7 +40,7 @@ class ScaleStyle(Style):
     share: int = 26
 
 
-class ScaleBlock(Block):
+class Res2NetBlock(ResidualBlock):
     """A bottleneck whose middle sees the image at several scales (figure 2b)."""
 
     def __init__(
@@ -49,7 +49,7 @@ class ScaleBlock(Block):
         width: int,
         stride: int,
         project: bool,
-        style: ScaleStyle,
+        style: Res2NetStyle,
         data_format: DataFormat,
     ) -> None:
         super().__init__(in_channels, width, stride, project, style, data_format)
@@ -66,8 +66,8 @@ class ScaleBlock(Block):
         self._channels = 1 if data_format == "NCHW" else 3
 
     @staticmethod
-    def out_channels(width: int, style: Style) -> int:
-        """See `Block.out_channels`."""
+    def out_channels(width: int, style: ResidualStyle) -> int:
+        """See `ResidualBlock.out_channels`."""
         return width * style.expansion
 
     def name_filters(self, block: str) -> None:
@@ -76,7 +76,7 @@ class ScaleBlock(Block):
             self.add_sublayer(f"{block}_branch2b_{number}", conv)
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `Block.forward`."""
+        """See `ResidualBlock.forward`."""
         shares = paddle.split(self.conv0(x), len(self._filters) + 1, axis=self._channels)
         made: list[Tensor] = []
         for i, conv in enumerate(self._filters):
@@ -91,8 +91,8 @@ class Res2Net(NumberedResNet):
 
     Args:
         depths: Blocks in each of the four stages.
-        share: See `ScaleStyle`.
-        scales: See `ScaleStyle`.
+        share: See `Res2NetStyle`.
+        scales: See `Res2NetStyle`.
         vd: Whether it is one of the "vd" networks.
         class_num: Number of classes.
         data_format: Layout of the input; parameters have the same shapes in both.
@@ -112,9 +112,9 @@ class Res2Net(NumberedResNet):
         input_image_channel: int = 3,
     ) -> None:
         super().__init__(
-            ScaleBlock,
+            Res2NetBlock,
             depths,
-            ScaleStyle(pooled_shortcut=vd, scales=scales, share=share),
+            Res2NetStyle(pooled_shortcut=vd, scales=scales, share=share),
             (32, 32, 64) if vd else (64,),
             class_num=class_num,
             data_format=data_format,

@@ -21,10 +21,10 @@ from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform
 from ppcls.arch.layers.residual import (
     RESNET_WIDTHS,
     BasicBlock,
-    Block,
     BottleneckBlock,
     NumberedResNet,
-    Style,
+    ResidualBlock,
+    ResidualStyle,
     make_blocks,
     make_stem,
 )
@@ -32,9 +32,9 @@ from ppcls.arch.layers.residual import (
 WIDTHS = {32: (128, 256, 512, 1024), 64: (256, 512, 1024, 2048)}  # of the four stages, for groups of 4
 
 
-def resnext_style(groups: int, *, vd: bool = False, excited: bool = False) -> Style:
+def resnext_style(groups: int, *, vd: bool = False, excited: bool = False) -> ResidualStyle:
     """Returns the style of ``groups`` groups; the output has 256 channels in the first stage with any."""
-    return Style(UnderscoredConvNorm, groups, 64 // groups, vd, excited)
+    return ResidualStyle(UnderscoredConvNorm, groups, 64 // groups, vd, excited)
 
 
 def _resnext(depths: tuple[int, int, int, int], groups: int, *, vd: bool = False) -> Callable[..., nn.Layer]:
@@ -86,9 +86,9 @@ SENet154_vd = _se_resnext((3, 8, 36, 3), 64, vd=True)
 
 
 def _se_resnet(
-    kind: type[Block], depths: tuple[int, int, int, int], *, vd: bool = False
+    kind: type[ResidualBlock], depths: tuple[int, int, int, int], *, vd: bool = False
 ) -> Callable[..., nn.Layer]:
-    style = Style(UnderscoredConvNorm, pooled_shortcut=vd, excited=True)
+    style = ResidualStyle(UnderscoredConvNorm, pooled_shortcut=vd, excited=True)
     return partial(NumberedResNet, kind, depths, style, stem=(32, 32, 64) if vd else (64,))
 
 
@@ -117,7 +117,7 @@ class ResNet(nn.Layer):  # type: ignore[misc]
 
     def __init__(
         self,
-        kind: type[Block],
+        kind: type[ResidualBlock],
         depths: tuple[int, int, int, int],
         vd: bool = False,
         class_num: int = 1000,
@@ -127,7 +127,7 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         use_first_short_conv: bool = True,
     ) -> None:
         super().__init__()
-        style = Style(
+        style = ResidualStyle(
             pooled_shortcut=vd,
             diverse=layer_type == "DiverseBranchBlock",
             first_projected=use_first_short_conv,

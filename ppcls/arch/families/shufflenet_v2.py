@@ -18,7 +18,7 @@ _DEPTHS = (4, 8, 4)
 _STEM = 24
 
 
-class Unit(nn.Layer):  # type: ignore[misc]
+class ShuffleUnit(nn.Layer):  # type: ignore[misc]
     """Three convolutions on half of the channels, then all are shuffled (figure 3c)."""
 
     def __init__(self, channels: int, act: Activation, data_format: DataFormat) -> None:
@@ -35,7 +35,7 @@ class Unit(nn.Layer):  # type: ignore[misc]
         return interleave(kept, self._conv_linear(self._conv_dw(self._conv_pw(x))), self._layout)
 
 
-class DownUnit(nn.Layer):  # type: ignore[misc]
+class DownsamplingUnit(nn.Layer):  # type: ignore[misc]
     """Halves the size: two convolutions make one half of the output, three the other (figure 3d)."""
 
     def __init__(self, in_channels: int, out_channels: int, act: Activation, data_format: DataFormat) -> None:
@@ -93,7 +93,11 @@ class ShuffleNetV2(nn.Layer):  # type: ignore[misc]
         self._blocks = []
         for stage, (width, depth) in enumerate(zip(widths, _DEPTHS, strict=True), 2):
             for i in range(depth):
-                unit = Unit(width, act, data_format) if i else DownUnit(channels, width, act, data_format)
+                unit = (
+                    ShuffleUnit(width, act, data_format)
+                    if i
+                    else DownsamplingUnit(channels, width, act, data_format)
+                )
                 self._blocks.append(self.add_sublayer(f"{stage}_{i + 1}", unit))
             channels = width
         self._last_conv = _conv(data_format)(channels, features, 1, act=act)

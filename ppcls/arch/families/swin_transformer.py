@@ -22,13 +22,13 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
-from ppcls.arch.layers.transformer import Attention, Block, drop_paths, dropout, linear, normal
+from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, drop_paths, dropout, linear, normal
 
 _MLP_RATIO = 4
 _APART = -100.0  # what keeps tokens of different regions from attending to each other
 
 
-class WindowAttention(Attention):
+class WindowAttention(SelfAttention):
     """Attention within windows, with a learnt bias for each pair's relative position.
 
     Args:
@@ -124,7 +124,7 @@ def from_windows(x: Tensor, window: int, height: int, width: int) -> Tensor:
     return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, height, width, channels])
 
 
-class PatchEmbed(nn.Layer):  # type: ignore[misc]
+class SwinPatchEmbed(nn.Layer):  # type: ignore[misc]
     """Makes a normed token of each 4 x 4 pixels.
 
     Args:
@@ -169,7 +169,7 @@ class PatchMerging(nn.Layer):  # type: ignore[misc]
         return self.reduction(self.norm(paddle.concat(corners, axis=-1)))
 
 
-class Stage(nn.Layer):  # type: ignore[misc]
+class SwinStage(nn.Layer):  # type: ignore[misc]
     """Blocks of one size, every other one with shifted windows.
 
     Args:
@@ -198,7 +198,9 @@ class Stage(nn.Layer):  # type: ignore[misc]
             shift = window // 2 if i % 2 else 0
             attention = WindowAttention(width, heads, window, shift, drop_rate, attn_drop_rate)
             hidden = _MLP_RATIO * width
-            self.blocks.append(Block(width, attention, hidden, drop_rate=drop_rate, drop_path=drop_path))
+            self.blocks.append(
+                TransformerBlock(width, attention, hidden, drop_rate=drop_rate, drop_path=drop_path)
+            )
         self.downsample = nn.Identity() if last else PatchMerging(width)
         self._window = window
 
@@ -244,7 +246,7 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         attn_drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.patch_embed = PatchEmbed(input_image_channel, width, data_format)
+        self.patch_embed = SwinPatchEmbed(input_image_channel, width, data_format)
         self.pos_drop = dropout(drop_rate)
         rates = drop_paths(drop_path_rate, sum(depths))
         self.layers = nn.LayerList()
@@ -252,7 +254,7 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
             mine, rates = rates[:depth], rates[depth:]
             last = i == len(depths) - 1
             size = width << i, heads << i, window
-            self.layers.append(Stage(*size, mine, drop_rate, attn_drop_rate, last))
+            self.layers.append(SwinStage(*size, mine, drop_rate, attn_drop_rate, last))
         features = width << (len(depths) - 1)
         self.norm = nn.LayerNorm(features)
         self.head = linear(features, class_num)

@@ -17,7 +17,7 @@ import paddle
 from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import DataFormat
-from ppcls.arch.layers.transformer import Attention, Block, drop_paths, dropout, linear, normal
+from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, drop_paths, dropout, linear, normal
 from ppcls.errors import UserError
 
 
@@ -65,7 +65,7 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
         heads: Of each block.
         mlp_ratio: Numbers of a token between a block's linear layers, as a multiple of ``width``.
         qkv_bias: Whether queries, keys and values have a bias.
-        scale: Of the products of queries and keys; None as in `Attention`.
+        scale: Of the products of queries and keys; None as in `SelfAttention`.
         epsilon: Of layer norm.
         class_num: Number of classes.
         data_format: Layout of the input; parameters have the same shapes in both.
@@ -105,13 +105,13 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
             self.add_parameter(name, self.create_parameter([1, 1, width], attr=normal()))
         self.pos_drop = dropout(drop_rate)
         attention = partial(
-            Attention,
+            SelfAttention,
             bias=qkv_bias,
             scale=scale,
             drop_rate=drop_rate,
             attn_drop_rate=attn_drop_rate,
         )
-        block = partial(Block, hidden=width * mlp_ratio, epsilon=epsilon, drop_rate=drop_rate)
+        block = partial(TransformerBlock, hidden=width * mlp_ratio, epsilon=epsilon, drop_rate=drop_rate)
         rates = drop_paths(drop_path_rate, depth)
         self.blocks = nn.LayerList([block(width, attention(width, heads), drop_path=rate) for rate in rates])
         self.norm = nn.LayerNorm(width, epsilon)

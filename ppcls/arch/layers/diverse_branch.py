@@ -13,10 +13,10 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat, batch_norm
-from ppcls.arch.layers.reparameterize import Array, Branched, Foldable, fold, numbers
+from ppcls.arch.layers.reparameterize import Array, BranchedLayer, FoldableBranch, fold, numbers
 
 
-class DiverseBranchBlock(Branched):
+class DiverseBranchBlock(BranchedLayer):
     """A k x k convolution, a 1x1 convolution, 1x1 then average, and 1x1 then k x k (figure 1), added up.
 
     Args:
@@ -42,7 +42,7 @@ class DiverseBranchBlock(Branched):
         self.dbb_origin = ConvNorm(in_channels, out_channels, kernel, stride, data_format=data_format)
         self.dbb_avg = AverageBranch(*shape)
         self.dbb_1x1 = ConvNorm(in_channels, out_channels, 1, stride, data_format=data_format)
-        self.dbb_1x1_kxk = TwoConvolutions(*shape)
+        self.dbb_1x1_kxk = ChainedConvBranch(*shape)
         self.branches = [self.dbb_origin, self.dbb_1x1, self.dbb_avg, self.dbb_1x1_kxk]
         self._act = act
 
@@ -56,13 +56,13 @@ class DiverseBranchBlock(Branched):
         return F.relu(self.add_up(x) + shortcut)
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
-        """See `Branched.replace_branches`."""
+        """See `BranchedLayer.replace_branches`."""
         self.dbb_reparam = convolution
         for name in ("dbb_origin", "dbb_avg", "dbb_1x1", "dbb_1x1_kxk"):
             del self._sub_layers[name]
 
 
-class AverageBranch(Foldable):
+class AverageBranch(FoldableBranch):
     """A 1x1 convolution, and the average of k x k pixels, each with batch norm; arguments as the block's."""
 
     def __init__(
@@ -80,20 +80,20 @@ class AverageBranch(Foldable):
         return self.avgbn(self.avg(self.bn(self.conv(x))))
 
     def folded(self) -> tuple[Array, Array]:
-        """See `Foldable.folded`."""
+        """See `FoldableBranch.folded`."""
         side = self._kernel
         average = np.eye(self.conv.weight.shape[0])[:, :, None, None] * np.full([side, side], side**-2.0)
         return _chained(fold(numbers(self.conv.weight), self.bn.bn), fold(average, self.avgbn))
 
 
-class TwoConvolutions(Foldable):
+class ChainedConvBranch(FoldableBranch):
     """A 1x1 convolution that begins as the identity, and one of k x k; arguments as the block's."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
     ) -> None:
         super().__init__()
-        self.idconv1 = FromIdentity(
+        self.idconv1 = IdentityConv(
             in_channels,
             in_channels,
             1,
@@ -112,13 +112,13 @@ class TwoConvolutions(Foldable):
         return self.bn2(self.conv2(self.bn1(self.idconv1(x))))
 
     def folded(self) -> tuple[Array, Array]:
-        """See `Foldable.folded`."""
+        """See `FoldableBranch.folded`."""
         weight = numbers(self.idconv1.weight)
         first = weight + np.eye(len(weight))[:, :, None, None]
         return _chained(fold(first, self.bn1.bn), fold(numbers(self.conv2.weight), self.bn2))
 
 
-class FromIdentity(nn.Conv2D):  # type: ignore[misc]
+class IdentityConv(nn.Conv2D):  # type: ignore[misc]
     """A 1x1 convolution by the identity and ``weight``, so that weight decay draws it to the identity."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ from ppcls.errors import UserError
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
-class TapError(UserError):
+class FeatureLayerError(UserError):
     """A model has no such layer, or does not use it as one."""
 
 
-class Tapped:
+class FeatureExtractor:
     """A model whose layers' outputs are handed out with its own.
 
     Args:
@@ -26,7 +26,7 @@ class Tapped:
         data_format: Layout within the model.
 
     Raises:
-        TapError: There is no such layer.
+        FeatureLayerError: There is no such layer.
     """
 
     def __init__(
@@ -40,14 +40,16 @@ class Tapped:
             if path not in known:
                 parent = path.rpartition(".")[0]
                 near = [name for name in known if name.rpartition(".")[0] == parent]
-                raise TapError(f"{type(model).__name__} has no layer {layer!r}; there are: {', '.join(near)}")
+                raise FeatureLayerError(
+                    f"{type(model).__name__} has no layer {layer!r}; there are: {', '.join(near)}"
+                )
             known[path].register_forward_post_hook(self._keep(layer))
 
     def __call__(self, image: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the logits, and by the layers' names what each gave last: [B, ...], maps as [B, C, H, W].
 
         Raises:
-            TapError: The model did not call a layer by itself, or this gave no tensor.
+            FeatureLayerError: The model did not call a layer by itself, or this gave no tensor.
         """
         self._given = {}
         try:
@@ -57,7 +59,9 @@ class Tapped:
         for layer in self._layers:
             if not isinstance(given.get(layer), Tensor):
                 kind = type(self.model).__name__
-                raise TapError(f"{kind} gives nothing of its layer {layer!r} by itself; take one around it")
+                raise FeatureLayerError(
+                    f"{kind} gives nothing of its layer {layer!r} by itself; take one around it"
+                )
         return logits, {layer: self._laid_out(given[layer]) for layer in self._layers}
 
     def _keep(self, layer: str) -> Any:

@@ -19,7 +19,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm
 Array = NDArray[np.float64]
 
 
-class Foldable(nn.Layer):  # type: ignore[misc]
+class FoldableBranch(nn.Layer):  # type: ignore[misc]
     """A branch that is no `ConvNorm`, and yet one convolution in evaluation."""
 
     def folded(self) -> tuple[Array, Array]:
@@ -27,13 +27,12 @@ class Foldable(nn.Layer):  # type: ignore[misc]
         raise NotImplementedError
 
 
-class Branched(nn.Layer):  # type: ignore[misc]
+class BranchedLayer(nn.Layer):  # type: ignore[misc]
     """A layer with branches whose outputs are added up.
 
     Attributes:
-        branches: Convolutions without activation, of odd kernels that keep the size but for one stride, with
-            the same channels and groups; batch norms; and `Foldable`s. The first is the convolution of the
-            largest kernel.
+        branches: Batch norms, `FoldableBranch`es, and convolutions without activation that have the same
+            channels, groups and stride, odd kernels, and "same" padding. The first has the largest kernel.
     """
 
     def __init__(self) -> None:
@@ -65,7 +64,7 @@ def reparameterize(model: nn.Layer) -> None:
     It has fewer parameters then, under other names: fill it before.
     """
     for layer in model.sublayers(include_self=True):
-        if isinstance(layer, Branched):
+        if isinstance(layer, BranchedLayer):
             layer.merge()
 
 
@@ -105,7 +104,7 @@ def _merged(branches: Sequence[nn.Layer]) -> nn.Conv2D:
 
 
 def _folded(branch: nn.Layer, channels: int, groups: int) -> tuple[Array, Array]:
-    if isinstance(branch, Foldable):
+    if isinstance(branch, FoldableBranch):
         return branch.folded()
     if isinstance(branch, ConvNorm):
         return fold(numbers(_convolution(branch).weight), getattr(branch, branch.names[1]))

@@ -17,7 +17,7 @@ RESNET_WIDTHS = (64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
-class Style:
+class ResidualStyle:
     """What the blocks of one network have in common.
 
     Attributes:
@@ -40,7 +40,7 @@ class Style:
     first_projected: bool = True
 
 
-class Block(nn.Layer):  # type: ignore[misc]
+class ResidualBlock(nn.Layer):  # type: ignore[misc]
     """A residual block: ``relu(residual(x) + shortcut(x))``.
 
     Args:
@@ -53,7 +53,13 @@ class Block(nn.Layer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, in_channels: int, width: int, stride: int, project: bool, style: Style, data_format: DataFormat
+        self,
+        in_channels: int,
+        width: int,
+        stride: int,
+        project: bool,
+        style: ResidualStyle,
+        data_format: DataFormat,
     ) -> None:
         super().__init__()
         channels = self.out_channels(width, style)
@@ -69,7 +75,7 @@ class Block(nn.Layer):  # type: ignore[misc]
             self.scale = LinearSqueezeExcitation(channels, data_format=data_format)
 
     @staticmethod
-    def out_channels(width: int, style: Style) -> int:
+    def out_channels(width: int, style: ResidualStyle) -> int:
         """Returns the channels of the output."""
         raise NotImplementedError
 
@@ -85,11 +91,17 @@ class Block(nn.Layer):  # type: ignore[misc]
         return last.add_relu(inner, shortcut)
 
 
-class BasicBlock(Block):
+class BasicBlock(ResidualBlock):
     """Two 3x3 convolutions (He et al. 2015, figure 5, left)."""
 
     def __init__(
-        self, in_channels: int, width: int, stride: int, project: bool, style: Style, data_format: DataFormat
+        self,
+        in_channels: int,
+        width: int,
+        stride: int,
+        project: bool,
+        style: ResidualStyle,
+        data_format: DataFormat,
     ) -> None:
         super().__init__(in_channels, width, stride, project, style, data_format)
         conv = DiverseBranchBlock if style.diverse else style.conv
@@ -97,20 +109,26 @@ class BasicBlock(Block):
         self.conv1 = conv(width, width, 3, data_format=data_format)
 
     @staticmethod
-    def out_channels(width: int, style: Style) -> int:  # noqa: ARG004 (one signature for both blocks)
-        """See `Block.out_channels`."""
+    def out_channels(width: int, style: ResidualStyle) -> int:  # noqa: ARG004 (one signature for both blocks)
+        """See `ResidualBlock.out_channels`."""
         return width
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `Block.forward`."""
+        """See `ResidualBlock.forward`."""
         return self._join(self.conv1, self.conv0(x), x)
 
 
-class BottleneckBlock(Block):
+class BottleneckBlock(ResidualBlock):
     """1x1, 3x3 and 1x1 convolutions (He et al. 2015, figure 5, right); the 3x3 one has the stride."""
 
     def __init__(
-        self, in_channels: int, width: int, stride: int, project: bool, style: Style, data_format: DataFormat
+        self,
+        in_channels: int,
+        width: int,
+        stride: int,
+        project: bool,
+        style: ResidualStyle,
+        data_format: DataFormat,
     ) -> None:
         super().__init__(in_channels, width, stride, project, style, data_format)
         self.conv0 = style.conv(in_channels, width, 1, act=F.relu, data_format=data_format)
@@ -118,23 +136,23 @@ class BottleneckBlock(Block):
         self.conv2 = style.conv(width, self.out_channels(width, style), 1, data_format=data_format)
 
     @staticmethod
-    def out_channels(width: int, style: Style) -> int:
-        """See `Block.out_channels`."""
+    def out_channels(width: int, style: ResidualStyle) -> int:
+        """See `ResidualBlock.out_channels`."""
         return width * style.expansion
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `Block.forward`."""
+        """See `ResidualBlock.forward`."""
         return self._join(self.conv2, self.conv1(self.conv0(x)), x)
 
 
 def make_blocks(
-    kind: type[Block],
+    kind: type[ResidualBlock],
     depths: Sequence[int],
     widths: Sequence[int],
     channels: int,
-    style: Style,
+    style: ResidualStyle,
     data_format: DataFormat,
-) -> Iterator[tuple[int, int, Block]]:
+) -> Iterator[tuple[int, int, ResidualBlock]]:
     """Yields (stage, place in the stage, block): each stage but the first halves the size."""
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         for i in range(depth):
@@ -174,9 +192,9 @@ class NumberedResNet(nn.Layer):  # type: ignore[misc]
 
     def __init__(
         self,
-        kind: type[Block],
+        kind: type[ResidualBlock],
         depths: tuple[int, int, int, int],
-        style: Style | None = None,
+        style: ResidualStyle | None = None,
         stem: tuple[int, ...] = (64,),
         widths: tuple[int, int, int, int] = RESNET_WIDTHS,
         class_num: int = 1000,
@@ -184,7 +202,7 @@ class NumberedResNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        style = style or Style(UnderscoredConvNorm)
+        style = style or ResidualStyle(UnderscoredConvNorm)
         names = [self.stem_name] if len(stem) == 1 else [f"conv1_{i + 1}" for i in range(len(stem))]
         convs = make_stem(style.conv, input_image_channel, stem, data_format)
         self._stem = [self.add_sublayer(name, conv) for name, conv in zip(names, convs, strict=True)]

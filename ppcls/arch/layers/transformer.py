@@ -1,7 +1,7 @@
 """The block that vision transformers are made of (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
-Normalization comes first in each half, as in ViT; names of parameters are PaddleClas's. Attention is made of
-plain operators.
+Normalization comes first in each half, as in ViT; names of parameters are PaddleClas's. SelfAttention is made
+of plain operators.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ppcls.arch.layers.drop_path import DropPath
 DEVIATION = 0.02  # of what linear layers, positions and tokens begin with
 
 
-class Product(nn.Layer):  # type: ignore[misc]
+class MatrixProduct(nn.Layer):  # type: ignore[misc]
     """The matrix product of two inputs: a layer, so that it is counted and rounded as linear layers are.
 
     Args:
@@ -37,7 +37,7 @@ class Product(nn.Layer):  # type: ignore[misc]
         return int(math.prod(made.shape) * x.shape[-1])
 
 
-class Attention(nn.Layer):  # type: ignore[misc]
+class SelfAttention(nn.Layer):  # type: ignore[misc]
     """Self-attention with several heads.
 
     Args:
@@ -62,7 +62,7 @@ class Attention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.qkv = linear(width, 3 * width, bias=bias)
         self.proj = linear(width, width)
-        self.scores, self.mixed = Product(transposed=True), Product()
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
         self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
         self._heads, self._scale = heads, scale or (width // heads) ** -0.5
 
@@ -108,7 +108,7 @@ class Mlp(nn.Layer):  # type: ignore[misc]
         return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
 
 
-class Block(nn.Layer):  # type: ignore[misc]
+class TransformerBlock(nn.Layer):  # type: ignore[misc]
     """Attention, then the two linear layers, each normalized first and added to its input.
 
     Args:

@@ -32,7 +32,7 @@ class FC(HeadSpec):
 
 
 class MarginHead(HeadSpec):
-    """Cosines between an embedding and each class's direction; a loss makes that of the label harder."""
+    """CosineHead between an embedding and each class's direction; a loss makes that of the label harder."""
 
     margin: NonNegative
     scale: Positive = Field(description="factor of the cosines in the loss")
@@ -54,7 +54,7 @@ class CosMargin(MarginHead):
 
 
 class CircleMargin(MarginHead):
-    """Cosines that are far from their goal weigh more (Sun et al. 2020, circle loss)."""
+    """CosineHead that are far from their goal weigh more (Sun et al. 2020, circle loss)."""
 
 
 class StopLayer(Section):

@@ -12,7 +12,7 @@ from typing import Literal
 import paddle
 from paddle import nn
 
-from ppcls.arch.embedding import RecModel
+from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.deploy.export.in_graph import Preprocessing
 from ppcls.deploy.export.onnx import convert, need_converter
 from ppcls.deploy.export.parity import Array, check
@@ -78,7 +78,7 @@ def export(source: Source, folder: Path, kind: Kind = "paddle", *, preprocess: b
     ops = description.chain()
     first = [Preprocessing([op.spec for op in ops])] if preprocess else []
     network = load_network(config, source.file)
-    if isinstance(network, RecModel):
+    if isinstance(network, EmbeddingNetwork):
         description = description.with_width(network.size)
     model = nn.Sequential(network, ending(description.Output.activation))
     whole = nn.Sequential(*first, model)

@@ -7,7 +7,7 @@ from pathlib import Path
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.embedding import FEATURES, RecModel
+from ppcls.arch.embedding import FEATURES, EmbeddingNetwork
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.config.schema import Config
 from ppcls.deploy.models.description import Ending
@@ -43,7 +43,7 @@ def load_network(config: Config, weights: Path) -> nn.Layer:
     model = build_network(config)
     fill_model(model, read_inferred(config, weights), weights)
     reparameterize(model)
-    if isinstance(model, RecModel):
+    if isinstance(model, EmbeddingNetwork):
         model.head = None
     return model
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from paddle import nn
 
 from ppcls.arch.build import build_model
-from ppcls.arch.distillation import Distilling, add_beside
-from ppcls.arch.layers.feature_extractor import TapError, Tapped
+from ppcls.arch.distillation import DistillationNetwork, attach_to_student
+from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import DistillationLossSpec
 from ppcls.config.schema import Config
@@ -44,7 +44,7 @@ def join_beside(student: nn.Layer, config: Config) -> None:
         beside[name] = build_learning(spec, arch)
     for name, layer in beside.items():
         try:
-            add_beside(student, name, layer)
+            attach_to_student(student, name, layer)
         except ValueError as error:
             raise UserError(f"Arch.models: {error}") from None
 
@@ -67,14 +67,14 @@ def distilling(student: nn.Layer, arch: DistillationModel, config: Config, runti
         precision.prepare(models[name], None)
         teaching[name] = precision.evaluation
     wanted = _layers(config, arch)
-    taps: dict[str, Tapped] = {}
+    taps: dict[str, FeatureExtractor] = {}
     for name, model in models.items():
         try:
-            taps[name] = Tapped(model, wanted[name], arch.data_format)
-        except TapError as error:
+            taps[name] = FeatureExtractor(model, wanted[name], arch.data_format)
+        except FeatureLayerError as error:
             raise UserError(f"Arch.models: {name}: {error}") from None
     losses = tuple(learning_losses(config.Loss.Train))
-    return Distilling(arch.student, student, taps, arch.peers, losses, teaching)
+    return DistillationNetwork(arch.student, student, taps, arch.peers, losses, teaching)
 
 
 def _layers(config: Config, arch: DistillationModel) -> dict[str, list[str]]:

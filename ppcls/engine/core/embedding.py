@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from paddle import nn
 
 from ppcls.arch import embedding
-from ppcls.arch.embedding import Cosines, cut_classifier
+from ppcls.arch.embedding import CosineHead, remove_classifier
 from ppcls.config.objectives.embedding import HeadSpec, MarginHead, RecModel
 from ppcls.config.schema import Config
 from ppcls.engine.core.distillation import build_arch
@@ -29,7 +29,7 @@ def build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
     if pretrained and (source := arch.Backbone.weights):
         start_from(backbone, read_weights(Path(source)), source)
     try:
-        size = cut_classifier(backbone)
+        size = remove_classifier(backbone)
     except ValueError as error:
         raise UserError(f"Arch.Backbone: {error}; take another") from None
     neck = head = None
@@ -37,13 +37,13 @@ def build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
         neck, size = _layer("Neck", arch.Neck, size), arch.Neck.class_num
     if arch.Head is not None:
         head = _layer("Head", arch.Head, size)
-    return embedding.RecModel(backbone, neck, head, size)
+    return embedding.EmbeddingNetwork(backbone, neck, head, size)
 
 
 def _layer(name: str, spec: HeadSpec, size: int) -> nn.Layer:
     if spec.embedding_size != size:
         raise UserError(f"Arch.{name}.embedding_size: {size} numbers come in, got {spec.embedding_size}")
-    return (Cosines if isinstance(spec, MarginHead) else embedding.Linear)(size, spec.class_num)
+    return (CosineHead if isinstance(spec, MarginHead) else embedding.EmbeddingLinear)(size, spec.class_num)
 
 
 def evaluation_criterion(config: Config, positives: NDArray[Any] | None) -> Criterion:

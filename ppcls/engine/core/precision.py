@@ -13,7 +13,7 @@ from typing import Any, Literal
 import paddle
 from paddle import nn
 
-from ppcls.arch.layers.transformer import Product
+from ppcls.arch.layers.transformer import MatrixProduct
 from ppcls.config.sections.run import AMP
 from ppcls.engine.core.flat_buffers import Flat
 from ppcls.engine.core.gradients import Flags, Gradients, any_not_finite, not_finite
@@ -246,7 +246,7 @@ class RoundedBF16(FP32):
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
         """Finds the convolutions, linear layers and products."""
         layers = model.sublayers(include_self=True)
-        self._products = [layer for layer in layers if isinstance(layer, Product)]
+        self._products = [layer for layer in layers if isinstance(layer, MatrixProduct)]
         self._layers = [layer for layer in layers if isinstance(layer, (nn.Conv2D, nn.Linear))]
 
     @contextmanager

@@ -29,8 +29,7 @@ from ppcls.metric.build import Metrics, build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.plateau import Plateau
-from ppcls.optimizer.scale import RateScale
-from ppcls.optimizer.schedule import build_schedule
+from ppcls.optimizer.schedule import RateScale, build_schedule
 from ppcls.optimizer.state import master_weights
 from ppcls.runtime.start import Runtime
 

@@ -16,7 +16,7 @@ from paddleclas_reference import CLASSES, OPTIONS, fill, run
 from ppcls.arch.build import build_model
 from ppcls.arch.cost import measure_on
 from ppcls.arch.families.resnet import ResNet
-from ppcls.arch.layers.diverse_branch import DiverseBranchBlock, FromIdentity, PaddedNorm
+from ppcls.arch.layers.diverse_branch import DiverseBranchBlock, IdentityConv, PaddedNorm
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.arch.layers.residual import BasicBlock
 
@@ -111,7 +111,7 @@ def test_layouts_agree_and_every_parameter_learns() -> None:
 
 
 def test_a_fresh_1x1_convolution_is_the_identity() -> None:
-    layer, images = FromIdentity(4, 4, 1, bias_attr=False), draw(2, 4, 3, 3)
+    layer, images = IdentityConv(4, 4, 1, bias_attr=False), draw(2, 4, 3, 3)
     layer.weight.set_value(paddle.zeros_like(layer.weight))
     assert (layer(images).numpy() == images.numpy()).all()
     made = DiverseBranchBlock(4, 6, 3).dbb_1x1_kxk.idconv1

@@ -12,10 +12,10 @@ from ppcls.arch.build import build_model
 from ppcls.arch.cost import count_parameters
 from ppcls.arch.families.repvgg import RepVGG
 from ppcls.arch.layers.conv_norm import ConvNorm, batch_norm
-from ppcls.arch.layers.reparameterize import Branched, reparameterize
+from ppcls.arch.layers.reparameterize import BranchedLayer, reparameterize
 
 
-class Sum(Branched):
+class Sum(BranchedLayer):
     """Branches of any kernels, and of batch norm alone."""
 
     def __init__(

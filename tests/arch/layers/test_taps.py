@@ -12,7 +12,7 @@ from paddle import nn
 from paddleclas_reference import CLASSES, LAYERS, SIDES, fill, images
 
 from ppcls.arch.build import build_model
-from ppcls.arch.layers.feature_extractor import TapError, Tapped
+from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
 
 SCRIPT = str(sys.modules["paddleclas_reference"].__file__)
 
@@ -35,7 +35,7 @@ def test_layers_give_what_paddleclas_gives(
     model.eval()
     image = paddle.to_tensor(images(SIDES))
     with paddle.no_grad():
-        logits, given = Tapped(model, LAYERS[name], data_format)(
+        logits, given = FeatureExtractor(model, LAYERS[name], data_format)(
             image if data_format == "NCHW" else image.transpose([0, 2, 3, 1])
         )
     assert list(given) == list(LAYERS[name])
@@ -46,7 +46,7 @@ def test_layers_give_what_paddleclas_gives(
 
 def test_a_model_works_by_itself_as_before_and_keeps_nothing() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    tapped, image = Tapped(model, ["0", "1"]), paddle.randn([5, 3])
+    tapped, image = FeatureExtractor(model, ["0", "1"]), paddle.randn([5, 3])
     plain = model(image)
     assert tapped._given is None
     logits, given = tapped(image)
@@ -61,10 +61,16 @@ def test_a_model_works_by_itself_as_before_and_keeps_nothing() -> None:
 
 def test_a_layer_that_is_not_there_or_not_used_as_one_is_refused() -> None:
     model = build_model("ResNet18", class_num=CLASSES)
-    with pytest.raises(TapError, match=r"ResNet has no layer 'blocks\[8\]'; there are: blocks.0, blocks.1,"):
-        Tapped(model, ["blocks[8]"])
-    with pytest.raises(TapError, match=r"no layer 'neck'; there are: stem, max_pool, blocks, avg_pool"):
-        Tapped(model, ["neck"])
-    fused = Tapped(model, ["blocks[0].conv1"])  # its norm is taken together with the sum behind it
-    with pytest.raises(TapError, match=r"ResNet gives nothing of its layer 'blocks\[0\].conv1' by itself"):
+    with pytest.raises(
+        FeatureLayerError, match=r"ResNet has no layer 'blocks\[8\]'; there are: blocks.0, blocks.1,"
+    ):
+        FeatureExtractor(model, ["blocks[8]"])
+    with pytest.raises(
+        FeatureLayerError, match=r"no layer 'neck'; there are: stem, max_pool, blocks, avg_pool"
+    ):
+        FeatureExtractor(model, ["neck"])
+    fused = FeatureExtractor(model, ["blocks[0].conv1"])  # its norm is taken together with the sum behind it
+    with pytest.raises(
+        FeatureLayerError, match=r"ResNet gives nothing of its layer 'blocks\[0\].conv1' by itself"
+    ):
         fused(paddle.to_tensor(images(SIDES)))

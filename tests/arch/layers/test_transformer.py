@@ -8,7 +8,7 @@ import pytest
 from paddle import nn
 
 from ppcls.arch.cost import measure
-from ppcls.arch.layers.transformer import Attention, Block, Mlp, drop_paths, dropout, linear
+from ppcls.arch.layers.transformer import Mlp, SelfAttention, TransformerBlock, drop_paths, dropout, linear
 from ppcls.engine.cuda_graph.graphed_step import draws
 
 
@@ -22,7 +22,7 @@ def test_attention_is_that_of_the_paper(groups: int | None) -> None:
     """Equation 1 of Vaswani et al., head by head."""
     paddle.seed(1)
     batch, tokens, width, heads = 6, 5, 8, 2
-    layer = Attention(width, heads, scale=0.3)
+    layer = SelfAttention(width, heads, scale=0.3)
     for parameter in layer.parameters():
         parameter.set_value(paddle.randn(parameter.shape))
     x = paddle.randn([batch, tokens, width])
@@ -48,7 +48,7 @@ def test_products_of_attention_are_counted() -> None:
     class Model(nn.Layer):
         def __init__(self) -> None:
             super().__init__()
-            self.block = Block(width, Attention(width, 3), 20)
+            self.block = TransformerBlock(width, SelfAttention(width, 3), 20)
 
         def forward(self, x: paddle.Tensor) -> paddle.Tensor:
             return self.block(x.squeeze(1))
@@ -69,10 +69,10 @@ def test_mlp_is_two_linear_layers_around_gelu() -> None:
 
 def test_a_block_without_dropout_draws_nothing() -> None:
     """So a training step with it can be recorded."""
-    assert not draws(Block(6, Attention(6, 2), 8))
+    assert not draws(TransformerBlock(6, SelfAttention(6, 2), 8))
     for rate in ("drop_rate", "drop_path"):
-        assert draws(Block(6, Attention(6, 2), 8, **{rate: 0.1}))
-    assert draws(Attention(6, 2, attn_drop_rate=0.1))
+        assert draws(TransformerBlock(6, SelfAttention(6, 2), 8, **{rate: 0.1}))
+    assert draws(SelfAttention(6, 2, attn_drop_rate=0.1))
     assert isinstance(dropout(0.0), nn.Identity)
 
 

@@ -103,7 +103,10 @@ def test_the_config_of_these_tests_is_right() -> None:
             "Global.image_shape: expected at most 3 item(s), got [3, 32, 32, 1]",
         ),
         ("Global=5", "Global: expected a mapping, got 5"),
-        ("Arch.name=x", "Arch.name: unknown architecture 'x'; `python tools/models.py list` has all"),
+        (
+            "Arch.name=x",
+            "Arch.name: unknown architecture 'x'; `python tools/models.py list` prints all",
+        ),
         ("Arch.name=ResNet5", "Arch.name: unknown architecture 'ResNet5'; did you mean 'ResNet50'?"),
         ("EMA.decay=1", "EMA.decay: expected a number >= 0 and < 1, got 1"),
         (f"{LR}=0", f"{LR}: expected a number > 0, got 0"),

@@ -49,7 +49,7 @@ def test_two_ranks_drop_differently_and_keep_one_model(
     assert len(set(batches)) == len(batches) == 2 * 2 * 4, "each batch of each rank drops others"
     assert (one["buffer"], one["groups"]) == (3 << 20, 1)
     log = (tmp_path / "run" / "train.log").read_text()
-    assert "learning rates x 4: 16 images an update (8 a step over 2 processes x update_freq 2)" in log
+    assert "learning rates x 4: 16 images per update (8 per step on 2 processes x update_freq 2)" in log
     assert one["first_rate"] == pytest.approx(4 * 0.01)
 
 

@@ -14,7 +14,7 @@ import pytest
 from paddle import nn
 from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state, train_epochs
 
-from ppcls.arch.layers.transformer import Product
+from ppcls.arch.layers.transformer import MatrixProduct
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import AMP
 from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
@@ -102,7 +102,7 @@ def test_a_linear_layer_rounds_its_operands_and_sums_in_float32() -> None:
 
 
 def test_products_of_attention_round_their_operands() -> None:
-    precision, layer = rounded(), Product(transposed=True)
+    precision, layer = rounded(), MatrixProduct(transposed=True)
     precision.prepare(nn.Sequential(layer), None)
     x, y = (RNG.normal(size=(2, 5, 64)).astype(np.float32) for _ in range(2))
     with precision.forward():

@@ -1,26 +1,14 @@
-"""Each optimizer against its update written in numpy, and what decays, and clipping."""
+"""Optimizers: updates compared with NumPy, weight decay rules and gradient clipping."""
 
 import numpy as np
 import paddle
 import pytest
+from optimizer_specs import COEFF, LR, NAMES, make_spec
 from paddle import nn
 
-from ppcls.config.sections import optimizer as specs
+from ppcls.config.sections.optimizer import CoupledSpec
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import Factors
-
-LR = 0.1
-COEFF = 0.3
-NAMES = ("SGD", "Momentum", "Adam", "AdamW", "RMSProp", "Lamb", "LARS", "Lion")
-
-
-def make_spec(name, decay=COEFF, **fields):
-    if issubclass(getattr(specs, name), specs.DecoupledSpec):
-        fields["weight_decay"] = decay
-    elif decay:
-        fields["regularizer"] = {"name": "L2", "coeff": decay}
-    lr = {"name": "Constant", "learning_rate": LR}
-    return getattr(specs, name).model_validate({"lr": lr, **fields})
 
 
 class Model(nn.Layer):
@@ -123,7 +111,7 @@ def expected(spec, model, steps, exempt=(), factors=()):
         for name, g in gradients(model, step).items():
             p, (rate, own) = now[name], dict(factors).get(name, (1, 1))
             decay = 0.0 if name in exempt else COEFF * own
-            if isinstance(spec, specs.CoupledSpec):
+            if isinstance(spec, CoupledSpec):
                 g = g + decay * p
             update = UPDATES[spec.kind]
             now[name] = update(spec, p, g.astype("float64"), memory[name], step + 1, LR * rate, decay)
@@ -149,7 +137,7 @@ RULES = [
 
 @pytest.mark.parametrize(("rules", "exempt"), RULES)
 @pytest.mark.parametrize(("name", "fields"), CASES)
-def test_updates_are_those_of_the_formulas(name, fields, rules, exempt):
+def test_update_equals_formula(name, fields, rules, exempt):
     spec, model = make_spec(name, **fields, **rules), Model()
     want = expected(spec, model, 3, exempt)
     optimizer = build_optimizer(spec, model)
@@ -160,7 +148,7 @@ def test_updates_are_those_of_the_formulas(name, fields, rules, exempt):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rates_and_decays_of_their_own(name):
+def test_update_uses_factors_per_parameter(name):
     fields = {"momentum": 0.5} if name == "RMSProp" else {}
     spec, model = make_spec(name, no_weight_decay_name="pos", **fields), Model()
     factors = {
@@ -179,7 +167,7 @@ def test_rates_and_decays_of_their_own(name):
 
 
 @pytest.mark.parametrize("name", ["Lamb", "LARS"])
-def test_a_tensor_of_zeros_has_the_plain_rate(name):
+def test_update_of_zero_weight_uses_plain_rate(name):
     spec, model = make_spec(name), Model()
     model.head.bias.set_value(np.zeros(2, "float32"))
     want = expected(spec, model, 2)
@@ -190,7 +178,7 @@ def test_a_tensor_of_zeros_has_the_plain_rate(name):
     assert np.isfinite(model.head.bias.numpy()).all()
 
 
-def test_paddleclas_layer_decay_leaves_biases_and_norms_alone():
+def test_adamwdl_excludes_biases_and_norms_from_decay():
     model = Model()
     spec = make_spec("AdamWDL", layerwise_decay=0.5)
     before = values(model)
@@ -205,7 +193,7 @@ def test_paddleclas_layer_decay_leaves_biases_and_norms_alone():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_decay_a_zero_gradient_changes_nothing(name):
+def test_zero_gradient_without_decay_changes_nothing(name):
     model = Model()
     before = values(model)
     zeros = {key: np.zeros_like(value, dtype="float32") for key, value in before.items()}
@@ -215,7 +203,7 @@ def test_without_decay_a_zero_gradient_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_later_optimizer_of_the_same_model_forgets_the_exemptions(name):
+def test_second_optimizer_of_model_replaces_marks(name):
     model = Model()
     build_optimizer(make_spec(name, one_dim_param_no_weight_decay=True), model)
     optimizer, before = build_optimizer(make_spec(name), model), values(model)
@@ -223,7 +211,7 @@ def test_a_later_optimizer_of_the_same_model_forgets_the_exemptions(name):
     assert all((value < before[key]).all() for key, value in values(model).items())
 
 
-def test_clip_norm_is_the_norm_of_all_gradients_together_and_leaves_decay_alone():
+def test_clip_norm_uses_global_norm_without_decay():
     spec = make_spec("SGD", clip_norm=0.5, one_dim_param_no_weight_decay=True)
     model = Model()
     before, grads = values(model), gradients(model, 0)
@@ -236,7 +224,7 @@ def test_clip_norm_is_the_norm_of_all_gradients_together_and_leaves_decay_alone(
         np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
 
 
-def test_clip_norm_leaves_small_gradients():
+def test_clip_norm_keeps_small_gradients():
     model = Model()
     before, grads = values(model), gradients(model, 0)
     take_step(build_optimizer(make_spec("SGD", decay=0.0, clip_norm=1e3), model), model, grads)
@@ -244,7 +232,7 @@ def test_clip_norm_leaves_small_gradients():
         np.testing.assert_allclose(value, before[key] - LR * grads[key], rtol=1e-6, atol=1e-6)
 
 
-def test_clip_value_cuts_each_element():
+def test_clip_value_clips_each_element():
     model = Model()
     before, grads = values(model), gradients(model, 0)
     take_step(build_optimizer(make_spec("SGD", decay=0.0, clip_value=0.1), model), model, grads)
@@ -255,7 +243,7 @@ def test_clip_value_cuts_each_element():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_set_lr_rules_each_step(name):
+def test_set_lr_sets_rate_of_next_update(name):
     spec, model = make_spec(name, **({"momentum": 0.0} if name == "LARS" else {})), Model()
     optimizer = build_optimizer(spec, model)
     assert optimizer.get_lr() == LR
@@ -270,7 +258,7 @@ def test_set_lr_rules_each_step(name):
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["LARS", "Lion"])
-def test_half_precision_weights_are_roundings_of_masters(name, half):
+def test_half_precision_weights_are_rounded_masters(name, half):
     exact, rounded = Model(), Model()
     for parameter in (*exact.parameters(), *rounded.parameters()):
         parameter.set_value(parameter.astype(half).astype("float32"))

@@ -1,0 +1,156 @@
+"""The table of architectures, `zoo.yaml`: what each one accepts, costs and offers as published weights.
+
+This module imports nothing of Paddle, so that a config is checked and models are listed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_FILE = Path(__file__).with_name("zoo.yaml")
+_URL = "https://paddle-imagenet-models-name.bj.bcebos.com/dygraph"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture of the table. The defaults are those of an architecture that is not in it.
+
+    Attributes:
+        name: Name in a config.
+        family: Name of its group in the table.
+        builder: Function that builds it, as ``module:attribute``.
+        side: Height and width of the images that it was published with.
+        parameters: Number of trained parameters; 0 if unknown.
+        flops: Multiply-adds of one image of `side`; 0 if unknown.
+        top1: Kind of published weights to their top-1 accuracy in percent, None where it was not published.
+            Kinds are ``plain``, ``ssld`` (distilled), ``ssld_stage1``, ``22kto1k`` (fine-tuned from
+            ImageNet-22k) and ``dbb`` (diverse branch blocks).
+        folder: Folder of the published weights on PaddleClas's server.
+        options: Keys of the section ``Arch`` that it accepts in addition to those of all architectures.
+        channels: Image channels that it was published with.
+        fixed_input: Whether it accepts NCHW images with `channels` channels only.
+        patch: Side of its patches if it has one position per patch: then it accepts square images of one
+            size, a multiple of this; otherwise 0.
+        first_side: Smallest side that it accepts.
+        last_side: Largest side that it accepts; None for no limit.
+    """
+
+    name: str
+    family: str = ""
+    builder: str = ""
+    side: int = 224
+    parameters: int = 0
+    flops: int = 0
+    top1: Mapping[str, float | None] = field(default_factory=dict)
+    folder: str = ""
+    options: tuple[str, ...] = ()
+    channels: int = 3
+    fixed_input: bool = False
+    patch: int = 0
+    first_side: int = 1
+    last_side: int | None = None
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Shape [C, H, W] of the images that it was published with."""
+        return self.channels, self.side, self.side
+
+    def weights_file(self, *, ssld: bool = False, branched: bool = False) -> Path:
+        """Returns the path where PaddleClas stores its published weights after downloading them.
+
+        Args:
+            ssld: Whether to use the weights distilled by SSLD if there are several kinds.
+            branched: Whether the blocks have diverse branches.
+        """
+        kind = "ssld" if ssld else "plain"
+        if "ssld_stage1" in self.top1:  # PaddleClas starts from these with and without `use_ssld`
+            kind = "ssld_stage1"
+        elif self.top1 and not {kind, "plain"} & self.top1.keys():
+            kind = next(iter(self.top1))
+        return weights_folder() / _file_name(f"{self.name}_dbb" if branched else self.name, kind)
+
+    def size_problem(self, size: tuple[int, int], img_size: int | None = None) -> str:
+        """Returns why it does not accept images of ``size``; "" if it does.
+
+        Args:
+            size: Height and width of the images.
+            img_size: Value of its option of this name, if set.
+        """
+        text = f"{size[0]} x {size[1]}, but Arch.name={self.name}"
+        if self.patch:
+            side = img_size or self.side
+            return "" if size == (side, side) else f"{text} takes {side} x {side}; {self._size_fix(size)}"
+        if self.last_side is None:
+            least = self.first_side
+            return "" if min(size) >= least else f"{text} needs at least {least} x {least}"
+        if self.first_side <= min(size) and max(size) <= self.last_side:
+            return ""
+        return f"{text} takes sides of {self.first_side} to {self.last_side} pixels; change the size"
+
+    def _size_fix(self, size: tuple[int, int]) -> str:
+        if size[0] != size[1]:
+            return "make them square"
+        sister = f"{self.name.rpartition('_')[0]}_{size[0]}"
+        if sister in ZOO:
+            return f"set Arch.name={sister}, or change the size"
+        return (
+            "change the size" if size[0] % self.patch else f"set Arch.img_size={size[0]}, or change the size"
+        )
+
+
+def architecture(name: str) -> Architecture:
+    """Returns the table's entry for ``name``, or the defaults for a name that is registered only."""
+    return ZOO.get(name) or Architecture(name)
+
+
+def families_with(option: str) -> list[str]:
+    """Returns the families that accept ``option``."""
+    return list(dict.fromkeys(each.family for each in ZOO.values() if option in each.options))
+
+
+def weights_folder() -> Path:
+    """Returns the folder where PaddleClas stores the weights that it downloads."""
+    return Path.home() / ".paddleclas" / "weights"
+
+
+def weights_url(file: str) -> str | None:
+    """Returns the address from which PaddleClas downloads the weights ``file``; None for an unknown file."""
+    for each in ZOO.values():
+        if any(file == _file_name(each.name, kind) for kind in each.top1):
+            return "/".join(part for part in (_URL, each.folder, file) if part)
+    return None
+
+
+def _file_name(name: str, kind: str) -> str:
+    return f"{name}{'' if kind == 'plain' else f'_{kind}'}_pretrained.pdparams"
+
+
+def _read() -> Iterator[Architecture]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for family, settings in yaml.load(_FILE.read_bytes(), loader).items():  # noqa: S506 (a safe loader)
+        shared: dict[str, Any] = {"family": family, **settings}
+        rows, module = shared.pop("architectures"), shared.pop("module", "")
+        builder = shared.pop("builder", "")
+        shared["options"] = tuple(shared.get("options", ()))
+        for name, row in rows.items():
+            side, parameters, flops, *kinds = row.split()
+            side, _, patch = side.partition("/")
+            pairs = (kind.split(":") for kind in kinds)
+            yield Architecture(
+                name,
+                builder=builder or f"{module}:{name}",
+                side=int(side),
+                patch=int(patch or 0),
+                parameters=int(parameters),
+                flops=int(flops),
+                top1={kind: None if value == "?" else float(value) for kind, value in pairs},
+                **shared,
+            )
+
+
+ZOO: Mapping[str, Architecture] = {each.name: each for each in _read()}
