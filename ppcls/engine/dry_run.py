@@ -37,7 +37,7 @@ from ppcls.engine.profiling.data_wait import data_wait
 from ppcls.engine.profiling.peak import memory_explained, peak_memory
 from ppcls.engine.setup import Prepared, prepare
 from ppcls.errors import UserError
-from ppcls.report.text import clock
+from ppcls.report.console import clock
 from ppcls.runtime.start import Runtime
 
 

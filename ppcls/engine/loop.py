@@ -99,7 +99,7 @@ def _close_epoch(
         raise
     loaders = [state.loader, *(evaluator.loaders.values() if evaluator is not None else ())]
     if skipped := describe_skipped(each.quarantine for each in loaders):
-        reporter.message(f"so far {skipped}")
+        reporter.message(f"so far {skipped}", state.update)
     if done % settings.save_interval == 0 or done == settings.epochs:
         roles.append(f"epoch_{done}")
     state.closing = False
@@ -129,9 +129,9 @@ def train_epoch(
         done += 1
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
             state.runtime.progress.report("loss and metrics of all processes, for the log")
-            reporter.train(meter.record(epoch, done))
+            reporter.record(meter.record(epoch, done))
             if note := bad_steps.note():
-                reporter.message(note)
+                reporter.message(note, state.update)
         control.look()
         if control.must_save(state.update) and done < updates_per_epoch:
             meter.check(epoch)
@@ -173,7 +173,7 @@ def _evaluate(
         state.best = score
     state.not_better = 0 if best else state.not_better + 1
     note = state.plateau.see(result.loss, score, state.epoch) if state.plateau is not None else None
-    reporter.evaluation(
+    reporter.record(
         EvalRecord(
             epoch=state.epoch,
             update=state.update,
@@ -186,9 +186,9 @@ def _evaluate(
         )
     )
     if not finite:
-        reporter.message(_without_number(result, state.epoch))
+        reporter.message(_without_number(result, state.epoch), state.update)
     if note is not None:
-        reporter.message(note)
+        reporter.message(note, state.update)
     return score if finite else None, best
 
 

@@ -26,10 +26,9 @@ from ppcls.engine.profiling.profile import build_profile
 from ppcls.engine.setup import Prepared, prepare
 from ppcls.errors import SignalExit
 from ppcls.files import write_text
-from ppcls.report.about import hardware, versions
-from ppcls.report.build import Reporters, build_reporters, write_down_end
-from ppcls.report.html import About
-from ppcls.report.memory import MemoryUse
+from ppcls.report.environment import read_hardware, read_versions
+from ppcls.report.html import RunInfo
+from ppcls.report.reporters import MemoryReporter, Reporters, build_reporters, log_failure
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.start import Runtime
 
@@ -81,7 +80,11 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
     stopped: SignalExit | None = None
     if profiled is not None:
         phases = build_profile(
-            profiled, state, config.Global.epochs, output_dir, lambda line: reporter.message(line)
+            profiled,
+            state,
+            config.Global.epochs,
+            output_dir,
+            lambda line: reporter.message(line),
         )
     step = run.step
     if runtime.is_main:
@@ -95,22 +98,24 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
             config.Global.use_visualdl,
             None if run.resumed is None else state.update,
             forgiving=config.Global.checkpoint_fallback_dir is not None,
-            about=_about(config, run, output_dir, pictures),
+            info=_run_info(config, run, output_dir, pictures),
         )
         if run.measure is not None:
-            reporter = Reporters([reporter, MemoryUse(run.measure, run.evaluator is not None, reporter)])
+            reporter = Reporters([reporter, MemoryReporter(run.measure, run.evaluator is not None, reporter)])
     try:
         for line in [*run.notes, *tell_unshared(runtime, output_dir), *([note] if note else [])]:
-            reporter.message(line)
+            reporter.message(line, state.update)
         told = Told(phases, runtime.progress, runtime.world_size)
         fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, step)
-        reporter.message(f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}")
+        reporter.message(
+            f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}", state.update
+        )
     except SignalExit as caught:
         stopped = caught
-        reporter.message(f"update {state.update}: {stopped}")
+        reporter.message(f"update {state.update}: {stopped}", state.update)
     except BaseException as error:
         if runtime.is_main:
-            write_down_end(output_dir, state.update, error)
+            log_failure(output_dir, state.update, error)
         raise
     finally:
         phases.close()
@@ -126,12 +131,12 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
     return state
 
 
-def _about(config: Config, run: Prepared, output_dir: Path, pictures: RunPictures) -> About:
-    return About(
+def _run_info(config: Config, run: Prepared, output_dir: Path, pictures: RunPictures) -> RunInfo:
+    return RunInfo(
         name=f"{config.Arch.name}, {output_dir}",
         config=dump_config(config),
-        versions=versions(),
-        hardware=hardware(run.state.runtime),
+        versions=read_versions(),
+        hardware=read_hardware(run.state.runtime),
         bad_images=output_dir / BAD_IMAGES,
         classes=run.names,
         pictures=pictures,

@@ -1,1 +1,1 @@
-"""How a run tells what it does: on the console, in files, in pictures."""
+"""Reports of a training run: console, log files, curves, HTML page and VisualDL."""

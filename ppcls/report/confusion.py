@@ -1,4 +1,4 @@
-"""Which classes are taken for which, for a run's report."""
+"""Confusion matrices of the report: cells, confused pairs, recall per class, CSV."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from ppcls.report.record import Mistake
 
-CELLS, PAIRS = 20_000, 20  # shown at most
+MAX_CELLS, MAX_PAIRS = 20_000, 20
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A class and one that it is taken for.
+class ConfusedPair:
+    """A true class and a wrong prediction for it.
 
     Attributes:
-        label: Name of the class.
-        predicted: Name of the other one.
-        count: How often.
-        share: Of all samples of the class, 0..1.
+        label: Name of the true class.
+        predicted: Name of the predicted class.
+        count: Number of samples.
+        share: Share of all samples of the true class, 0..1.
     """
 
     label: str
@@ -30,45 +30,68 @@ class Pair:
     share: float
 
 
+@dataclass(frozen=True)
+class ClassRecall:
+    """Recall of one class.
+
+    Attributes:
+        name: Name of the class.
+        correct: Number of its samples that were predicted correctly.
+        samples: Number of its samples, at least 1.
+    """
+
+    name: str
+    correct: int
+    samples: int
+
+
 def confusion_csv(matrix: NDArray[np.int64]) -> str:
-    """Returns a confusion matrix as CSV: a row a label, a column a class that it was taken for."""
-    classes = range(len(matrix))
-    rows = [["label", *classes], *([k, *row] for k, row in zip(classes, matrix.tolist(), strict=True))]
+    """Returns a confusion matrix as CSV, with one row per label and one column per predicted class."""
+    header = ["label", *range(len(matrix))]
+    rows = [header, *([label, *row] for label, row in enumerate(matrix.tolist()))]
     return "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
 def class_name(names: Sequence[str], label: int) -> str:
-    """Returns a class's name; its number where it has none."""
+    """Returns the name of a class, or its number if it has no name."""
     return names[label] if 0 <= label < len(names) else str(label)
 
 
 def describe_mistake(mistake: Mistake, names: Sequence[str]) -> str:
-    """Returns ``cat, taken for dog (98%), loss 4.1``."""
-    label, predicted = (class_name(names, each) for each in (mistake.label, mistake.predicted))
-    return f"{label}, taken for {predicted} ({mistake.confidence:.0%}), loss {mistake.loss:.3g}"
+    """Returns ``cat, predicted as dog (98%), loss 4.1``."""
+    label, predicted = class_name(names, mistake.label), class_name(names, mistake.predicted)
+    return f"{label}, predicted as {predicted} ({mistake.confidence:.0%}), loss {mistake.loss:.3g}"
 
 
-def cells(confusion: NDArray[np.int64], most: int = CELLS) -> list[list[int]]:
-    """Returns [label, predicted, count] of all pairs that occurred; of too many the most frequent."""
+def nonzero_cells(confusion: NDArray[np.int64], max_cells: int = MAX_CELLS) -> list[list[int]]:
+    """Returns [label, predicted, count] of the nonzero cells, at most those with the highest counts."""
     label, predicted = confusion.nonzero()
     counts = confusion[label, predicted]
-    kept = np.sort(np.argsort(-counts, kind="stable")[:most])
-    found: list[list[int]] = np.stack([label, predicted, counts], axis=1)[kept].tolist()
-    return found
+    kept = np.sort(np.argsort(-counts, kind="stable")[:max_cells])
+    cells: list[list[int]] = np.stack([label, predicted, counts], axis=1)[kept].tolist()
+    return cells
 
 
-def confused_pairs(confusion: NDArray[np.int64], names: Sequence[str], most: int = PAIRS) -> list[Pair]:
-    """Returns the pairs of different classes that were confused most often, the most frequent first."""
+def confused_pairs(
+    confusion: NDArray[np.int64], names: Sequence[str], max_pairs: int = MAX_PAIRS
+) -> list[ConfusedPair]:
+    """Returns the most frequently confused pairs of classes, in descending order."""
     totals = confusion.sum(axis=1)
-    wrong = confusion - np.diag(np.diag(confusion))
-    label, predicted = wrong.nonzero()
-    order = np.argsort(-wrong[label, predicted], kind="stable")[:most]
+    cells = nonzero_cells(confusion - np.diag(np.diag(confusion)))
     return [
-        Pair(
-            class_name(names, int(label[each])),
-            class_name(names, int(predicted[each])),
-            int(wrong[label[each], predicted[each]]),
-            float(wrong[label[each], predicted[each]] / totals[label[each]]),
+        ConfusedPair(
+            class_name(names, label), class_name(names, predicted), count, float(count / totals[label])
         )
-        for each in order
+        for label, predicted, count in sorted(cells, key=lambda cell: -cell[2])[:max_pairs]
     ]
+
+
+def class_recalls(confusion: NDArray[np.int64], names: Sequence[str]) -> list[ClassRecall]:
+    """Returns the recall of all classes that have samples, the lowest first."""
+    rows = zip(confusion.diagonal().tolist(), confusion.sum(axis=1).tolist(), strict=True)
+    recalls = [
+        ClassRecall(class_name(names, label), correct, samples)
+        for label, (correct, samples) in enumerate(rows)
+        if samples
+    ]
+    return sorted(recalls, key=lambda recall: recall.correct / recall.samples)

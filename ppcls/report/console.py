@@ -1,70 +1,132 @@
-"""What a run shows: a live bar on a terminal, plain lines elsewhere."""
+"""Records as lines of text: a live progress bar on a terminal, plain lines elsewhere, and the log file."""
 
 from __future__ import annotations
 
+import math
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ppcls.report.record import EvalRecord, Reporter, StepRecord
-from ppcls.report.text import clock, describe, figures
+from ppcls.files import LogWriter
+from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 
-class PlainConsole:
-    """One line for each record, at once: for pipes, files and batch systems."""
+def clock(seconds: float) -> str:
+    """Returns ``h:mm:ss``, or ``?`` if ``seconds`` is NaN, infinite or negative."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def _format_measures(loss: float, metrics: dict[str, float]) -> str:
+    """Returns ``loss 0.1234 top1 0.9876``, with an exponent for large values."""
+    return " ".join(
+        f"{name} {value:.4f}" if abs(value) < 10_000 else f"{name} {value:.4g}"
+        for name, value in {"loss": loss, **metrics}.items()
+    )
+
+
+def format_measures(record: StepRecord) -> str:
+    """Returns the measured values: ``loss 0.1234 top1 0.9876 lr 0.00123 1234 img/s data 3%``."""
+    speed = f"{record.images_per_second:.{0 if record.images_per_second >= 10 else 1}f} img/s"
+    measures = _format_measures(record.loss, record.metrics)
+    return f"{measures} lr {record.learning_rate:.4g} {speed} data {record.data_wait:.0%}"
+
+
+def format_record(record: Record) -> str:
+    """Returns the record as one line.
+
+    Examples: ``[Train] epoch 3/20 step 40/90 loss 0.1234 top1 0.9876 lr 0.00123 1234 img/s data 3% eta
+    0:01:12`` and ``[Eval] epoch 3 loss 0.1200 top1 0.9861 360 images 1.2 s (best)``.
+    """
+    if isinstance(record, StepRecord):
+        return (
+            f"[Train] epoch {record.epoch}/{record.epochs} step {record.step}/{record.steps_per_epoch} "
+            f"{format_measures(record)} eta {clock(record.eta_seconds)}"
+        )
+    return (
+        f"[Eval] epoch {record.epoch} {_format_measures(record.loss, record.metrics)} "
+        f"{record.images} images {record.seconds:.1f} s{' (best)' if record.best else ''}"
+    )
+
+
+class LogFile(Reporter):
+    """Appends each message and record to a file, with the local time.
+
+    Args:
+        path: The log file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._writer = LogWriter(path)
+
+    def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
+        """Appends ``text``, with a timestamp on each of its lines."""
+        self._writer.message(text)
+
+    def record(self, record: Record) -> None:
+        """Appends the line of the record."""
+        self._writer.message(format_record(record))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._writer.close()
+
+
+class PlainConsole(Reporter):
+    """Writes one line per message or record and flushes it: for pipes, files and batch systems."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def message(self, text: str) -> None:
+    def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Writes ``text`` and flushes."""
         self._stream.write(text + "\n")
         self._stream.flush()
 
-    def train(self, record: StepRecord) -> None:
-        """Writes the record's line."""
-        self.message(describe(record))
-
-    def evaluation(self, record: EvalRecord) -> None:
-        """Writes the record's line."""
-        self.message(describe(record))
-
-    def close(self) -> None:
-        """Leaves the stream open: it is not ours."""
+    def record(self, record: Record) -> None:
+        """Writes the line of the record."""
+        self.message(format_record(record))
 
 
-class LiveConsole:
-    """A bar for the running epoch and its figures beneath; all other lines scroll by above them.
+class LiveConsole(Reporter):
+    """Shows a progress bar of the current epoch and its measures. Other lines scroll by above them.
 
     Args:
-        console: Terminal to draw on; standard output where it is ``None``.
+        console: Terminal to draw on. By default standard output.
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        # Imported here, for a terminal alone needs it.
+        # Imported here because only a terminal needs rich.
         from rich.console import Console as RichConsole
         from rich.live import Live
+        from rich.progress import BarColumn, Progress, TextColumn
         from rich.text import Text
 
         self._console = console or RichConsole()
-        self._bar = _epoch_bar(self._console)
+        fields = TextColumn("{task.fields[step]}"), TextColumn("{task.fields[eta]}")
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=None), *fields
+        self._bar = Progress(*columns, console=self._console, expand=True)
         self._task = self._bar.add_task("", total=None, step="", eta="")
-        self._figures = Text(style="dim")
-        # Drawn when there is news, by the caller's thread: no thread competes with the loop.
+        self._measures = Text(style="dim")
+        # The calling thread draws when there is news: no other thread competes with the training loop.
         self._live = Live(console=self._console, auto_refresh=False)
-        self._started = False
 
-    def message(self, text: str) -> None:
+    def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Prints ``text`` above the bar."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def train(self, record: StepRecord) -> None:
-        """Moves the bar."""
+    def record(self, record: Record) -> None:
+        """Moves the bar, or prints the line of an evaluation above it."""
         from rich.console import Group
 
+        if isinstance(record, EvalRecord):
+            self.message(format_record(record))
+            return
         self._bar.update(
             self._task,
             description=f"epoch {record.epoch}/{record.epochs}",
@@ -73,35 +135,15 @@ class LiveConsole:
             step=f"{record.step}/{record.steps_per_epoch}",
             eta=f"eta {clock(record.eta_seconds)}",
         )
-        self._figures.plain = figures(record)
-        if not self._started:
-            self._started = True
-            self._live.start()
-        self._live.update(Group(self._bar, self._figures), refresh=True)
-
-    def evaluation(self, record: EvalRecord) -> None:
-        """Prints the record's line above the bar."""
-        self.message(describe(record))
+        self._measures.plain = format_measures(record)
+        self._live.start()
+        self._live.update(Group(self._bar, self._measures), refresh=True)
 
     def close(self) -> None:
-        """Leaves the bar as it stands, and the cursor below it."""
-        if self._started:
-            self._live.stop()
-
-
-def _epoch_bar(console: Console) -> Progress:
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[step]}"),
-        TextColumn("{task.fields[eta]}"),
-        console=console,
-        expand=True,
-    )
+        """Leaves the bar on the screen, with the cursor below it."""
+        self._live.stop()
 
 
 def build_console() -> Reporter:
-    """Returns the live console where standard output is a terminal, the plain one elsewhere."""
+    """Returns the live console if standard output is a terminal, otherwise the plain one."""
     return LiveConsole() if sys.stdout.isatty() else PlainConsole(sys.stdout)

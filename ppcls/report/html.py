@@ -1,4 +1,4 @@
-"""A run's report: one HTML file that needs nothing else, written while the run trains."""
+"""The HTML report of a run: one self-contained file, updated while the run trains."""
 
 from __future__ import annotations
 
@@ -8,39 +8,34 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from numpy.typing import NDArray
 
 from ppcls.files import write_text
-from ppcls.report.budget import Budget
-from ppcls.report.confusion import cells, class_name, confused_pairs, describe_mistake
-from ppcls.report.events import read_events
-from ppcls.report.record import EvalRecord, Histogram, Outcomes, StepRecord
-from ppcls.report.series import COLOURS, charts, describe_gaps
-from ppcls.report.text import clock
-from ppcls.report.thumbnail import NoPictures, Picture, Pictures, data_uri
+from ppcls.report.charts import COLOURS, build_charts, describe_gaps
+from ppcls.report.confusion import class_name, class_recalls, confused_pairs, describe_mistake, nonzero_cells
+from ppcls.report.console import clock
+from ppcls.report.jsonlines import read_events
+from ppcls.report.record import EvalRecord, Histogram, Outcomes, Record, Reporter, StepRecord, TimeBudget
+from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
-_EVENTS = 1000
-_BAD_IMAGES = 200
-_EVERY = 60.0  # seconds, within an epoch
+_MAX_EVENTS, _MAX_BAD_IMAGES = 1000, 200
+_INTERVAL = 60.0  # seconds, within an epoch
 
 
 @dataclass(frozen=True)
-class About:
-    """What a run's report says of the run as a whole.
+class RunInfo:
+    """What the report shows about the run as a whole.
 
     Attributes:
-        name: Its title.
-        config: YAML.
-        versions: Package to version.
-        hardware: What to what.
-        bad_images: File that lists them, where the run goes on without; it need not exist.
-        classes: Names by label; may be empty.
-        pictures: Training images and the evaluation's samples.
-        weights: Gives histograms of the weights, by name.
+        name: Title of the report.
+        config: The config as YAML.
+        versions: Package versions by name.
+        hardware: Facts about the hardware by label.
+        bad_images: File that lists the skipped images. It may be missing.
+        classes: Class names by label. It may be empty.
+        pictures: Training images and evaluated samples.
+        weights: Returns histograms of the weights by name.
     """
 
     name: str = "run"
@@ -49,175 +44,168 @@ class About:
     hardware: dict[str, str] = field(default_factory=dict)
     bad_images: Path | None = None
     classes: Sequence[str] = ()
-    pictures: Pictures = field(default_factory=NoPictures)
+    pictures: PictureSource = field(default_factory=PictureSource)
     weights: Callable[[], Mapping[str, Histogram]] = dict
 
 
 @dataclass
-class _Evaluated:
-    """The latest evaluation, sample by sample; ``worst`` are its mistakes as pictures, once they are read."""
+class _ShownEvaluation:
+    """The evaluation whose results per sample are shown. ``worst`` is None until its pictures are read."""
 
     epoch: int
+    best: bool
     outcomes: Outcomes
     worst: list[dict[str, str]] | None = None
 
 
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("ppcls.report", "page"), autoescape=True, undefined=StrictUndefined
-    )
-    return environment.get_template("report.html.j2")
+class HtmlReport(Reporter):
+    """Writes ``report.html`` at the end of each epoch, once per minute within one, and at the end of the run.
 
-
-@cache
-def _asset(name: str) -> str:
-    return Path(__file__).with_name("page").joinpath(name).read_text(encoding="utf-8")
-
-
-class HtmlReport:
-    """Writes ``report.html`` at each epoch's end, each minute within one, and at the end of the run.
-
-    Writing waits where its `Budget` is spent, but the end is always written. A curve has a bounded number
-    of points, so a long run's page is no larger.
+    The file is not updated while the `TimeBudget` is spent, but it is always written at the end. Curves have
+    a bounded number of points, so the page of a long run is no larger.
 
     Args:
-        path: The file.
-        events: File of the run's events; see `ppcls.report.events`.
-        about: The run.
+        path: The HTML file.
+        events: File of the events of the run, see `ppcls.report.jsonlines`.
+        info: What is known about the run.
         earlier: Records of the run before it was resumed.
     """
 
-    def __init__(
-        self, path: Path, events: Path, about: About, earlier: Iterable[StepRecord | EvalRecord] = ()
-    ) -> None:
-        self._path, self._events, self._about = path, events, about
+    def __init__(self, path: Path, events: Path, info: RunInfo, earlier: Iterable[Record] = ()) -> None:
+        self._path, self._events, self._info = path, events, info
         self._records = list(earlier)
-        self._evaluated: _Evaluated | None = None
-        self._budget, self._written = Budget(), float("-inf")
-        self._closed = self._news = False
+        self._resumed, self._start = bool(self._records), time.monotonic()
+        self._evaluation: _ShownEvaluation | None = None
+        self._budget, self._written = TimeBudget(), float("-inf")
+        self._closed = self._stale = False
 
-    def message(self, text: str) -> None:
-        """Does nothing: the file of events has it."""
-
-    def train(self, record: StepRecord) -> None:
-        """Writes at the end of an epoch, and where the file is a minute old."""
-        self._news = True
+    def record(self, record: Record) -> None:
+        """Writes after an evaluation, at the end of an epoch, and if the file is a minute old."""
+        self._stale = True
+        if isinstance(record, EvalRecord):
+            shown, outcomes = self._evaluation, record.outcomes
+            if outcomes is not None and (record.best or shown is None or not shown.best):
+                self._evaluation = _ShownEvaluation(record.epoch, record.best, outcomes)
+            record = replace(record, outcomes=None)
+            due = True
+        else:
+            due = record.step == record.steps_per_epoch or time.monotonic() >= self._written + _INTERVAL
         self._records.append(record)
-        if record.step == record.steps_per_epoch or time.monotonic() >= self._written + _EVERY:
-            self._write_in_time()
-
-    def evaluation(self, record: EvalRecord) -> None:
-        """Writes."""
-        self._news = True
-        if record.outcomes is not None:
-            self._evaluated = _Evaluated(record.epoch, record.outcomes)
-        self._records.append(replace(record, outcomes=None))
-        self._write_in_time()
-
-    def close(self) -> None:
-        """Writes how it ended; a page to which nothing came stays as it was."""
-        if not self._closed:
-            self._closed = True
-            if not self._news and self._path.exists():
-                return
-            self._write()
-
-    def _write_in_time(self) -> None:
-        if self._budget.left:
+        if due and self._budget.left:
             self._written = time.monotonic()
             with self._budget.spending():
                 self._write()
 
-    def _worst(self) -> list[dict[str, str]]:
-        """Returns the worst errors that can be read, each evaluation's read once: that may take seconds."""
-        evaluated, about = self._evaluated, self._about
-        if evaluated is None:
-            return []
-        if evaluated.worst is None:
-            evaluated.worst = []
-            for each in evaluated.outcomes.worst:
-                picture = about.pictures.evaluated(each.position)
-                if picture is not None:
-                    caption = describe_mistake(each, about.classes)
-                    evaluated.worst.append(_shown(replace(picture, caption=caption)))
-        return evaluated.worst
+    def close(self) -> None:
+        """Writes the end of the run. An existing page stays as it is if there were no records."""
+        if not self._closed:
+            self._closed = True
+            if self._stale or not self._path.exists():
+                self._write()
 
     def _write(self) -> None:
-        # A file's name may be no text; that must not cost the page.
+        # Names of files may contain invalid UTF-8, which must not prevent the report.
         write_text(self._path, self.render().encode("utf-8", "replace").decode("utf-8"))
 
     def render(self) -> str:
         """Returns the page."""
-        about, evaluated = self._about, self._evaluated
-        confusion = evaluated.outcomes.confusion if evaluated is not None else None
+        info, evaluation = self._info, self._evaluation
+        confusion = evaluation.outcomes.confusion if evaluation is not None else None
+        matrix, pairs, recalls = None, [], []
+        if confusion is not None:
+            names = [class_name(info.classes, label) for label in range(len(confusion))]
+            matrix = {"names": names, "cells": nonzero_cells(confusion)}
+            pairs, recalls = confused_pairs(confusion, names), class_recalls(confusion, names)
+        tiles = summarize_run(self._records, ended=self._closed)
+        duration = "Duration since the resume" if self._resumed else "Duration"
+        data = {
+            "charts": [asdict(chart) for chart in build_charts(self._records)],
+            "colours": COLOURS,
+            "confusion": matrix,
+        }
         return _template().render(
-            name=about.name,
+            name=info.name,
             written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             ended=self._closed,
-            summary=summary(self._records, ended=self._closed),
-            data={
-                "charts": [asdict(each) for each in charts(self._records)],
-                "colours": COLOURS,
-                "confusion": None if confusion is None else _matrix(confusion, about.classes),
-            },
+            tiles={**tiles, duration: clock(time.monotonic() - self._start)},
+            data=data,
             gaps=describe_gaps(self._records),
-            evaluated=evaluated,
+            evaluation=evaluation,
             worst=self._worst(),
-            pairs=[] if confusion is None else confused_pairs(confusion, about.classes),
-            augmented=[_shown(each) for each in about.pictures.augmented()],
-            events=read_events(self._events, _EVENTS),
-            bad_images=_last_lines(about.bad_images),
-            versions=about.versions,
-            hardware=about.hardware,
-            config=about.config,
-            style=_asset("uPlot.min.css") + _asset("report.css"),
-            library=_asset("uPlot.iife.min.js"),
-            script=_asset("report.js"),
+            pairs=pairs,
+            recalls=recalls,
+            augmented=[_as_figure(picture) for picture in info.pictures.augmented()],
+            events=read_events(self._events, _MAX_EVENTS),
+            bad_images=_last_lines(info.bad_images),
+            facts=(info.versions, info.hardware),
+            config=info.config,
+            style=_read_asset("uPlot.min.css") + _read_asset("report.css"),
+            library=_read_asset("uPlot.iife.min.js"),
+            script=_read_asset("report.js"),
         )
 
+    def _worst(self) -> list[dict[str, str]]:
+        """Returns the worst mistakes that can be read. Reading takes seconds, so it is done only once."""
+        evaluation, info = self._evaluation, self._info
+        if evaluation is None:
+            return []
+        if evaluation.worst is None:
+            evaluation.worst = []
+            for mistake in evaluation.outcomes.worst:
+                picture = info.pictures.evaluated(mistake.position)
+                if picture is not None:
+                    caption = describe_mistake(mistake, info.classes)
+                    evaluation.worst.append(_as_figure(replace(picture, caption=caption)))
+        return evaluation.worst
 
-def _matrix(confusion: NDArray[np.int64], classes: Sequence[str]) -> dict[str, Any]:
-    size = len(confusion)
-    return {"names": [class_name(classes, each) for each in range(size)], "cells": cells(confusion)}
+
+@cache
+def _template() -> Template:
+    loader = PackageLoader("ppcls.report", "page")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("report.html.j2")
 
 
-def _shown(picture: Picture) -> dict[str, str]:
+@cache
+def _read_asset(name: str) -> str:
+    return Path(__file__).with_name("page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _as_figure(picture: Picture) -> dict[str, str]:
     return {"address": data_uri(picture.pixels), "caption": picture.caption, "title": picture.title}
 
 
-def summary(records: Iterable[StepRecord | EvalRecord], *, ended: bool = False) -> dict[str, Any]:
-    """Returns label to text: how far the run is, and its latest and best results.
+def summarize_run(records: Iterable[Record], *, ended: bool = False) -> dict[str, str]:
+    """Returns progress, latest results and best result, as text by label.
 
     Args:
-        records: Of the run.
-        ended: Whether it has, done or not; then there is no time left to tell.
+        records: Records of the run.
+        ended: Whether the run has ended, so that no time is left to show.
     """
     step = evaluation = best = None
-    for each in records:
-        if isinstance(each, StepRecord):
-            step = each
+    for record in records:
+        if isinstance(record, StepRecord):
+            step = record
         else:
-            evaluation, best = each, each if each.best else best
-    shown = {}
+            evaluation, best = record, record if record.best else best
+    tiles = {}
     if step is not None:
-        done = step.epoch - (step.step < step.steps_per_epoch)
-        shown["Epochs"] = f"{done} of {step.epochs}"
-        shown["Updates"] = f"{step.update:,}"
+        finished = step.epoch - (step.step < step.steps_per_epoch)
+        tiles["Epochs"] = f"{finished} of {step.epochs}"
+        tiles["Updates"] = f"{step.update:,}"
         if not ended:
-            shown["Time left"] = clock(step.eta_seconds)
-        shown["Train loss"] = f"{step.loss:.4g}"
+            tiles["Time left"] = clock(step.eta_seconds)
+        tiles["Train loss"] = f"{step.loss:.4g}"
     if evaluation is not None:
-        shown["Eval loss"] = f"{evaluation.loss:.4g}"
-        shown |= {f"Eval {name}": f"{value:.4f}" for name, value in evaluation.metrics.items()}
+        tiles["Eval loss"] = f"{evaluation.loss:.4g}"
+        tiles |= {f"Eval {name}": f"{value:.4f}" for name, value in evaluation.metrics.items()}
     if best is not None and best.metrics:
         name, value = next(iter(best.metrics.items()))
-        shown[f"Best {name}"] = f"{value:.4f} (epoch {best.epoch})"
-    return shown
+        tiles[f"Best {name}"] = f"{value:.4f} (epoch {best.epoch})"
+    return tiles
 
 
 def _last_lines(path: Path | None) -> list[str]:
     if path is None or not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-_BAD_IMAGES:]
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-_MAX_BAD_IMAGES:]

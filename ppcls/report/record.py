@@ -1,29 +1,33 @@
-"""What a run reports, and who listens."""
+"""What a run reports: records of training and of evaluation, and the base class of all reporters."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TypeAlias
 
-if TYPE_CHECKING:  # the watchdog's process imports this without site-packages
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
+
+_BUDGET_SHARE, _BUDGET_SECONDS = 0.01, 2.0  # of the elapsed time, and on top of it
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Training since the record before this one.
+    """Training since the previous record.
 
     Attributes:
-        epoch: Running epoch, 1-based.
-        epochs: Epochs of the whole run.
-        step: Last finished step of the epoch, 1-based.
-        steps_per_epoch: Steps of one epoch.
-        update: Optimizer updates since the run's start.
+        epoch: Current epoch, counted from 1.
+        epochs: Number of epochs of the whole run.
+        step: Last finished step of the epoch, counted from 1.
+        steps_per_epoch: Number of steps of one epoch.
+        update: Number of optimizer updates since the start of the run.
         loss: Mean loss.
-        metrics: Name to value, such as ``{"top1": 0.98}``.
-        learning_rate: Of the last update.
-        images_per_second: Over all ranks.
+        metrics: Metric values by name, such as ``{"top1": 0.98}``.
+        learning_rate: Learning rate of the last update.
+        images_per_second: Throughput over all ranks.
         data_wait: Share of the time spent waiting for data, 0..1.
         eta_seconds: Estimated seconds until the run ends.
     """
@@ -43,13 +47,13 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A sample that an evaluation got wrong.
+    """A misclassified sample of an evaluation.
 
     Attributes:
-        position: In the evaluated dataset.
-        label: Its class.
-        predicted: The class that it was taken for.
-        loss: Cross-entropy, in nats; may be infinite or NaN.
+        position: Index of the sample in the evaluated data set.
+        label: Its true class.
+        predicted: The predicted class.
+        loss: Cross-entropy in nats. It may be infinite or NaN.
         confidence: Probability of ``predicted``, 0..1.
     """
 
@@ -62,14 +66,14 @@ class Mistake:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What one evaluation did sample by sample, over all ranks.
+    """The results of one evaluation per sample, over all ranks.
 
     Attributes:
-        confusion: [classes, classes] int64, how often each label (row) was taken for each class (column);
-            None where there are too many classes.
-        confidences: [2, bins] int64, how many predictions were wrong (0) and right (1) by the probability of
-            the predicted class, in bins of equal width from 0 to 1.
-        worst: The mistakes of the highest loss, the worst first.
+        confusion: Confusion matrix [classes, classes] int64, one row per true class and one column per
+            predicted class. None if there are too many classes.
+        confidences: [2, bins] int64, histograms of the probability of the predicted class over equal bins
+            from 0 to 1: row 0 counts wrong predictions, row 1 correct ones.
+        worst: The mistakes with the highest loss, in descending order.
     """
 
     confusion: NDArray[np.int64] | None
@@ -79,7 +83,7 @@ class Outcomes:
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How numbers are distributed.
+    """Distribution of the values of a tensor.
 
     Attributes:
         counts: [bins] int64.
@@ -95,14 +99,14 @@ class EvalRecord:
     """One evaluation.
 
     Attributes:
-        epoch: Finished epochs.
-        update: Optimizer updates since the run's start.
+        epoch: Number of finished epochs.
+        update: Number of optimizer updates since the start of the run.
         loss: Mean loss over ``images``.
-        metrics: Name to value, such as ``{"top1": 0.98}``.
-        images: Images evaluated, over all ranks.
-        seconds: Time taken.
-        best: Whether it is the best evaluation of the run so far.
-        outcomes: Sample by sample, where that was asked for; not kept in files.
+        metrics: Metric values by name, such as ``{"top1": 0.98}``.
+        images: Number of evaluated images, over all ranks.
+        seconds: Duration of the evaluation.
+        best: Whether this is the best evaluation so far.
+        outcomes: Results per sample, if they were requested. Files of records do not contain them.
     """
 
     epoch: int
@@ -115,17 +119,46 @@ class EvalRecord:
     outcomes: Outcomes | None = field(default=None, compare=False, repr=False)
 
 
-class Reporter(Protocol):
-    """Takes what a run reports, in order of time."""
+Record: TypeAlias = StepRecord | EvalRecord
 
-    def message(self, text: str) -> None:
-        """Tells one line for people."""
 
-    def train(self, record: StepRecord) -> None:
-        """Tells how training goes."""
+class Reporter:
+    """Receives what a run reports, in order of time. Every method does nothing until it is overridden."""
 
-    def evaluation(self, record: EvalRecord) -> None:
-        """Tells the result of an evaluation."""
+    def message(self, text: str, update: int | None = None) -> None:
+        """Receives a line of text for people.
+
+        Args:
+            text: The line.
+            update: Number of optimizer updates so far. By default that of the previous record.
+        """
+
+    def record(self, record: Record) -> None:
+        """Receives a record of training or of an evaluation."""
 
     def close(self) -> None:
-        """Finishes; nothing follows. A second call does nothing."""
+        """Finishes the report. Nothing follows, and a second call has no effect."""
+
+
+class TimeBudget:
+    """Limits the time that a reporter spends to two seconds plus 1 % of the elapsed time.
+
+    A turn that exceeds the limit is completed. The next one has to wait.
+    """
+
+    def __init__(self) -> None:
+        self._start, self._spent = time.monotonic(), 0.0
+
+    @property
+    def left(self) -> bool:
+        """Whether there is time for another turn."""
+        return self._spent <= _BUDGET_SECONDS + _BUDGET_SHARE * (time.monotonic() - self._start)
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Counts the time of the block, even if the block raises."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent += time.monotonic() - start

@@ -1,4 +1,4 @@
-"""Where a step's time went: measured times to a table, as text and as JSON. Pure."""
+"""Profile of optimizer updates: turns measured times into a table, as text and as JSON. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from numpy.typing import NDArray
 
 COLUMNS = ("data wait", "forward", "backward", "all-reduce", "optimizer", "host")
 _BACKWARD, _ALL_REDUCE = COLUMNS.index("backward"), COLUMNS.index("all-reduce")
-_ON_GPU = "profiled steps wait for the GPU between phases, so nothing overlaps but all-reduce and data"
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What was measured.
+    """Measured times of optimizer updates.
 
     Attributes:
-        seconds: [ranks, steps, 6] float64, of each phase in `COLUMNS`; a step is their sum.
-        after: [steps] bool, steps whose ranks exchanged gradients after the backward pass, as a phase of
-            its own; in all others the exchange is a part of backward.
-        first: First step, from 0 where the run started or went on.
-        images: Of a full step, over all ranks.
+        seconds: [ranks, updates, 6] float64, duration of each phase in `COLUMNS`. An update is their sum.
+        after: [updates] bool, whether the ranks exchanged gradients after the backward pass, as a separate
+            phase. Otherwise the exchange is part of the backward pass.
+        first: First measured update, counted from 0 at the start or the resume of the run.
+        images: Number of images of a full update, over all ranks.
         on_gpu: Whether the device is a GPU.
-        ordinary: Mean seconds of the steps before, measured as a whole and without a trace; None without.
+        ordinary: Mean seconds of earlier updates, measured as a whole and without a trace, or None.
     """
 
     seconds: NDArray[np.float64]
@@ -36,8 +35,8 @@ class StepTimes:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One phase over the steps: milliseconds, and its share of a step's mean, 0..1."""
+class PhaseSummary:
+    """Milliseconds of one phase, and its share of the mean update, 0..1."""
 
     mean_ms: float
     median_ms: float
@@ -47,23 +46,23 @@ class Row:
 
 @dataclass(frozen=True)
 class StepTable:
-    """The table, of rank 0.
+    """The table for rank 0.
 
     Attributes:
-        steps: First step and the one after the last.
-        rows: By phase; without all-reduce where there is one rank, or one step, which can't tell the
-            exchange from backward.
-        step: The whole step.
-        images_per_second: By the median step.
-        ordinary_ms: A step outside the profile; None where none was measured.
-        all_reduce_alone_ms: Median of the exchange after backward, waiting for other ranks included.
-        own_ms: Each rank's step without the exchange, median; empty for one rank.
-        notes: What to know about the figures.
+        steps: First update, and the one after the last.
+        rows: Summaries by phase. All-reduce is missing if it cannot be separated from backward: with one
+            rank, or with one update.
+        step: The whole update.
+        images_per_second: Throughput at the median update.
+        ordinary_ms: Duration of an update outside the profile, or None if it was not measured.
+        all_reduce_alone_ms: Median of the exchange after backward, including the wait for other ranks.
+        own_ms: Median update of each rank without the exchange. Empty for one rank.
+        notes: What to know when reading the table.
     """
 
     steps: tuple[int, int]
-    rows: dict[str, Row]
-    step: Row
+    rows: dict[str, PhaseSummary]
+    step: PhaseSummary
     images_per_second: float
     ordinary_ms: float | None
     all_reduce_alone_ms: float | None
@@ -72,31 +71,31 @@ class StepTable:
 
 
 def summarize(times: StepTimes) -> StepTable:
-    """Makes the table.
+    """Returns the table.
 
-    Backward with the exchange less the median of backward without it is what the exchange costs: the part
-    of it that does not hide behind the backward pass.
+    The cost of the exchange is the duration of backward with it, minus the median of backward without it.
+    That is the part of the exchange that the backward pass does not hide.
     """
-    ranks, steps, _ = times.seconds.shape
-    told_apart = bool(times.after.any())
-    rows = _as_trained(times.seconds[0], times.after)
+    ranks, updates, _ = times.seconds.shape
+    separated = bool(times.after.any())
+    rows = _separate_exchange(times.seconds[0], times.after)
     total = rows.sum(1)
-    shown = [i for i, _ in enumerate(COLUMNS) if i != _ALL_REDUCE or told_apart]
-    alone = float(np.median(times.seconds[0, times.after, _ALL_REDUCE])) * 1e3 if told_apart else None
+    shown = [i for i, _ in enumerate(COLUMNS) if i != _ALL_REDUCE or separated]
+    alone = float(np.median(times.seconds[0, times.after, _ALL_REDUCE])) * 1e3 if separated else None
     return StepTable(
-        steps=(times.first, times.first + steps),
-        rows={COLUMNS[i]: _row(rows[:, i], total) for i in shown},
-        step=_row(total, total),
+        steps=(times.first, times.first + updates),
+        rows={COLUMNS[i]: _summarize_phase(rows[:, i], total) for i in shown},
+        step=_summarize_phase(total, total),
         images_per_second=times.images / float(np.median(total)),
         ordinary_ms=None if times.ordinary is None else times.ordinary * 1e3,
         all_reduce_alone_ms=alone,
-        own_ms=_own(times) if ranks > 1 else (),
-        notes=_notes(times, told_apart),
+        own_ms=_median_without_exchange(times) if ranks > 1 else (),
+        notes=_notes(times, separated),
     )
 
 
-def _as_trained(seconds: NDArray[np.float64], after: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Returns [steps, 6] of the steps that exchange as training does, the exchange taken out of backward."""
+def _separate_exchange(seconds: NDArray[np.float64], after: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Returns [updates, 6] of the updates that exchange during backward, as two separate phases."""
     if not after.any():
         return seconds
     alone = np.median(seconds[after, _BACKWARD])
@@ -107,27 +106,31 @@ def _as_trained(seconds: NDArray[np.float64], after: NDArray[np.bool_]) -> NDArr
     return rows
 
 
-def _own(times: StepTimes) -> tuple[float, ...]:
-    """Returns each rank's milliseconds without the exchange, in which ranks wait for each other."""
+def _median_without_exchange(times: StepTimes) -> tuple[float, ...]:
+    """Returns milliseconds per rank without the exchange, during which ranks wait for each other."""
     chosen = times.seconds[:, times.after] if times.after.any() else times.seconds
-    own = np.delete(chosen, _ALL_REDUCE, axis=2).sum(2)
-    return tuple((np.median(own, axis=1) * 1e3).tolist())
+    without = np.delete(chosen, _ALL_REDUCE, axis=2).sum(2)
+    return tuple((np.median(without, axis=1) * 1e3).tolist())
 
 
-def _row(seconds: NDArray[np.float64], total: NDArray[np.float64]) -> Row:
-    mean, median, most = (float(f(seconds)) * 1e3 for f in (np.mean, np.median, np.max))
-    return Row(mean, median, most, float(seconds.sum() / total.sum()))
+def _summarize_phase(seconds: NDArray[np.float64], total: NDArray[np.float64]) -> PhaseSummary:
+    mean, median, longest = (float(f(seconds)) * 1e3 for f in (np.mean, np.median, np.max))
+    return PhaseSummary(mean, median, longest, float(seconds.sum() / total.sum()))
 
 
-def _notes(times: StepTimes, told_apart: bool) -> tuple[str, ...]:
-    notes = [_ON_GPU] if times.on_gpu else []
-    if told_apart:
-        compared = f"{int(times.after.sum())} of the {len(times.after)} steps"
+def _notes(times: StepTimes, separated: bool) -> tuple[str, ...]:
+    notes = []
+    if times.on_gpu:
         notes.append(
-            f"{compared} exchanged gradients after backward, to tell both apart; the table is of the others"
+            "profiled updates wait for the GPU between phases, so only all-reduce and data loading overlap"
+        )
+    if separated:
+        notes.append(
+            f"{int(times.after.sum())} of the {len(times.after)} updates exchanged gradients after backward, "
+            "to separate the two; the table shows the other updates"
         )
     elif len(times.seconds) > 1:
-        notes.append("backward holds the exchange: profile two steps or more to tell them apart")
+        notes.append("backward includes the exchange: profile two updates or more to separate them")
     return tuple(notes)
 
 
@@ -141,28 +144,28 @@ def as_text(table: StepTable) -> str:
     first, stop = table.steps
     ranks = f", rank 0 of {len(table.own_ms)}" if table.own_ms else ""
     lines = [
-        f"where a step's time went, steps {first} to {stop - 1} of this run{ranks}: milliseconds a step",
+        f"profile of updates {first} to {stop - 1} of this run{ranks}, milliseconds per update:",
         f"{'':<10} {'mean':>9} {'median':>9} {'max':>9} {'share':>6}",
     ]
-    for name, row in {**table.rows, "step": table.step}.items():
-        figures = f"{row.mean_ms:9.3f} {row.median_ms:9.3f} {row.max_ms:9.3f} {row.share:6.1%}"
-        lines.append(f"{name:<10} {figures}")
-    lines.append(f"{table.images_per_second:.1f} img/s by the median step")
+    for name, row in {**table.rows, "update": table.step}.items():
+        values = f"{row.mean_ms:9.3f} {row.median_ms:9.3f} {row.max_ms:9.3f} {row.share:6.1%}"
+        lines.append(f"{name:<10} {values}")
+    lines.append(f"{table.images_per_second:.1f} img/s at the median update")
     if table.ordinary_ms is not None:
         slower = table.step.mean_ms / table.ordinary_ms
         lines.append(
-            f"an ordinary step before them, neither traced nor stopped: {table.ordinary_ms:.3f} ms in the "
-            f"mean; a profiled one takes {slower:.2f} times that"
+            f"earlier updates without profiling: {table.ordinary_ms:.3f} ms on average; "
+            f"a profiled update takes {slower:.2f} times as long"
         )
     if table.all_reduce_alone_ms is not None:
         lines.append(
-            f"all-reduce: the row is what backward takes longer by it; on its own, after backward, it takes "
-            f"{table.all_reduce_alone_ms:.3f} ms, waiting for other ranks included"
+            "all-reduce: the time that the exchange adds to backward; after backward it takes "
+            f"{table.all_reduce_alone_ms:.3f} ms, including the wait for other ranks"
         )
     if table.own_ms:
         slowest = int(np.argmax(table.own_ms))
         lines.append(
-            f"slowest rank: {slowest}, {table.own_ms[slowest]:.3f} ms a step without the exchange; "
-            f"rank 0 {table.own_ms[0]:.3f}"
+            f"slowest rank: {slowest}, {table.own_ms[slowest]:.3f} ms per update without the exchange; "
+            f"rank 0 takes {table.own_ms[0]:.3f} ms"
         )
     return "\n".join([*lines, *table.notes]) + "\n"

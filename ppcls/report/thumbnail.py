@@ -1,11 +1,10 @@
-"""Small pictures within a page."""
+"""Small pictures for the report."""
 
 from __future__ import annotations
 
 import base64
 import io
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +15,11 @@ _SIDE = 128
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as a person sees it.
+    """An image for people to look at.
 
     Attributes:
-        pixels: [H, W, C] uint8, RGB where C is 3.
-        caption: What it is.
+        pixels: [H, W, C] uint8, RGB if C is 3.
+        caption: What the image shows.
         title: More about it, such as its file.
     """
 
@@ -29,39 +28,28 @@ class Picture:
     title: str = ""
 
 
-class Pictures(Protocol):
-    """Gives the pictures of a run's report."""
+class PictureSource:
+    """Provides the pictures of a report. This base class has none."""
 
     def augmented(self) -> list[Picture]:
-        """Returns training images as the model saw them, the latest that were kept."""
-
-    def evaluated(self, position: int) -> Picture | None:
-        """Returns a sample of the evaluated dataset; None where it can't be read."""
-
-
-class NoPictures:
-    """Pictures of a run that has none."""
-
-    def augmented(self) -> list[Picture]:
-        """Returns none."""
+        """Returns the latest training images, as the model sees them."""
         return []
 
     def evaluated(self, position: int) -> Picture | None:  # noqa: ARG002
-        """Returns none."""
+        """Returns a sample of the evaluated data set, or None if it cannot be read."""
         return None
 
 
-def small(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Returns [H, W, C] uint8 as an image of at most 128 px a side: grey for C below 3, else RGB."""
-    image = Image.fromarray(
-        np.ascontiguousarray(pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, 0])
-    )
+def thumbnail(pixels: NDArray[np.uint8]) -> Image.Image:
+    """Returns [H, W, C] uint8 as an image of at most 128 px per side: grey if C is below 3, else RGB."""
+    channels = pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, 0]
+    image = Image.fromarray(np.ascontiguousarray(channels))
     image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     return image
 
 
 def data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Returns [H, W, C] uint8 as a JPEG of at most 128 px a side, as a ``data:`` address."""
+    """Returns [H, W, C] uint8 as a ``data:`` address of a JPEG of at most 128 px per side."""
     file = io.BytesIO()
-    small(pixels).save(file, format="JPEG", quality=85)
+    thumbnail(pixels).save(file, format="JPEG", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")

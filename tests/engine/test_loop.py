@@ -32,7 +32,7 @@ from ppcls.engine.core.step import Step
 from ppcls.engine.evaluation.evaluate import Result
 from ppcls.engine.loop import fit
 from ppcls.errors import SignalExit, UserError
-from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.record import EvalRecord, Record, StepRecord
 from ppcls.weights.manifest import read_manifest
 
 
@@ -46,18 +46,17 @@ class Notes:
         self.saved: list[tuple[int, list[str]]] = []
         self.order: list[str] = []
 
-    def message(self, text: str) -> None:
+    def message(self, text: str, update: int | None = None) -> None:
         if self._said is None:
             raise AssertionError(text)
         self._said.append(text)
 
-    def train(self, record: StepRecord) -> None:
-        self.steps.append(record)
-        self.order.append("log")
-
-    def evaluation(self, record: EvalRecord) -> None:
-        self.evaluations.append(record)
-        self.order.append("evaluation")
+    def record(self, record: Record) -> None:
+        if isinstance(record, StepRecord):
+            self.steps.append(record)
+        else:
+            self.evaluations.append(record)
+        self.order.append("log" if isinstance(record, StepRecord) else "evaluation")
 
     def close(self) -> None:
         raise AssertionError
@@ -342,7 +341,7 @@ class Skipping(FP32):
 def test_a_run_goes_on_after_a_skipped_update_and_says_so(tmp_path: Path, make_config: Any) -> None:
     state = make_state(model=Flat(), loader=Diverging(size=50), precision=Skipping())
     notes, said = Notes(), list[str]()
-    notes.message = said.append  # type: ignore[method-assign]
+    notes.message = lambda text, update=None: said.append(text)  # type: ignore[method-assign]
     settings = Global(epochs=3, print_batch_step=2, output_dir=str(tmp_path))
     fit(state, settings, Scores(0.1, 0.2, 0.3), Checkpoints(tmp_path, make_config()), notes)
     assert (state.epoch, state.update) == (3, 21)

@@ -4,30 +4,47 @@ import math
 
 import numpy as np
 
-from ppcls.report.confusion import Pair, cells, confused_pairs, describe_mistake
+from ppcls.report.confusion import (
+    ClassRecall,
+    ConfusedPair,
+    class_recalls,
+    confused_pairs,
+    describe_mistake,
+    nonzero_cells,
+)
 from ppcls.report.record import Mistake
 
 CONFUSION = np.array([[8, 2, 0], [5, 0, 0], [0, 2, 1]])
+NAMES = ("cat", "dog")
 
 
-def test_only_what_occurred_is_shown_and_the_most_frequent_of_too_many() -> None:
-    assert cells(CONFUSION) == [[0, 0, 8], [0, 1, 2], [1, 0, 5], [2, 1, 2], [2, 2, 1]]
-    assert cells(CONFUSION, most=3) == [[0, 0, 8], [0, 1, 2], [1, 0, 5]]
-    assert cells(np.zeros((2, 2), np.int64)) == []
+def test_nonzero_cells_keep_the_highest_counts() -> None:
+    assert nonzero_cells(CONFUSION) == [[0, 0, 8], [0, 1, 2], [1, 0, 5], [2, 1, 2], [2, 2, 1]]
+    assert nonzero_cells(CONFUSION, max_cells=3) == [[0, 0, 8], [0, 1, 2], [1, 0, 5]]
+    assert nonzero_cells(np.zeros((2, 2), np.int64)) == []
 
 
-def test_pairs_are_of_different_classes_the_most_confused_first() -> None:
-    names = ("cat", "dog")
-    assert confused_pairs(CONFUSION, names) == [
-        Pair("dog", "cat", 5, 1.0),
-        Pair("cat", "dog", 2, 0.2),
-        Pair("2", "dog", 2, 2 / 3),
+def test_confused_pairs_are_sorted_by_count() -> None:
+    assert confused_pairs(CONFUSION, NAMES) == [
+        ConfusedPair("dog", "cat", 5, 1.0),
+        ConfusedPair("cat", "dog", 2, 0.2),
+        ConfusedPair("2", "dog", 2, 2 / 3),
     ]
-    assert len(confused_pairs(CONFUSION, names, most=1)) == 1
-    assert confused_pairs(np.diag([3, 4]), names) == []
+    assert len(confused_pairs(CONFUSION, NAMES, max_pairs=1)) == 1
+    assert confused_pairs(np.diag([3, 4]), NAMES) == []
 
 
-def test_a_mistake_in_words() -> None:
+def test_class_recalls_start_with_the_lowest_and_omit_empty_classes() -> None:
+    assert class_recalls(CONFUSION, NAMES) == [
+        ClassRecall("dog", 0, 5),
+        ClassRecall("2", 1, 3),
+        ClassRecall("cat", 8, 10),
+    ]
+    assert class_recalls(np.diag([0, 4]), NAMES) == [ClassRecall("dog", 4, 4)]
+
+
+def test_describe_mistake_names_both_classes() -> None:
     wrong = Mistake(position=7, label=0, predicted=1, loss=4.123, confidence=0.98)
-    assert describe_mistake(wrong, ("cat", "dog")) == "cat, taken for dog (98%), loss 4.12"
-    assert describe_mistake(Mistake(7, 0, 5, math.inf, 1.0), ("cat",)) == "cat, taken for 5 (100%), loss inf"
+    assert describe_mistake(wrong, NAMES) == "cat, predicted as dog (98%), loss 4.12"
+    nameless = Mistake(7, 0, 5, math.inf, 1.0)
+    assert describe_mistake(nameless, ("cat",)) == "cat, predicted as 5 (100%), loss inf"

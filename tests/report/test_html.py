@@ -5,7 +5,6 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,52 +12,55 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import needs_chromium, opened
-from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from report_records import EVALUATION, STEP, make_records
 
 import ppcls.report.html
-from ppcls.report.build import build_reporters
-from ppcls.report.curves import draw_curves
-from ppcls.report.html import About, HtmlReport, summary
-from ppcls.report.record import EvalRecord, Mistake, Outcomes, StepRecord
-from ppcls.report.thumbnail import Picture
+from ppcls.report.charts import COLOURS
+from ppcls.report.html import HtmlReport, RunInfo, summarize_run
+from ppcls.report.record import Mistake, Outcomes, Record, Reporter
+from ppcls.report.reporters import build_reporters
+from ppcls.report.thumbnail import Picture, PictureSource
 
-from .test_reporters import tell
-
-Run = Callable[[int], list[StepRecord | EvalRecord]]
-ABOUT = About(
+INFO = RunInfo(
     "ResNet <u>18</u>", "Global:\n  epochs: 3 # </pre></script>\n", {"ppcls": "1"}, {"Device": "CPU"}
 )
 
 
-def report(folder: Path) -> HtmlReport:
-    return HtmlReport(folder / "report.html", folder / "events.jsonl", ABOUT)
+def build_report(folder: Path, info: RunInfo = INFO, earlier: list[Record] | None = None) -> HtmlReport:
+    return HtmlReport(folder / "report.html", folder / "events.jsonl", info, earlier or [])
+
+
+def report(reporter: Reporter, records: list[Record]) -> None:
+    for record in records:
+        reporter.record(record)
 
 
 def text(folder: Path) -> str:
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_it_is_there_from_the_first_record_on(tmp_path: Path, run: Run) -> None:
-    page = report(tmp_path)
+def test_report_exists_from_the_first_record(tmp_path: Path) -> None:
+    page = build_report(tmp_path)
     page.message("nothing to show yet")
     assert not (tmp_path / "report.html").exists()
-    tell(page, run(1)[:1])
-    said = re.search(r">last record here at (.*); the run had not ended then: load", text(tmp_path))
-    assert said is not None, "whether it goes on, or was killed, no page can tell"
-    assert datetime.strptime(said[1], "%Y-%m-%d %H:%M:%S") <= datetime.now()
-    tell(page, run(1)[1:])
+    report(page, make_records(1)[:1])
+    updated = re.search(r">Last update: (.*)\. The run had not ended by then\.", text(tmp_path))
+    assert updated is not None
+    assert datetime.strptime(updated[1], "%Y-%m-%d %H:%M:%S") <= datetime.now()
+    report(page, make_records(1)[1:])
     assert "0.9861 (epoch 1)" in text(tmp_path), "the evaluation is in it"
     page.close()
-    assert re.search(r">as of [-0-9]+ [:0-9]+; the run has ended<", text(tmp_path))
-    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert re.search(r">Written at [-0-9]+ [:0-9]+\. The run has ended\.<", text(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_everything_written_is_escaped(tmp_path: Path, run: Run) -> None:
+def test_report_escapes_all_text(tmp_path: Path) -> None:
     bad = tmp_path / "bad_images.txt"
     bad.write_text("<i>a.jpg</i>\tno image\n")
-    reporters = build_reporters(tmp_path, False, None, about=replace(ABOUT, bad_images=bad))
+    reporters = build_reporters(tmp_path, False, None, info=replace(INFO, bad_images=bad))
     reporters.message("resumed from </table><script>alert(1)</script>")
-    tell(reporters, [replace(each, metrics={"</script><u>": 0.5}) for each in run(1)])
+    report(reporters, [replace(record, metrics={"</script><u>": 0.5}) for record in make_records(1)])
     reporters.close()
     page = text(tmp_path)
     for part in ("<u>", "<i>", "<script>alert", "</pre></script>"):
@@ -67,64 +69,35 @@ def test_everything_written_is_escaped(tmp_path: Path, run: Run) -> None:
     assert "&lt;i&gt;a.jpg&lt;/i&gt;\tno image" in page
 
 
-def test_names_that_are_no_text_cost_nothing(tmp_path: Path, run: Run) -> None:
-    class Odd(TwoPictures):
-        def evaluated(self, position: int) -> Picture | None:
-            return Picture(np.zeros((2, 2, 3), np.uint8), "", "caf\udce9.jpg")
-
-    page = HtmlReport(tmp_path / "report.html", tmp_path / "none", replace(ABOUT, pictures=Odd()))
-    evaluation = run(1)[-1]
-    assert isinstance(evaluation, EvalRecord)
-    tell(page, [replace(evaluation, outcomes=outcomes(None))])
-    assert 'title="caf?.jpg"' in text(tmp_path)
-
-
-def test_a_page_names_nothing_outside_of_itself(tmp_path: Path) -> None:
-    page = report(tmp_path)
-    page.close()
+def test_report_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    build_report(tmp_path).close()
     assert not re.search(r"""(src|href)\s*=\s*["']?(?!["']?data:)""", text(tmp_path))
     assert not re.search(r"@import|url\(", text(tmp_path))
 
 
-def test_page_and_picture_have_the_same_colours(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[str] = []
-    plot = Axes.plot
-    monkeypatch.setattr(
-        Axes, "plot", lambda *args, **style: drawn.append(style["color"]) or plot(*args, **style)
-    )
-    draw_curves(run(1), tmp_path / "curves.png")
-    page = report(tmp_path)
-    tell(page, run(1))
-    told = re.search(r'"colours": (\[.*?\])', text(tmp_path))
-    assert told is not None
-    assert json.loads(told[1])[:2] == drawn[:2], "of the loss, as it trains and as it is evaluated"
-    assert text(tmp_path).count(drawn[1]) == 1
-
-
-def test_a_resumed_run_keeps_its_curves_and_its_events(tmp_path: Path, run: Run) -> None:
-    for resumed, records in ((None, run(1)), (90, run(2)[3:])):
+def test_resumed_report_keeps_curves_and_events(tmp_path: Path) -> None:
+    for resumed, records in ((None, make_records(1)), (90, make_records(2)[3:])):
         reporters = build_reporters(tmp_path, False, resumed)
         reporters.message(f"from update {resumed}")
-        tell(reporters, records)
+        report(reporters, records)
         reporters.close()
     page = text(tmp_path)
     assert "from update None" in page
     assert "from update 90" in page
     assert '"x": [0.5, 1.0, 1.5, 2.0]' in page
+    assert "Duration since the resume" in page
     build_reporters(tmp_path, False, None).close()
-    assert "from update" not in text(tmp_path), "a run from the start has no earlier events"
+    assert "from update" not in text(tmp_path), "a run from scratch has no earlier events"
 
 
-def test_a_loss_that_is_no_number_is_a_gap_and_counted(tmp_path: Path, step: StepRecord) -> None:
-    page = report(tmp_path)
-    tell(page, [step, replace(step, step=60, loss=math.nan), replace(step, step=90)])
+def test_nonfinite_loss_is_a_gap_and_counted(tmp_path: Path) -> None:
+    page = build_report(tmp_path)
+    report(page, [STEP, replace(STEP, step=60, loss=math.nan), replace(STEP, step=90)])
     assert '"y": [0.1234, null, 0.1234]' in text(tmp_path)
     assert "Gaps: no finite loss in 1 of 3 training records." in text(tmp_path)
 
 
-def test_writing_has_a_budget(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_respects_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, cost, writes = [0.0], 0.5, []
 
     def write_text(path: Path, page: str) -> None:
@@ -133,41 +106,52 @@ def test_writing_has_a_budget(tmp_path: Path, run: Run, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(ppcls.report.html, "write_text", write_text)
-    page = report(tmp_path)
-    for record in run(100):
+    page = build_report(tmp_path)
+    for record in make_records(100):
         now[0] += 5
-        tell(page, [record])
+        page.record(record)
     assert len(writes) * cost <= 2 + cost + 0.01 * now[0]
-    assert writes[-1] > 0.9 * now[0], "it goes on all the time"
+    assert writes[-1] > 0.9 * now[0], "it continues all the time"
     page.close()
     assert writes[-1] == now[0] - cost, "the end is always written"
 
 
-def test_a_full_disk_costs_the_report_alone(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_full_disk_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(path: Path, page: str) -> None:
+    def fail(path: Path, page: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(ppcls.report.html, "write_text", full)
+    monkeypatch.setattr(ppcls.report.html, "write_text", fail)
     reporters = build_reporters(tmp_path, False, None)
-    tell(reporters, run(2))
+    report(reporters, make_records(2))
     reporters.close()
-    assert capsys.readouterr().err == "HtmlReport: No space left on device; the run goes on without\n"
+    error = capsys.readouterr().err
+    assert error == "HtmlReport: No space left on device; the run continues without this report\n"
 
 
-def test_the_summary_is_of_the_latest_and_the_best(run: Run, step: StepRecord) -> None:
-    shown = summary([*run(2), replace(run(2)[-1], epoch=3, best=False, metrics={"top1": 0.5})])
-    assert shown["Epochs"] == "2 of 20"
-    assert (shown["Eval top1"], shown["Best top1"]) == ("0.5000", "0.9861 (epoch 2)")
-    assert "Time left" in shown
-    assert "Time left" not in summary(run(2), ended=True)
-    assert summary([]) == {}
-    assert summary([replace(step, loss=math.nan)])["Train loss"] == "nan"
+def test_summarize_run_shows_latest_and_best() -> None:
+    worse = replace(EVALUATION, epoch=3, best=False, metrics={"top1": 0.5})
+    tiles = summarize_run([*make_records(2), worse])
+    assert tiles["Epochs"] == "2 of 20"
+    assert (tiles["Eval top1"], tiles["Best top1"]) == ("0.5000", "0.9861 (epoch 2)")
+    assert "Time left" in tiles
+    assert "Time left" not in summarize_run(make_records(2), ended=True)
+    assert summarize_run([]) == {}
+    assert summarize_run([replace(STEP, loss=math.nan)])["Train loss"] == "nan"
 
 
-class TwoPictures:
-    """A grey training image; samples of the evaluation but for the third."""
+def test_duration_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    page = build_report(tmp_path)
+    now[0] += 3723
+    page.close()
+    assert '<span class="faint">Duration</span><b>1:02:03</b>' in text(tmp_path)
+
+
+class TwoPictures(PictureSource):
+    """A grey training image, and all samples of the evaluation except the third."""
 
     def __init__(self) -> None:
         self.read: list[int] = []
@@ -188,43 +172,62 @@ def outcomes(confusion: list[list[int]] | None) -> Outcomes:
     )
 
 
-def test_mistakes_are_read_once_an_evaluation_and_only_to_be_written(tmp_path: Path, run: Run) -> None:
+def test_mistakes_are_read_once_per_evaluation(tmp_path: Path) -> None:
     pictures = TwoPictures()
-    about = replace(ABOUT, classes=("cat", "<u>"), pictures=pictures)
-    page = HtmlReport(tmp_path / "report.html", tmp_path / "none", about)
-    step, _, evaluation = run(1)
-    assert isinstance(evaluation, EvalRecord)
-    tell(page, [step, replace(evaluation, outcomes=outcomes([[3, 2], [1, 0]]))])
+    page = build_report(tmp_path, replace(INFO, classes=("cat", "<u>"), pictures=pictures))
+    evaluation = replace(EVALUATION, epoch=1, outcomes=outcomes([[3, 2], [1, 0]]))
+    report(page, [STEP, evaluation])
     page.render()
     assert pictures.read == [5, 3]
     shown = text(tmp_path)
-    assert "Confusion, epoch 1" in shown
-    assert "cat, taken for &lt;u&gt; (90%), loss 4.5" in shown
-    assert shown.count("<figure") == 2, "one can't be read, one is augmented"
+    assert "cat, predicted as &lt;u&gt; (90%), loss 4.5" in shown
+    assert shown.count("<figure") == 2, "one cannot be read, one is augmented"
     assert "<u>" not in shown
-    tell(page, [replace(evaluation, outcomes=outcomes(None))])
-    assert "too many classes" in text(tmp_path)
+    page.record(replace(evaluation, outcomes=outcomes(None)))
+    assert "there are too many classes" in text(tmp_path)
     assert pictures.read == [5, 3, 5, 3]
 
 
-def test_a_finished_run_that_is_started_again_keeps_its_page(tmp_path: Path, run: Run) -> None:
-    page = report(tmp_path)
-    tell(page, run(1))
+@pytest.mark.parametrize(
+    ("best", "title"),
+    [
+        ([True, False], "Confusion matrix, best model, epoch 1"),
+        ([True, True], "Confusion matrix, best model, epoch 2"),
+        ([False, False], "Confusion matrix, epoch 2"),
+    ],
+)
+def test_confusion_matrix_is_of_the_best_model(tmp_path: Path, best: list[bool], title: str) -> None:
+    page = build_report(tmp_path)
+    for epoch, is_best in enumerate(best, start=1):
+        page.record(replace(EVALUATION, epoch=epoch, best=is_best, outcomes=outcomes([[3, 2], [1, 0]])))
+    assert f"<h2>{title}</h2>" in text(tmp_path)
+
+
+def test_file_name_of_invalid_utf8_is_replaced(tmp_path: Path) -> None:
+    class InvalidName(TwoPictures):
+        def evaluated(self, position: int) -> Picture | None:
+            return Picture(np.zeros((2, 2, 3), np.uint8), "", "caf\udce9.jpg")
+
+    page = build_report(tmp_path, replace(INFO, pictures=InvalidName()))
+    page.record(replace(EVALUATION, outcomes=outcomes(None)))
+    assert 'title="caf?.jpg"' in text(tmp_path)
+
+
+def test_finished_run_started_again_keeps_its_page(tmp_path: Path) -> None:
+    page = build_report(tmp_path)
+    report(page, make_records(1))
     page.close()
     before = text(tmp_path)
-    again = report(tmp_path)
+    again = build_report(tmp_path)
     again.message("nothing left to do")
     again.close()
     assert text(tmp_path) == before
 
 
 @needs_chromium
-def test_confusion_and_pictures_in_a_browser(tmp_path: Path, run: Run) -> None:
-    about = replace(ABOUT, classes=("cat", "<u>"), pictures=TwoPictures())
-    page = HtmlReport(tmp_path / "report.html", tmp_path / "none", about)
-    evaluation = run(1)[-1]
-    assert isinstance(evaluation, EvalRecord)
-    tell(page, [*run(1)[:-1], replace(evaluation, outcomes=outcomes([[3, 2], [1, 0]]))])
+def test_browser_shows_confusion_and_pictures(tmp_path: Path) -> None:
+    page = build_report(tmp_path, replace(INFO, classes=("cat", "<u>"), pictures=TwoPictures()))
+    report(page, [*make_records(1)[:-1], replace(EVALUATION, outcomes=outcomes([[3, 2], [1, 0]]))])
     page.close()
     with opened(tmp_path / "report.html") as shown:
         for place in ("rows", "columns"):
@@ -235,55 +238,81 @@ def test_confusion_and_pictures_in_a_browser(tmp_path: Path, run: Run) -> None:
         assert cell is not None
         assert (row["y"], row["height"]) == (cell["y"] + 1, 32), "a name is beside its row"
         matrix.hover(position={"x": 48, "y": 16})
-        assert shown.page.locator("#cell").inner_text() == "cat, taken for <u>: 2 of 5"
+        assert shown.page.locator("#cell").inner_text() == "cat, predicted as <u>: 2 of 5"
         matrix.hover(position={"x": 48, "y": 48})
-        assert shown.page.locator("#cell").inner_text() == "<u>, taken for <u>: 0 of 1"
+        assert shown.page.locator("#cell").inner_text() == "<u>, predicted as <u>: 0 of 1"
         assert shown.page.locator("#pairs tr").nth(1).inner_text() == "cat\t<u>\t2\t40.0%"
+        recalls = shown.page.locator("#recalls tr").all_inner_texts()
+        assert recalls[1:] == ["<u>\t0.0%\t0\t1", "cat\t60.0%\t3\t5"]
         for gallery in ("#worst", "#augmented"):
             picture = shown.page.locator(f"{gallery} img")
-            assert picture.evaluate("each => each.complete && each.naturalWidth") == 4
+            assert picture.evaluate("image => image.complete && image.naturalWidth") == 4
 
 
 @needs_chromium
-def test_in_a_browser(tmp_path: Path, run: Run) -> None:
-    reporters = build_reporters(tmp_path, False, None, about=ABOUT)
+def test_browser_draws_charts(tmp_path: Path) -> None:
+    reporters = build_reporters(tmp_path, False, None, info=INFO)
     reporters.message("resumed from epoch 3")
-    tell(reporters, run(3))
+    report(reporters, make_records(3))
     reporters.close()
     with opened(tmp_path / "report.html") as shown:
         loss = shown.page.locator("[data-title=Loss]")
         loss.locator(".u-over").hover()
         values = loss.locator(".u-legend .u-value").all_inner_texts()
         assert values == ["1.5", "0.0074074", "0.12"], "epoch, train, and the nearest evaluation"
-        elsewhere = shown.page.locator("[data-title='Learning rate'] .u-legend .u-value").all_inner_texts()
-        assert elsewhere == ["1.5", "0.00123"], "the other charts' cursors follow"
+        others = shown.page.locator("[data-title='Learning rate'] .u-legend .u-value").all_inner_texts()
+        assert others == ["1.5", "0.00123"], "the cursors of other charts follow"
         marker = shown.page.locator("[data-title=top5] .u-series .u-marker").last
-        red = marker.evaluate("each => getComputedStyle(each).borderTopColor")
-        assert red == "rgb(214, 96, 77)", "as where there is a curve of training beside it"
+        colour = marker.evaluate("marker => getComputedStyle(marker).borderTopColor")
+        assert to_hex([int(part) / 255 for part in re.findall(r"\d+", colour)]) == COLOURS["eval"]
         assert shown.page.evaluate("[27240000000000000, 500000].map(format)") == ["2.724e+16", "500000"]
-
         assert shown.page.evaluate("alone([1, null, 2, undefined, null, 3, 4])") == [0, 2], "between gaps"
 
-        ticks = "document.querySelector('[data-title=Loss] .u-wrap canvas').toDataURL()"
-        linear = shown.page.evaluate(ticks)
+        canvas = "document.querySelector('[data-title=Loss] .u-wrap canvas').toDataURL()"
+        linear = shown.page.evaluate(canvas)
         loss.locator("input").check()
-        assert shown.page.evaluate(ticks) != linear, "a log scale"
-        log = shown.page.evaluate(ticks)
+        log = shown.page.evaluate(canvas)
+        assert log != linear
         box = loss.locator(".u-over").bounding_box()
         assert box is not None
         shown.page.mouse.move(box["x"] + 20, box["y"] + 50)
         shown.page.mouse.down()
         shown.page.mouse.move(box["x"] + 150, box["y"] + 60)
         shown.page.mouse.up()
-        shown.page.wait_for_function(f"before => {ticks} !== before", arg=log)  # zoomed
+        shown.page.wait_for_function(f"before => {canvas} !== before", arg=log)  # zoomed
+        light = shown.page.evaluate(canvas)
+        shown.page.emulate_media(color_scheme="dark")
+        shown.page.wait_for_function(f"before => {canvas} !== before", arg=light)
+        background = "getComputedStyle(document.body).backgroundColor"
+        assert shown.page.evaluate(background) == "rgb(20, 23, 28)"
         assert shown.page.locator("#events").inner_text().endswith("resumed from epoch 3")
-        assert shown.page.locator("#config").inner_text() == ABOUT.config
-        assert shown.page.title() == ABOUT.name
+        assert shown.page.locator("#config").inner_text() == INFO.config
+        assert shown.page.title() == INFO.name
 
 
 @needs_chromium
-def test_without_records_in_a_browser(tmp_path: Path) -> None:
-    page = report(tmp_path)
+def test_browser_limits_the_axis_to_usual_losses_and_whole_epochs(tmp_path: Path) -> None:
+    page = build_report(tmp_path)
+    losses = [1e4, *np.linspace(2, 1, 30)]
+    for step, loss in enumerate(losses, start=1):
+        page.record(replace(STEP, epoch=1, step=step, steps_per_epoch=31, loss=float(loss)))
     page.close()
+    data = re.search(r'id="data">(.*?)</script>', text(tmp_path))
+    assert data is not None
+    assert json.loads(data[1])["charts"][0]["top"] == 2
+    with opened(tmp_path / "report.html") as shown:
+        assert "1 point is higher" in shown.page.locator("[data-title=Loss] .faint").inner_text()
+        ranges = shown.page.evaluate(
+            "[[1, 1e4], [5, 1e4], [1, 2]].map(([low, high]) => valueRange(data.charts[0])({}, low, high)[1])"
+        )
+        assert ranges[0] < 3, "the outlier is outside"
+        assert ranges[1] > 1e4, "zoomed to the outlier"
+        assert ranges[2] < 3
+        assert shown.page.evaluate("epochSteps.every(Number.isInteger)")
+
+
+@needs_chromium
+def test_browser_without_records_says_so(tmp_path: Path) -> None:
+    build_report(tmp_path).close()
     with opened(tmp_path / "report.html") as shown:
         assert shown.page.locator("#charts").inner_text() == "no records yet"

@@ -1,109 +1,130 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from report_records import make_records
 
-from ppcls.report.build import Reporters, build_reporters
-from ppcls.report.jsonlines import read_records
-from ppcls.report.record import EvalRecord, Reporter, StepRecord
-
-Run = Callable[[int], list[StepRecord | EvalRecord]]
+from ppcls.report.jsonlines import read_events, read_records
+from ppcls.report.record import Record, Reporter, StepRecord
+from ppcls.report.reporters import MemoryReporter, Reporters, build_reporters, log_failure
 
 
-def tell(reporter: Reporter, records: list[StepRecord | EvalRecord]) -> None:
+def report(reporter: Reporter, records: list[Record]) -> None:
     for record in records:
-        if isinstance(record, StepRecord):
-            reporter.train(record)
-        else:
-            reporter.evaluation(record)
+        reporter.record(record)
 
 
-def test_a_run_leaves_its_files(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "output"
     reporters = build_reporters(out, use_visualdl=True, resumed_from=None)
     reporters.message("hello")
-    tell(reporters, run(2))
+    report(reporters, make_records(2))
     reporters.close()
     reporters.close()
-    assert sorted(each.name for each in out.iterdir()) == [
-        "curves.png",
-        "events.jsonl",
-        "metrics.jsonl",
-        "report.html",
-        "train.log",
-        "visualdl",
-    ]
-    assert read_records(out / "metrics.jsonl") == run(2)
-    assert len((out / "train.log").read_text().splitlines()) == 1 + len(run(2))
+    files = ["curves.png", "events.jsonl", "metrics.jsonl", "report.html", "train.log", "visualdl"]
+    assert sorted(file.name for file in out.iterdir()) == files
+    assert read_records(out / "metrics.jsonl") == make_records(2)
+    assert len((out / "train.log").read_text().splitlines()) == 1 + len(make_records(2))
     assert capsys.readouterr().out.startswith("hello\n[Train] epoch 1/20 step 45/90")
 
 
-def test_a_resumed_run_goes_on_from_its_update(tmp_path: Path, run: Run) -> None:
+def test_resumed_run_continues_its_records(tmp_path: Path) -> None:
     reporters = build_reporters(tmp_path, use_visualdl=False, resumed_from=None)
-    tell(reporters, run(2))
+    report(reporters, make_records(2))
     reporters.close()
     reporters = build_reporters(tmp_path, use_visualdl=False, resumed_from=90)
-    assert read_records(tmp_path / "metrics.jsonl") == run(1)
-    tell(reporters, run(3)[3:])
+    assert read_records(tmp_path / "metrics.jsonl") == make_records(1)
+    report(reporters, make_records(3)[3:])
     reporters.close()
-    assert read_records(tmp_path / "metrics.jsonl") == run(3)
+    assert read_records(tmp_path / "metrics.jsonl") == make_records(3)
     assert not (tmp_path / "visualdl").exists()
 
 
-def test_a_run_from_the_start_begins_its_records_anew(tmp_path: Path, run: Run) -> None:
+def test_run_from_scratch_removes_earlier_records(tmp_path: Path) -> None:
     for epochs in (2, 1):
         reporters = build_reporters(tmp_path, use_visualdl=False, resumed_from=None)
-        tell(reporters, run(epochs))
+        report(reporters, make_records(epochs))
         reporters.close()
-    assert read_records(tmp_path / "metrics.jsonl") == run(1)
+    assert read_records(tmp_path / "metrics.jsonl") == make_records(1)
     assert len((tmp_path / "train.log").read_text().splitlines()) == 9, "the log keeps both"
 
 
-def test_without_reporters_it_is_silent(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reporters_without_members_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
     silent = Reporters()
     silent.message("hello")
-    tell(silent, run(1))
+    report(silent, make_records(1))
     silent.close()
     assert capsys.readouterr() == ("", "")
 
 
-def test_all_are_closed_also_when_one_fails() -> None:
-    class Closing(Reporters):
-        closed = False
+class FullDisk(Reporter):
+    """Cannot write."""
 
-        def close(self) -> None:
-            self.closed = True
-            raise OSError("disk full")
+    closed = 0
 
-    members = [Closing(), Closing()]
-    with pytest.raises(OSError, match="disk full"):
-        Reporters(members).close()
-    assert all(each.closed for each in members)
-
-
-class Full(Reporters):
-    """Can't write."""
-
-    def train(self, record: StepRecord) -> None:
+    def record(self, record: Record) -> None:
         raise OSError(28, "No space left on device")
 
     def close(self) -> None:
+        self.closed += 1
         raise OSError(28, "No space left on device")
 
 
+def test_close_reaches_all_reporters_if_one_fails() -> None:
+    members = [FullDisk(), FullDisk()]
+    with pytest.raises(OSError, match="No space"):
+        Reporters(members).close()
+    assert [member.closed for member in members] == [1, 1]
+
+
 @pytest.mark.parametrize("forgiving", [True, False])
-def test_one_that_cannot_write_ends_the_run_unless_it_is_to_go_on(
-    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], forgiving: bool
+def test_failing_reporter_ends_the_run_unless_forgiven(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], forgiving: bool
 ) -> None:
     good = build_reporters(tmp_path, use_visualdl=False, resumed_from=None)
-    reporters = Reporters([Full(), good], forgiving)
+    reporters = Reporters([FullDisk(), good], forgiving)
     if not forgiving:
         with pytest.raises(OSError, match="No space"):
-            tell(reporters, run(1))
+            report(reporters, make_records(1))
         return
-    tell(reporters, run(1))
+    report(reporters, make_records(1))
     reporters.close()
-    assert read_records(tmp_path / "metrics.jsonl") == run(1)
-    assert capsys.readouterr().err == "Full: No space left on device; the run goes on without\n"
+    assert read_records(tmp_path / "metrics.jsonl") == make_records(1)
+    error = capsys.readouterr().err
+    assert error == "FullDisk: No space left on device; the run continues without this report\n"
+
+
+@pytest.mark.parametrize(("evaluates", "measured_at"), [(True, 3), (False, 2)])
+def test_memory_reporter_measures_once_after_all_pipelines_ran(
+    evaluates: bool, measured_at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done, measured = 0, []
+
+    def measure() -> str:
+        measured.append(done)
+        return "so much"
+
+    class Target(Reporter):
+        def message(self, text: str, update: int | None = None) -> None:
+            assert (text, update) == ("so much", 90)
+
+    reporter = MemoryReporter(measure, evaluates, Target())
+    reporter.message("not forwarded")
+    for record in make_records(2):
+        if evaluates or isinstance(record, StepRecord):
+            done += 1
+            reporter.record(record)
+    reporter.close()
+    assert measured == [measured_at]
+
+
+def test_log_failure_writes_log_and_events(tmp_path: Path) -> None:
+    log_failure(tmp_path, 4, ValueError("bad data"))
+    log_failure(tmp_path, 4, KeyboardInterrupt())
+    log_failure(tmp_path / "missing", 4, ValueError())
+    texts = ["ended by an error: bad data", "ended by an error: interrupted"]
+    assert [(event.update, event.text) for event in read_events(tmp_path / "events.jsonl", 9)] == [
+        (4, text) for text in texts
+    ]
+    assert [line[20:] for line in (tmp_path / "train.log").read_text().splitlines()] == texts

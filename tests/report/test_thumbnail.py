@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ppcls.report.thumbnail import NoPictures, data_uri
+from ppcls.report.thumbnail import PictureSource, data_uri
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (2, "L"), (3, "RGB"), (4, "RGB")])
-def test_any_number_of_channels_is_a_small_picture(channels: int, mode: str) -> None:
+def test_data_uri_any_number_of_channels_is_a_small_jpeg(channels: int, mode: str) -> None:
     pixels = np.zeros((600, 300, channels), np.uint8)
     pixels[:, :, 0] = 200
     address = data_uri(pixels[:, ::-1])
@@ -24,6 +24,6 @@ def test_any_number_of_channels_is_a_small_picture(channels: int, mode: str) -> 
     assert len(address) < 5000
 
 
-def test_a_run_may_have_none() -> None:
-    assert NoPictures().augmented() == []
-    assert NoPictures().evaluated(3) is None
+def test_picture_source_is_empty_by_default() -> None:
+    assert PictureSource().augmented() == []
+    assert PictureSource().evaluated(3) is None

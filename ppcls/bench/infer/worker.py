@@ -25,13 +25,13 @@ def look(task: dict[str, Any]) -> dict[str, Any]:
         UserError: There is no such model, or nowhere to run it.
     """
     run = runtime.start(find_source(Path(task["model"]), task["overrides"]).run)
-    from ppcls.report.about import hardware, versions
+    from ppcls.report.environment import read_hardware, read_versions
 
     return {
         "device": run.device,
         "cores": run.cores,
-        "machine": hardware(run),
-        "versions": versions(),
+        "machine": read_hardware(run),
+        "versions": read_versions(),
     }
 
 

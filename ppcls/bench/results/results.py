@@ -156,14 +156,14 @@ def results_of(
     findings: Sequence[str] = (),
 ) -> Results:
     """Returns results of now, on this machine; for the arguments see `Results`."""
-    from ppcls.report.about import hardware, versions
+    from ppcls.report.environment import read_hardware, read_versions
 
     return Results(
         benchmark=benchmark,
         command=tuple(command),
         written=datetime.now().astimezone().isoformat(timespec="seconds"),
-        machine=hardware(runtime),
-        versions=versions(),
+        machine=read_hardware(runtime),
+        versions=read_versions(),
         config=config,
         rows=tuple(rows),
         charts=tuple(charts),

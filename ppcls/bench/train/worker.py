@@ -31,7 +31,7 @@ from ppcls.engine.profiling.data_wait import data_wait
 from ppcls.engine.profiling.peak import memory_explained, peak_memory
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
-from ppcls.report.about import hardware, versions
+from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.step_times import summarize
 from ppcls.runtime.start import Runtime, selected_card
 
@@ -86,8 +86,8 @@ def look(config: Config, runtime: Runtime) -> dict[str, Any]:
         "model": arch.name,
         "size": "x".join(map(str, check_chain(split.dataset.transform_ops).size or ())),
         "threads": runtime.threads,
-        "machine": hardware(runtime),
-        "versions": versions(),
+        "machine": read_hardware(runtime),
+        "versions": read_versions(),
         "rgb_parameters": rgb.parameters,
         "multiply_adds": None if isinstance(config.Arch, DistillationModel) else cost.flops,
     }

@@ -19,13 +19,13 @@ from ppcls.engine.core.hooks import Phases
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
 from ppcls.report.confusion import class_name
-from ppcls.report.thumbnail import Picture
+from ppcls.report.thumbnail import Picture, PictureSource
 
 SHOWN = 16
 _NAMED = 3  # classes of a mixed label
 
 
-class RunPictures:
+class RunPictures(PictureSource):
     """Keeps the first images of each epoch's first batch, and reads samples that were evaluated.
 
     Args:

@@ -2,17 +2,20 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const colours = data.colours;
 const height = 240;
+const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const epochSteps = [...Array(9).keys()].flatMap(power => [1, 2, 5].map(digit => digit * 10 ** power));
+const redraws = [];
 
-// Large numbers, such as a loss that diverges, get an exponent: beside an axis there is little room.
+// Large numbers, such as a diverging loss, get an exponent: there is little room beside an axis.
 function format(value) {
   if (value == null) return "–";
   const rounded = Number(value.toPrecision(5));
   return Math.abs(rounded) >= 1e6 ? rounded.toExponential() : rounded.toString();
 }
 
-// In a table of several curves undefined is where others have a point, null is a gap.
+// In the joined table of several curves, undefined marks points of other curves and null marks gaps.
 
-// The nearest point of a curve to where the mouse is: evaluations are rarer than log lines.
+// Returns the point of a curve that is nearest to the mouse: evaluations are rarer than log lines.
 function nearest(plot, series, index) {
   const values = plot.data[series];
   if (series === 0 || values[index] !== undefined) return index;
@@ -25,34 +28,47 @@ function nearest(plot, series, index) {
   return at - x[left] <= x[right] - at ? left : right;
 }
 
-// Points between gaps, which no line would show.
+// Returns the points between gaps, which no line would show.
 function alone(values) {
-  const there = [...values.keys()].filter(at => values[at] !== undefined);
-  const empty = place => values[there[place]] == null;
-  return there.filter((at, place) => !empty(place) && empty(place - 1) && empty(place + 1));
+  const known = [...values.keys()].filter(index => values[index] !== undefined);
+  const empty = place => values[known[place]] == null;
+  return known.filter((index, place) => !empty(place) && empty(place - 1) && empty(place + 1));
+}
+
+// The range ends at chart.top, unless the visible values are all above it.
+function valueRange(chart) {
+  return (plot, low, high) => {
+    if (high == null) return [null, null];
+    return uPlot.rangeNum(low, chart.top != null && low < chart.top ? Math.min(high, chart.top) : high, 0.1, true);
+  };
 }
 
 function draw(place, chart, log) {
   const kept = curve => curve.y.map(value => value !== null && value <= 0 ? undefined : value);
   const useLog = log && chart.curves.some(curve => curve.y.some(value => value > 0));
+  const line = () => css("--line"), axis = {stroke: () => css("--ink"), grid: {stroke: line}, ticks: {stroke: line}};
   const tables = chart.curves.map(curve => [curve.x, useLog ? kept(curve) : curve.y]);
   return new uPlot({
     width: Math.max(200, place.clientWidth),
     height,
     cursor: {sync: {key: "run", setSeries: false}, dataIdx: nearest},
-    scales: {x: {time: false}, y: useLog ? {distr: 3} : {}},
-    axes: [{}, {size: 64, values: (plot, ticks) => ticks.map(tick => tick == null ? "" : format(tick))}],
+    scales: {x: {time: false}, y: useLog ? {distr: 3} : {range: valueRange(chart)}},
+    axes: [{...axis, incrs: epochSteps}, {
+      ...axis,
+      size: 64,
+      values: (plot, ticks) => ticks.map(tick => tick == null ? "" : format(tick)),
+    }],
     series: [
       {label: "epoch", value: (plot, value) => format(value)},
-      ...chart.curves.map((curve, place) => ({
+      ...chart.curves.map(curve => ({
         label: curve.label,
-        stroke: colours[curve.label === "eval" ? 1 : place % colours.length],  // alike in all charts
+        stroke: colours[curve.label] ?? colours.train,
         width: 1.5,
         points: {show: curve.dots, filter: (plot, series, all) => all ? null : alone(plot.data[series])},
         value: (plot, value) => format(value),
       })),
     ],
-  }, uPlot.join(tables, tables.map(() => [0, 2])), place);  // 2: a gap takes others' points in it, too
+  }, uPlot.join(tables, tables.map(() => [0, 2])), place);  // 2: gaps extend to the points of other curves
 }
 
 for (const chart of data.charts) {
@@ -65,8 +81,15 @@ for (const chart of data.charts) {
   log.type = "checkbox";
   label.append(log, " log scale");
   box.append(head, place);
+  if (chart.note) {
+    const note = document.createElement("div");
+    note.className = "faint";
+    note.textContent = `${chart.note} The log scale shows all.`;
+    head.after(note);
+  }
   document.getElementById("charts").append(box);
   let plot = draw(place, chart, false);
+  redraws.push(() => plot.redraw());
   log.addEventListener("change", () => {
     const {min, max} = plot.scales.x;
     plot.destroy();
@@ -76,7 +99,9 @@ for (const chart of data.charts) {
   new ResizeObserver(() => plot.setSize({width: Math.max(200, place.clientWidth), height})).observe(place);
 }
 
-// Names stand beside the rows and above the columns.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach(redraw => redraw()));
+
+// Puts names beside the rows and above the columns.
 function nameMatrix(canvas, names, side) {
   const named = document.createElement("div");
   named.className = "named";
@@ -95,7 +120,7 @@ function nameMatrix(canvas, names, side) {
   named.append(canvas);
 }
 
-// A class's row is shaded by shares of the class, so rare classes are as visible as frequent ones.
+// A row is shaded by shares of its class, so rare classes are as visible as frequent ones.
 function drawMatrix(canvas, {names, cells}) {
   const size = names.length, side = Math.max(1, Math.min(32, Math.floor(480 / size)));
   const totals = new Array(size).fill(0), counts = new Map();
@@ -113,8 +138,8 @@ function drawMatrix(canvas, {names, cells}) {
     const share = 0.1 + 0.9 * Math.sqrt(count / totals[label]);
     context.fillStyle = label === predicted ? `rgba(33, 102, 172, ${share})` : `rgba(214, 96, 77, ${share})`;
     context.fillRect(predicted * side, label * side, side, side);
-    if (side < 24) continue;  // no room for numbers
-    context.fillStyle = share > 0.6 ? "#fff" : "#1f2430";
+    if (side < 24) continue;  // too small for numbers
+    context.fillStyle = share > 0.6 ? "#fff" : css("--ink");
     context.fillText(count, (predicted + 0.5) * side, (label + 0.5) * side, side);
   }
   if (side >= 16) nameMatrix(canvas, names, side);
@@ -123,7 +148,7 @@ function drawMatrix(canvas, {names, cells}) {
     const label = place(event.offsetY), predicted = place(event.offsetX);
     const count = counts.get(label * size + predicted) ?? 0;
     document.getElementById("cell").textContent =
-      `${names[label]}, taken for ${names[predicted]}: ${count} of ${totals[label]}`;
+      `${names[label]}, predicted as ${names[predicted]}: ${count} of ${totals[label]}`;
   });
 }
 

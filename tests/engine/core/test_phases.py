@@ -13,7 +13,7 @@ from ppcls.config.sections.run import Global
 from ppcls.engine.core.hooks import UNTIMED, Phase, Phases, Window, read_window
 from ppcls.engine.loop import fit
 from ppcls.errors import UserError
-from ppcls.report.build import Reporters
+from ppcls.report.reporters import Reporters
 
 
 class Heard(Phases):

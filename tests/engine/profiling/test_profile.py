@@ -122,7 +122,7 @@ def test_a_run_that_ends_within_the_window(tmp_path: Path) -> None:
     broken.close()
     assert told == []
     take_steps(profile_of(tmp_path / "next", told), 2)
-    assert told[0] == "where a step's time went, steps 0 to 1 of this run: milliseconds a step"
+    assert told[0] == "profile of updates 0 to 1 of this run, milliseconds per update:"
     assert (tmp_path / "next" / "trace_rank0.json").exists() == TRACES
 
 
@@ -192,4 +192,4 @@ def test_a_gpu_has_its_kernels_in_the_trace(make_yaml: Callable[..., Path], tmp_
     folder = tmp_path / "run" / "profile" / "3-7"
     events = json.loads((folder / "trace_rank0.json").read_text())["traceEvents"]
     assert any(event.get("cat") == "Kernel" for event in events)
-    assert "profiled steps wait for the GPU between phases" in (folder / "steps.txt").read_text()
+    assert "profiled updates wait for the GPU between phases" in (folder / "steps.txt").read_text()

@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from ppcls.report.budget import Budget
+from ppcls.report.record import TimeBudget
 
 
-def test_a_budget_grows_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_budget_counts_failures_and_grows_with_elapsed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    budget = Budget()
+    budget = TimeBudget()
     assert budget.left
 
     def fail() -> None:
@@ -20,7 +20,7 @@ def test_a_budget_grows_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(OSError, match="full"):
         fail()
-    assert not budget.left, "a failure costs time as well"
+    assert not budget.left
     now[0] += 290
     assert not budget.left
     now[0] += 10

@@ -1,4 +1,4 @@
-"""What a run is made of, for its report: versions and hardware."""
+"""Facts about the environment of a run: package versions and hardware."""
 
 from __future__ import annotations
 
@@ -21,38 +21,35 @@ _PACKAGES = (
 )
 
 
-def versions() -> dict[str, str]:
-    """Returns the versions of ppcls, Python and the packages that training rests on, where installed."""
-    found = {"ppcls": __version__, "Python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found | _cuda()
-
-
-def _cuda() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
+    """Returns the versions of ppcls, Python and the installed packages that training depends on."""
     import paddle
 
-    if not paddle.is_compiled_with_cuda():
-        return {}
-    return {"CUDA of Paddle": str(paddle.version.cuda()), "cuDNN of Paddle": str(paddle.version.cudnn())}
+    versions = {"ppcls": __version__, "Python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if paddle.is_compiled_with_cuda():
+        versions["CUDA of Paddle"] = str(paddle.version.cuda())
+        versions["cuDNN of Paddle"] = str(paddle.version.cudnn())
+    return versions
 
 
-def hardware(runtime: Runtime) -> dict[str, str]:
-    """Returns what the run trains on, of this process's machine."""
+def read_hardware(runtime: Runtime) -> dict[str, str]:
+    """Returns the hardware of this machine that the run uses."""
     facts = {
         "Processes": str(runtime.world_size),
         "Device": f"GPU, {_gpu(runtime)}" if runtime.device == "gpu" else "CPU",
         "Processor": _processor(),
-        "Cores a process": str(runtime.cores),
-        "Paddle's threads": str(runtime.threads),
+        "Cores per process": str(runtime.cores),
+        "Paddle threads": str(runtime.threads),
         "Memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "System": f"{platform.system()} {platform.release()}",
     }
     if runtime.budget is not None:
-        facts["GPU's memory"] = runtime.budget.describe()
+        facts["GPU memory"] = runtime.budget.describe()
     return facts
 
 
@@ -63,10 +60,10 @@ def _gpu(runtime: Runtime) -> str:
     return f"{found.name}, {found.total_memory / 2**30:.0f} GiB, compute {found.major}.{found.minor}"
 
 
-def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def _processor() -> str:
     try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())

@@ -1,0 +1,237 @@
+"""Charts of a run over its epochs: as data for the HTML report, and as one PNG picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.files import atomic_path
+from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
+
+MAX_POINTS = 2000  # per curve: more than a screen has columns
+# By label, readable on white and on black. Other curves have the first colour.
+COLOURS = {"train": "#3182bd", "eval": "#d6604d", "best": "#e08214"}
+_GREY = "#666666"
+_LARGEST = 1e300
+# Losses above this quantile are hidden if they stretch the range of all others by more than this factor.
+_USUAL, _FLAT = 0.98, 10
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a chart.
+
+    Attributes:
+        label: Name of the curve.
+        x: Finished epochs, ascending.
+        y: Finite values. None is a gap.
+        dots: Whether each point is marked, as for evaluations.
+    """
+
+    label: str
+    x: list[float]
+    y: list[float | None]
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over epochs that share a scale.
+
+    Attributes:
+        title: Title of the chart.
+        curves: One or more curves.
+        top: Upper end of the shown range if a few far larger values would flatten the chart, else None.
+        note: Says what is not shown. It may be empty.
+    """
+
+    title: str
+    curves: list[Curve]
+    top: float | None = None
+    note: str = ""
+
+
+def build_charts(records: Iterable[Record]) -> list[Chart]:
+    """Returns charts of loss, metrics, learning rate, throughput and data wait. Empty charts are omitted."""
+    records = list(records)
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    evals = [record for record in records if isinstance(record, EvalRecord)]
+    losses = [_curve("train", steps, _loss), _curve("eval", evals, _loss, dots=True)]
+    metrics = dict.fromkeys(name for group in (evals, steps) for record in group for name in record.metrics)
+    best = [record for record in evals if record.best and record.metrics][-1:]
+    charts = [Chart("Loss", losses, *_usual_range(losses))]
+    for name in metrics:
+        values = _metric(name)
+        curves = [_curve("train", steps, values), _curve("eval", evals, values, dots=True)]
+        if best and name == next(iter(best[0].metrics)):
+            curves.append(_curve("best", best, values, dots=True))
+        charts.append(Chart(name, curves))
+    charts += [
+        Chart("Learning rate", [_curve("learning rate", steps, lambda record: record.learning_rate)]),
+        Chart("Throughput", [_curve("images/s", steps, lambda record: record.images_per_second)]),
+        Chart("Data wait", [_curve("% of the time", steps, lambda record: 100 * record.data_wait)]),
+    ]
+    shown = [
+        replace(chart, curves=[curve for curve in chart.curves if any(y is not None for y in curve.y)])
+        for chart in charts
+    ]
+    return [chart for chart in shown if chart.curves]
+
+
+def describe_gaps(records: Iterable[Record]) -> str:
+    """Returns a sentence that counts the records without a finite loss, or an empty string.
+
+    A record stands for several steps. It has a loss if one of them has.
+    """
+    records, lost = list(records), []
+    for kind, name in ((StepRecord, "training records"), (EvalRecord, "evaluations")):
+        losses = [record.loss for record in records if isinstance(record, kind)]
+        if count := sum(not math.isfinite(loss) for loss in losses):
+            lost.append(f"{count} of {len(losses)} {name}")
+    return f"Gaps: no finite loss in {' and '.join(lost)}." if lost else ""
+
+
+def _loss(record: Record) -> float:
+    return record.loss
+
+
+def _metric(name: str) -> Callable[[Record], float]:
+    return lambda record: record.metrics.get(name, math.nan)
+
+
+def _usual_range(curves: Sequence[Curve]) -> tuple[float | None, str]:
+    """Returns `Chart.top` and `Chart.note`: a few losses far above all others are outside the shown range."""
+    values = np.sort([y for curve in curves for y in curve.y if y is not None])
+    if not len(values):
+        return None, ""
+    usual = float(values[int(_USUAL * (len(values) - 1))])
+    if values[-1] - values[0] <= _FLAT * (usual - values[0]) or usual == values[0]:
+        return None, ""
+    higher = int((values > usual).sum())
+    points = "1 point is" if higher == 1 else f"{higher} points are"
+    return usual, f"Shown up to {usual:.4g}; {points} higher, up to {values[-1]:.4g}."
+
+
+def _epochs(record: Record) -> float:
+    """Returns the number of finished epochs at a record, with the fraction of the current one."""
+    if isinstance(record, EvalRecord):
+        return float(record.epoch)
+    return record.epoch - 1 + record.step / record.steps_per_epoch
+
+
+def _curve(
+    label: str,
+    records: Sequence[StepRecord] | Sequence[EvalRecord],
+    value: Callable[..., float],
+    dots: bool = False,
+) -> Curve:
+    values = [(_epochs(record), float(value(record))) for record in records]
+    x, y = thin([(x, y if abs(y) < _LARGEST else math.nan) for x, y in values])
+    return Curve(label, x, [None if math.isnan(number) else number for number in y], dots)
+
+
+def thin(
+    points: Sequence[tuple[float, float]], max_points: int = MAX_POINTS
+) -> tuple[list[float], list[float]]:
+    """Returns x and y of at most ``max_points`` points: the minimum, maximum and a gap of each stretch.
+
+    Spikes of a single point stay visible. An average, or every n-th point, would lose them.
+
+    Args:
+        points: Points in order of x. y is NaN in a gap.
+        max_points: At least 3.
+    """
+    if not points:
+        return [], []
+    x, y = np.array(points).T
+    if len(x) > max_points:
+        stretches = np.array_split(np.arange(len(x)), max_points // (3 if np.isnan(y).any() else 2))
+        kept = np.unique([index for stretch in stretches for index in _extremes(stretch, y)])
+        x, y = x[kept], y[kept]
+    return x.round(6).tolist(), y.tolist()
+
+
+def _extremes(indices: NDArray[np.int64], y: NDArray[np.float64]) -> list[int]:
+    """Returns the indices of the minimum, of the maximum and of a gap, if there are any."""
+    gap = np.isnan(y[indices])
+    finite = indices[~gap]
+    extremes = [finite[y[finite].argmin()], finite[y[finite].argmax()]] if len(finite) else []
+    return [*extremes, *indices[gap][:1]]
+
+
+def draw_charts(records: Sequence[Record], path: Path) -> None:
+    """Draws the charts of any number of records into the PNG file ``path``, atomically."""
+    # Imported here because evaluations and most tests do not need matplotlib.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    charts = build_charts(records) or [Chart("Loss", [])]
+    rows = (len(charts) + 1) // 2
+    height = 3.75 * rows
+    figure = Figure(figsize=(12, height), dpi=120)
+    figure.subplots_adjust(0.06, 0.6 / height, 0.97, 1 - 0.4 / height, wspace=0.16, hspace=0.28)
+    gaps = describe_gaps(records)
+    for place, chart in enumerate(charts, start=1):
+        axes = figure.add_subplot(rows, 2, place)
+        for curve in chart.curves:
+            y = [math.nan if value is None else value for value in curve.y]
+            finite = [False, *(value is not None for value in curve.y), False]
+            alone = [i for i in range(len(y)) if finite[i : i + 3] == [False, True, False]]
+            marked = range(len(y)) if curve.dots else alone  # no line shows a point between gaps
+            (line,) = axes.plot(curve.x, y, label=curve.label, linewidth=1, markersize=9)
+            line.set_color(COLOURS.get(curve.label, COLOURS["train"]))
+            if marked:
+                line.set_marker("*" if curve.label == "best" else ".")
+                line.set_markevery([*marked])
+        axes.set_title(chart.title, loc="left", fontweight="bold")
+        note = " ".join(filter(None, [chart.note, gaps if chart.title == "Loss" else ""]))
+        axes.set_title(note, loc="right", fontsize="small", color=_GREY)
+        axes.set_xlabel("epoch")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        if chart.top is not None:
+            axes.set_ylim(top=chart.top)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if chart.curves:
+            axes.legend(frameon=False, fontsize="small")
+        else:
+            axes.text(0.5, 0.5, "no records yet", color=_GREY, ha="center", transform=axes.transAxes)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+class CurvesPicture(Reporter):
+    """Draws the charts of a run after each evaluation and at the end.
+
+    Args:
+        path: The PNG file.
+        earlier: Records of the run before it was resumed.
+    """
+
+    def __init__(self, path: Path, earlier: Iterable[Record] = ()) -> None:
+        self._path, self._records = path, list(earlier)
+        self._stale = False
+
+    def record(self, record: Record) -> None:
+        """Keeps the record, and draws after an evaluation."""
+        self._stale = True
+        if isinstance(record, EvalRecord):
+            self._records.append(replace(record, outcomes=None))
+            self._draw()
+        else:
+            self._records.append(record)
+
+    def close(self) -> None:
+        """Draws the records that followed the last evaluation."""
+        if self._stale:
+            self._draw()
+
+    def _draw(self) -> None:
+        draw_charts(self._records, self._path)
+        self._stale = False

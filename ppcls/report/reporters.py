@@ -1,0 +1,148 @@
+"""Builds the reporters of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+from ppcls.report.charts import CurvesPicture
+from ppcls.report.console import LogFile, build_console
+from ppcls.report.html import HtmlReport, RunInfo
+from ppcls.report.jsonlines import EventsFile, MetricsFile, read_records, truncate_after
+from ppcls.report.record import Record, Reporter, StepRecord
+from ppcls.report.visualdl import VisualDLWriter
+
+_LOG, _EVENTS = "train.log", "events.jsonl"
+
+
+class Reporters(Reporter):
+    """Passes everything on to a list of reporters, in order. Without any it is silent.
+
+    Args:
+        reporters: The receivers.
+        forgiving: Continue if one of them cannot write, for example because the disk is full. Standard
+            error then says so once per reporter.
+    """
+
+    def __init__(self, reporters: Sequence[Reporter] = (), forgiving: bool = False) -> None:
+        self._reporters, self._forgiving = tuple(reporters), forgiving
+        self._failed: set[Reporter] = set()
+
+    def message(self, text: str, update: int | None = None) -> None:
+        """Passes a message on."""
+        for reporter in self._reporters:
+            with self._forgive(reporter):
+                reporter.message(text, update)
+
+    def record(self, record: Record) -> None:
+        """Passes a record on."""
+        for reporter in self._reporters:
+            with self._forgive(reporter):
+                reporter.record(record)
+
+    def close(self) -> None:
+        """Closes all reporters, the last one first, even if one of them raises."""
+        with ExitStack() as stack:
+            for reporter in self._reporters:
+                stack.enter_context(self._forgive(reporter))
+                stack.callback(reporter.close)
+
+    @contextmanager
+    def _forgive(self, reporter: Reporter) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._forgiving:
+                raise
+            if reporter not in self._failed:
+                reason = f"{type(reporter).__name__}: {error.strerror or error}"
+                print(f"{reason}; the run continues without this report", file=sys.stderr)  # noqa: T201
+            self._failed.add(reporter)
+
+
+class MemoryReporter(Reporter):
+    """Sends one message about memory use to ``target``, after the first evaluation.
+
+    All pipelines have run by then. A run without evaluation sends it at the end of the first epoch.
+
+    Args:
+        measure: Returns the message.
+        evaluates: Whether the run evaluates.
+        target: Receiver of the message.
+    """
+
+    def __init__(self, measure: Callable[[], str], evaluates: bool, target: Reporter) -> None:
+        self._measure, self._evaluates, self._target = measure, evaluates, target
+        self._sent = False
+
+    def record(self, record: Record) -> None:
+        """Measures when the time has come."""
+        due = True
+        if isinstance(record, StepRecord):
+            due = not self._evaluates and record.step == record.steps_per_epoch
+        if due and not self._sent:
+            self._sent = True
+            self._target.message(self._measure(), record.update)
+
+
+def build_reporters(
+    output_dir: Path,
+    use_visualdl: bool,
+    resumed_from: int | None,
+    forgiving: bool = False,
+    info: RunInfo | None = None,
+) -> Reporters:
+    """Returns the reporters of rank 0.
+
+    They write to the console and, in ``output_dir``, to ``train.log``, ``metrics.jsonl``, ``events.jsonl``,
+    ``curves.png``, ``report.html`` and optionally ``visualdl/``.
+
+    Args:
+        output_dir: Output folder of the run. It is created if it is missing.
+        use_visualdl: Whether to write scalars for VisualDL too.
+        resumed_from: Number of optimizer updates at which the run resumes. Later records are removed.
+            ``None`` for a run from scratch, which removes all earlier records.
+        forgiving: See `Reporters`. The HTML report is always written that way.
+        info: What the report shows about the run as a whole.
+
+    Raises:
+        UserError: If the records of the run to resume cannot be read.
+    """
+    info = info or RunInfo(output_dir.name)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    records, events, page = (output_dir / name for name in ("metrics.jsonl", _EVENTS, "report.html"))
+    if resumed_from is None:
+        for file in (records, events, page):
+            file.unlink(missing_ok=True)
+    else:
+        truncate_after(records, resumed_from)
+    earlier = read_records(records)
+    reporters: list[Reporter] = [
+        build_console(),
+        LogFile(output_dir / _LOG),
+        MetricsFile(records),
+        EventsFile(events, resumed_from or 0),
+        CurvesPicture(output_dir / "curves.png", earlier),
+        Reporters([HtmlReport(page, events, info, earlier)], forgiving=True),
+    ]
+    if use_visualdl:
+        reporters.append(VisualDLWriter(output_dir / "visualdl", earlier, info.pictures, info.weights))
+    return Reporters(reporters, forgiving)
+
+
+def log_failure(output_dir: Path, update: int, error: BaseException) -> None:
+    """Writes why a run ended to its log and its events. The caller prints it on the terminal.
+
+    A full disk is ignored here, because it may be the very reason.
+
+    Args:
+        output_dir: Output folder of the run.
+        update: Number of finished optimizer updates.
+        error: The exception that ended the run.
+    """
+    reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+    for sink in (LogFile, EventsFile):
+        with suppress(OSError), closing(sink(output_dir / (_LOG if sink is LogFile else _EVENTS))) as file:
+            file.message(f"ended by an error: {reason}", update)

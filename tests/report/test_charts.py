@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from PIL import Image
+from report_records import EVALUATION, STEP, make_records
+
+from ppcls.report.charts import (
+    MAX_POINTS,
+    Chart,
+    CurvesPicture,
+    build_charts,
+    describe_gaps,
+    draw_charts,
+    thin,
+)
+from ppcls.report.record import EvalRecord, StepRecord
+
+NAN = replace(STEP, loss=math.nan)
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Collects the figures that are saved."""
+    figures, save = list[Figure](), Figure.savefig
+
+    def keep(figure: Figure, *where: Any, **how: Any) -> None:
+        figures.append(figure)
+        save(figure, *where, **how)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def check_picture(path: Path) -> None:
+    with Image.open(path) as image:
+        image.load()
+        assert image.width == 1440
+        assert len(image.convert("RGB").getcolors(1 << 24) or []) > 10
+
+
+def by_label(chart: Chart) -> dict[str, tuple[list[float], list[float | None]]]:
+    return {curve.label: (curve.x, curve.y) for curve in chart.curves}
+
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=200), st.integers(3, 50))
+def test_thin_keeps_order_extremes_and_gaps(values: list[float], max_points: int) -> None:
+    x, y = thin([(float(place), value) for place, value in enumerate(values)], max_points)
+    assert len(x) == len(y) <= max_points
+    assert x == sorted(set(x))
+    np.testing.assert_array_equal([values[int(place)] for place in x], y)
+    assert np.isnan(y).any() == np.isnan(values).any()
+    if not np.isnan(values).all():
+        assert (np.nanmin(y), np.nanmax(y)) == (np.nanmin(values), np.nanmax(values))
+    if len(values) <= max_points:
+        np.testing.assert_array_equal(y, values)
+
+
+def test_build_charts_returns_one_chart_per_measure() -> None:
+    charts = {chart.title: chart for chart in build_charts(make_records(2))}
+    assert list(charts) == ["Loss", "top1", "top5", "Learning rate", "Throughput", "Data wait"]
+    assert by_label(charts["Loss"]) == {
+        "train": ([0.5, 1.0, 1.5, 2.0], [1 / 45, 1 / 90, 1 / 135, 1 / 180]),
+        "eval": ([1.0, 2.0], [EVALUATION.loss] * 2),
+    }
+    assert [curve.dots for curve in charts["Loss"].curves] == [False, True]
+    assert by_label(charts["top1"])["best"] == ([2.0], [0.9861])
+    assert list(by_label(charts["top5"])) == ["eval"], "training has no top5"
+    assert by_label(charts["Data wait"])["% of the time"][1] == [3.0, 3.0, 3.0, 3.0]
+
+
+def test_build_charts_omits_charts_without_finite_values() -> None:
+    nan = replace(STEP, loss=math.nan, metrics={"top1": math.inf})
+    charts = build_charts([nan, replace(EVALUATION, loss=math.inf, metrics={})])
+    assert [chart.title for chart in charts] == ["Learning rate", "Throughput", "Data wait"]
+    assert build_charts([]) == []
+
+
+def test_nonfinite_loss_is_a_gap_and_counted() -> None:
+    records = [replace(record, step=step) for step, record in ((9, STEP), (18, NAN), (27, STEP), (36, NAN))]
+    loss = build_charts(records)[0].curves[0]
+    assert (loss.x, loss.y) == ([2.1, 2.2, 2.3, 2.4], [STEP.loss, None, STEP.loss, None])
+    assert describe_gaps(records) == "Gaps: no finite loss in 2 of 4 training records."
+    infinite = [*records, EVALUATION, replace(EVALUATION, loss=math.inf)]
+    assert describe_gaps(infinite).endswith(" in 2 of 4 training records and 1 of 2 evaluations.")
+    assert describe_gaps([STEP, EVALUATION]) == describe_gaps([]) == ""
+
+
+def test_build_charts_long_run_has_bounded_points() -> None:
+    records = [
+        replace(STEP, epoch=1 + place // 90, step=1 + place % 90, loss=100.0 if place == 777 else 1.0)
+        for place in range(3 * MAX_POINTS)
+    ]
+    loss = build_charts(records)[0].curves[0]
+    assert len(loss.x) <= MAX_POINTS
+    assert max(value for value in loss.y if value is not None) == 100.0
+
+
+@pytest.mark.parametrize(
+    ("losses", "top", "note"),
+    [
+        ([1e4, *np.linspace(2, 1, 20)], 2.0, "Shown up to 2; 1 point is higher, up to 1e+04."),
+        ([*np.linspace(7, 1, 20)], None, ""),
+        ([1.0] * 20, None, ""),
+        ([3.0], None, ""),
+    ],
+)
+def test_loss_chart_hides_only_far_outliers(
+    tmp_path: Path, drawn: list[Figure], losses: list[float], top: float | None, note: str
+) -> None:
+    records = [replace(STEP, epoch=epoch, loss=loss) for epoch, loss in enumerate(losses, start=1)]
+    chart = build_charts(records)[0]
+    assert (chart.top, chart.note) == (top, note)
+    draw_charts(records, tmp_path / "curves.png")
+    axes = drawn[0].axes[0]
+    assert axes.get_title("right") == note
+    if top is not None:
+        assert axes.get_ylim()[1] == top
+
+
+def test_draw_charts_any_records(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    records = make_records(3)
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    evals = [record for record in records if isinstance(record, EvalRecord)]
+    for group in ([], records, steps[:1], evals[:1]):
+        draw_charts([*group], path)
+        check_picture(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_draw_charts_odd_values(tmp_path: Path) -> None:
+    values = dict.fromkeys(("loss", "learning_rate", "images_per_second", "data_wait"), math.nan)
+    nan = replace(STEP, metrics={"top1": math.nan}, **values)
+    draw_charts([nan], tmp_path / "nan.png")
+    check_picture(tmp_path / "nan.png")
+    draw_charts([nan, STEP, nan, replace(EVALUATION, metrics={"a$_^": 1.0})], tmp_path / "some.png")
+
+
+def test_draw_charts_marks_points_between_gaps_and_whole_epochs(tmp_path: Path, drawn: list[Figure]) -> None:
+    records = [replace(STEP, epoch=1, step=step) for step in (10, 20, 30)]
+    draw_charts(records, tmp_path / "curves.png")
+    axes = drawn[0].axes[0]
+    assert axes.lines[0].get_marker() == "None"
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+    draw_charts([STEP, NAN, STEP, NAN, STEP, STEP], tmp_path / "curves.png")
+    axes = drawn[1].axes[0]
+    assert axes.lines[0].get_markevery() == [0, 2]
+    assert axes.get_title("right") == "Gaps: no finite loss in 2 of 6 training records."
+
+
+def test_curves_picture_draws_after_evaluation_and_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    curves = CurvesPicture(path)
+    curves.record(STEP)
+    assert not path.exists()
+    curves.record(EVALUATION)
+    check_picture(path)
+    path.unlink()
+    curves.close()
+    assert not path.exists(), "nothing new"
+    curves.record(STEP)
+    curves.close()
+    check_picture(path)
+
+
+def test_curves_picture_without_records_writes_no_file(tmp_path: Path) -> None:
+    CurvesPicture(tmp_path / "curves.png", make_records(1)).close()
+    assert not (tmp_path / "curves.png").exists()
