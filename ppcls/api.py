@@ -24,7 +24,7 @@ from ppcls.runtime.signals import interruptible
 from ppcls.weights.store import BEST, LATEST, newest
 
 if TYPE_CHECKING:
-    from ppcls.engine.core.hooks import Window
+    from ppcls.engine.core.hooks import ProfileWindow
     from ppcls.engine.core.state import TrainState
     from ppcls.engine.evaluation.evaluate import Result
 
@@ -64,14 +64,16 @@ def build_state(config: Config) -> TrainState:
         raise UserError(f"expected a config, as of load_config; got {show(config)}")
     with session.embedded(config.Global) as runtime:
         from ppcls.engine.checkpoint.pretrained import load_pretrained
-        from ppcls.engine.core import state
+        from ppcls.engine.core import build
         from ppcls.runtime.collectives import fail_together
 
         with fail_together(runtime):
-            return state.build_state(config, runtime, lambda model: load_pretrained(config, model))
+            return build.build_state(config, runtime, lambda model: load_pretrained(config, model))
 
 
-def fit(run: Config | TrainState, *, profiled: Window | None = None, own_process: bool = False) -> FitResult:
+def fit(
+    run: Config | TrainState, *, profiled: ProfileWindow | None = None, own_process: bool = False
+) -> FitResult:
     """Trains, evaluates and saves as the config says, from the start or from a checkpoint.
 
     Afterwards signals, streams and Paddle's settings are as they were, and another run may follow. Ctrl-C
@@ -148,9 +150,8 @@ def evaluate(
     ):
         from ppcls.arch.layers.reparameterize import reparameterize
         from ppcls.data.bad_images.lists import suggest_skipping
-        from ppcls.engine.core.distillation import read_inferred
+        from ppcls.engine.core.networks import build_network, read_inferred
         from ppcls.engine.core.precision import build_precision
-        from ppcls.engine.core.state import build_network
         from ppcls.engine.evaluation.evaluate import build_evaluator
         from ppcls.weights.files import fill_model
 
@@ -159,7 +160,7 @@ def evaluate(
             with run.ema.applied() if run.ema is not None else nullcontext(), advised:
                 return build_evaluator(config, runtime, run.precision, sample_by_sample)(run.model)
         runtime.progress.mark_first_step()  # no step is to come that may take longer than an evaluated batch
-        model, precision = build_network(config), build_precision(config.AMP, runtime.device)
+        model, precision = build_network(config.Arch), build_precision(config.AMP, runtime.device)
         fill_model(model, read_inferred(config, source), source)
         reparameterize(model)
         precision.prepare(model, None)

@@ -14,7 +14,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Split
 from ppcls.data.supported import check_numpy
 from ppcls.data.transforms.specs import plan_chain
-from ppcls.engine.core.state import build_network
+from ppcls.engine.core.networks import build_network
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.build import build_optimizer
@@ -45,7 +45,7 @@ def test_it_loads_and_builds(path: Path, tmp_path: Path) -> None:
     config = load(path, tmp_path)
     key = config.Arch.model_dump_json()  # several configs train the same model, of which one is enough
     if key not in MODELS:
-        MODELS[key] = build_network(config)
+        MODELS[key] = build_network(config.Arch)
     model = MODELS[key]
     freeze(config.Optimizer, model)
     optimizer = build_optimizer(config.Optimizer, model, factors=factors(config.Optimizer, model))

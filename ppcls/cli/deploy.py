@@ -239,7 +239,7 @@ def _export_weights(arguments: argparse.Namespace) -> None:
 
     need_one_process(runtime.start(config.Global))
     from ppcls.engine.checkpoint.paddleclas import write_pdparams
-    from ppcls.engine.core.distillation import read_inferred
+    from ppcls.engine.core.networks import read_inferred
 
     write_pdparams(path, read_inferred(config, weights))
     sys.stdout.write(f"[Export] {weights} -> {path}: {path.stat().st_size / 1e6:.1f} MB\n")

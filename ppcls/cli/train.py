@@ -18,7 +18,7 @@ from ppcls.config.load import dump_config, load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.objective import MAX_CONFUSION_CLASSES
 from ppcls.deploy.models.source import find_weights
-from ppcls.engine.core.hooks import read_window
+from ppcls.engine.core.hooks import read_profile_window
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import write_text
 from ppcls.runtime import session
@@ -113,7 +113,7 @@ def train(argv: Arguments = None) -> None:
         help="trace these steps (from 0, where the run starts or goes on), and tell where their time went",
     )
     arguments = options.parse_args(argv)
-    profiled = read_window(arguments.profile) if arguments.profile is not None else None
+    profiled = read_profile_window(arguments.profile) if arguments.profile is not None else None
     config = read_config(arguments)
     if config is None:
         return

@@ -71,7 +71,7 @@ def compute_mean_std(
         index: The images.
         decoder: How they are decoded; their values are 0..255 or 0..65535, as its ``dtype`` says.
         threads: How many decode.
-        advance: Told after each batch how many images it had.
+        advance: ProgressHooks after each batch how many images it had.
 
     Raises:
         BadImageError: Images can't be read or decoded; it names those of the first batch that has any.

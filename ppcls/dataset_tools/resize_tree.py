@@ -114,7 +114,7 @@ def resize_tree(
     Args:
         resizing: What to do.
         threads: How many.
-        advance: Told how many files more are done.
+        advance: ProgressHooks how many files more are done.
 
     Returns:
         What became of each file. Bad images are not in the target; all else is.

@@ -28,10 +28,10 @@ from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.loaders.dali.settings import resolve
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.engine.advice import Feeding, advise
-from ppcls.engine.core.hooks import UNTIMED
+from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
-from ppcls.engine.cuda_graph.graphed_step import RECORDED_AFTER
+from ppcls.engine.cuda_graph.graphed_step import EAGER_UPDATES
 from ppcls.engine.evaluation.evaluate import Evaluator, evaluate
 from ppcls.engine.profiling.data_wait import data_wait
 from ppcls.engine.profiling.peak import memory_explained, peak_memory
@@ -103,7 +103,7 @@ def _seconds(seconds: float) -> str:
 
 STEPS = 3
 # Steps that are not counted: the first ones build, tune and record.
-WARM_UP, WARM_UP_RECORDED = 2, RECORDED_AFTER + 2
+WARM_UP, WARM_UP_RECORDED = 2, EAGER_UPDATES + 2
 _REFILL = 1  # steps after the loader was emptied
 _LOADER_SECONDS, _LOADER_BATCHES = 1.0, 3  # the least that the loader alone is timed for
 _PICTURES = 32  # looked at for their size
@@ -207,7 +207,7 @@ def _take(run: Prepared, batch: Batch, *, update: bool) -> None:
     """Takes a batch as if it were a full one, for ranks may be at other places than each other here."""
     order = run.state.loader.order
     full = replace(batch, update=update, valid=len(batch.image), weight=1 / order.accumulate)
-    run.step(run.state, full, UNTIMED)
+    run.step(run.state, full, NO_HOOKS)
 
 
 def _feed(run: Prepared, batches: Iterator[Batch], steps: int) -> Batch:

@@ -12,7 +12,7 @@ from ppcls.config.sections.model import Arch
 from ppcls.engine.core.compiled import compiles, measured
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
-from ppcls.engine.cuda_graph.graphed_step import CapturedStep, draws
+from ppcls.engine.cuda_graph.graphed_step import GraphedStep, draws_random_numbers
 from ppcls.errors import UserError
 
 _STRATEGY = "FLAGS_allocator_strategy"
@@ -25,14 +25,18 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
         UserError: ``Global.cuda_graph`` is True, and these steps can't be recorded.
     """
     wanted = config.Global.cuda_graph
-    how = "a compiled model" if compiles(config, state.runtime) else "operator by operator"
+    how = (
+        "a compiled model"
+        if compiles(config.Global.to_static, config.Arch, config.AMP, state.runtime)
+        else "operator by operator"
+    )
     if wanted is False:
         return train_step, f"steps: {how}; no CUDA graph (Global.cuda_graph)"
-    hindrance = _hindrance(config, state)
+    hindrance = _capture_blocker(config, state)
     if hindrance is None and wanted == "auto":
         hindrance = _unmeasured(state)
     if hindrance is None:
-        return CapturedStep(state), "steps: a CUDA graph, recorded after the first ones"
+        return GraphedStep(state), "steps: a CUDA graph, recorded after the first ones"
     if wanted is True:
         raise UserError(f"Global.cuda_graph: {hindrance}; set it to auto or False")
     return train_step, f"steps: {how}; no CUDA graph: {hindrance}"
@@ -47,7 +51,7 @@ def _unmeasured(state: TrainState) -> str | None:
     return None
 
 
-def _hindrance(config: Config, state: TrainState) -> str | None:
+def _capture_blocker(config: Config, state: TrainState) -> str | None:
     """Returns why a run's steps can't be recorded; None if they can."""
     split = config.DataLoader.Train
     if state.runtime.device != "gpu":
@@ -61,6 +65,6 @@ def _hindrance(config: Config, state: TrainState) -> str | None:
         return f"the images' size changes (DataLoader.Train.{key})"
     if not isinstance(config.Arch, Arch):
         return f"not tried with a model of several parts ({config.Arch.name})"
-    if draws(state.model):
+    if draws_random_numbers(state.model):
         return f"{config.Arch.name} draws random numbers as it trains"
     return None

@@ -11,7 +11,7 @@ from ppcls.config.sections.run import Global
 from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
-from ppcls.engine.core.hooks import UNTIMED, Phases
+from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.parallel import seed_batch
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
@@ -30,7 +30,7 @@ def fit(
     evaluator: Evaluator | None,
     checkpoints: Checkpoints,
     reporter: Reporter,
-    phases: Phases = UNTIMED,
+    phases: StepHooks = NO_HOOKS,
     step: Step = train_step,
 ) -> None:
     """Trains from the state's position to the end of the last epoch.
@@ -113,7 +113,7 @@ def train_epoch(
     reporter: Reporter,
     control: Control,
     bad_steps: BadSteps,
-    phases: Phases = UNTIMED,
+    phases: StepHooks = NO_HOOKS,
     step: Step = train_step,
 ) -> None:
     """Trains what is left of the running epoch."""
@@ -141,7 +141,7 @@ def train_epoch(
             control.leave()
 
 
-def _batches(state: TrainState, meter: Meter, phases: Phases) -> Iterator[Batch]:
+def _batches(state: TrainState, meter: Meter, phases: StepHooks) -> Iterator[Batch]:
     """Yields what is left of the epoch; counts the wait for each batch."""
     batches, epoch, number = iter(state.loader), state.epoch + 1, state.step
     while True:

@@ -33,7 +33,7 @@ class Meter:
         self._state, self._epochs, self._updates_per_epoch = state, epochs, updates_per_epoch
         self._bad_steps = bad_steps
         self._wait = data_wait(state.runtime)
-        state.precision.gradients()  # of updates before these
+        state.precision.outcomes()  # of updates before these
         self._begin_look()
         self.reset()
 
@@ -85,7 +85,7 @@ class Meter:
                 update=self._update,
                 ends=np.array(self._ends),
                 losses=ranks[:, :, 0],
-                gradients=self._state.precision.gradients(),
+                gradients=self._state.precision.outcomes(),
             )
         )
         good = np.isfinite(ranks[:, :, 0]).all(axis=0)

@@ -22,9 +22,10 @@ from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.pretrained import load_pretrained
 from ppcls.engine.checkpoint.resume import resume
-from ppcls.engine.core.state import TrainState, build_state, rate_scale
+from ppcls.engine.core.build import build_state, rate_scale
+from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
-from ppcls.engine.cuda_graph.graphed_step import CapturedStep
+from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import Evaluator, build_evaluator
 from ppcls.engine.execution import choose_step
 from ppcls.errors import UserError
@@ -98,7 +99,7 @@ def prepare(
     indexes = _indexes(state, evaluator)
     agree(config, runtime, indexes)
     step, how = choose_step(config, state)
-    state.connect(config.Global, overlapping=not isinstance(step, CapturedStep))
+    state.connect(config.Global, overlapping=not isinstance(step, GraphedStep))
     measure = _watch_memory(config, runtime, notes)
     notes.append(how)
     return Prepared(
@@ -149,7 +150,7 @@ def _describe(config: Config, state: TrainState) -> list[str]:
     notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch"]
     if isinstance(config.Arch, (DistillationModel, RecModel)):
         notes.append(config.Arch.describe())
-    if (scale := rate_scale(config, state.loader)) is not None:
+    if (scale := rate_scale(config.Global, state.loader.order)) is not None:
         notes.append(scale.describe())
     if state.frozen:
         notes.append(describe_frozen(state.frozen, state.model))

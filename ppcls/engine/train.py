@@ -16,13 +16,13 @@ from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.engine.agreement import tell_unshared
 from ppcls.engine.checkpoint.lock import OutputLock
-from ppcls.engine.core.hooks import UNTIMED, Phases, Told, Window
+from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, ProgressHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.evaluation.pictures import RunPictures
 from ppcls.engine.evaluation.weight_histograms import weight_histograms
 from ppcls.engine.loop import fit
 from ppcls.engine.profiling.peak import memory_explained
-from ppcls.engine.profiling.profile import build_profile
+from ppcls.engine.profiling.profile import Profile, build_profile
 from ppcls.engine.setup import Prepared, prepare
 from ppcls.errors import SignalExit
 from ppcls.files import write_text
@@ -37,7 +37,7 @@ def train(
     config: Config,
     runtime: Runtime,
     output_dir: Path,
-    profiled: Window | None = None,
+    profiled: ProfileWindow | None = None,
     fresh: TrainState | None = None,
 ) -> TrainState:
     """Trains as the config says, from the start or from a checkpoint.
@@ -74,22 +74,20 @@ def _locked(output_dir: Path, runtime: Runtime) -> Iterator[str]:
             lock.release()
 
 
-def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | None, note: str) -> TrainState:
+def _train(
+    run: Prepared, config: Config, output_dir: Path, profiled: ProfileWindow | None, note: str
+) -> TrainState:
     state, runtime, reporter = run.state, run.state.runtime, Reporters()
-    phases: Phases = UNTIMED
+    profile: Profile | None = None
     stopped: SignalExit | None = None
     if profiled is not None:
-        phases = build_profile(
-            profiled,
-            state,
-            config.Global.epochs,
-            output_dir,
-            lambda line: reporter.message(line),
+        profile = build_profile(
+            profiled, state, config.Global.epochs, output_dir, lambda line: reporter.message(line)
         )
-    step = run.step
+    step = run.step if profile is None else profile.wrap(run.step)
     if runtime.is_main:
         pictures = RunPictures(config, run.indexes.get("DataLoader.Eval"), run.names)
-        step = pictures.watch(run.step)
+        step = pictures.watch(step)
         write_text(output_dir / "config.yaml", dump_config(config))
         if run.classes:
             write_class_names(output_dir / LABEL_LIST, run.classes)
@@ -105,7 +103,7 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
     try:
         for line in [*run.notes, *tell_unshared(runtime, output_dir), *([note] if note else [])]:
             reporter.message(line, state.update)
-        told = Told(phases, runtime.progress, runtime.world_size)
+        told = ProgressHooks(profile or NO_HOOKS, runtime.progress, runtime.world_size)
         fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, step)
         reporter.message(
             f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}", state.update
@@ -118,7 +116,8 @@ def _train(run: Prepared, config: Config, output_dir: Path, profiled: Window | N
             log_failure(output_dir, state.update, error)
         raise
     finally:
-        phases.close()
+        if profile is not None:
+            profile.close()
         reporter.close()
         if runtime.embedded:  # another process's end lets go of all
             state.loader.release()

@@ -22,7 +22,7 @@ from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.deploy.export import parity
 from ppcls.deploy.predictor import Predictor
-from ppcls.engine.core.state import build_network
+from ppcls.engine.core.networks import build_network
 from ppcls.errors import UserError
 from ppcls.weights.files import fill_model, read_weights
 
@@ -44,7 +44,7 @@ def evaluated(tree: dict[str, Any], images: list[Path]) -> np.ndarray:
     """Returns what evaluation compares, [N, D]: the network's features, of length 1."""
     config = validate(tree, "test")
     assert config.Infer is not None
-    model = build_network(config)
+    model = build_network(config.Arch)
     fill_model(model, read_weights(Path(tree["Global"]["pretrained_model"])), "weights")
     model.eval()
     ops = plan_chain(config.Infer.transforms, "CHW")

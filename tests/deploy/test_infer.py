@@ -26,7 +26,7 @@ from ppcls.cli import deploy as deploy_cli
 from ppcls.config.load import validate
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
-from ppcls.engine.core.state import build_network
+from ppcls.engine.core.networks import build_network
 from ppcls.weights.files import fill_model, read_weights
 
 TOOL = ROOT / "tools" / "infer.py"
@@ -66,7 +66,7 @@ def expected_scores(tree: dict[str, Any], file: Path) -> np.ndarray:
     """Returns [3] float64: what the model itself says of one image, computed step by step."""
     config = validate(tree, "test")
     assert config.Infer is not None
-    model = build_network(config)
+    model = build_network(config.Arch)
     source = Path(str(config.Global.pretrained_model))
     fill_model(model, read_weights(source), source)
     model.eval()

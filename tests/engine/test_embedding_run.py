@@ -31,8 +31,9 @@ from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.engine.checkpoint.pretrained import load_pretrained
+from ppcls.engine.core.build import build_state
+from ppcls.engine.core.networks import build_network
 from ppcls.engine.core.precision import FP32
-from ppcls.engine.core.state import build_network, build_state
 from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES, TRANSFORMS
@@ -102,7 +103,7 @@ def test_images_find_their_identity(
     assert list(measured[0].metrics) == ["recall1", "recall2", "mAP"]
     assert measured[-1].metrics["mAP"] > 0.6, "it learns"
     config = validate(tree, "tree")
-    model = build_network(config)
+    model = build_network(config.Arch)
     best = read_weights(tmp_path / "run" / "best_model")
     assert {"neck.fc.weight", "head.weight"} <= set(best)
     fill_model(model, best, "best")
@@ -188,7 +189,7 @@ def test_queries_look_in_a_gallery_on_any_number_of_ranks(
         assert a.images == b.images == 11, "queries and gallery"
         assert b.metrics == a.metrics
     config = validate(tree, "tree")
-    model = build_network(config)
+    model = build_network(config.Arch)
     fill_model(model, read_weights(tmp_path / "two" / "latest"), "latest")
     model.eval()
     features, labels = [], []
@@ -365,4 +366,4 @@ def test_the_set_is_named_whose_chain_a_loader_can_not_do(
 def test_a_size_that_does_not_come_in_is_told(images: Path, tmp_path: Path) -> None:
     tree = retrieving(images, tmp_path / "run", Arch__Neck__embedding_size=100)
     with pytest.raises(UserError, match=r"Arch\.Neck\.embedding_size: 768 numbers come in, got 100"):
-        build_network(validate(tree, "tree"))
+        build_network(validate(tree, "tree").Arch)

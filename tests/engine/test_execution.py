@@ -19,7 +19,7 @@ from ppcls.engine import execution
 from ppcls.engine.core import compiled as compiling
 from ppcls.engine.core.compiled import compiles
 from ppcls.engine.core.step import train_step
-from ppcls.engine.cuda_graph.graphed_step import CapturedStep
+from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.execution import choose_step
 from ppcls.engine.train import train
 from ppcls.errors import UserError
@@ -73,18 +73,14 @@ def test_who_is_compiled(
     overrides: dict[str, Any],
     expected: bool,
 ) -> None:
-    assert (
-        compiles(make_config("x", Global__device="auto", Global__to_static=wanted, **overrides), device)
-        is expected
-    )
+    config = make_config("x", Global__device="auto", **overrides)
+    assert compiles(wanted, config.Arch, config.AMP, device) is expected
 
 
 def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) -> None:
     config = make_config("x", Global__to_static=True, AMP={"dtype": "bfloat16"})
-    with pytest.raises(
-        UserError, match="bfloat16 on a CPU rounds around each layer, which can't be compiled"
-    ):
-        compiling.compiled(nn.Linear(1, 1), config, Runtime())
+    with pytest.raises(UserError, match="bfloat16 on a CPU rounds each layer's operands"):
+        compiling.compile_model(nn.Linear(1, 1), config.Arch, config.AMP, Runtime())
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -93,7 +89,7 @@ def test_a_gpu_records_its_steps(make_config: Callable[..., Config], world: int)
     state = replace(make_state(), runtime=replace(GPU, world_size=world))
     for wanted in ("auto", True):
         step, how = choose_step(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
-        assert isinstance(step, CapturedStep)
+        assert isinstance(step, GraphedStep)
         assert how == "steps: a CUDA graph, recorded after the first ones"
     step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
     assert step is train_step
@@ -113,7 +109,7 @@ def test_what_was_not_measured_records_when_asked(
         assert step is train_step
         assert how == f"steps: operator by operator; no CUDA graph: {why}; Global.cuda_graph=True tries"
         step, _ = choose_step(make_config(f"{known} asked", Global__cuda_graph=True), state)
-        assert isinstance(step, CapturedStep)
+        assert isinstance(step, GraphedStep)
 
 
 def test_memory_that_is_taken_at_once_is_not_recorded_in(

@@ -25,7 +25,7 @@ from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.deploy.predictor import Predictor
-from ppcls.engine.core.state import build_network
+from ppcls.engine.core.networks import build_network
 from ppcls.engine.evaluation.evaluate import Result
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
@@ -140,7 +140,7 @@ def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 def scored(tree: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Returns scores and labels of the images to evaluate, one by one."""
     config = validate(tree, "tree")
-    model = build_network(config)
+    model = build_network(config.Arch)
     fill_model(model, read_weights(Path(tree["Global"]["output_dir"]) / "best_model"), "best")
     model.eval()
     split = config.DataLoader.Eval
@@ -205,7 +205,7 @@ def test_the_exported_model_gives_sigmoids(trained: dict[str, Any], tmp_path: Pa
     exported = paddle.jit.load(str(folder / "inference"))
     exported.eval()
     image = paddle.rand([2, 3, 16, 16])
-    model = build_network(validate(trained, "tree"))
+    model = build_network(validate(trained, "tree").Arch)
     fill_model(model, read_weights(Path(trained["Global"]["output_dir"]) / "best_model"), "best")
     model.eval()
     want = paddle.nn.functional.sigmoid(model(image)).numpy()

@@ -18,7 +18,7 @@ from ppcls.config.sections.model import Arch
 from ppcls.config.sections.sampler import EqualPixels
 from ppcls.data.sampling.input_size import EqualPixelsOrder
 from ppcls.data.sampling.sampler import ShuffledSampler
-from ppcls.engine.core.distillation import build_arch, read_inferred
+from ppcls.engine.core.networks import build_arch, read_inferred
 from ppcls.errors import UserError
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import StepRecord

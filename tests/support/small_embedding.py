@@ -9,7 +9,7 @@ import paddle
 from small_classifier import config_tree
 
 from ppcls.config.load import validate
-from ppcls.engine.core.state import build_network
+from ppcls.engine.core.networks import build_network
 from ppcls.weights.files import write_arrays
 
 SIZE = 6
@@ -33,7 +33,7 @@ def embedding_tree(weights: Path) -> dict[str, Any]:
 def write_model(tree: dict[str, Any]) -> None:
     """Writes weights where the config looks for them."""
     paddle.seed(7)
-    model = build_network(validate(tree, "test"))
+    model = build_network(validate(tree, "test").Arch)
     model.train()
     for _ in range(30):  # with fewer, batch norm's statistics are still the fresh ones, and all images alike
         model(paddle.nn.functional.interpolate(paddle.randn([8, 3, 4, 4]), size=[32, 32]))

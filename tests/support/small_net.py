@@ -14,7 +14,9 @@ from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.engine.core.ema import Ema
-from ppcls.engine.core.precision import FP32
+from ppcls.engine.core.gradients import ParameterGradients
+from ppcls.engine.core.loss_scale import LossScale
+from ppcls.engine.core.precision import FP32, Precision
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.loss.build import build_criterion
@@ -120,7 +122,7 @@ def make_state(
     model: nn.Layer | None = None,
     decay: float | None = None,
     kind: type[optimizer.Optimizer] = optimizer.Momentum,
-    precision: FP32 | None = None,
+    precision: Precision | None = None,
     loader: MemoryLoader | None = None,
 ) -> TrainState:
     """Returns a run at its beginning.
@@ -160,6 +162,12 @@ def train_epochs(state: TrainState, epochs: int = 1) -> TrainState:
         for batch in state.loader:
             train_step(state, batch)
     return state
+
+
+def update(precision: Precision | LossScale, optimizer: Any) -> None:
+    """Ends an update by the gradients that a backward pass left in the parameters."""
+    with paddle.no_grad():
+        precision.end_update(precision.update(optimizer, ParameterGradients(optimizer)))
 
 
 def content(model: nn.Layer) -> dict[str, np.ndarray]:

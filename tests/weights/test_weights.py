@@ -19,7 +19,7 @@ from paddle import nn
 
 from ppcls.arch.build import build_model
 from ppcls.arch.families.vision_transformer import DistilledVisionTransformer
-from ppcls.engine.core.flat_buffers import Flat
+from ppcls.engine.core.flat_buffers import FlatBuffers
 from ppcls.errors import UserError
 from ppcls.weights.files import (
     AVERAGE,
@@ -82,8 +82,8 @@ def test_safetensors_hold_every_dtype_and_shape_exactly(tmp_path: Path) -> None:
 
 def test_of_a_tensor_in_a_buffer_only_its_own_numbers_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [paddle.full([2, 3], 1.0), paddle.full([5], 2.0)]
-    flat, numpy = Flat(tensors), paddle.Tensor.numpy
-    flat.move_in()
+    flat, numpy = FlatBuffers(tensors), paddle.Tensor.numpy
+    flat.adopt()
 
     def watched(tensor: paddle.Tensor) -> np.ndarray:
         assert not tensor._is_shared_buffer_with(flat.memories[0]), "numpy() would copy the whole buffer"

@@ -13,7 +13,7 @@ from paddle.nn import functional as F
 
 from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
-from ppcls.engine.core.state import build_network
+from ppcls.engine.core.networks import build_network
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
 
@@ -26,7 +26,7 @@ def bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
         batch: Trained on over and over; labels [B] int64.
         world: Number of processes.
     """
-    model, amp = build_network(config), config.AMP
+    model, amp = build_network(config.Arch), config.AMP
     half = amp is not None and amp.use_amp
     level, dtype = (amp.level, amp.dtype) if amp is not None else ("O1", "float16")
     freeze(config.Optimizer, model)

@@ -183,7 +183,7 @@ def findings_of(measured: Sequence[Ways], look: Look) -> Iterator[str]:
         yield f"No MFU: {reason}."
     if any("phases" in each.rounds[0] for each in done):
         yield (
-            "Phases are those of plain steps after the timed ones"
+            "StepHooks are those of plain steps after the timed ones"
             + (", which wait for the GPU between phases" if look.place.device == "gpu" else "")
             + ": their shares count, and their sum may be more than a step."
         )

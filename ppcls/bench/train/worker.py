@@ -22,10 +22,12 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import MultiLabelDataset
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.loaders.batch import Batch, Loader
-from ppcls.engine.core.hooks import UNTIMED, Phases
-from ppcls.engine.core.state import TrainState, build_network, build_state
+from ppcls.engine.core.build import build_state
+from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
+from ppcls.engine.core.networks import build_network
+from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
-from ppcls.engine.cuda_graph.graphed_step import CapturedStep
+from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.execution import choose_step
 from ppcls.engine.profiling.data_wait import data_wait
 from ppcls.engine.profiling.peak import memory_explained, peak_memory
@@ -51,7 +53,7 @@ class _Subject:
         release: Lets go of threads and memory.
     """
 
-    step: Callable[[Phases], None]
+    step: Callable[[StepHooks], None]
     images: int
     waited: Callable[[], float]
     execution: str
@@ -75,7 +77,7 @@ def look(config: Config, runtime: Runtime) -> dict[str, Any]:
         major, minor = cuda.get_device_capability(runtime.device_id)
         place = Place("gpu", runtime.cores, gpus, card, (major, minor))
     arch, shape = config.Arch.exported, image_shape(config, split)
-    cost = rgb = measure_cost(lambda: build_network(config), shape)
+    cost = rgb = measure_cost(lambda: build_network(config.Arch), shape)
     if arch.input_image_channel != 3:
         three = tuple(3 if each == arch.input_image_channel else each for each in shape)
         rgb = measure_cost(
@@ -126,16 +128,17 @@ def _ours(config: Config, runtime: Runtime, source: str) -> _Subject:
     state = build_state(config, runtime, lambda _: None, loader)
     state.schedule = lambda _update: 0.0  # so that the weights don't learn a few images by heart
     step, how = choose_step(config, state)
-    state.connect(config.Global, overlapping=not isinstance(step, CapturedStep))
+    state.connect(config.Global, overlapping=not isinstance(step, GraphedStep))
     state.network.train()
     batches, wait, order = _endless(state.loader), data_wait(runtime), state.loader.order
 
-    def update(phases: Phases) -> None:
+    def update(phases: StepHooks) -> None:
+        chosen = phases.eager_step if isinstance(phases, PhaseTimer) else step
         for number in range(1, order.accumulate + 1):
             phases.begin_batch()
             with phases("data wait"), wait.waiting():
                 batch = next(batches)
-            _take(state, step, batch, phases, update=number == order.accumulate)
+            _take(state, chosen, batch, phases, update=number == order.accumulate)
             phases.end_batch(number == order.accumulate)
 
     def waited() -> float:
@@ -146,7 +149,7 @@ def _ours(config: Config, runtime: Runtime, source: str) -> _Subject:
     return _Subject(update, images, waited, how, phases=True, release=state.loader.release)
 
 
-def _take(state: TrainState, step: Step, batch: Batch, phases: Phases, *, update: bool) -> None:
+def _take(state: TrainState, step: Step, batch: Batch, phases: StepHooks, *, update: bool) -> None:
     """Takes a batch as a full one: a last, smaller one of an epoch has rows enough."""
     order = state.loader.order
     full = replace(batch, update=update, valid=order.batch_size, weight=1 / order.accumulate)
@@ -233,7 +236,7 @@ def _timed(task: Task, subject: _Subject, runtime: Runtime) -> dict[str, Any]:
 def _seconds(subject: _Subject, runtime: Runtime, steps: int) -> float:
     began = time.perf_counter()
     for _ in range(steps):
-        subject.step(UNTIMED)
+        subject.step(NO_HOOKS)
     runtime.synchronize()
     return time.perf_counter() - began
 

@@ -11,8 +11,7 @@ from ppcls.arch.embedding import FEATURES, EmbeddingNetwork
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.config.schema import Config
 from ppcls.deploy.models.description import Ending
-from ppcls.engine.core.distillation import read_inferred
-from ppcls.engine.core.state import build_network
+from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.outputs import Outputs
 from ppcls.weights.files import fill_model
 
@@ -40,7 +39,7 @@ def load_network(config: Config, weights: Path) -> nn.Layer:
     Raises:
         UserError: The weights can't be read or are another model's.
     """
-    model = build_network(config)
+    model = build_network(config.Arch)
     fill_model(model, read_inferred(config, weights), weights)
     reparameterize(model)
     if isinstance(model, EmbeddingNetwork):

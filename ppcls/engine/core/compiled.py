@@ -1,23 +1,23 @@
-"""Gradients of what is used twice, added up by the convolution that makes the second of them.
+"""The model as one compiled program, whose convolutions add up gradients.
 
-The input of a residual block has two gradients, one by the shortcut. Paddle adds them by an operator of
-its own, which reads both and writes a third. cuDNN can add to what it writes into (beta = 1 in
-``cudnnConvolutionBackwardData``), and Paddle's ``conv2d_grad`` has it as ``use_addto``.
+The input of a residual block has two gradients, one of them by the shortcut. Paddle adds them by a separate
+operator, which reads both and writes a third tensor. cuDNN can add its result to the output (beta = 1 in
+``cudnnConvolutionBackwardData``), which Paddle's ``conv2d_grad`` offers as ``use_addto``.
 
-Not while cuDNN searches for the fastest kernel (`ppcls.runtime.paddle_import.stop_cudnn_search`):
-it runs each one on the memory of the first step itself, so that what is added to would be lost.
+This excludes cuDNN's search for the fastest kernel (`stop_cudnn_search`): the search runs each kernel on
+the memory of the first step itself, and would destroy the value that is added to.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Literal
 
 import paddle
 from paddle import nn
 
-from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
+from ppcls.config.sections.run import AMP
 from ppcls.errors import UserError
 from ppcls.runtime.paddle_import import stop_cudnn_search
 from ppcls.runtime.start import Runtime
@@ -25,72 +25,72 @@ from ppcls.runtime.start import Runtime
 _FLOAT16 = paddle.base.core.VarDesc.VarType.FP16
 
 
-class _Hook:
-    """What Paddle calls as it makes a program: its ``PartialProgramLayerHook``."""
+class _ProgramHook:
+    """Hook that Paddle calls while it builds a program: its ``PartialProgramLayerHook``."""
 
     def before_append_backward(self, program: Any) -> Any:
         return program
 
     def after_append_backward(self, program: Any, start: int) -> tuple[Any, int]:
-        add_up(program.global_block())
+        merge_gradient_sums(program.global_block())
         return program, start
 
     def after_infer(self, program: Any) -> Any:
         return program
 
 
-def add_up_gradients(forward: Any) -> None:
-    """Has a model add gradients up in its convolutions.
+def sum_gradients_in_convolutions(forward: Any) -> None:
+    """Makes a compiled model add up gradients in its convolutions.
 
     Args:
-        forward: Of a model that `paddle.jit.to_static` of Paddle 2.6 compiles, not yet called.
+        forward: Method of a model that `paddle.jit.to_static` of Paddle 2.6 compiles, not yet called.
     """
-    find, hook = forward.get_concrete_program, _Hook()
+    get_program, hook = forward.get_concrete_program, _ProgramHook()
 
-    def found(*args: Any, **options: Any) -> tuple[Any, Any]:
-        traced, layer = find(*args, **options)
+    def get_hooked_program(*args: Any, **options: Any) -> tuple[Any, Any]:
+        traced, layer = get_program(*args, **options)
         layer.set_hooker(hook)
         return traced, layer
 
-    forward.get_concrete_program = found
+    forward.get_concrete_program = get_hooked_program
 
 
-def add_up(block: Any) -> int:
-    """Changes a block of a program with its backward pass, in place.
+def merge_gradient_sums(block: Any) -> int:
+    """Replaces sums of gradients in a block, in place, by convolutions that add to their output.
 
-    Its last convolution never adds: what an operator of a program was told of ``use_addto`` stays with the
-    device until the next such one, and operators outside of programs heed it, too.
+    The last convolution of the block never adds: Paddle 2.6 keeps ``use_addto`` of a program's operator with
+    the device until the next such operator, and operators outside of programs obey it too.
 
     Returns:
-        How many operators that add are gone.
+        Number of removed sums.
     """
-    gone = 0
+    removed = 0
     last = next((op for op in reversed(block.ops) if op.type == "conv2d_grad"), None)
     for addition in [op for op in block.ops if op.type == "sum"]:
-        makers, readers = defaultdict(list), defaultdict(list)
+        writers, readers = defaultdict(list), defaultdict(list)
         for op in block.ops:
             for name in op.output_arg_names:
-                makers[name].append(op)
+                writers[name].append(op)
             for name in op.input_arg_names:
                 readers[name].append(op)
         parts, (total,) = addition.input("X"), addition.output("Out")
-        if len(parts) != 2 or any(len(makers[part]) != 1 or len(readers[part]) != 1 for part in parts):
+        if len(parts) != 2 or any(len(writers[part]) != 1 or len(readers[part]) != 1 for part in parts):
             continue
-        second = max((makers[part][0] for part in parts), key=block.ops.index)
+        second = max((writers[part][0] for part in parts), key=block.ops.index)
         if second is last or not _can_add(block, second) or second.output("Input@GRAD")[0] not in parts:
             continue
         for part in parts:
-            makers[part][0]._rename_output(part, total)
+            writers[part][0]._rename_output(part, total)
         second._set_attr("use_addto", True)
         block._remove_op(block.ops.index(addition))
-        gone += 1
-    return gone
+        removed += 1
+    return removed
 
 
 def _can_add(block: Any, op: Any) -> bool:
-    """Whether an operator is a convolution's gradient that cuDNN writes just where it belongs.
+    """Returns whether an operator is a convolution's gradient that cuDNN writes directly to its output.
 
-    Elsewhere Paddle writes into a copy, in another layout or with more padding.
+    Otherwise Paddle writes into a copy, in another layout or with more padding.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD"):
         return False
@@ -104,10 +104,10 @@ def _can_add(block: Any, op: Any) -> bool:
     )
 
 
-class Compiled(nn.Layer):  # type: ignore[misc]
-    """A model as one program of Paddle's static executor, over the model's own weights.
+class CompiledModel(nn.Layer):  # type: ignore[misc]
+    """A model compiled to one program of Paddle's static executor, which shares the model's weights.
 
-    The model itself stays as it is, for evaluation and for checkpoints.
+    The model itself stays unchanged, for evaluation and checkpoints.
     """
 
     def __init__(self, model: nn.Layer) -> None:
@@ -119,48 +119,49 @@ class Compiled(nn.Layer):  # type: ignore[misc]
         return self.model(image)
 
 
-def compiled(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
-    """Returns the model as training calls it: compiled where ``Global.to_static`` says so.
+def compiles(wanted: bool | Literal["auto"], arch: object, amp: AMP | None, runtime: Runtime) -> bool:
+    """Returns whether training compiles the model.
+
+    Args:
+        wanted: ``Global.to_static``.
+        arch: Config section ``Arch``. Models of several parts are never compiled.
+        amp: Config section ``AMP``.
+        runtime: Device.
+    """
+    if not isinstance(arch, Arch):
+        return False
+    return _is_faster(arch, amp, runtime) if wanted == "auto" else wanted
+
+
+def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime) -> nn.Layer:
+    """Returns the compiled model.
 
     Raises:
-        UserError: That is wanted of bfloat16 on a CPU.
+        UserError: bfloat16 on a CPU.
     """
-    if not compiles(config, runtime):
-        return model
-    if runtime.device == "cpu" and config.AMP is not None and config.AMP.use_amp:
+    if runtime.device == "cpu" and amp is not None and amp.use_amp:
         raise UserError(
-            "Global.to_static: bfloat16 on a CPU rounds around each layer, which can't be compiled; "
+            "Global.to_static: bfloat16 on a CPU rounds each layer's operands, which cannot be compiled; "
             "set Global.to_static to auto or False"
         )
-    network = paddle.jit.to_static(Compiled(model), full_graph=True)
-    if _is_fast(config, runtime) and stop_cudnn_search():
-        add_up_gradients(network.forward)
+    network = paddle.jit.to_static(CompiledModel(model), full_graph=True)
+    if _is_faster(arch, amp, runtime) and stop_cudnn_search():
+        sum_gradients_in_convolutions(network.forward)
     return network
 
 
-def compiles(config: Config, runtime: Runtime) -> bool:
-    """Whether the model that trains is compiled."""
-    wanted = config.Global.to_static
-    if not isinstance(config.Arch, Arch):
-        return False
-    if wanted != "auto":
-        return wanted
-    return _is_fast(config, runtime)
-
-
-def _is_fast(config: Config, runtime: Runtime) -> bool:
-    """Whether this is what compiled steps were measured to be faster with."""
-    amp = config.AMP
+def _is_faster(arch: Arch, amp: AMP | None, runtime: Runtime) -> bool:
+    """Returns whether compiled steps were measured to be faster than eager ones."""
     return (
         runtime.device == "gpu"
         and measured()
         and amp is not None
         and amp.use_amp
         and (amp.level, amp.dtype) == ("O2", "float16")
-        and config.Arch.data_format == "NHWC"
+        and arch.data_format == "NHWC"
     )
 
 
 def measured() -> bool:
-    """Whether this Paddle is one that compiled steps were measured with; docs/performance.md."""
+    """Returns whether compiled steps were measured with the installed Paddle; see docs/performance.md."""
     return str(paddle.__version__).startswith("2.6")

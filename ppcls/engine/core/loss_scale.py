@@ -1,132 +1,111 @@
-"""Loss scaling for float16 (Micikevicius et al. 2018), for which the host never waits for the device.
+"""Loss scaling for float16 (Micikevicius et al. 2018), without the host waiting for the device.
 
-A gradient that is not finite must leave no trace in the weights or in the optimizer. Paddle's GradScaler
-has the host ask the device at every update. Here every update is made, and the device takes it back.
+A non-finite gradient must not change the weights or the optimizer's state. Paddle's GradScaler makes the host
+read a flag from the device at every update. Here every update is applied, and the device restores the values
+from before if a gradient was non-finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import paddle
 from paddle import Tensor, _C_ops, nn
 
-from ppcls.engine.core.flat_buffers import Flat, Undo
-from ppcls.engine.core.gradients import Flags, Gradients, any_not_finite, divide
+from ppcls.engine.core.flat_buffers import UpdateSnapshot
+from ppcls.engine.core.gradients import GradientStore, NonFiniteFlags, UpdateOutcomes
 from ppcls.optimizer.state import changed_by_step
 
-GROWTH, DECAY, GROW_EVERY = 2.0, 0.5, 2000  # those of paddle.amp.GradScaler, and its one overflow to shrink
+# The values of paddle.amp.GradScaler, except that one overflow is enough to shrink.
+GROWTH_FACTOR, SHRINK_FACTOR, GROWTH_INTERVAL = 2.0, 0.5, 2000
 
 
 class LossScale:
     """A factor on the loss, adapted so that float16 gradients neither vanish nor overflow.
 
-    It doubles after 2,000 updates in a row with finite gradients, and halves at each one without.
+    It doubles after 2,000 updates in a row with finite gradients, and halves after each one without.
 
     Args:
-        scale: The first factor, at least 1 where it adapts.
-        dynamic: Whether it adapts.
-        floor: The least factor with which the run goes on, at least 1; `read` tells, nothing stops here.
-        waits: Ask the device before each update, and make none instead of taking it back. The numbers are
-            the same; it saves a copy of weights and optimizer state, and lets the device idle.
+        scale: Initial factor, at least 1 if it adapts.
+        dynamic: Whether the factor adapts.
+        minimum: Smallest factor with which training continues, at least 1; `read` reports it.
     """
 
-    def __init__(self, scale: float, *, dynamic: bool, floor: float = 1.0, waits: bool = False) -> None:
-        self.dynamic, self._floor, self._waits = dynamic, floor, waits
-        self._undo: Undo | None = None
+    def __init__(self, scale: float, *, dynamic: bool, minimum: float = 1.0) -> None:
+        self.dynamic, self._minimum = dynamic, minimum
+        self._snapshot: UpdateSnapshot | None = None
         self._model: nn.Layer | None = None
-        self._statistics: Undo | None = None
-        self._begun = False
-        self._flags = Flags()
-        self._known = (scale, 0)
+        self._statistics: UpdateSnapshot | None = None
+        self._saved_statistics = False
+        self._flags = NonFiniteFlags()
+        self._host_state = (scale, 0)
         self._set(scale, 0)
 
-    def watch(self, model: nn.Layer) -> None:
-        """Has an update that is taken back, or not made, leave no trace in BatchNorm's statistics either.
+    def track_statistics(self, model: nn.Layer) -> None:
+        """Restores BatchNorm's running statistics too after an overflow. `begin_step` must then be called.
 
-        What overflows in a forward pass would never leave their running averages. Call `begin` then.
+        A forward pass that overflows would otherwise leave infinities in the statistics for ever.
         """
-        self._model, self._statistics, self._begun = model, None, False
+        self._model, self._statistics, self._saved_statistics = model, None, False
 
-    def begin(self) -> None:
-        """Comes before each forward pass of training; keeps the statistics before an update's first one."""
-        if self._model is None or self._begun:
+    def begin_step(self) -> None:
+        """Saves BatchNorm's statistics before the first step of each update."""
+        if self._model is None or self._saved_statistics:
             return
         if self._statistics is None:
-            own = self._model.state_dict().values()
-            self._statistics = Undo(each for each in own if each.stop_gradient and each.is_floating_point())
-        self._statistics.keep()
-        self._begun = True
+            tensors = self._model.state_dict().values()
+            self._statistics = UpdateSnapshot(
+                tensor for tensor in tensors if tensor.stop_gradient and tensor.is_floating_point()
+            )
+        self._statistics.save()
+        self._saved_statistics = True
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Returns the loss times the factor."""
         return loss * self._scale
 
-    @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def step(self, optimizer: Any) -> None:
-        """Divides the gradients by the factor, updates if all are finite, and adapts the factor."""
-        found = divide(optimizer, self._scale)
-        if self._waits:
-            if not bool(found):
-                optimizer.step()
-            if self._statistics is not None:
-                self._statistics.back_if(found)
-        else:
-            self.undone_if(found, optimizer, optimizer.step)
-        self.adapt(found)
+    def update(self, optimizer: Any, gradients: GradientStore) -> Tensor:
+        """Divides the gradients by the factor and updates the weights, unless a gradient is non-finite.
 
-    def undone_if(self, found: Tensor, optimizer: Any, update: Callable[[], None]) -> None:
-        """Updates, and has the device take it back where ``found``, [1] bool, holds."""
-        undo = self._undo_of(optimizer)
-        undo.keep()
-        update()
-        undo.back_if(found)
-        if self._statistics is not None:
-            self._statistics.back_if(found)
-
-    def storage(self, optimizer: Any) -> Flat:
-        """Returns the memory of all that a step changes."""
-        return self._undo_of(optimizer).flat
-
-    def _undo_of(self, optimizer: Any) -> Undo:
-        if self._undo is None:
-            self._undo = Undo(changed_by_step(optimizer))
-        return self._undo
-
-    @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def adapt(self, found: Tensor) -> None:
-        """Ends an update: adapts the factor to whether a gradient was not finite, [1] bool."""
-        self._begun = False
-        if self.dynamic:
-            _C_ops.update_loss_scaling_(
-                [self._unused], found, self._scale, self._good, self._bad, GROW_EVERY, 1, GROWTH, DECAY, False
-            )
-        self._flags.add(found)
-
-    def unscale(self, buffers: Sequence[Tensor]) -> Tensor:
-        """Divides a few large buffers of gradients by the factor, in place.
-
-        Plain operators: Paddle's own one for many gradients hands the device a list in the host's memory,
-        which is gone when a recorded step is replayed.
+        Device work only. `end_update` adapts the factor.
 
         Returns:
-            [1] bool, whether a gradient is not finite.
+            Whether a gradient is non-finite, [1] bool.
         """
-        inverse = 1.0 / self._scale
-        for buffer in buffers:
-            buffer.copy_((buffer.astype("float32") * inverse).astype(buffer.dtype), False)
-        return any_not_finite(buffers)
+        overflow = gradients.unscale(self._scale)
+        snapshot = self.snapshot(optimizer)
+        snapshot.save()
+        gradients.apply()
+        snapshot.restore_if(overflow)
+        if self._statistics is not None:
+            self._statistics.restore_if(overflow)
+        return overflow
 
-    def read(self) -> Gradients:
-        """Returns what became of the updates since the last call; waits where there are any."""
-        bad, scales = self._flags.read(), []
-        for skipped in bad.tolist():
+    def snapshot(self, optimizer: Any) -> UpdateSnapshot:
+        """Returns the snapshot of all tensors that ``optimizer`` changes; the first call moves them there."""
+        if self._snapshot is None:
+            self._snapshot = UpdateSnapshot(changed_by_step(optimizer))
+        return self._snapshot
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def end_update(self, overflow: Tensor) -> None:
+        """Adapts the factor to ``overflow``, [1] bool, the result of `update`."""
+        self._saved_statistics = False
+        if self.dynamic:
+            counters = (overflow, self._scale, self._good, self._bad)
+            rule = (GROWTH_INTERVAL, 1, GROWTH_FACTOR, SHRINK_FACTOR, False)
+            _C_ops.update_loss_scaling_([self._unused], *counters, *rule)
+        self._flags.append(overflow)
+
+    def read(self) -> UpdateOutcomes:
+        """Returns the outcomes of the updates since the last call; waits for the device if there are any."""
+        nonfinite, scales = self._flags.read(), []
+        for overflow in nonfinite.tolist():
             if self.dynamic:
-                self._known = _after(self._known, skipped=skipped)
-            scales.append(self._known[0])
-        return Gradients(bad, np.array(scales), self._floor if self.dynamic else 0.0)
+                self._host_state = _next_state(*self._host_state, overflow=overflow)
+            scales.append(self._host_state[0])
+        return UpdateOutcomes(nonfinite, np.array(scales), self._minimum if self.dynamic else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the factor, and the updates since it changed; waits for the device."""
@@ -137,20 +116,19 @@ class LossScale:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with a factor that adapts; a fixed one stays what it is."""
+        """Restores an adaptive factor; a fixed factor stays the config's."""
         if self.dynamic:
             self._set(float(state["scale"]), int(state["incr_count"]))
 
     def _set(self, scale: float, good: int) -> None:
         self._scale = paddle.full([1], scale, "float32")
         self._good, self._bad = paddle.full([1], good, "int32"), paddle.zeros([1], "int32")
-        self._unused = paddle.zeros([1])  # the operator also clears gradients, of which it wants one at least
-        self._known = (scale, good)
+        self._unused = paddle.zeros([1])  # the operator also clears gradients and needs at least one
+        self._host_state = (scale, good)
 
 
-def _after(known: tuple[float, int], *, skipped: bool) -> tuple[float, int]:
-    """Returns factor and counter after an update, as the device computes them, but with no least factor."""
-    scale, good = known
-    if skipped:
-        return scale * DECAY, 0
-    return (scale * GROWTH, 0) if good + 1 == GROW_EVERY else (scale, good + 1)
+def _next_state(scale: float, good: int, *, overflow: bool) -> tuple[float, int]:
+    """Returns factor and counter after an update, as the device computes them, but without a lower bound."""
+    if overflow:
+        return scale * SHRINK_FACTOR, 0
+    return (scale * GROWTH_FACTOR, 0) if good + 1 == GROWTH_INTERVAL else (scale, good + 1)

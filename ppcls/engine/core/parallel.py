@@ -1,28 +1,32 @@
-"""What several processes need to train one model: exchanged gradients, shared BatchNorm, own dropout."""
+"""What several ranks need to train one model: exchange of gradients, shared BatchNorm, seeds."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import paddle
 from paddle import nn
 from paddle.distributed.parallel import sync_params_buffers
 
-from ppcls.config.sections.run import Global
 from ppcls.errors import UserError
-from ppcls.runtime.start import Runtime
+
+if TYPE_CHECKING:
+    from ppcls.config.sections.run import Global
+    from ppcls.runtime.start import Runtime
 
 
-def exchange_gradients(
+def connect_ranks(
     model: nn.Layer, settings: Global, runtime: Runtime, *, overlapping: bool = True
 ) -> nn.Layer:
     """Returns the model as training calls it, with the weights of rank 0 on every rank.
 
     Args:
-        model: As one process alone calls it.
-        settings: Of the exchange.
-        runtime: The ranks.
-        overlapping: Whether gradients are averaged while backward still runs; else the model stays as it is,
-            and who trains it averages them afterwards.
+        model: Model as a single process calls it.
+        settings: Settings of the gradient exchange.
+        runtime: Rank and world size.
+        overlapping: Whether gradients are averaged during the backward pass. Otherwise the model stays
+            unwrapped, and the training step averages them afterwards.
     """
     if runtime.world_size == 1:
         return model
@@ -37,10 +41,10 @@ def exchange_gradients(
 
 
 def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
-    """Returns the model with SyncBatchNorm in the place of BatchNorm: same parameters, names, layout.
+    """Replaces BatchNorm by SyncBatchNorm with the same parameters, names and layout; returns the model.
 
-    A frozen BatchNorm, which normalizes by its running statistics, has nothing to synchronize and stays. One
-    process has nothing to synchronize either: its model stays as it is.
+    A frozen BatchNorm normalizes by its running statistics and stays as it is. So does the model of a single
+    process.
 
     Raises:
         UserError: Several processes train on CPUs, for which Paddle has no such kernel.
@@ -49,7 +53,7 @@ def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
         return model
     if runtime.device == "cpu":
         raise UserError(
-            f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, and these "
+            f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, but these "
             f"{runtime.world_size} processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
         )
     frozen = [
@@ -57,16 +61,16 @@ def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
     ]
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for name, layer in frozen:
-        parent, _, own = name.rpartition(".")
-        (dict(converted.named_sublayers())[parent] if parent else converted).add_sublayer(own, layer)
+        parent, _, child = name.rpartition(".")
+        (dict(converted.named_sublayers())[parent] if parent else converted).add_sublayer(child, layer)
     return converted
 
 
 def seed_batch(seed: int, rank: int, epoch: int, step: int) -> None:
-    """Seeds what draws from Paddle's generator within the model, such as dropout, for one batch.
+    """Seeds Paddle's generator for one batch, from which layers such as dropout draw.
 
-    Ranks draw other numbers than each other. As the numbers are a function of the place in the run, a
-    resumed one draws what the undisturbed one would, and no generator's state has to be kept.
+    Each rank draws different numbers. The seed is a function of the position in the run, so a resumed run
+    draws the same numbers, and no generator state has to be saved.
     """
     mixed = np.random.SeedSequence((seed, rank, epoch, step)).generate_state(1)
     paddle.seed(int(mixed[0]))

@@ -1,64 +1,128 @@
-"""One training step: the only place that knows gradient accumulation and the precision's calls."""
+"""One training step. Eager, compiled and CUDA-graph execution run these functions.
+
+`forward_backward` and `apply_update` are device work, which a CUDA graph can capture and replay. The rest of
+`train_step` runs on the host and is the same in all modes: accumulation, learning rate, loss scale,
+counters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import paddle
-from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
 
 from ppcls.data.loaders.batch import Batch
-from ppcls.engine.core.hooks import UNTIMED, Phases
+from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.outputs import Outputs, first_rows, map_outputs, zero_loss
 
-Step = Callable[[TrainState, Batch, Phases], paddle.Tensor]
+Step = Callable[[TrainState, Batch, StepHooks], paddle.Tensor]
 
 
-def train_step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> paddle.Tensor:
-    """Takes one batch through forward and backward, and the optimizer where its update ends here.
-
-    Ranks exchange gradients only on the last batch of an update. An update that loss scaling skips,
-    its gradients not being finite, counts as one: schedule and average go on, the weights stay.
+def forward_backward(
+    state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS, *, overlap: bool = True
+) -> paddle.Tensor:
+    """Adds the gradients of one batch to ``state.gradients``.
 
     Args:
-        state: Changed in place.
-        batch: To train on.
-        phases: Is told what the step does.
+        state: Run to train.
+        batch: Batch to train on.
+        hooks: Hooks around the phases.
+        overlap: Whether `paddle.DataParallel` averages the gradients over the ranks during the backward pass
+            of an update's last step.
 
     Returns:
-        [1 + counts] float32 on the device: the loss summed over real samples, then what the metrics
-        count. Reading it waits for the device.
+        [1 + counts] float32 on the device: the loss summed over valid samples, then the counts of the
+        training metrics. Reading it waits for the device.
     """
     network = state.network
-    exchanges = state.runtime.world_size > 1 and batch.update
-    overlapping = isinstance(network, paddle.DataParallel)
-    after = exchanges and (phases.exchange_after or not overlapping)
-    with network.no_sync() if overlapping and (after or not exchanges) else nullcontext():
-        with phases("forward"):
+    exchanging = overlap and batch.update
+    parallel = isinstance(network, paddle.DataParallel)
+    with network.no_sync() if parallel and not exchanging else nullcontext():
+        with hooks("forward"):
             with state.precision.forward():
                 outputs = network(state.precision.images(batch.image, training=True))
             loss = _mean_loss(state, outputs, batch)
-        with phases("backward"):
-            state.precision.backward(loss * batch.weight)
-    if after:
-        with phases("all-reduce"):
-            fused_allreduce_gradients(list(state.model.parameters()), None)
-    if batch.update:
-        with phases("optimizer"):
-            state.optimizer.set_lr(state.schedule(state.update))
-            state.precision.step(state.optimizer)
-            state.optimizer.clear_grad(set_to_zero=False)
-            state.update += 1
-            if state.ema is not None:
-                state.ema.begin(state.update)
-                state.ema.update()
+        with hooks("backward"):
+            state.precision.backward(loss * (batch.weight * state.gradients.loss_factor))
+            state.gradients.collect()
     return _sums(state, map_outputs(outputs, paddle.Tensor.detach), loss.detach(), batch)
 
 
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def update_weights(state: TrainState) -> paddle.Tensor:
+    """Updates the weights by ``state.gradients``, and clears these.
+
+    Returns:
+        Whether a gradient is non-finite, [1] bool. With loss scaling, such an update changes nothing.
+    """
+    overflow: paddle.Tensor = state.precision.update(state.optimizer, state.gradients)
+    state.gradients.clear()
+    return overflow
+
+
+def apply_update(state: TrainState) -> paddle.Tensor:
+    """Updates the weights as `update_weights`, then their moving average."""
+    overflow: paddle.Tensor = update_weights(state)
+    if state.ema is not None:
+        state.ema.update()
+    return overflow
+
+
+@dataclass(frozen=True)
+class StepFunctions:
+    """The device work of a step: the functions above, or replays of their CUDA graphs."""
+
+    forward_backward: Callable[..., paddle.Tensor] = forward_backward
+    apply_update: Callable[[TrainState], paddle.Tensor] = apply_update
+
+
+EAGER = StepFunctions()
+
+
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    hooks: StepHooks = NO_HOOKS,
+    functions: StepFunctions = EAGER,
+    *,
+    overlap: bool = True,
+) -> paddle.Tensor:
+    """Trains on one batch, and updates the weights if the batch ends an update.
+
+    Ranks exchange gradients only in the last step of an update. An update that loss scaling rejects because a
+    gradient is non-finite still counts: schedule and average advance, the weights stay.
+
+    Args:
+        state: Run to train; changed in place.
+        batch: Batch to train on.
+        hooks: Hooks around the phases.
+        functions: Device work of the step.
+        overlap: Whether ranks exchange gradients during the backward pass if they can, instead of after it.
+
+    Returns:
+        The sums of `forward_backward`.
+    """
+    state.precision.begin_step()
+    sums = functions.forward_backward(state, batch, hooks, overlap=overlap)
+    if batch.update:
+        overlapped = overlap and isinstance(state.network, paddle.DataParallel)
+        if state.runtime.world_size > 1 and not overlapped:
+            with hooks("all-reduce"):
+                state.gradients.all_reduce()
+        with hooks("optimizer"):
+            state.optimizer.set_lr(state.schedule(state.update))
+            state.update += 1
+            if state.ema is not None:
+                state.ema.prepare(state.update)
+            state.precision.end_update(functions.apply_update(state))
+    return sums
+
+
 def _mean_loss(state: TrainState, outputs: Outputs, batch: Batch) -> paddle.Tensor:
-    """Returns the mean loss of the batch's real samples."""
+    """Returns the mean loss of the batch's valid samples."""
     if batch.valid == 0:
         return zero_loss(outputs)  # this rank still takes part in the exchange
     return state.criterion(first_rows(outputs, batch.valid), batch.label[: batch.valid])

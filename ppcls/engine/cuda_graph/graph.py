@@ -1,76 +1,177 @@
-"""Device work that is recorded once and started as a whole: a CUDA graph.
+"""CUDA graphs: device work that is captured once and replayed by a single call.
 
-A ResNet-50 step is some 700 kernels. Python and Paddle need about 30 ms to start them one by one, which is
-longer than a fast GPU needs to run them; a graph is started in one call.
+A ResNet-50 step is about 700 kernels. Python and Paddle need about 30 ms to launch them one by one, longer
+than a fast GPU needs to run them.
+
+During capture Paddle takes all memory from a pool of the graph's own, except the workspace of cuDNN's
+convolutions: that comes from the usual pool, and returns there as soon as the convolution is captured
+(``GPUContext::GetDnnWorkspace``). Every replay writes to it nevertheless, over whatever tensor lies there by
+then. Therefore all captured convolutions share one `Workspace`, which no other tensor uses afterwards.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import paddle
 from paddle.device.cuda.graphs import CUDAGraph
 
-from ppcls.engine.cuda_graph.workspace import Workspace, conv_workspace
 from ppcls.errors import UserError
 
+_SMALLEST_BLOCK = 256  # bytes; the unit of Paddle's allocator
 
-class Recorded(Protocol):
-    """Work that can be done again and again, on the same memory."""
+
+class Replayable(Protocol):
+    """Device work that can run any number of times, on the same memory."""
 
     def replay(self) -> None:
-        """Does the work once; on a GPU it is only started."""
+        """Runs the work once; on a GPU it is only started."""
 
 
-class Recorder:
-    """Records work on the present GPU, all of it with one workspace."""
+class MemoryPool(Protocol):
+    """A pool that lends the smallest free block that is large enough, and grows if there is none."""
+
+    def take(self, size: int) -> object:
+        """Returns a block of ``size`` bytes, which is lent as long as a reference to it exists."""
+
+    def reserved(self) -> int:
+        """Returns the bytes that the pool has from the device, lent or free."""
+
+    def shrink(self) -> None:
+        """Returns completely free memory to the device."""
+
+
+class GpuMemoryPool:
+    """Paddle's memory pool on the current GPU."""
+
+    def take(self, size: int) -> object:
+        """Returns a tensor of ``size`` bytes."""
+        return paddle.empty([size], "uint8")
+
+    def reserved(self) -> int:
+        """Returns the bytes that Paddle has from the GPU."""
+        return int(paddle.device.cuda.memory_reserved())
+
+    def shrink(self) -> None:
+        """Empties Paddle's cache."""
+        paddle.device.cuda.empty_cache()
+
+
+class Workspace:
+    """A block of GPU memory for captured convolutions, shared by all graphs of a run.
+
+    Args:
+        size: Size in bytes, a multiple of 256; the largest workspace of a convolution.
+        memory: Memory pool; None for Paddle's.
+    """
+
+    def __init__(self, size: int, memory: MemoryPool | None = None) -> None:
+        self._size, self._memory = size, memory or GpuMemoryPool()
+        self._block: object | None = None
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Makes the block the only free one of the pool within the context, and reserves it afterwards.
+
+        Raises:
+            UserError: The pool behaves differently than expected, so the block cannot be reserved.
+        """
+        memory = self._memory
+        block = memory.take(self._size) if self._block is None else self._block
+        others = _take_all(memory, self._size)
+        memory.shrink()
+        before = memory.reserved()
+        others.append(memory.take(_SMALLEST_BLOCK))
+        _check_pool(memory.reserved() > before)
+        self._block = None
+        del block
+        yield
+        before = memory.reserved()
+        self._block = memory.take(self._size)
+        _check_pool(memory.reserved() == before)
+
+
+def _take_all(memory: MemoryPool, largest: int) -> list[object]:
+    """Takes all free blocks of a pool, starting with those of ``largest`` bytes.
+
+    A block for which the pool grew was not free. It is kept until the end, or the next request would find it.
+    """
+    taken, grown = [], []
+    size = largest
+    while size >= _SMALLEST_BLOCK:
+        before = memory.reserved()
+        block = memory.take(size)
+        if memory.reserved() > before:
+            grown.append(block)
+            size //= 2
+        else:
+            taken.append(block)
+    return taken
+
+
+def _check_pool(expected: bool) -> None:
+    if not expected:
+        raise UserError(
+            f"Global.cuda_graph: the GPU memory pool of Paddle {paddle.__version__} does not behave as "
+            "expected, so a replayed step could overwrite other tensors; set Global.cuda_graph=False"
+        )
+
+
+def build_workspace() -> Workspace:
+    """Returns a workspace of the largest size that Paddle allows a convolution."""
+    name = "FLAGS_conv_workspace_size_limit"
+    return Workspace(int(paddle.get_flags(name)[name]) << 20)
+
+
+class GraphCapture:
+    """Captures work on the current GPU as CUDA graphs that share one workspace."""
 
     def __init__(self) -> None:
         self._workspace: Workspace | None = None
 
-    def __call__(self, work: Callable[[], None]) -> Recorded:
-        """Records what ``work`` has the GPU do; see `CudaGraph`."""
+    def __call__(self, work: Callable[[], None]) -> Replayable:
+        """Captures ``work``; see `CudaGraph`."""
         if self._workspace is None:
-            self._workspace = conv_workspace()
+            self._workspace = build_workspace()
         return CudaGraph(work, self._workspace)
 
 
 class CudaGraph:
-    """Records what ``work`` has the GPU do; it is not done yet.
+    """A CUDA graph of ``work``, which is captured here and does not run yet.
 
-    The memory that the work takes stays the graph's own, so what is cached of earlier steps is given back
-    before.
+    The memory of the work belongs to the graph from then on, so Paddle's cache is emptied before.
 
     Args:
-        work: Starts kernels and nothing else: it may not read from the device. Its host side runs once.
-        workspace: For convolutions.
+        work: Function that only launches kernels: it must not read from the device. Its host code runs once.
+        workspace: Workspace of the convolutions.
 
     Raises:
-        UserError: The work can't be recorded.
+        UserError: The work cannot be captured.
     """
 
     def __init__(self, work: Callable[[], None], workspace: Workspace) -> None:
         paddle.device.cuda.synchronize()
         paddle.device.cuda.empty_cache()
-        # What the compiled model's executor asks for; Paddle 3 has it so anyway.
+        # Needed by the executor of compiled models; Paddle 3 always works this way.
         for name, value in (("new_executor_use_cuda_graph", True), ("sync_nccl_allreduce", False)):
             if paddle.base.core.globals().is_public(f"FLAGS_{name}"):
                 paddle.set_flags({f"FLAGS_{name}": value})
-        # In so many words: by itself it takes the GPU that Paddle's launcher names in the environment.
+        # The default place is the GPU that Paddle's launcher names in the environment.
         self._graph = CUDAGraph(paddle.framework._current_expected_place())
-        # Paddle's executor keeps tensors in the graph's memory to the end of the process; if the graph
-        # went first, that would be a crash at exit.
+        # Paddle's executor keeps tensors in the graph's memory until the process ends. Freeing the graph
+        # before them would crash at exit.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._graph))
-        self._workspace = workspace  # which lives as long as the graph may be replayed
+        self._workspace = workspace  # lives as long as the graph can be replayed
         with workspace.lent():
             self._graph.capture_begin()
             try:
                 work()
             except (RuntimeError, OSError, ValueError) as error:
                 raise UserError(
-                    f"the training step can't be recorded as a CUDA graph: {error}; "
+                    f"the training step cannot be captured as a CUDA graph: {error}; "
                     "set Global.cuda_graph=False"
                 ) from error
             self._graph.capture_end()

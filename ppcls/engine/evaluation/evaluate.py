@@ -13,8 +13,8 @@ from ppcls.config.schema import Config
 from ppcls.data.build import build_loader
 from ppcls.data.index.read import positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
-from ppcls.engine.core.embedding import evaluation_criterion
-from ppcls.engine.core.precision import FP32
+from ppcls.engine.core.networks import evaluation_criterion
+from ppcls.engine.core.precision import Precision
 from ppcls.engine.evaluation.outcomes import Collector
 from ppcls.engine.evaluation.tally import Tally
 from ppcls.errors import UserError
@@ -59,7 +59,7 @@ def evaluate(
     loader: Iterable[Batch],
     criterion: Criterion,
     metrics: Metrics,
-    precision: FP32,
+    precision: Precision,
     world: int,
     progress: Progress | None = None,
     collector: Collector | None = None,
@@ -125,7 +125,7 @@ class Evaluator:
     loaders: dict[str, Loader]
     criterion: Criterion
     metrics: Metrics
-    precision: FP32
+    precision: Precision
     world: int
     progress: Progress
     classes: int | None = None
@@ -182,7 +182,7 @@ def _pausing(batches: Iterable[Batch], between: Callable[[], None]) -> Iterator[
 
 
 def build_evaluator(
-    config: Config, runtime: Runtime, precision: FP32, sample_by_sample: bool = False
+    config: Config, runtime: Runtime, precision: Precision, sample_by_sample: bool = False
 ) -> Evaluator:
     """Returns what evaluates a bare model on ``DataLoader.Eval``, as often as wanted.
 

@@ -15,7 +15,7 @@ from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.transforms.numpy_ops import DecodeError, apply
 from ppcls.data.transforms.specs import NormalizeImage
-from ppcls.engine.core.hooks import Phases
+from ppcls.engine.core.hooks import StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
 from ppcls.report.confusion import class_name
@@ -47,7 +47,7 @@ class RunPictures(PictureSource):
     def watch(self, step: Step) -> Step:
         """Returns ``step``, which now also keeps images; the host does not wait for them."""
 
-        def watched(state: TrainState, batch: Batch, phases: Phases) -> Tensor:
+        def watched(state: TrainState, batch: Batch, phases: StepHooks) -> Tensor:
             if state.epoch != self._epoch and batch.valid:
                 self._epoch, rows = state.epoch, min(SHOWN, batch.valid)
                 # Copies: the loader and a recorded step use a batch's memory again.

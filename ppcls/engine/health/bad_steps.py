@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.bad_images.lists import BadImage, write_bad_images
 from ppcls.data.sampling.order import Cursor
-from ppcls.engine.core.gradients import Gradients
+from ppcls.engine.core.gradients import UpdateOutcomes
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 
@@ -42,7 +42,7 @@ class Stretch:
     update: int
     ends: NDArray[np.bool_]
     losses: NDArray[np.float64]
-    gradients: Gradients
+    gradients: UpdateOutcomes
 
     @property
     def updates(self) -> list[slice]:
@@ -53,7 +53,7 @@ class Stretch:
     def bad(self) -> NDArray[np.bool_]:
         """Returns [updates] bool, whether a loss or a gradient was not finite."""
         finite = np.isfinite(self.losses)
-        return self.gradients.bad | [not finite[:, batches].all() for batches in self.updates]
+        return self.gradients.nonfinite | [not finite[:, batches].all() for batches in self.updates]
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ class BadSteps:
             self._first, self._row = self._first or _update(stretch, number, batches), self._row + 1
             began = began or self._first
             scale = self._note_scale(stretch.gradients, i, number)
-            if scale is not None and scale < stretch.gradients.floor:
+            if scale is not None and scale < stretch.gradients.min_loss_scale:
                 text = (
                     f"the loss scale would fall to {scale:g}, below AMP.min_loss_scaling "
-                    f"({stretch.gradients.floor:g})"
+                    f"({stretch.gradients.min_loss_scale:g})"
                 )
                 cure = (
                     ", use -o AMP.dtype=bfloat16 where the GPU has it, or rule out cuDNN's fast BatchNorm by "
@@ -125,12 +125,12 @@ class BadSteps:
             text = "loss or gradient was not finite, and so the weights are not any more"
             raise self._end(stretch.update + len(stretch.updates), began, text, None)
 
-    def _note_scale(self, gradients: Gradients, i: int, number: int) -> float | None:
+    def _note_scale(self, gradients: UpdateOutcomes, i: int, number: int) -> float | None:
         """Returns the loss scale after a bad update, and remembers the update where it was skipped."""
-        if gradients.scales is None:
+        if gradients.loss_scales is None:
             return None
-        scale = float(gradients.scales[i])
-        if gradients.bad[i]:
+        scale = float(gradients.loss_scales[i])
+        if gradients.nonfinite[i]:
             self._skipped.append(number)
             self._scale = scale
         return scale

@@ -17,7 +17,10 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from ppcls.engine.core.hooks import Phase, Phases
+from ppcls.data.loaders.batch import Batch
+from ppcls.engine.core.hooks import Phase, StepHooks
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import train_step
 from ppcls.report.step_times import COLUMNS, StepTimes
 from ppcls.runtime.start import Runtime
 
@@ -26,7 +29,7 @@ def _unmarked(_: Phase) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class PhaseTimer(Phases):
+class PhaseTimer(StepHooks):
     """Times the phases of all steps that it is told of.
 
     Args:
@@ -34,17 +37,16 @@ class PhaseTimer(Phases):
         mark: Its context is around each phase.
 
     Attributes:
-        fresh: Whether the next batch begins a step.
+        fresh: Whether the next batch begins an update.
+        overlap: Whether ranks exchange gradients during the backward pass of the current update.
         steps: Timed so far.
     """
-
-    timed = True
 
     def __init__(
         self, runtime: Runtime, mark: Callable[[Phase], AbstractContextManager[None]] = _unmarked
     ) -> None:
         self._runtime, self._mark = runtime, mark
-        self.fresh, self._began = True, 0.0
+        self.fresh, self.overlap, self._began = True, True, 0.0
         self._times = np.zeros(len(COLUMNS))
         self._seconds: list[NDArray[np.float64]] = []
         self._after: list[bool] = []
@@ -69,7 +71,7 @@ class PhaseTimer(Phases):
         self._runtime.synchronize()
         if self.fresh:
             self._times = np.zeros(len(COLUMNS))
-            self.exchange_after = self._runtime.world_size > 1 and self.steps % 2 == 1
+            self.overlap = self._runtime.world_size == 1 or self.steps % 2 == 0
         self._began = time.perf_counter()
 
     def end_batch(self, update: bool) -> None:
@@ -79,9 +81,13 @@ class PhaseTimer(Phases):
         if update:
             self._times[-1] -= self._times[:-1].sum()
             self._seconds.append(self._times)
-            self._after.append(self.exchange_after)
-            self.exchange_after = False
+            self._after.append(not self.overlap)
+            self.overlap = True
         self.fresh = update
+
+    def eager_step(self, state: TrainState, batch: Batch, hooks: StepHooks) -> paddle.Tensor:
+        """Runs `train_step` eagerly, because only then its phases can be timed."""
+        return train_step(state, batch, hooks, overlap=self.overlap)
 
     def measured(self, first: int, images: int, ordinary: float | None) -> StepTimes:
         """Returns the times of all ranks; each must ask.

@@ -15,8 +15,10 @@ from pathlib import Path
 import paddle
 from paddle.profiler import Profiler, ProfilerTarget, RecordEvent
 
-from ppcls.engine.core.hooks import Phase, Phases, Window
+from ppcls.data.loaders.batch import Batch
+from ppcls.engine.core.hooks import Phase, ProfileWindow, StepHooks
 from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import Step
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, write_text
@@ -73,7 +75,7 @@ def why_no_trace(runtime: Runtime) -> str | None:
     )
 
 
-class Profile(Phases):
+class Profile(StepHooks):
     """Measures the steps of a window, traces them, and writes both into a folder.
 
     Args:
@@ -88,7 +90,7 @@ class Profile(Phases):
     """
 
     def __init__(
-        self, window: Window, runtime: Runtime, images: int, folder: Path, tell: Callable[[str], None]
+        self, window: ProfileWindow, runtime: Runtime, images: int, folder: Path, tell: Callable[[str], None]
     ) -> None:
         self._window, self._runtime, self._images = window, runtime, images
         self._folder, self._tell = folder, tell
@@ -103,10 +105,18 @@ class Profile(Phases):
         except OSError as error:
             raise UserError(f"{folder}: can't make this folder for the profile: {error.strerror}") from None
 
-    @property
-    def timed(self) -> bool:  # type: ignore[override]
-        """Whether the window is still to end; steps before it are made of phases, too, to compare with."""
-        return self._step < self._window.stop
+    def wrap(self, step: Step) -> Step:
+        """Returns ``step``, replaced by eager steps until the window ends.
+
+        The steps before the window are eager too, so that they can be compared with those in it.
+        """
+
+        def profiled_step(state: TrainState, batch: Batch, hooks: StepHooks) -> paddle.Tensor:
+            if self._step >= self._window.stop:
+                return step(state, batch, hooks)
+            return self._timer.eager_step(state, batch, hooks)
+
+        return profiled_step
 
     @property
     def _profiling(self) -> bool:
@@ -130,7 +140,6 @@ class Profile(Phases):
                 self._trace.close()
                 self._trace.start()
             self._timer.begin_batch()
-            self.exchange_after = self._timer.exchange_after
         elif self._step == self._reference:
             self._runtime.synchronize()
         self._began = time.perf_counter()
@@ -154,7 +163,6 @@ class Profile(Phases):
 
     def _finish(self) -> None:
         """Writes trace and table, and tells of them; training goes on also where that fails."""
-        self.exchange_after = False
         trace = self._folder / f"trace_rank{self._runtime.rank}.json"
         before = self._window.start - self._reference
         ordinary = self._ordinary / before if before > 0 else None
@@ -185,7 +193,7 @@ class Profile(Phases):
 
 
 def build_profile(
-    window: Window, state: TrainState, epochs: int, output_dir: Path, tell: Callable[[str], None]
+    window: ProfileWindow, state: TrainState, epochs: int, output_dir: Path, tell: Callable[[str], None]
 ) -> Profile:
     """Returns what measures a window of a run from its present position on.
 

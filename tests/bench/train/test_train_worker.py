@@ -23,7 +23,7 @@ from ppcls.bench.train.worker import look, measure
 from ppcls.cli import benchmark as benchmark_cli
 from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
-from ppcls.engine.core.hooks import UNTIMED, Phases
+from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.errors import SignalInterrupt, UserError
@@ -69,7 +69,7 @@ def test_a_device_settles_before_what_counts(
 ) -> None:
     taken: list[Batch] = []
 
-    def step(state: TrainState, batch: Batch, phases: Phases = UNTIMED) -> paddle.Tensor:
+    def step(state: TrainState, batch: Batch, phases: StepHooks = NO_HOOKS) -> paddle.Tensor:
         taken.append(batch)
         return train_step(state, batch, phases)
 

@@ -23,7 +23,7 @@ from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.transforms.numpy_ops import Array, apply, run
 from ppcls.data.transforms.specs import ToCHWImage, plan_chain
-from ppcls.engine.core.state import build_network
+from ppcls.engine.core.networks import build_network
 from ppcls.errors import UserError
 from ppcls.weights.files import fill_model, read_weights
 
@@ -85,7 +85,7 @@ def predict(folder: Path, images: np.ndarray) -> np.ndarray:
 
 def dynamic_scores(config: Config, images: np.ndarray) -> np.ndarray:
     """Returns [B, 3] float32 probabilities of the model that was exported, in dynamic mode."""
-    model = build_network(config)
+    model = build_network(config.Arch)
     source = Path(str(config.Global.pretrained_model))
     fill_model(model, read_weights(source), source)
     model.eval()
@@ -257,7 +257,7 @@ def test_branches_are_exported_as_one_convolution(tmp_path: Path, name: str, opt
     scores = predict(tmp_path / "inference", images)
     np.testing.assert_allclose(scores, dynamic_scores(config, images), rtol=0, atol=TOLERANCE)
     written = (tmp_path / "inference" / "inference.pdiparams").stat().st_size
-    model = build_network(config)
+    model = build_network(config.Arch)
     assert written < 4 * count_parameters(model)
     reparameterize(model)
     assert written == pytest.approx(4 * sum(each.size for each in model.state_dict().values()), rel=1e-3)

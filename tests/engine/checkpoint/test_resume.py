@@ -15,7 +15,8 @@ from ppcls.config.schema import Config
 from ppcls.engine import execution
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.resume import resume
-from ppcls.engine.core.state import TrainState, build_state
+from ppcls.engine.core.build import build_state
+from ppcls.engine.core.state import TrainState
 from ppcls.engine.setup import prepare
 from ppcls.engine.train import train
 from ppcls.errors import UserError

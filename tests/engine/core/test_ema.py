@@ -45,7 +45,7 @@ def test_the_decay_rises_and_stays_at_its_own() -> None:
     expected = {name: each.astype(np.float64) for name, each in content(model).items()}
     for done, decay in enumerate(decays, start=1):
         move(model, done)
-        ema.begin(done)
+        ema.prepare(done)
         ema.update()
         live = content(model)
         expected = {name: decay * each + (1 - decay) * live[name] for name, each in expected.items()}

@@ -7,8 +7,8 @@ from paddle import nn
 from small_net import Flat, make_state
 
 from ppcls.engine.core import gradients
-from ppcls.engine.core.flat_buffers import UNIT
-from ppcls.engine.core.gradients import Flags, any_not_finite, divide, not_finite
+from ppcls.engine.core.flat_buffers import ALIGNMENT
+from ppcls.engine.core.gradients import NonFiniteFlags, ParameterGradients, any_nonfinite
 from ppcls.engine.core.step import train_step
 
 
@@ -21,7 +21,7 @@ def some(values: list[float]) -> tuple[nn.Layer, paddle.optimizer.Optimizer]:
 
 def test_finite_gradients_are_divided() -> None:
     layer, sgd = some([8.0, -4.0])
-    assert not divide(sgd, paddle.full([1], 4.0)).item()
+    assert not ParameterGradients(sgd).unscale(paddle.full([1], 4.0)).item()
     np.testing.assert_array_equal(layer.bias.grad.numpy(), [2.0, -1.0])
     np.testing.assert_array_equal(layer.weight.grad.numpy(), [[2.0, -1.0]] * 2)
 
@@ -29,26 +29,26 @@ def test_finite_gradients_are_divided() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_one_that_is_not_finite_is_found(value: float) -> None:
     _, sgd = some([1.0, value])
-    assert divide(sgd, paddle.ones([1])).item()
-    assert not_finite(sgd).item()
+    assert ParameterGradients(sgd).unscale(paddle.ones([1])).item()
+    assert ParameterGradients(sgd).any_nonfinite().item()
 
 
 def test_two_infinities_do_not_cancel_out_and_what_is_large_is_finite() -> None:
-    assert not_finite(some([float("inf"), float("-inf")])[1]).item()
-    assert not not_finite(some([3e38, 3e38])[1]).item()
-    assert not not_finite(some([8.0, -4.0])[1]).item()
+    assert ParameterGradients(some([float("inf"), float("-inf")])[1]).any_nonfinite().item()
+    assert not ParameterGradients(some([3e38, 3e38])[1]).any_nonfinite().item()
+    assert not ParameterGradients(some([8.0, -4.0])[1]).any_nonfinite().item()
 
 
 def hold_that_what_is_not_finite_is_found(kind: str) -> None:
     rng = np.random.default_rng(2)
     large = 65504 if kind == "float16" else 3e38  # TF32 rounds what is much larger to infinity
-    buffers = [np.full(UNIT * count, large, kind) for count in (1, 700, 3)]
-    assert not any_not_finite([paddle.to_tensor(each) for each in buffers]).item()
+    buffers = [np.full(ALIGNMENT * count, large, kind) for count in (1, 700, 3)]
+    assert not any_nonfinite([paddle.to_tensor(each) for each in buffers]).item()
     for value in (np.nan, np.inf, -np.inf):
         for place in range(3):
             bad = [each.copy() for each in buffers]
             bad[place][rng.integers(bad[place].size)] = value
-            assert any_not_finite([paddle.to_tensor(each) for each in bad]).item()
+            assert any_nonfinite([paddle.to_tensor(each) for each in bad]).item()
 
 
 def test_one_in_a_buffer_that_is_not_finite_is_found() -> None:
@@ -64,15 +64,15 @@ def test_one_in_a_buffer_that_is_not_finite_is_found_on_a_gpu(kind: str) -> None
 def test_without_gradients_all_are_finite() -> None:
     layer = nn.Linear(2, 2)
     sgd = paddle.optimizer.SGD(1.0, parameters=layer.parameters())
-    assert not divide(sgd, paddle.ones([1])).item()
-    assert not not_finite(sgd).item()
+    assert not ParameterGradients(sgd).unscale(paddle.ones([1])).item()
+    assert not ParameterGradients(sgd).any_nonfinite().item()
 
 
 def test_flags_come_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "_BLOCK", 3)
-    flags, given = Flags(), [True, False, False, True, True, False, True]
+    monkeypatch.setattr(gradients, "_MOST_FLAGS", 3)
+    flags, given = NonFiniteFlags(), [True, False, False, True, True, False, True]
     for each in given:
-        flags.add(paddle.to_tensor([each]))
+        flags.append(paddle.to_tensor([each]))
     assert flags.read().tolist() == given
     assert flags.read().tolist() == []
 
@@ -82,7 +82,7 @@ def test_float32_tells_of_gradients_and_its_update_is_the_optimizers_own() -> No
     plain.model.set_state_dict(state.model.state_dict())
     for batch in state.loader:
         train_step(state, batch)
-    assert state.precision.gradients().bad.tolist() == [False] * 3
+    assert state.precision.outcomes().nonfinite.tolist() == [False] * 3
     for batch in plain.loader:
         plain.criterion(plain.model(batch.image)[: batch.valid], batch.label[: batch.valid]).backward()
         plain.optimizer.set_lr(plain.schedule(plain.update))
@@ -94,4 +94,4 @@ def test_float32_tells_of_gradients_and_its_update_is_the_optimizers_own() -> No
     for _ in range(2):
         for batch in state.loader:
             train_step(state, batch)
-    assert state.precision.gradients().bad.any()
+    assert state.precision.outcomes().nonfinite.any()

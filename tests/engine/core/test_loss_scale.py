@@ -12,7 +12,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn, optimizer
-from small_net import Net, assert_equal, content
+from small_net import Net, assert_equal, content, update
 
 from ppcls.engine.core import gradients, loss_scale
 from ppcls.engine.core.loss_scale import LossScale
@@ -22,12 +22,11 @@ INF, NAN = float("inf"), float("nan")
 EVERY = 3  # updates before the scale doubles
 FACTORS = [1, 1, INF, 1, 1, 1, NAN, INF, 1, 1, 1, 1, -INF, 1]
 OVERFLOWS = [not np.isfinite(factor) for factor in FACTORS]
-MODES = pytest.mark.parametrize("waits", [False, True], ids=["taken back", "not made"])
 
 
 @pytest.fixture(autouse=True)
 def grow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_scale, "GROW_EVERY", EVERY)
+    monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", EVERY)
 
 
 @pytest.fixture
@@ -73,11 +72,10 @@ def losses(net: nn.Layer) -> Any:
         yield net(image).square().mean() * float(factor)
 
 
-@MODES
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize(("kind", "settings"), KINDS, ids=lambda each: getattr(each, "__name__", None))
 def test_weights_and_state_are_those_of_paddles_scaler_to_the_bit(
-    reference: Callable[..., Any], kind: Any, settings: dict[str, Any], dynamic: bool, waits: bool
+    reference: Callable[..., Any], kind: Any, settings: dict[str, Any], dynamic: bool
 ) -> None:
     theirs, their_optimizer = begin(kind, settings)
     scaler = reference(64.0, dynamic)
@@ -88,10 +86,10 @@ def test_weights_and_state_are_those_of_paddles_scaler_to_the_bit(
         their_optimizer.clear_grad()
 
     ours, our_optimizer = begin(kind, settings)
-    scale = LossScale(64.0, dynamic=dynamic, waits=waits)
+    scale = LossScale(64.0, dynamic=dynamic)
     for loss in losses(ours):
         scale.scaled(loss).backward()
-        scale.step(our_optimizer)
+        update(scale, our_optimizer)
         our_optimizer.clear_grad()
 
     assert_equal(content(ours), content(theirs))
@@ -104,41 +102,40 @@ def test_weights_and_state_are_those_of_paddles_scaler_to_the_bit(
         assert found["incr_count"] == kept["incr_count"] == 1
 
 
-@MODES
-def test_what_became_of_each_update_is_read_at_once(waits: bool) -> None:
+def test_what_became_of_each_update_is_read_at_once() -> None:
     net, sgd = begin(optimizer.SGD, {})
-    scale = LossScale(64.0, dynamic=True, waits=waits)
+    scale = LossScale(64.0, dynamic=True)
     read = []
     for number, loss in enumerate(losses(net)):
         scale.scaled(loss).backward()
-        scale.step(sgd)
+        update(scale, sgd)
         sgd.clear_grad()
         if number in (4, 5):
             read.append(scale.read())
     read.append(scale.read())
-    assert [len(each.bad) for each in read] == [5, 1, 8]
-    assert np.concatenate([each.bad for each in read]).tolist() == OVERFLOWS
-    scales = np.concatenate([each.scales for each in read]).tolist()
+    assert [len(each.nonfinite) for each in read] == [5, 1, 8]
+    assert np.concatenate([each.nonfinite for each in read]).tolist() == OVERFLOWS
+    scales = np.concatenate([each.loss_scales for each in read]).tolist()
     assert scales == [64, 64, 32, 32, 32, 64, 32, 16, 16, 16, 32, 32, 16, 16]
     assert scales[-1] == scale.state_dict()["scale"]
-    assert scale.read().bad.size == 0
+    assert scale.read().nonfinite.size == 0
 
 
 @pytest.mark.parametrize("floor", [1.0, 4.0])
 def test_a_scale_below_its_floor_is_told_also_where_the_device_goes_no_lower(floor: float) -> None:
     net, sgd = begin(optimizer.SGD, {})
-    scale = LossScale(4.0, dynamic=True, floor=floor)
+    scale = LossScale(4.0, dynamic=True, minimum=floor)
     for _ in range(4):
         scale.scaled(net(paddle.ones([1, 3, 4, 4])).sum() * INF).backward()
-        scale.step(sgd)
+        update(scale, sgd)
         sgd.clear_grad()
     read = scale.read()
-    assert read.scales.tolist() == [2, 1, 0.5, 0.25]
-    assert read.floor == floor
+    assert read.loss_scales.tolist() == [2, 1, 0.5, 0.25]
+    assert read.min_loss_scale == floor
 
 
 def test_a_fixed_scale_has_no_floor() -> None:
-    assert LossScale(0.5, dynamic=False, floor=8.0).read().floor == 0.0
+    assert LossScale(0.5, dynamic=False, minimum=8.0).read().min_loss_scale == 0.0
 
 
 def test_a_step_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,73 +151,77 @@ def test_a_step_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) ->
         with monkeypatch.context() as patch:
             for name in ("numpy", "item", "__bool__", "__float__", "__int__", "tolist", "__array__"):
                 patch.setattr(paddle.Tensor, name, refuse)
-            scale.step(momentum)
+            update(scale, momentum)
         momentum.clear_grad()
         made += 1
     assert made == len(FACTORS)
 
 
 def test_many_updates_without_a_look_keep_few_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "_BLOCK", 4)
+    monkeypatch.setattr(gradients, "_MOST_FLAGS", 4)
     net, sgd = begin(optimizer.SGD, {})
     scale = LossScale(64.0, dynamic=True)
     for loss in losses(net):
         scale.scaled(loss).backward()
-        scale.step(sgd)
+        update(scale, sgd)
         sgd.clear_grad()
         assert len(scale._flags._flags) < 4
-    assert scale.read().bad.tolist() == OVERFLOWS
+    assert scale.read().nonfinite.tolist() == OVERFLOWS
 
 
-@MODES
-def test_a_scale_goes_on_where_another_left_it(waits: bool) -> None:
+def test_a_scale_goes_on_where_another_left_it() -> None:
     net, sgd = begin(optimizer.SGD, {})
-    whole = LossScale(64.0, dynamic=True, waits=waits)
+    whole = LossScale(64.0, dynamic=True)
     for number, loss in enumerate(losses(net)):
         if number == 4:
             kept = json.loads(json.dumps(whole.state_dict()))
         whole.scaled(loss).backward()
-        whole.step(sgd)
+        update(whole, sgd)
         sgd.clear_grad()
     assert kept == {"scale": 32.0, "incr_count": 1, "decr_count": 0}
-    rest = LossScale(2.0, dynamic=True, waits=waits)
+    rest = LossScale(2.0, dynamic=True)
     rest.load_state_dict(kept)
     for number, loss in enumerate(losses(net)):
         if number >= 4:
             rest.scaled(loss).backward()
-            rest.step(sgd)
+            update(rest, sgd)
             sgd.clear_grad()
     assert rest.state_dict() == whole.state_dict()
-    assert rest.read().scales.tolist() == whole.read().scales.tolist()[4:]
+    assert rest.read().loss_scales.tolist() == whole.read().loss_scales.tolist()[4:]
 
 
 def test_a_step_without_gradients_is_none() -> None:
     net, sgd = begin(optimizer.SGD, {})
     before = content(net)
     scale = LossScale(64.0, dynamic=True)
-    scale.step(sgd)
+    update(scale, sgd)
     assert_equal(content(net), before)
-    assert scale.read().bad.tolist() == [False]
+    assert scale.read().nonfinite.tolist() == [False]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "settings"), KINDS, ids=lambda each: getattr(each, "__name__", None))
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "float16 with masters"])
-def test_on_a_gpu_taking_back_is_not_making(kind: Any, settings: dict[str, Any], half: bool) -> None:
+def test_update_with_overflow_on_a_gpu_equals_no_update(
+    kind: Any, settings: dict[str, Any], half: bool
+) -> None:
     states = []
-    for waits in (False, True):
+    for skip_overflows in (False, True):
         net, made = begin(kind, settings)
         if half:
             made._multi_precision = True
             net, made = paddle.amp.decorate(net, made, level="O2", master_weight=True)
-        scale = LossScale(64.0, dynamic=True, waits=waits)
+        scale = LossScale(64.0, dynamic=True)
         with paddle.amp.auto_cast(enable=half, level="O2"):
-            for loss in losses(net):
+            for loss, overflow in zip(losses(net), OVERFLOWS, strict=True):
                 scale.scaled(loss).backward()
-                scale.step(made)
+                if overflow and skip_overflows:
+                    scale.end_update(paddle.to_tensor([True]))
+                else:
+                    update(scale, made)
                 made.clear_grad()
         states.append((content(net), optimizer_state(made, net), scale.state_dict()))
-        assert scale.read().bad.tolist() == OVERFLOWS
+        assert scale.read().nonfinite.tolist() == OVERFLOWS
     (one, state, numbers), (other, other_state, other_numbers) = states
     assert_equal(one, other)
     assert_equal(state, other_state)

@@ -17,8 +17,8 @@ from test_resume import output, run_and_kill, same_files
 
 from ppcls.arch.build import build_model
 from ppcls.config.schema import Config
+from ppcls.engine.core.build import build_state
 from ppcls.engine.core.parallel import seed_batch, synchronize_batch_norm
-from ppcls.engine.core.state import build_state
 from ppcls.engine.train import train
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
@@ -119,7 +119,7 @@ def test_synchronizing_on_cpus_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         synchronize_batch_norm(nn.Sequential(nn.BatchNorm2D(2)), Runtime(world_size=2))
     assert str(caught.value) == (
-        f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, and these 2 "
+        f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, but these 2 "
         "processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
     )
 

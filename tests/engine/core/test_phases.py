@@ -10,13 +10,13 @@ from small_net import MemoryLoader, make_state
 from test_loop import Notes
 
 from ppcls.config.sections.run import Global
-from ppcls.engine.core.hooks import UNTIMED, Phase, Phases, Window, read_window
+from ppcls.engine.core.hooks import NO_HOOKS, Phase, ProfileWindow, StepHooks, read_profile_window
 from ppcls.engine.loop import fit
 from ppcls.errors import UserError
 from ppcls.report.reporters import Reporters
 
 
-class Heard(Phases):
+class Heard(StepHooks):
     """Notes all that it is told."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ def test_a_batch_is_told_phase_by_phase() -> None:
 
 
 def test_nobody_listening_makes_nothing() -> None:
-    assert UNTIMED("forward") is UNTIMED("backward")
+    assert NO_HOOKS("forward") is NO_HOOKS("backward")
 
 
 def test_a_window() -> None:
-    assert read_window("10:20") == Window(10, 20)
-    assert read_window("0:1") == Window(0, 1)
+    assert read_profile_window("10:20") == ProfileWindow(10, 20)
+    assert read_profile_window("0:1") == ProfileWindow(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_no_window(text: str) -> None:
     with pytest.raises(
         UserError, match="--profile: expected START:STOP, two whole numbers with START < STOP"
     ):
-        read_window(text)
+        read_profile_window(text)

@@ -12,15 +12,16 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
-from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state, train_epochs
+from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state, train_epochs, update
 
 from ppcls.arch.layers.transformer import MatrixProduct
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import AMP
 from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
 from ppcls.engine.checkpoint.resume import resume
+from ppcls.engine.core.build import build_state
 from ppcls.engine.core.precision import FP32, AmpO1, AmpO2, RoundedBF16, build_precision
-from ppcls.engine.core.state import TrainState, build_state
+from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.engine.evaluation.evaluate import evaluate
 from ppcls.errors import UserError
@@ -59,7 +60,7 @@ def test_float32_backward_and_step() -> None:
     before = content(layer)
     sgd = paddle.optimizer.SGD(0.5, parameters=layer.parameters())
     FP32().backward(layer(paddle.ones([1, 3])).sum())
-    FP32().step(sgd)
+    update(FP32(), sgd)
     np.testing.assert_array_equal(layer.weight.numpy(), before["weight"] - np.float32(0.5))
     np.testing.assert_array_equal(layer.bias.numpy(), before["bias"] - np.float32(0.5))
 
@@ -84,7 +85,7 @@ def test_a_linear_layer_rounds_its_operands_and_sums_in_float32() -> None:
         out = layer(image)
     exact = bfloat16(x).astype(np.float64) @ bfloat16(weight) + bias
     np.testing.assert_allclose(out.numpy(), exact, rtol=1e-5, atol=1e-5)
-    # it is not float32's product, nor is its result rounded
+    # It is not float32's product, nor is its result rounded
     assert np.abs(out.numpy() - (x @ weight + bias)).max() > 1e-3
     assert np.abs(out.numpy() - bfloat16(out.numpy())).max() > 1e-4
 
@@ -151,7 +152,7 @@ def test_small_updates_gather_in_the_exact_weights() -> None:
         with precision.forward():
             loss = layer(paddle.ones([1, 1])).sum()
         precision.backward(loss)
-        precision.step(sgd)
+        update(precision, sgd)
         sgd.clear_grad()
     assert layer.weight.dtype == paddle.float32
     assert layer.weight.item() == 1 - 16 * 2.0**-12
@@ -211,7 +212,7 @@ def test_bfloat16_training_on_a_cpu_follows_float32() -> None:
 
 def test_float16_on_a_cpu_is_refused_with_the_cure() -> None:
     with pytest.raises(
-        UserError, match=r"AMP\.dtype: float16 needs a GPU.*-o AMP\.dtype=bfloat16, -o AMP\.u"
+        UserError, match=r"AMP\.dtype: float16 needs a GPU.*-o AMP\.dtype=bfloat16 or -o AMP\.u"
     ):
         build_precision(AMP(), "cpu")
 
@@ -228,7 +229,7 @@ def test_which_precision_a_gpu_gets() -> None:
 class ScaledOnCpu(AmpO1):
     """O1 with a loss scale, as on a GPU, but in float32."""
 
-    def _casting(self) -> Any:
+    def forward(self) -> Any:
         return FP32().forward()
 
 
@@ -303,8 +304,7 @@ def test_another_model_prepared_before_is_forgotten() -> None:
     """So a step is tried on a probe before the model is there."""
     precision = scaled(scale_loss=1024.0)
     precision.prepare(nn.Linear(1, 1), None)
-    with precision.forward():
-        pass
+    precision.begin_step()
     state = make_state(loader=Poisoned(), precision=precision)
     train_epochs(state)
     assert all(np.isfinite(each).all() for each in content(state.model).values())

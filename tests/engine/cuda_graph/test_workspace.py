@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.engine.cuda_graph.workspace import Workspace, conv_workspace
+from ppcls.engine.cuda_graph.graph import Workspace, build_workspace
 from ppcls.errors import UserError
 
 SIZE = 1 << 14
@@ -114,7 +114,7 @@ class Spare(Pool):
 
 def test_a_pool_that_is_never_all_taken_is_refused() -> None:
     with (
-        pytest.raises(UserError, match="pool of GPU memory is not as expected"),
+        pytest.raises(UserError, match="GPU memory pool of Paddle"),
         Workspace(SIZE, Spare()).lent(),
     ):
         pass
@@ -129,13 +129,13 @@ def test_a_convolution_that_kept_its_workspace_is_refused() -> None:
 def test_its_size_is_the_most_of_a_convolution() -> None:
     if not paddle.is_compiled_with_cuda():
         pytest.skip("a flag of GPUs")
-    limit = paddle.get_flags("FLAGS_conv_workspace_size_limit")["FLAGS_conv_workspace_size_limit"]
-    assert conv_workspace()._size == limit << 20
+    limit = paddle.get_flags("FLAGS_build_workspace_size_limit")["FLAGS_build_workspace_size_limit"]
+    assert build_workspace()._size == limit << 20
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_block_comes_back() -> None:
-    workspace = conv_workspace()
+    workspace = build_workspace()
     for _ in range(2):
         with workspace.lent():
             address = paddle.empty([workspace._size // 2], "uint8").data_ptr()

@@ -12,7 +12,7 @@ from ppcls.data.index.read import read_index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ToCHWImage
 from ppcls.data.transforms.specs.arrays import DecodeNumpy
-from ppcls.engine.core.hooks import UNTIMED, Phases
+from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.evaluation.pictures import RunPictures, unnormalized
 
@@ -53,7 +53,7 @@ def test_each_epochs_first_batch_is_kept_as_it_was(make_config: Callable[..., Co
     pictures = RunPictures(make_config(), None, ("cat", "dog"))
     seen: list[float] = []
 
-    def step(state: TrainState, batch: Batch, phases: Phases) -> paddle.Tensor:
+    def step(state: TrainState, batch: Batch, phases: StepHooks) -> paddle.Tensor:
         seen.append(float(batch.image.mean()))
         batch.image.zero_()  # as memory that is used again
         return paddle.zeros([1])
@@ -61,7 +61,7 @@ def test_each_epochs_first_batch_is_kept_as_it_was(make_config: Callable[..., Co
     watched, state = pictures.watch(step), make_state()
     assert pictures.augmented() == []
     for value in (2.0, -2.0):
-        watched(state, batch(value, paddle.to_tensor([0, 1, 2]), valid=2), UNTIMED)
+        watched(state, batch(value, paddle.to_tensor([0, 1, 2]), valid=2), NO_HOOKS)
     assert seen == [2.0, -2.0], "every batch reaches the step"
     shown = pictures.augmented()
     assert [each.caption for each in shown] == ["cat", "dog"]
@@ -71,7 +71,7 @@ def test_each_epochs_first_batch_is_kept_as_it_was(make_config: Callable[..., Co
         next(iter(state.loader))
     assert state.epoch == 1
     shares = paddle.to_tensor([[0.25, 0.0, 0.75, 0.0]])
-    watched(state, batch(-2.0, shares, valid=1), UNTIMED)
+    watched(state, batch(-2.0, shares, valid=1), NO_HOOKS)
     (mixed,) = pictures.augmented()
     assert mixed.caption == "0.75 2 + 0.25 cat"
     assert not mixed.pixels.any()

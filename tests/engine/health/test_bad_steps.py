@@ -11,7 +11,7 @@ from small_net import MemoryLoader, make_state
 
 from ppcls.data.bad_images.lists import read_bad_images
 from ppcls.data.sampling.order import Cursor
-from ppcls.engine.core.gradients import Gradients
+from ppcls.engine.core.gradients import UpdateOutcomes
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.health.bad_steps import BAD_STEPS, BadSteps, Stretch
 from ppcls.errors import UserError
@@ -29,11 +29,11 @@ def stretch(
     """Updates of ``every`` batches in float32; one list of losses a rank, or of the only one."""
     ranks = np.atleast_2d(np.array(losses))
     ends = np.arange(1, ranks.shape[1] + 1) % every == 0
-    return Stretch(epoch, step, update, ends, ranks, Gradients(np.zeros(ends.sum(), np.bool_)))
+    return Stretch(epoch, step, update, ends, ranks, UpdateOutcomes(np.zeros(ends.sum(), np.bool_)))
 
 
 def scaled(stretch: Stretch, skipped: list[bool], scales: list[float], floor: float = 1.0) -> Stretch:
-    return replace(stretch, gradients=Gradients(np.array(skipped), np.array(scales), floor))
+    return replace(stretch, gradients=UpdateOutcomes(np.array(skipped), np.array(scales), floor))
 
 
 def state(ranks: int = 1, size: int = 100, accumulate: int = 1) -> TrainState:
@@ -118,10 +118,10 @@ def test_a_scale_that_was_low_before_and_grows_is_no_reason_to_stop() -> None:
 
 def test_gradients_that_nothing_skips_count_though_the_loss_is_finite(tmp_path: Path) -> None:
     watch = BadSteps(state(), 1, tmp_path, no_checkpoint)
-    watch.take(replace(stretch([1.0, 1.0]), gradients=Gradients(np.array([False, True]))))
+    watch.take(replace(stretch([1.0, 1.0]), gradients=UpdateOutcomes(np.array([False, True]))))
     assert watch.note() is None, "nothing was skipped"
     with pytest.raises(UserError, match=r"^update 3: 2 updates in a row .*; it began with update 2"):
-        watch.take(replace(stretch([1.0], 2, 2), gradients=Gradients(np.array([True]))))
+        watch.take(replace(stretch([1.0], 2, 2), gradients=UpdateOutcomes(np.array([True]))))
 
 
 def test_lost_weights_end_the_run_before_the_limit(tmp_path: Path) -> None:

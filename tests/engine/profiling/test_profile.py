@@ -15,7 +15,7 @@ from test_distributed import LINEAR, TRAIN, run
 
 from ppcls.cli import train as cli
 from ppcls.config.schema import Config
-from ppcls.engine.core.hooks import Window
+from ppcls.engine.core.hooks import ProfileWindow
 from ppcls.engine.core.step import train_step
 from ppcls.engine.profiling.profile import Profile, build_profile, why_no_trace
 from ppcls.engine.train import train
@@ -54,7 +54,7 @@ def spans(trace: Path) -> dict[str, int]:
 
 def test_a_profiled_run(make: Callable[..., Config], cpu: Runtime) -> None:
     config, plain = make(), make("plain")
-    state = train(config, cpu, output(config), Window(3, 7))
+    state = train(config, cpu, output(config), ProfileWindow(3, 7))
     assert_equal(content(state.model), content(train(plain, cpu, output(plain)).model))
     folder = output(config) / "profile" / "3-7"
     table = json.loads((folder / "steps.json").read_text())
@@ -83,7 +83,7 @@ def test_steps_are_updates_and_count_from_where_the_run_goes_on(
     first = make(Global__epochs=1, Global__update_freq=2)
     train(first, cpu, output(first))
     rest = make(Global__epochs=2, Global__update_freq=2, Global__checkpoints="auto")
-    train(rest, cpu, output(rest), Window(0, 2))
+    train(rest, cpu, output(rest), ProfileWindow(0, 2))
     folder = output(rest) / "profile" / "2-4"
     assert json.loads((folder / "steps.json").read_text())["steps"] == [0, 2]
     assert not TRACES or spans(folder / "trace_rank0.json")["forward"] == 4
@@ -96,12 +96,12 @@ def test_a_window_beyond_the_run(make: Callable[..., Config], cpu: Runtime) -> N
         match=r"^--profile 7:9: 8 steps are left to train \(2 epochs of 4, 0 done\); "
         "expected at most 7:8$",
     ):
-        train(config, cpu, output(config), Window(7, 9))
+        train(config, cpu, output(config), ProfileWindow(7, 9))
     assert [file.name for file in output(config).iterdir()] == [".lock"]
 
 
 def profile_of(folder: Path, told: list[str], steps: int = 2) -> Profile:
-    return Profile(Window(0, steps), Runtime(), 8, folder, told.append)
+    return Profile(ProfileWindow(0, steps), Runtime(), 8, folder, told.append)
 
 
 def take_steps(profile: Profile, steps: int) -> None:
@@ -137,7 +137,7 @@ def test_a_profile_that_cannot_be_written_does_not_end_the_training(tmp_path: Pa
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file")
     with pytest.raises(UserError, match="can't make this folder for the profile: Not a directory"):
-        build_profile(Window(0, 1), make_state(), 1, tmp_path, print)
+        build_profile(ProfileWindow(0, 1), make_state(), 1, tmp_path, print)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from paddle import nn
 
 from ppcls.arch.build import build_model
-from ppcls.engine.core import compiled as added_gradients
-from ppcls.engine.core.compiled import Compiled, add_up, add_up_gradients
+from ppcls.engine.core import compiled
+from ppcls.engine.core.compiled import CompiledModel, merge_gradient_sums, sum_gradients_in_convolutions
 from ppcls.runtime.paddle_import import stop_cudnn_search
 
 SEARCH = "FLAGS_cudnn_exhaustive_search"
@@ -77,7 +77,7 @@ def test_a_convolution_adds_to_the_gradient_of_the_shortcut() -> None:
     before = Counter(op.type for op in block.ops)
     (addition,) = (op for op in block.ops if op.type == "sum")
     parts, (total,) = addition.input("X"), addition.output("Out")
-    assert add_up(block) == 1
+    assert merge_gradient_sums(block) == 1
     after = Counter(op.type for op in block.ops)
     assert before - after == Counter({"sum": 1})
     assert not after - before
@@ -106,14 +106,14 @@ def test_what_cudnn_does_not_write_in_place_stays(changes: dict[str, Any]) -> No
     block = block_of(**changes)
     before = [str(op) for op in block.ops]
     assert sum(op.type == "sum" for op in block.ops) == 1
-    assert add_up(block) == 0
+    assert merge_gradient_sums(block) == 0
     assert [str(op) for op in block.ops] == before
 
 
 def test_outside_of_programs_nothing_is_added() -> None:
     """The last convolution's attribute is what the device remembers."""
     block = block_of()
-    add_up(block)
+    merge_gradient_sums(block)
     assert [op.attr("use_addto") for op in block.ops if op.type == "conv2d_grad"] == [True, False]
 
 
@@ -124,16 +124,17 @@ def test_a_partial_gradient_that_somebody_reads_stays() -> None:
     with static_mode():
         copy = block.create_var(name="copy", shape=[2, 6, 6, 8], dtype="float16")
         block.append_op(type="assign", inputs={"X": [block.var(part)]}, outputs={"Out": [copy]})
-    assert add_up(block) == 0
+    assert merge_gradient_sums(block) == 0
 
 
 @pytest.mark.skipif(not paddle.__version__.startswith("2.6"), reason="of Paddle 2.6's compiled models")
 def test_resnet50_adds_up_sixteen_times(monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
-    monkeypatch.setattr(added_gradients, "_can_add", lambda _block, op: op.type == "conv2d_grad")
-    monkeypatch.setattr(added_gradients, "add_up", lambda block: done.append(add_up(block)))
-    network = paddle.jit.to_static(Compiled(build_model("ResNet50", 10, "NHWC", 4)), full_graph=True)
-    add_up_gradients(network.forward)
+    monkeypatch.setattr(compiled, "_can_add", lambda _block, op: op.type == "conv2d_grad")
+    merge = lambda block: done.append(merge_gradient_sums(block))  # noqa: E731
+    monkeypatch.setattr(compiled, "merge_gradient_sums", merge)
+    network = paddle.jit.to_static(CompiledModel(build_model("ResNet50", 10, "NHWC", 4)), full_graph=True)
+    sum_gradients_in_convolutions(network.forward)
     _, layer = network.forward.get_concrete_program(paddle.zeros([2, 32, 32, 4]))
     assert layer.train_program is not None
     assert done == [16]
@@ -161,12 +162,13 @@ def test_gradients_are_those_of_additions(monkeypatch: pytest.MonkeyPatch) -> No
     paddle.set_flags({SEARCH: True})
     assert stop_cudnn_search()
     done = []
-    monkeypatch.setattr(added_gradients, "add_up", lambda block: done.append(add_up(block)))
+    merge = lambda block: done.append(merge_gradient_sums(block))  # noqa: E731
+    monkeypatch.setattr(compiled, "merge_gradient_sums", merge)
     paddle.seed(3)
     model = nn.Sequential(Block(), Block(), Block())
     model.to(dtype="float16")
-    network = paddle.jit.to_static(Compiled(model), full_graph=True)
-    add_up_gradients(network.forward)
+    network = paddle.jit.to_static(CompiledModel(model), full_graph=True)
+    sum_gradients_in_convolutions(network.forward)
     for size in (8, 8, 3):
         image = paddle.randn([size, 14, 14, 16]).astype("float16")
         found = []

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from paddle import nn, optimizer
 from paddle.regularizer import L2Decay
 
-from ppcls.engine.core.flat_buffers import Flat
-from ppcls.engine.cuda_graph.fused_momentum import FlatMomentum
+from ppcls.engine.core.flat_buffers import FlatBuffers
+from ppcls.engine.cuda_graph.flat_gradients import FusedMomentum
 from ppcls.optimizer.state import changed_by_step, trained
 
 # Shape, rate, and decay of its own.
@@ -40,16 +40,16 @@ class Some(nn.Layer):
 
 def hold_the_same(together: optimizer.Momentum, each: optimizer.Momentum, updates: int) -> int:
     """Returns the number of operators of an update."""
-    state, order = Flat(changed_by_step(together)), trained(together)
-    state.move_in()
-    gradients = Flat(order)
-    update = FlatMomentum(together, state.window, gradients.window)
+    state, order = FlatBuffers(changed_by_step(together)), trained(together)
+    state.adopt()
+    gradients = FlatBuffers(order)
+    update = FusedMomentum(together, state.window, gradients.window)
     rng = np.random.default_rng(5)
     for number in range(updates):
         for made in (together, each):
             made.set_lr(0.1 / (1 + number))
         values = [paddle.to_tensor(rng.normal(size=one.shape)).astype(one.dtype) for one in order]
-        gradients.take(values)
+        gradients.fill(values)
         with paddle.no_grad():
             update()
             each._apply_optimize(None, None, list(zip(trained(each), values, strict=True)))

@@ -14,14 +14,15 @@ from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import AMP
+from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.ema import Ema
-from ppcls.engine.core.hooks import UNTIMED, Phases, Told
-from ppcls.engine.core.precision import FP32, AmpO1, build_precision
+from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, ProgressHooks, StepHooks
+from ppcls.engine.core.precision import FP32, AmpO1, Precision, build_precision
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.core.step import train_step
+from ppcls.engine.core.step import EAGER, StepFunctions, train_step
 from ppcls.engine.cuda_graph.graph import CudaGraph
-from ppcls.engine.cuda_graph.graphed_step import RECORDED_AFTER, CapturedStep, draws
-from ppcls.engine.profiling.phase_timer import PhaseTimer
+from ppcls.engine.cuda_graph.graphed_step import EAGER_UPDATES, GraphedStep, draws_random_numbers
+from ppcls.engine.profiling.profile import Profile
 from ppcls.engine.train import train as run
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
@@ -48,18 +49,18 @@ class Again:
 class Scaled(AmpO1):
     """Loss scaling alone, in float32: the part of mixed precision that a CPU can do."""
 
-    def _casting(self):  # type: ignore[no-untyped-def]
+    def forward(self):  # type: ignore[no-untyped-def]
         return paddle.amp.auto_cast(enable=False)
 
 
-def scaled() -> FP32:
+def scaled() -> Precision:
     return Scaled(AMP(scale_loss=2.0**10))
 
 
 def train(state: TrainState, epochs: int, *, captured: bool) -> list[np.ndarray]:
     """Trains, and returns what each step returned."""
     state.network.train()
-    step = CapturedStep(state, Again) if captured else train_step
+    step = GraphedStep(state, Again) if captured else train_step
     rows = []
     for _ in range(epochs):
         for batch in state.loader:
@@ -71,7 +72,7 @@ def train(state: TrainState, epochs: int, *, captured: bool) -> list[np.ndarray]
 @pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD, optimizer.AdamW])
 @pytest.mark.parametrize("precision", [FP32, scaled])
 def test_trains_the_same_weights(
-    accumulate: int, kind: type[optimizer.Optimizer], precision: Callable[[], FP32]
+    accumulate: int, kind: type[optimizer.Optimizer], precision: Callable[[], Precision]
 ) -> None:
     runs = []
     for captured in (False, True):
@@ -104,7 +105,9 @@ SPECS = {
 
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("precision", [FP32, scaled])
-def test_optimizers_of_the_config_train_the_same_weights(kind: str, precision: Callable[[], FP32]) -> None:
+def test_optimizers_of_the_config_train_the_same_weights(
+    kind: str, precision: Callable[[], Precision]
+) -> None:
     fields = {**SPECS[kind], "lr": {"name": "Constant", "learning_rate": 0.1}}
     spec = OPTIMIZERS[fields.pop("name")].model_validate(fields)
     runs = []
@@ -127,24 +130,20 @@ def test_optimizers_of_the_config_train_the_same_weights(kind: str, precision: C
     assert_equal(replayed.ema.state_dict(), eager.ema.state_dict())
 
 
-def test_records_once_and_replays_only_usual_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphed_step_captures_once_and_replays_only_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Again, "made", 0)
     state = make_state(loader=MemoryLoader(size=20, batch_size=8))
     eager = []
-    monkeypatch.setattr(
-        "ppcls.engine.cuda_graph.graphed_step.train_step",
-        lambda state, batch, *rest: (
-            eager.append((batch.valid, batch.update)),
-            train_step(state, batch, *rest),
-        )[1],
-    )
+
+    def noting(state: TrainState, batch: Batch, hooks: StepHooks, functions: StepFunctions) -> paddle.Tensor:
+        if functions is EAGER:
+            eager.append(batch.valid)
+        return train_step(state, batch, hooks, functions)
+
+    monkeypatch.setattr("ppcls.engine.cuda_graph.graphed_step.train_step", noting)
     train(state, 3, captured=True)
-    assert Again.made == 2  # forward and backward; the update
-    first = eager[:RECORDED_AFTER]
-    assert all(update for _, update in first)
-    later = eager[RECORDED_AFTER:]
-    assert {valid for valid, update in later if update} == {4}  # the last batch of an epoch
-    assert (8, False) in later  # the recorded work itself
+    assert Again.made == 2  # forward_backward; apply_update
+    assert eager == [8, 8, 4, 4, 4]  # the first three updates; the last batch of the other epochs
 
 
 def test_a_whole_run_replays_its_steps(
@@ -157,7 +156,7 @@ def test_a_whole_run_replays_its_steps(
     plain = content(run(make_config("plain"), cpu, folders[0]).model)
     monkeypatch.setattr(Again, "replays", 0)
     monkeypatch.setattr(
-        "ppcls.engine.setup.choose_step", lambda _, state: (CapturedStep(state, Again), "steps: recorded")
+        "ppcls.engine.setup.choose_step", lambda _, state: (GraphedStep(state, Again), "steps: recorded")
     )
     assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
     # Of each whole batch of the second epoch: forward and backward, and the update.
@@ -167,7 +166,7 @@ def test_a_whole_run_replays_its_steps(
 @pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD])
 @pytest.mark.parametrize("precision", [FP32, scaled])
 def test_nothing_moves_that_recorded_work_knows(
-    kind: type[optimizer.Optimizer], precision: Callable[[], FP32]
+    kind: type[optimizer.Optimizer], precision: Callable[[], Precision]
 ) -> None:
     """A GPU works on the same memory at each replay."""
     loader, places = MemoryLoader(size=52, batch_size=8), []
@@ -182,57 +181,60 @@ def test_nothing_moves_that_recorded_work_knows(
         places.append(where())
         return Again(work)
 
-    step = CapturedStep(state, record)
+    step = GraphedStep(state, record)
     for batch in state.loader:
         step(state, batch)
-    assert len(places) == 3
+    assert len(places) == 2
     assert all(each == where() for each in places)
 
 
-@pytest.mark.parametrize("timed", [False, True])
-def test_only_steps_that_are_timed_are_made_of_their_phases(
-    timed: bool, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
+def test_profiled_step_is_eager_and_later_steps_are_replayed(
+    cpu: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Again, "replays", 0)
-    state = make_state(loader=MemoryLoader(size=40, batch_size=8))
-    told = Told(PhaseTimer(cpu) if timed else Phases(), Progress(), 1)
-    step = CapturedStep(state, Again)
+    state = make_state(loader=MemoryLoader(size=80, batch_size=8))
+    profile = Profile(ProfileWindow(2, 4), cpu, 8, tmp_path / "profile", lambda _: None)
+    step, hooks = profile.wrap(GraphedStep(state, Again)), ProgressHooks(profile, Progress(), 1)
+    replays = []
     for batch in state.loader:
-        told.begin_batch()
-        step(state, batch, told)
-        told.end_batch(batch.update)
-    assert Again.replays == (0 if timed else 2 * (5 - RECORDED_AFTER))
+        hooks.begin_batch()
+        step(state, batch, hooks)
+        hooks.end_batch(batch.update)
+        replays.append(Again.replays)
+    hooks.close()
+    # Four profiled or earlier steps, three eager ones before the capture, three replayed ones.
+    assert replays == [0] * (4 + EAGER_UPDATES) + [2, 4, 6]
 
 
 def test_a_step_with_an_overflow_leaves_no_trace_but_a_lower_scale() -> None:
     state = make_state(loader=MemoryLoader(size=16, batch_size=8), precision=scaled())
-    step = CapturedStep(state, Again)
+    step = GraphedStep(state, Again)
     state.network.train()
     batches = [batch for _ in range(3) for batch in state.loader]
-    for batch in batches[: RECORDED_AFTER + 1]:
+    for batch in batches[: EAGER_UPDATES + 1]:
         step(state, batch)
     before, scale = content(state.model), state.precision.state_dict()["scale"]
-    bad = batches[RECORDED_AFTER + 1]
+    bad = batches[EAGER_UPDATES + 1]
     bad.image.fill_(float("inf"))
     step(state, bad)
     assert_equal(content(state.model), before)
     assert state.precision.state_dict()["scale"] == scale / 2
-    assert state.precision.gradients().bad.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
+    assert state.precision.outcomes().nonfinite.tolist() == [False] * (EAGER_UPDATES + 1) + [True]
 
 
 def test_float32_tells_of_gradients_that_are_not_finite() -> None:
     state = make_state(loader=MemoryLoader(size=16, batch_size=8), model=Flat())
-    step = CapturedStep(state, Again)
+    step = GraphedStep(state, Again)
     batches = [batch for _ in range(3) for batch in state.loader]
-    batches[RECORDED_AFTER + 1].image.fill_(float("inf"))
-    for batch in batches[: RECORDED_AFTER + 2]:
+    batches[EAGER_UPDATES + 1].image.fill_(float("inf"))
+    for batch in batches[: EAGER_UPDATES + 2]:
         step(state, batch)
-    assert state.precision.gradients().bad.tolist() == [False] * (RECORDED_AFTER + 1) + [True]
+    assert state.precision.outcomes().nonfinite.tolist() == [False] * (EAGER_UPDATES + 1) + [True]
 
 
-def test_says_what_draws() -> None:
-    assert not draws(Net())
-    assert draws(nn.Sequential(Net(), nn.Dropout(0.5)))
+def test_says_what_draws_random_numbers() -> None:
+    assert not draws_random_numbers(Net())
+    assert draws_random_numbers(nn.Sequential(Net(), nn.Dropout(0.5)))
 
 
 @pytest.mark.gpu
@@ -254,8 +256,8 @@ def test_optimizers_of_the_config_train_on_a_gpu(kind: str, level: str) -> None:
         state = replace(state, optimizer=made, precision=precision, frozen=frozen, ema=ema)
         before = content(state.model)
         state.network.train()
-        step = CapturedStep(state) if captured else train_step
-        rows = [step(state, batch, UNTIMED) for _ in range(3) for batch in state.loader]
+        step = GraphedStep(state) if captured else train_step
+        rows = [step(state, batch, NO_HOOKS) for _ in range(3) for batch in state.loader]
         runs.append((np.stack([row.numpy() for row in rows]), state))
         after = content(state.model)
         assert {name for name in after if (after[name] == before[name]).all()} >= frozen
@@ -274,8 +276,8 @@ def test_a_cuda_graph_trains_the_same_weights(amp: AMP | None, accumulate: int) 
         loader = MemoryLoader(size=52, batch_size=8, accumulate=accumulate)
         state = make_state(decay=0.9, loader=loader, precision=build_precision(amp, "gpu"))
         state.network.train()
-        step = CapturedStep(state) if captured else train_step
-        rows = [step(state, batch, UNTIMED) for _ in range(4) for batch in state.loader]
+        step = GraphedStep(state) if captured else train_step
+        rows = [step(state, batch, NO_HOOKS) for _ in range(4) for batch in state.loader]
         runs.append((np.stack([row.numpy() for row in rows]), state))
     (rows, eager), (others, replayed) = runs
     tolerance = 1e-5 if amp is None else 2e-2  # float16 sums in another order

@@ -1,0 +1,136 @@
+"""Builds the state of a training run from a config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import paddle
+from paddle import nn
+
+from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.config.schema import Config
+from ppcls.config.sections.model import Arch
+from ppcls.config.sections.run import Global
+from ppcls.config.sections.schedule import ReduceOnPlateau
+from ppcls.data.build import build_loader
+from ppcls.data.index.read import positive_rates
+from ppcls.data.loaders.batch import Loader
+from ppcls.data.sampling.order import Order
+from ppcls.engine.core.compiled import compile_model, compiles
+from ppcls.engine.core.ema import Ema
+from ppcls.engine.core.networks import build_distilling, build_network, join_beside
+from ppcls.engine.core.parallel import synchronize_batch_norm
+from ppcls.engine.core.precision import Precision, build_precision
+from ppcls.engine.core.state import TrainState
+from ppcls.errors import UserError
+from ppcls.loss.build import build_criterion
+from ppcls.metric.build import build_metrics
+from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.name_rules import factors, freeze
+from ppcls.optimizer.plateau import Plateau
+from ppcls.optimizer.schedule import RateScale, build_schedule
+from ppcls.optimizer.state import master_weights
+from ppcls.runtime.start import Runtime
+
+
+def build_state(
+    config: Config,
+    runtime: Runtime,
+    load_weights: Callable[[nn.Layer], object],
+    loader: Loader | None = None,
+) -> TrainState:
+    """Builds a run at its beginning, without waiting for other ranks; `TrainState.connect` does that later.
+
+    Args:
+        config: Config of the run.
+        runtime: Rank and device.
+        load_weights: Loads weights into the new model, before it is cast or wrapped.
+        loader: Loader of the training data; None to build it from ``DataLoader.Train``.
+
+    Raises:
+        UserError: The config has no ``DataLoader.Train``, or its data cannot be used.
+    """
+    split = config.DataLoader.Train
+    if split is None:
+        raise UserError("DataLoader.Train: missing; training needs it in the config")
+    if loader is None:
+        loader = build_loader(config, split, runtime, training=True)
+    precision = build_precision(config.AMP, runtime.device)
+    if precision.master_weights:
+        _check_half_update(config, precision)
+    paddle.seed(config.Global.seed)
+    model = build_network(config.Arch, pretrained=True)
+    load_weights(model)
+    join_beside(model, config.Arch, config.Loss.Train)
+    frozen = freeze(config.Optimizer, model)
+    if config.Global.sync_bn:
+        model = synchronize_batch_norm(model, runtime)
+    rates = factors(config.Optimizer, model)
+    optimizer = build_optimizer(config.Optimizer, model, precision.master_weights, rates)
+    precision.prepare(model, optimizer)
+    schedule = _build_schedule(config, loader.order)
+    rate = config.Optimizer.lr
+    plateau = Plateau(rate, config.Metric.Eval[0].names[0]) if isinstance(rate, ReduceOnPlateau) else None
+    ema = None
+    if config.EMA is not None:
+        masters = master_weights(optimizer, model)
+        ema = Ema(model, config.EMA.decay, masters, warmup=config.EMA.warmup, frozen=frozen)
+    return TrainState(
+        model=model,
+        network=_training_network(model, config, runtime),
+        optimizer=optimizer,
+        schedule=schedule if plateau is None else plateau.applied(schedule),
+        precision=precision,
+        criterion=build_criterion(config.Loss.Train, positive_rates(loader.index), config.Arch.margin),
+        metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
+        loader=loader,
+        ema=ema,
+        runtime=runtime,
+        frozen=frozen,
+        plateau=plateau,
+        config=config,
+    )
+
+
+def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
+    """Returns the model as training calls it: with its teachers and peers, compiled, or as it is."""
+    if isinstance(config.Arch, DistillationModel):
+        return build_distilling(model, config.Arch, config.Loss.Train, config.AMP, runtime.device)
+    if isinstance(config.Arch, Arch) and compiles(config.Global.to_static, config.Arch, config.AMP, runtime):
+        return compile_model(model, config.Arch, config.AMP, runtime)
+    return model
+
+
+def rate_scale(settings: Global, order: Order) -> RateScale | None:
+    """Returns the factor on all learning rates; None if they are not scaled by the batch size."""
+    if not settings.auto_scale_lr:
+        return None
+    return RateScale(order.global_batch, order.world, order.accumulate, settings.base_batch_size)
+
+
+def _build_schedule(config: Config, order: Order) -> Callable[[int], float]:
+    schedule = build_schedule(config.Optimizer.lr, config.Global.epochs, order.updates_per_epoch)
+    scale = rate_scale(config.Global, order)
+    return schedule if scale is None else scale.applied(schedule)
+
+
+def _check_half_update(config: Config, precision: Precision) -> None:
+    """Updates one half-precision weight once, so that a missing kernel is reported before training.
+
+    Raises:
+        UserError: The installed Paddle has no such kernel: 2.6.2's Momentum does not support bfloat16.
+    """
+    probe = nn.Linear(1, 1)
+    optimizer = build_optimizer(config.Optimizer, probe, precision.master_weights)
+    precision.prepare(probe, optimizer)
+    try:
+        with precision.forward():
+            probe(precision.images(paddle.ones([1, 1]), training=True)).sum().backward()
+        optimizer.step()
+    except RuntimeError as error:
+        if "is not registered" not in str(error):
+            raise
+        raise UserError(
+            f"{precision.name}: {config.Optimizer.kind} of Paddle {paddle.__version__} cannot update such "
+            "weights; use -o AMP.level=O1, float16, another Optimizer, or a newer Paddle"
+        ) from None

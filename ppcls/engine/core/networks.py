@@ -1,0 +1,168 @@
+"""Builds the network of a config: one model, a model for embeddings, or models that distill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+from paddle import nn
+
+from ppcls.arch import embedding
+from ppcls.arch.build import build_model
+from ppcls.arch.distillation import DistillationNetwork, attach_to_student
+from ppcls.arch.embedding import CosineHead, remove_classifier
+from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
+from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.config.objectives.distillation_losses import DistillationLossSpec
+from ppcls.config.objectives.embedding import HeadSpec, MarginHead, RecModel
+from ppcls.config.schema import Config
+from ppcls.config.sections.model import Arch
+from ppcls.config.sections.run import AMP
+from ppcls.engine.core.precision import build_precision
+from ppcls.errors import UserError
+from ppcls.loss.build import Criterion, build_criterion
+from ppcls.loss.learning import build_learning, learning_losses
+from ppcls.outputs import zero_loss
+from ppcls.weights.files import Arrays, fill_model, read_weights, start_from
+
+AnyArch = Arch | RecModel | DistillationModel
+Losses = Sequence[Any]  # specs of Loss.Train or Loss.Eval
+
+
+def build_arch(arch: Arch) -> nn.Layer:
+    """Builds one model with new weights."""
+    return build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
+
+
+def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
+    """Builds the bare model of a config with new weights; of several models the one that is evaluated.
+
+    Args:
+        arch: Config section ``Arch``.
+        pretrained: Whether a backbone is filled with its weights from the config.
+    """
+    if isinstance(arch, RecModel):
+        return _build_embedding(arch, pretrained)
+    return build_arch(arch.exported)
+
+
+def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
+    """Builds a backbone with neck and head.
+
+    Raises:
+        UserError: The backbone's weights cannot be read or do not fit, or a layer's input size is wrong.
+    """
+    backbone = build_arch(arch.Backbone)
+    if pretrained and (source := arch.Backbone.weights):
+        start_from(backbone, read_weights(Path(source)), source)
+    try:
+        size = remove_classifier(backbone)
+    except ValueError as error:
+        raise UserError(f"Arch.Backbone: {error}; choose another architecture") from None
+    neck = head = None
+    if arch.Neck is not None:
+        neck, size = _build_head("Neck", arch.Neck, size), arch.Neck.class_num
+    if arch.Head is not None:
+        head = _build_head("Head", arch.Head, size)
+    return embedding.EmbeddingNetwork(backbone, neck, head, size)
+
+
+def _build_head(name: str, spec: HeadSpec, size: int) -> nn.Layer:
+    if spec.embedding_size != size:
+        raise UserError(
+            f"Arch.{name}.embedding_size: expected {size} (its inputs), got {spec.embedding_size}"
+        )
+    return (CosineHead if isinstance(spec, MarginHead) else embedding.EmbeddingLinear)(size, spec.class_num)
+
+
+def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
+    """Adds what trains beside a student, peers and trainable losses, as its sublayers; none for other models.
+
+    Raises:
+        UserError: Weights cannot be read or do not fit, or the student has a layer of the same name.
+    """
+    if not isinstance(arch, DistillationModel):
+        return
+    beside: dict[str, nn.Layer] = {}
+    for name in arch.peers:
+        peer, source = build_arch(arch.members[name]), arch.initial_weights(name)
+        if source is not None:
+            start_from(peer, read_weights(Path(source)), source)
+        beside[name] = peer
+    for name, spec in learning_losses(losses).items():
+        beside[name] = build_learning(spec, arch)
+    for name, layer in beside.items():
+        try:
+            attach_to_student(student, name, layer)
+        except ValueError as error:
+            raise UserError(f"Arch.models: {error}") from None
+
+
+def build_distilling(
+    student: nn.Layer, arch: DistillationModel, losses: Losses, amp: AMP | None, device: Literal["cpu", "gpu"]
+) -> nn.Layer:
+    """Returns the network that training calls: the student, its peers, and teachers with their weights.
+
+    Raises:
+        UserError: Weights cannot be read or do not fit, or a loss names a missing layer.
+    """
+    models = {arch.student: student, **{name: getattr(student, name) for name in arch.peers}}
+    # A teacher is evaluated, but in the precision of training.
+    amp = amp.model_copy(update={"use_fp16_test": True}) if amp is not None else None
+    contexts = {}
+    for name in arch.frozen:
+        models[name], source = build_arch(arch.members[name]), arch.initial_weights(name)
+        assert source is not None  # checked by the config
+        fill_model(models[name], read_weights(Path(source)), source)
+        precision = build_precision(amp, device)
+        precision.prepare(models[name], None)
+        contexts[name] = precision.evaluation
+    layers = _loss_layers(arch, losses)
+    extractors: dict[str, FeatureExtractor] = {}
+    for name, model in models.items():
+        try:
+            extractors[name] = FeatureExtractor(model, layers[name], arch.data_format)
+        except FeatureLayerError as error:
+            raise UserError(f"Arch.models: {name}: {error}") from None
+    return DistillationNetwork(
+        arch.student, student, extractors, arch.peers, tuple(learning_losses(losses)), contexts
+    )
+
+
+def _loss_layers(arch: DistillationModel, losses: Losses) -> dict[str, list[str]]:
+    """Returns the layers of each model whose outputs the losses use."""
+    found: dict[str, list[str]] = {name: [] for name in arch.members}
+    for spec in losses:
+        for name, layer in spec.layers(arch) if isinstance(spec, DistillationLossSpec) else ():
+            if layer not in found[name]:
+                found[name].append(layer)
+    return found
+
+
+def read_inferred(config: Config, source: Path) -> Arrays:
+    """Reads the weights of the model that is evaluated and exported, without those trained beside it.
+
+    Raises:
+        UserError: As `read_weights`.
+    """
+    arrays = read_weights(source)
+    if not isinstance(config.Arch, DistillationModel):
+        return arrays
+    names = (*config.Arch.peers, *learning_losses(config.Loss.Train))
+    prefixes = tuple(f"{name}." for name in names)
+    return {name: array for name, array in arrays.items() if not name.startswith(prefixes)}
+
+
+def evaluation_criterion(config: Config, positives: NDArray[Any] | None) -> Criterion:
+    """Returns the loss of an evaluation.
+
+    Retrieval evaluates identities that are not classes of the model, so only identity losses are computed.
+    Without any, the loss is 0.
+    """
+    losses, margin = config.Loss.Eval, config.Arch.margin
+    if config.Global.eval_mode == "classification":
+        return build_criterion(losses, positives, margin)
+    losses = tuple(spec for spec in losses if spec.on_embeddings)
+    return build_criterion(losses) if losses else lambda outputs, _label: zero_loss(outputs)
