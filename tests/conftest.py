@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,13 @@ __all__ = ["cpu", "images", "make_config", "make_yaml"]  # fixtures
 
 settings.register_profile("ppcls", deadline=None, derandomize=True, database=None)
 settings.load_profile("ppcls")
+
+
+def pytest_configure() -> None:
+    """Restores default signal handling, which background shells and nohup switch off for all children."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
