@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from ppcls.data.bad_images.quarantine import Quarantine
-from ppcls.data.index.read import Index
-from ppcls.data.sampling.order import Order
+if TYPE_CHECKING:
+    from ppcls.data.bad_images.quarantine import Quarantine
+    from ppcls.data.index.read import Index
+    from ppcls.data.sampling.order import Order
 
 
 @dataclass(frozen=True)
