@@ -18,6 +18,7 @@ from ppcls.cli import deploy as deploy_cli
 from ppcls.cli import models as models_cli
 from ppcls.cli import serve as serve_cli
 from ppcls.cli import train as cli
+from ppcls.cli.eval import evaluate
 from ppcls.config.load import load_config
 from ppcls.config.reference import render
 
@@ -26,7 +27,7 @@ WRITTEN = [path for path in DOCUMENTS if path.name != "config.md"]  # that one i
 TOOLS: dict[str, Callable[[list[str]], object]] = {
     "benchmark": benchmark_cli.main,
     "dataset": dataset_cli.main,
-    "eval": cli.evaluate,
+    "eval": evaluate,
     "export": deploy_cli.export,
     "infer": deploy_cli.infer,
     "models": models_cli.main,

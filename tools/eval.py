@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.train import evaluate
+from ppcls.cli.eval import evaluate
 
 if __name__ == "__main__":
     sys.exit(evaluate())

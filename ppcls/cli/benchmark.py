@@ -8,8 +8,8 @@ from ppcls.cli import benchmark_infer as infer_benchmark_cli
 from ppcls.cli import benchmark_loader as loader_cli
 from ppcls.cli import benchmark_train as train_benchmark_cli
 from ppcls.cli.benchmark_results import start
-from ppcls.cli.options import Commands, add_command, positive
-from ppcls.cli.train import Arguments, add_config, command, say
+from ppcls.cli.command import Arguments, command, write_output
+from ppcls.cli.options import Subcommands, add_config_options, add_subcommand, positive_int
 
 
 @command
@@ -17,19 +17,19 @@ def main(argv: Arguments = None) -> None:
     """Measures speed on this machine."""
     options = argparse.ArgumentParser(prog="tools/benchmark.py", description="Measure speed on this machine.")
     commands = options.add_subparsers(required=True, metavar="COMMAND")
-    loader_cli.add_command(commands)
+    loader_cli.add_subcommand(commands)
     _add_containers(commands)
-    train_benchmark_cli.add_command(commands)
+    train_benchmark_cli.add_subcommand(commands)
     infer_benchmark_cli.add_infer(commands)
     infer_benchmark_cli.add_compare(commands)
     arguments = options.parse_args(argv)
     arguments.measure(arguments)
 
 
-def _add_containers(commands: Commands) -> None:
-    made = add_command(commands, "containers", "image files against containers of them")
-    add_config(made)
-    made.add_argument("--rounds", type=positive, default=5, help="counted epochs of each (%(default)s)")
+def _add_containers(commands: Subcommands) -> None:
+    made = add_subcommand(commands, "containers", "image files against containers of them")
+    add_config_options(made)
+    made.add_argument("--rounds", type=positive_int, default=5, help="counted epochs of each (%(default)s)")
     made.set_defaults(measure=_containers)
 
 
@@ -39,4 +39,4 @@ def _containers(arguments: argparse.Namespace) -> None:
     from ppcls.bench.loader.containers import benchmark_containers
 
     for each in benchmark_containers(*started, arguments.rounds):
-        say(each.describe() + "\n")
+        write_output(each.describe() + "\n")

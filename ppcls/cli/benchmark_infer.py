@@ -25,11 +25,11 @@ from ppcls.bench.results.compare import compare_results
 from ppcls.bench.results.comparison_table import render
 from ppcls.bench.results.results import Results, read_results
 from ppcls.cli.benchmark_results import add_length, add_out, claim_out, finish, keep, terminal_width
-from ppcls.cli.options import Commands, add_override, positive
-from ppcls.cli.train import say
+from ppcls.cli.command import write_output
+from ppcls.cli.options import Subcommands, add_override, positive_int
 
 
-def add_infer(commands: Commands) -> None:
+def add_infer(commands: Subcommands) -> None:
     """Adds the command."""
     made = commands.add_parser(
         "infer",
@@ -46,12 +46,12 @@ def add_infer(commands: Commands) -> None:
     )
     add_override(made, "of Global, such as Global.device=cpu")
     made.add_argument(
-        "--batch-size", nargs="+", type=positive, default=[1, 8, 32], metavar="N", help="(%(default)s)"
+        "--batch-size", nargs="+", type=positive_int, default=[1, 8, 32], metavar="N", help="(%(default)s)"
     )
     made.add_argument(
         "--threads",
         nargs="+",
-        type=positive,
+        type=positive_int,
         metavar="N",
         help="CPU threads of the model; by default all cores",
     )
@@ -68,7 +68,9 @@ def _infer(arguments: argparse.Namespace) -> None:
         arguments.rounds, arguments.warm_up, arguments.requests, arguments.seconds, arguments.timeout
     )
     requests = requests_of(models, look["device"], arguments.threads or [look["cores"]], arguments.batch_size)
-    say(f"{look['machine']['Device']}: kinds of requests: {len(requests)}, rounds: {length.rounds}\n")
+    write_output(
+        f"{look['machine']['Device']}: kinds of requests: {len(requests)}, rounds: {length.rounds}\n"
+    )
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}
 
     def results(measured: list[Measured[Request]]) -> Results:
@@ -88,7 +90,7 @@ def _infer(arguments: argparse.Namespace) -> None:
         requests,
         length.rounds,
         runner(arguments.override, length),
-        lambda line: say(f"{line}\n"),
+        lambda line: write_output(f"{line}\n"),
         lambda measured: keep(arguments, results(measured)),
     )
     finish(arguments, results(taken.measured))
@@ -96,7 +98,7 @@ def _infer(arguments: argparse.Namespace) -> None:
         raise taken.interrupt
 
 
-def add_compare(commands: Commands) -> None:
+def add_compare(commands: Subcommands) -> None:
     """Adds the command."""
     made = commands.add_parser(
         "compare",
@@ -111,4 +113,4 @@ def add_compare(commands: Commands) -> None:
 def _compare(arguments: argparse.Namespace) -> None:
     sides = [read_results(each) for each in (arguments.first, arguments.second)]
     names = str(arguments.first), str(arguments.second)
-    say(render(compare_results(*sides), names, terminal_width()))
+    write_output(render(compare_results(*sides), names, terminal_width()))

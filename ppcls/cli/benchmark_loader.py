@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
 from ppcls.cli.benchmark_results import add_out, claim_out, finish, keep, made_results, start
-from ppcls.cli.options import Commands, positive, whole, within
-from ppcls.cli.train import add_config, say
+from ppcls.cli.command import write_output
+from ppcls.cli.options import Subcommands, add_config_options, non_negative_int, positive_int, within
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
@@ -37,27 +37,27 @@ _VARIED = ("workers", "prefetch", "decoder")
 _ROUNDS, _QUICK_ROUNDS = 3, 5
 
 
-def add_command(commands: Commands) -> None:
+def add_subcommand(commands: Subcommands) -> None:
     """Adds the command."""
     made = commands.add_parser(
         "loader",
         help="data loaders: DALI, paddle.io, a bare DALI pipeline; what limits them, and the setting to use",
         description="Sweeps the settings of the data loaders, and says what limits them and which to use.",
     )
-    add_config(made)
+    add_config_options(made)
     made.add_argument(
         "--quick",
         action="store_true",
         help="in short: ratios of our DALI loader, a bare one, paddle.io",
     )
     made.add_argument(
-        "--rounds", type=positive, help=f"runs of each ({_ROUNDS}; epochs with --quick: {_QUICK_ROUNDS})"
+        "--rounds", type=positive_int, help=f"runs of each ({_ROUNDS}; epochs with --quick: {_QUICK_ROUNDS})"
     )
     made.add_argument(
         "--seconds", type=within(float, gt=0, le=3600), default=2.0, help="that count of a run (%(default)s)"
     )
     made.add_argument(
-        "--images", type=positive, default=8192, metavar="N", help="the most that are used (%(default)s)"
+        "--images", type=positive_int, default=8192, metavar="N", help="the most that are used (%(default)s)"
     )
     made.add_argument(
         "--cold", action="store_true", help="also with the images read from the disk, not from memory"
@@ -68,13 +68,21 @@ def add_command(commands: Commands) -> None:
         "--vary", nargs="+", choices=_VARIED, default=list(_VARIED), help="only these settings (all)"
     )
     made.add_argument(
-        "--threads", type=positive, nargs="+", metavar="N", help="of DALI (1, 2, 4, … to the cores)"
+        "--threads", type=positive_int, nargs="+", metavar="N", help="of DALI (1, 2, 4, … to the cores)"
     )
     made.add_argument(
-        "--workers", type=whole, nargs="+", metavar="N", help="of paddle.io (0, 1, 2, 4, …; --quick: 2)"
+        "--workers",
+        type=non_negative_int,
+        nargs="+",
+        metavar="N",
+        help="of paddle.io (0, 1, 2, 4, …; --quick: 2)",
     )
     made.add_argument(
-        "--prefetch", type=positive, nargs="+", metavar="N", help="batches that DALI makes ahead (1 2 4 8)"
+        "--prefetch",
+        type=positive_int,
+        nargs="+",
+        metavar="N",
+        help="batches that DALI makes ahead (1 2 4 8)",
     )
     made.add_argument("--mixup", action="store_true", help="with --quick: our DALI loader with Mixup, too")
     made.add_argument(
@@ -124,7 +132,7 @@ def _quick(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
         config, run, workers, rounds, mixup=arguments.mixup, keep=lambda it: keep(arguments, results(it))
     )
     lines = [speed.describe() for speed in compared.speeds]
-    say("".join(f"{line}\n" for line in [*lines, *_gains(compared.speeds)]))
+    write_output("".join(f"{line}\n" for line in [*lines, *_gains(compared.speeds)]))
     finish(arguments, results(compared.speeds), shown=False)
     if compared.interrupt is not None:
         raise compared.interrupt
@@ -180,9 +188,9 @@ def _wanted(arguments: argparse.Namespace, run: Runtime) -> Wanted:
 
 def _say_plan(plan: Plan, subject: Subject, effort: Effort) -> None:
     for remark in plan.remarks:
-        say(f"{remark}\n")
+        write_output(f"{remark}\n")
     minutes = plan.seconds / 60
-    say(
+    write_output(
         f"{subject.images} images of {subject.image_bytes / 1000:.0f} KB, batches of {subject.batch_size}. "
         f"{len(plan.contenders)} settings x {effort.rounds} runs of {effort.seconds:g} s, then the best "
         f"against the present one, and each stage alone: about {minutes:.0f} min. Fewer --chains, "
@@ -207,4 +215,4 @@ def _write(arguments: argparse.Namespace, setting: Contender | None) -> None:
         raise UserError(f"--write-config {arguments.write_config}: nothing to write, see above")
     write_config(Path(arguments.config), arguments.write_config, values_of(setting))
     overrides = "; what -o has set is not in it" if arguments.override else ""
-    say(f"{arguments.write_config}: {arguments.config} with {setting.describe()}{overrides}\n")
+    write_output(f"{arguments.write_config}: {arguments.config} with {setting.describe()}{overrides}\n")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.cli.options import above_zero, positive
-from ppcls.cli.train import read_config, say
+from ppcls.cli.command import write_output
+from ppcls.cli.options import positive_float, positive_int, read_config
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
@@ -30,14 +30,17 @@ def add_length(made: argparse.ArgumentParser, counted: str, length: infer.Length
         counted: What is counted: ``steps`` or ``requests``.
         length: Has the defaults.
     """
-    made.add_argument("--rounds", type=positive, default=length.rounds, help="(%(default)s)")
+    made.add_argument("--rounds", type=positive_int, default=length.rounds, help="(%(default)s)")
     made.add_argument(
-        "--warm-up", type=positive, default=length.warm_up, help=f"{counted} not counted (%(default)s)"
+        "--warm-up", type=positive_int, default=length.warm_up, help=f"{counted} not counted (%(default)s)"
     )
-    made.add_argument(f"--{counted}", type=positive, help="counted; by default as many as --seconds take")
-    made.add_argument("--seconds", type=above_zero, default=length.seconds, help="counted (%(default)s)")
+    made.add_argument(f"--{counted}", type=positive_int, help="counted; by default as many as --seconds take")
+    made.add_argument("--seconds", type=positive_float, default=length.seconds, help="counted (%(default)s)")
     made.add_argument(
-        "--timeout", type=above_zero, default=length.timeout, help="seconds for one measurement (%(default)s)"
+        "--timeout",
+        type=positive_float,
+        default=length.timeout,
+        help="seconds for one measurement (%(default)s)",
     )
 
 
@@ -75,7 +78,7 @@ def start(arguments: argparse.Namespace) -> tuple[Config, Runtime] | None:
     from ppcls.runtime import start as runtime
 
     run = runtime.start(config.Global)
-    say(run.describe() + "\n")
+    write_output(run.describe() + "\n")
     return config, run
 
 
@@ -116,9 +119,9 @@ def finish(arguments: argparse.Namespace, results: Results, *, shown: bool = Tru
     if shown:
         from ppcls.bench.results.table import render
 
-        say(render(results, terminal_width()))
+        write_output(render(results, terminal_width()))
     if arguments.out is not None:
-        say(f"written to {arguments.out}; open {arguments.out / PAGE} in a browser\n")
+        write_output(f"written to {arguments.out}; open {arguments.out / PAGE} in a browser\n")
 
 
 def terminal_width() -> int | None:

@@ -15,8 +15,8 @@ from ppcls.bench.train.rows import Ways, charts_of, findings_of, rows_of
 from ppcls.bench.train.train import Length, Look, Run, look_at, runner
 from ppcls.bench.train.variants import PRECISIONS, Axes, Variant, find_variants
 from ppcls.cli.benchmark_results import add_length, add_out, claim_out, finish, keep
-from ppcls.cli.options import Commands, positive, whole
-from ppcls.cli.train import add_config, read_config, say
+from ppcls.cli.command import write_output
+from ppcls.cli.options import Subcommands, add_config_options, non_negative_int, positive_int, read_config
 from ppcls.config.load import dump_config
 from ppcls.errors import UserError
 from ppcls.runtime.launch import read_launch
@@ -31,7 +31,7 @@ each precision, both layouts, cuDNN's search on and off, accumulation, and on GP
 that are named are crossed, and all else stays as the config has it."""
 
 
-def add_command(commands: Commands) -> None:
+def add_subcommand(commands: Subcommands) -> None:
     """Adds the command."""
     made = commands.add_parser(
         "train",
@@ -39,7 +39,7 @@ def add_command(commands: Commands) -> None:
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_config(made)
+    add_config_options(made)
     axes = made.add_argument_group("axes")
     axes.add_argument(
         "--precision", nargs="+", default=[], choices=list(PRECISIONS), help="O1 and O2: float16"
@@ -50,14 +50,16 @@ def add_command(commands: Commands) -> None:
         "--processes",
         nargs="+",
         default=[],
-        type=positive,
+        type=positive_int,
         metavar="N",
         help="GPUs, or gloo processes on a CPU",
     )
     axes.add_argument(
-        "--accumulate", nargs="+", default=[], type=positive, metavar="N", help="batches an update"
+        "--accumulate", nargs="+", default=[], type=positive_int, metavar="N", help="batches an update"
     )
-    axes.add_argument("--batch-size", nargs="+", default=[], type=positive, metavar="N", help="of a process")
+    axes.add_argument(
+        "--batch-size", nargs="+", default=[], type=positive_int, metavar="N", help="of a process"
+    )
     made.add_argument(
         "--source",
         nargs="+",
@@ -70,7 +72,7 @@ def add_command(commands: Commands) -> None:
     add_length(made, "steps", length)
     made.add_argument(
         "--phase-steps",
-        type=whole,
+        type=non_negative_int,
         default=length.split_steps,
         help="to time phases in; 0: none (%(default)s)",
     )
@@ -111,7 +113,7 @@ def _train(arguments: argparse.Namespace) -> None:
         theirs = list(counterpart.variants(variants))
         run = _either(run, theirs, counterpart.runner(config, look, length))
         variants += theirs
-    say(f"{_where(look)}: ways: {len(variants)}, rounds: {length.rounds}\n")
+    write_output(f"{_where(look)}: ways: {len(variants)}, rounds: {length.rounds}\n")
 
     def results(measured: list[Ways]) -> Results:
         return Results(
@@ -130,7 +132,7 @@ def _train(arguments: argparse.Namespace) -> None:
         variants,
         length.rounds,
         run,
-        lambda line: say(f"{line}\n"),
+        lambda line: write_output(f"{line}\n"),
         lambda measured: keep(arguments, results(measured)),
     )
     finish(arguments, results(taken.measured))
@@ -160,7 +162,7 @@ def _find_torch(arguments: argparse.Namespace) -> Counterpart:
     from ppcls.bench.train.pytorch import find_counterpart
 
     counterpart = find_counterpart(arguments.torch, compiled=arguments.torch_compile)
-    say(f"PyTorch {counterpart.version} of {counterpart.python}\n")
+    write_output(f"PyTorch {counterpart.version} of {counterpart.python}\n")
     return counterpart
 
 

@@ -1,96 +1,93 @@
-"""The commands of ``tools/dataset.py`` on containers: ``index`` and ``convert``."""
+"""The subcommands of ``ppcls dataset`` for containers: ``index`` and ``convert``."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.cli.dataset_source import add_source, read_source
-from ppcls.cli.options import Commands, add_command, positive
+from ppcls.cli.command import write_output
+from ppcls.cli.dataset_images import add_source, progress_bars, read_source
+from ppcls.cli.options import Subcommands, add_subcommand, positive_int
 from ppcls.errors import UserError
 
-if TYPE_CHECKING:  # else every command would import what one needs
+if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.index.files import FileIndex
     from ppcls.data.records.shard import RecordFormat
 
 _FORMATS = ("webdataset", "tfrecord", "recordio", "lmdb")
 
 
-def add_commands(commands: Commands) -> None:
-    """Adds the commands; ``make`` of what is parsed runs one, ``interrupted`` says what Ctrl-C leaves."""
-    index = add_command(commands, "index", "DALI's index files of containers, beside them")
+def add_commands(subcommands: Subcommands) -> None:
+    """Adds the subcommands; see `ppcls.cli.dataset`."""
+    index = add_subcommand(subcommands, "index", "write DALI's index files beside containers")
     index.add_argument("files", type=Path, nargs="+", help=".tar, .tfrecord or .rec")
-    index.add_argument("--format", choices=_FORMATS, help="where the ending does not tell it")
-    index.set_defaults(make=_index, interrupted="the index files named are whole")
-    convert = add_command(commands, "convert", "image files into a container; goes on where it was stopped")
+    index.add_argument("--format", choices=_FORMATS, help="needed if the file name does not show it")
+    index.set_defaults(run=_index, interrupted="the printed index files are complete")
+    convert = add_subcommand(
+        subcommands, "convert", "write image files into a container; continues an interrupted conversion"
+    )
     convert.add_argument("format", choices=_FORMATS)
     add_source(convert)
     convert.add_argument("--out", type=Path, required=True, help="folder of the shards")
     split = convert.add_mutually_exclusive_group()
-    split.add_argument("--shards", type=positive, help="how many")
-    split.add_argument("--shard-size", type=positive, default=1000, help="MB of images (%(default)s)")
-    convert.set_defaults(make=_convert, interrupted="the same command goes on from the last whole shard")
+    split.add_argument("--shards", type=positive_int, help="number of shards")
+    split.add_argument(
+        "--shard-size", type=positive_int, default=1000, help="size of a shard in MB (%(default)s)"
+    )
+    convert.set_defaults(run=_convert, interrupted="the same command continues after the last complete shard")
 
 
-def _index(args: argparse.Namespace) -> None:
+def _index(arguments: argparse.Namespace) -> None:
     from ppcls.data.records.formats import detect_format
     from ppcls.data.records.shard import default_index_path
     from ppcls.files import write_text
 
-    for path in args.files:
-        container = detect_format(path, args.format)
+    for path in arguments.files:
+        container = detect_format(path, arguments.format)
         text, index_path = container.index(path), default_index_path(path)
         if text is None:
             raise UserError(f"{path}: {container.name} needs no index file")
         if not index_path.exists():
             write_text(index_path, text)
-            _say(f"{index_path}: written")
+            write_output(f"{index_path}: written\n")
         elif index_path.read_bytes() == text.encode():
-            _say(f"{index_path}: there already")
+            write_output(f"{index_path}: exists already\n")
         else:
-            raise UserError(f"{index_path} is there and is another index; remove it to have it made anew")
+            raise UserError(f"{index_path}: another index exists; remove it to write a new one")
 
 
-def _convert(args: argparse.Namespace) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+def _convert(arguments: argparse.Namespace) -> None:
     from ppcls.data.index.class_names import LABEL_LIST, write_class_names
     from ppcls.dataset_tools.convert import convert, file_sizes, plan_conversion, split_by_size, split_evenly
 
-    index, names = read_source(args)
+    index, names = read_source(arguments)
+    out: Path = arguments.out
 
     def ends() -> tuple[int, ...]:
-        if args.shards:
-            return split_evenly(len(index), args.shards)
-        return split_by_size(file_sizes(index), args.shard_size * 10**6)
+        if arguments.shards:
+            return split_evenly(len(index), arguments.shards)
+        return split_by_size(file_sizes(index), arguments.shard_size * 10**6)
 
-    split = {"shards": args.shards} if args.shards else {"shard_size": args.shard_size}
-    conversion = plan_conversion(index, _container(args.format, index), args.out, split, ends)
+    split = {"shards": arguments.shards} if arguments.shards else {"shard_size": arguments.shard_size}
+    conversion = plan_conversion(index, _record_format(arguments.format, index), out, split, ends)
     if names:
-        write_class_names(args.out / LABEL_LIST, names)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(f"{args.out}", total=len(index))
-        there = convert(conversion, lambda images: progress.advance(task, images))
-    already = f", {there} of them there already" if there else ""
-    _say(f"{args.out}: {len(index)} images in {len(conversion.ends)} shards{already}; all read back")
+        write_class_names(out / LABEL_LIST, names)
+    with progress_bars() as bars:
+        task = bars.add_task(f"{out}", total=len(index))
+        existing = convert(conversion, lambda images: bars.advance(task, images))
+    note = f", {existing} of which existed already" if existing else ""
+    write_output(f"{out}: {len(index)} images in {len(conversion.ends)} shards{note}; all verified\n")
 
 
-def _container(name: str, index: FileIndex) -> RecordFormat:
-    """Returns the format to write; a WebDataset knows images by their endings, so it is told them."""
+def _record_format(name: str, index: FileIndex) -> RecordFormat:
+    """Returns the format to write; WebDataset recognizes images by the suffixes of their names."""
     from ppcls.data.records.formats import FORMATS
     from ppcls.data.records.webdataset import WebDatasetFormat
 
     if name != "webdataset":
         return FORMATS[name]
-    endings = {Path(index.name(position)).suffix.lower() for position in range(len(index))}
-    if "" in endings:
-        raise UserError(f"{index.source}: has files without an ending, such as .jpg; WebDataset needs one")
-    return WebDatasetFormat(tuple(sorted(endings)))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    suffixes = {Path(index.name(position)).suffix.lower() for position in range(len(index))}
+    if "" in suffixes:
+        raise UserError(f"{index.source}: some files have no suffix such as .jpg, which WebDataset needs")
+    return WebDatasetFormat(tuple(sorted(suffixes)))

@@ -1,10 +1,9 @@
-"""The commands of ``tools/dataset.py`` on image files: ``resize``, ``split`` and ``stats``."""
+"""The subcommands of ``ppcls dataset`` for image files: ``resize``, ``split`` and ``stats``."""
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,115 +11,187 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.cli.dataset_source import add_source, read_source
-from ppcls.cli.options import Commands, add_command, add_override, positive, whole, within
+from ppcls.cli.command import write_output
+from ppcls.cli.options import (
+    Subcommands,
+    add_override,
+    add_subcommand,
+    non_negative_int,
+    positive_int,
+    within,
+)
 from ppcls.errors import UserError
 
-if TYPE_CHECKING:  # else every command would import what one needs
+if TYPE_CHECKING:  # imported by the subcommand that needs it
+    from rich.progress import Progress
+
+    from ppcls.data.index.files import FileIndex
     from ppcls.data.index.read import Index
     from ppcls.data.transforms.specs import DecodeImage
     from ppcls.dataset_tools.resize_tree import ResizeJob, ResizeResult
 
 
-def add_commands(commands: Commands) -> None:
-    """Adds the commands; ``make`` of what is parsed runs one, ``interrupted`` says what Ctrl-C leaves."""
-    resize = add_command(commands, "resize", "a copy of a folder whose large images are smaller")
+def add_commands(subcommands: Subcommands) -> None:
+    """Adds the subcommands; see `ppcls.cli.dataset`."""
+    resize = add_subcommand(subcommands, "resize", "copy a folder with its large images made smaller")
     resize.add_argument("source", type=Path, help="folder; nothing in it is changed")
-    resize.add_argument("--max-size", type=positive, required=True, metavar="N", help="short side in pixels")
+    resize.add_argument(
+        "--max-size", type=positive_int, required=True, metavar="N", help="length of the short side in pixels"
+    )
     resize.add_argument(
         "--quality", type=within(int, ge=1, le=100), default=90, help="of JPEG and WebP (%(default)s)"
     )
     resize.add_argument("--out", type=Path, required=True, help="folder of the copy")
-    resize.add_argument("--follow-links", action="store_true", help="take what links elsewhere lead to")
-    resize.set_defaults(make=_resize, interrupted="the same command goes on with what is missing")
-    split = add_command(commands, "split", "lists to train and to validate on, of each class alike")
+    resize.add_argument("--follow-links", action="store_true", help="copy the targets of links, too")
+    resize.set_defaults(run=_resize, interrupted="the same command continues with the missing files")
+    split = add_subcommand(
+        subcommands, "split", "lists for training and validation, with all classes in both"
+    )
     add_source(split)
     split.add_argument(
         "--val", type=_share_or_count, default=Fraction(1, 5), help="share (0.2) or number (5000) to validate"
     )
-    split.add_argument("--seed", type=whole, default=0, help="another one gives another choice")
+    split.add_argument(
+        "--seed", type=non_negative_int, default=0, help="seed of the random choice (%(default)s)"
+    )
     split.add_argument("--out", type=Path, required=True, help="new folder of the lists")
-    split.set_defaults(make=_split)
-    stats = add_command(commands, "stats", "classes, sizes, mean and standard deviation; as JSON and PNG")
+    split.set_defaults(run=_split)
+    stats = add_subcommand(
+        subcommands, "stats", "classes, image sizes, mean and standard deviation, as JSON and PNG"
+    )
     add_source(stats, nargs="?")
-    stats.add_argument("-c", "--config", help="whose data set to describe instead, as it decodes it")
-    add_override(stats, "set values of it")
-    places = ["Train", "Eval", "Eval.Query", "Eval.Gallery"]
-    stats.add_argument("--split", choices=places, default="Train", help="of it (%(default)s)")
-    stats.add_argument("--channels", type=positive, default=3, help="of a source's images (%(default)s)")
-    stats.add_argument("--dtype", choices=["uint8", "uint16"], default="uint8", help="likewise (%(default)s)")
+    stats.add_argument("-c", "--config", help="describe a data set of this config, with its decoding")
+    add_override(stats, "set values of the config")
+    splits = ["Train", "Eval", "Eval.Query", "Eval.Gallery"]
+    stats.add_argument(
+        "--split", choices=splits, default="Train", help="data set of the config (%(default)s)"
+    )
+    stats.add_argument(
+        "--channels", type=positive_int, default=3, help="channels of the source's images (%(default)s)"
+    )
+    stats.add_argument(
+        "--dtype",
+        choices=["uint8", "uint16"],
+        default="uint8",
+        help="dtype of the source's images (%(default)s)",
+    )
     stats.add_argument("--out", type=Path, default=Path("stats"), help="folder of the results (%(default)s)")
-    stats.set_defaults(make=_stats)
+    stats.set_defaults(run=_stats)
 
 
-def _resize(args: argparse.Namespace) -> None:
+def add_source(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """Adds the argument for labelled images and its options, which `read_source` reads."""
+    parser.add_argument(
+        "source", type=Path, nargs=nargs, help="folder with one subfolder per class, or list of 'path label'"
+    )
+    parser.add_argument(
+        "--image-root", type=Path, help="folder of a list's paths (default: the list's folder)"
+    )
+    parser.add_argument("--follow-links", action="store_true", help="use images that are links, too")
+    parser.add_argument("--delimiter", default=" ", help="delimiter of a list (default: a space)")
+    parser.add_argument("--names", type=Path, help="class names of a list, lines of 'id name'")
+
+
+def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
+    """Returns the images and their class names, which are empty if unknown.
+
+    Raises:
+        ppcls.errors.UserError: The folder or list is missing, empty or invalid.
+    """
+    from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
+    from ppcls.data.index.class_names import list_class_folders, read_class_names
+    from ppcls.data.index.files import read_folder, read_list
+    from ppcls.data.records.shard import SHARD_SUFFIXES
+
+    source: Path = arguments.source
+    if source.is_dir():
+        index = read_folder(source, IMAGE_EXTENSIONS, follow_links=arguments.follow_links)
+        return index, list_class_folders(source)
+    if source.suffix in SHARD_SUFFIXES:
+        raise UserError(
+            f"{source}: is a container; expected a folder with one subfolder per class, or a list of "
+            "'path label'"
+        )
+    root = arguments.image_root or source.parent
+    index = read_list(root, source, arguments.delimiter, follow_links=arguments.follow_links)
+    names = read_class_names(arguments.names, int(index.labels.max()) + 1) if arguments.names else ()
+    return index, names
+
+
+def progress_bars() -> Progress:
+    """Returns progress bars for standard error, which count images."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn, Progress
 
+    return Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True))
+
+
+def _resize(arguments: argparse.Namespace) -> None:
     from ppcls.data.bad_images.lists import BadImage, bad_image_error
     from ppcls.dataset_tools.resize_tree import plan_resize, resize_tree
     from ppcls.runtime.hardware import usable_cores
 
-    resizing = plan_resize(args.source, args.out, args.max_size, args.quality, follow_links=args.follow_links)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(f"{args.out}", total=len(resizing.files))
-        outcomes = resize_tree(resizing, usable_cores(), lambda files: progress.advance(task, files))
-    _say_what_was_gained(resizing, outcomes)
+    source, out = arguments.source, arguments.out
+    job = plan_resize(source, out, arguments.max_size, arguments.quality, follow_links=arguments.follow_links)
+    with progress_bars() as bars:
+        task = bars.add_task(f"{out}", total=len(job.files))
+        results = resize_tree(job, usable_cores(), lambda files: bars.advance(task, files))
+    _report_resize(job, results)
     bad = [
-        BadImage(str(args.source / path), str(args.source), each.reason)
-        for path, each in outcomes.items()
-        if each.done == "bad"
+        BadImage(str(source / path), str(source), result.reason)
+        for path, result in results.items()
+        if result.done == "bad"
     ]
     if bad:
-        raise UserError(f"{len(bad)} images are bad, and are not in {args.out}\n{bad_image_error(bad)}")
+        raise UserError(f"{len(bad)} images are bad and missing in {out}\n{bad_image_error(bad)}")
 
 
-def _say_what_was_gained(resizing: ResizeJob, outcomes: dict[Path, ResizeResult]) -> None:
+def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
     from ppcls.dataset_tools.decode_time import time_decoding
 
-    counts = Counter(each.done for each in outcomes.values())
-    images = [path for path, each in outcomes.items() if each.done in ("shrunk", "copied", "there")]
-    _say(
-        f"{resizing.target}: {counts['shrunk']} images made smaller, {counts['copied']} copied as they are, "
-        f"{counts['there']} there already; {counts['other']} other files copied"
+    counts = Counter(result.done for result in results.values())
+    images = [path for path, result in results.items() if result.done in ("shrunk", "copied", "there")]
+    write_output(
+        f"{job.target}: {counts['shrunk']} images made smaller, {counts['copied']} copied unchanged, "
+        f"{counts['there']} existed already; {counts['other']} other files copied\n"
     )
     if not images:
         return
-    before, after = (sum(getattr(outcomes[path], side) for path in images) for side in ("before", "after"))
-    _say(
-        f"images: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, {before / after:.2f} times fewer"
+    before, after = (sum(getattr(results[path], side) for path in images) for side in ("before", "after"))
+    smaller = before / after
+    write_output(
+        f"images: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, {smaller:.2f} times smaller\n"
     )
-    times = time_decoding([(resizing.source / path, resizing.target / path) for path in images])
+    times = time_decoding([(job.source / path, job.target / path) for path in images])
     if times is None:
-        _say("expected speed-up of training: not known, none of the images tried is of a kind it decodes")
+        write_output(
+            "expected speedup of training: unknown, because OpenCV decodes none of the tried images\n"
+        )
         return
     faster = times.before / times.after
-    _say(
-        f"decoding: {times.before * 1e3:.2f} ms an image before, {times.after * 1e3:.2f} ms after, "
-        f"{faster:.2f} times as fast (mean of {times.images} images spread evenly, OpenCV, one thread)"
-    )
-    _say(
-        f"expected speed-up of training: {faster:.2f} at most where it waits for decoding, "
-        f"{before / after:.2f} at most where it waits for the disk, none where it waits for the model"
+    write_output(
+        f"decoding: {times.before * 1e3:.2f} ms per image before, {times.after * 1e3:.2f} ms after, "
+        f"{faster:.2f} times as fast (mean of {times.images} images, OpenCV, one thread)\n"
+        f"expected speedup of training: at most {faster:.2f} if decoding limits it, at most {smaller:.2f} if "
+        "the disk limits it, none if the model limits it\n"
     )
 
 
-def _split(args: argparse.Namespace) -> None:
+def _split(arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from ppcls.data.index.split import choose_validation, write_split
 
-    index, names = read_source(args)
-    validates = choose_validation(index, args.val, args.seed)
-    write_split(index, validates, args.out, names, args.delimiter)
-    _say(f"{args.out}: {int((~validates).sum())} images to train, {int(validates.sum())} to validate")
-    missing = np.setdiff1d(index.labels, index.labels[validates])
+    index, names = read_source(arguments)
+    validation = choose_validation(index, arguments.val, arguments.seed)
+    write_split(index, validation, arguments.out, names, arguments.delimiter)
+    training = int((~validation).sum())
+    write_output(f"{arguments.out}: {training} images for training, {int(validation.sum())} for validation\n")
+    missing = np.setdiff1d(index.labels, index.labels[validation])
     if len(missing):
-        some = ", ".join(f"{each} ({names[each]})" if names else str(each) for each in missing[:10]) + (
-            ", …" if len(missing) > 10 else ""
-        )
-        _say(f"too small for an image to validate: class {some}")
+        classes = [f"{label} ({names[label]})" if names else str(label) for label in missing[:10]]
+        more = ", …" if len(missing) > 10 else ""
+        write_output(f"too few images for validation: class {', '.join(classes)}{more}\n")
 
 
 def _share_or_count(text: str) -> Fraction | int:
@@ -135,11 +206,8 @@ def _share_or_count(text: str) -> Fraction | int:
     return share
 
 
-def _stats(args: argparse.Namespace) -> None:
+def _stats(arguments: argparse.Namespace) -> None:
     import json
-
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress
 
     from ppcls.dataset_tools.mean_std import compute_mean_std
     from ppcls.dataset_tools.stats import collect_stats
@@ -147,65 +215,61 @@ def _stats(args: argparse.Namespace) -> None:
     from ppcls.files import check_writable, write_text
     from ppcls.runtime.hardware import usable_cores
 
-    name, index, names, decoder = _to_describe(args)
-    if args.out.exists() and not args.out.is_dir():
-        raise UserError(f"--out {args.out}: is a file, expected a folder")
-    check_writable(args.out)
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=len(index))
-        with _advised(args):
-            moments = compute_mean_std(
-                index, decoder, usable_cores(), lambda images: bar.advance(task, images)
-            )
-    stats = collect_stats(name, index.labels, names, moments, decoder)
-    _say(stats.describe())
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_text(args.out / "stats.json", json.dumps(stats.as_dict(), indent=1, ensure_ascii=False) + "\n")
-    draw_stats(stats, args.out / "stats.png")
-    _say(f"{args.out}/stats.json and stats.png have the rest")
+    name, index, names, decoder = _dataset_to_describe(arguments)
+    out: Path = arguments.out
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out}: expected a folder, found a file")
+    check_writable(out)
+    with progress_bars() as bars, _advice_on_bad_images(arguments):
+        task = bars.add_task(name, total=len(index))
+        mean_std = compute_mean_std(index, decoder, usable_cores(), lambda images: bars.advance(task, images))
+    stats = collect_stats(name, index.labels, names, mean_std, decoder)
+    write_output(stats.describe() + "\n")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "stats.json", json.dumps(stats.as_dict(), indent=1, ensure_ascii=False) + "\n")
+    draw_stats(stats, out / "stats.png")
+    write_output(f"details: {out}/stats.json and stats.png\n")
 
 
 @contextmanager
-def _advised(args: argparse.Namespace) -> Iterator[None]:
-    """Has the error of a bad image say what to do: a source's may only have other channels."""
+def _advice_on_bad_images(arguments: argparse.Namespace) -> Iterator[None]:
+    """Adds a fix to the error of a bad image: the images may have another number of channels."""
     from ppcls.data.bad_images.lists import BadImageError
 
     try:
         yield
     except BadImageError as error:
         found = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
-        if not args.source or found is None:
-            advice = "mend or remove it; tools/dataset.py check lists them all"
+        if not arguments.source or found is None:
+            advice = "fix or remove it; `dataset check` lists all bad images"
         else:
-            images = f"images of {found[1]} channels" if found[1] != "1" else "grey images"
+            images = f"images with {found[1]} channels" if found[1] != "1" else "grey images"
             advice = f"for {images} add --channels {found[1]}"
         raise UserError(f"{error}\n{advice}") from None
 
 
-def _to_describe(args: argparse.Namespace) -> tuple[str, Index, tuple[str, ...], DecodeImage]:
-    """Returns a data set's name, samples, classes where they have names, and decoder."""
+def _dataset_to_describe(arguments: argparse.Namespace) -> tuple[str, Index, tuple[str, ...], DecodeImage]:
+    """Returns the name, the samples, the class names (empty if unknown) and the decoder of a data set."""
     from ppcls.config.load import load_config
     from ppcls.data.index.read import read_index
     from ppcls.data.transforms.specs import DecodeImage
 
-    if bool(args.source) == bool(args.config):
+    if bool(arguments.source) == bool(arguments.config):
         raise UserError("expected either a folder or list, or -c CONFIG")
-    if args.source:
-        index, names = read_source(args)
-        return str(args.source), index, names, DecodeImage(channels=args.channels, dtype=args.dtype)
-    config = load_config(args.config, args.override)
+    if arguments.source:
+        index, names = read_source(arguments)
+        decoder = DecodeImage(channels=arguments.channels, dtype=arguments.dtype)
+        return str(arguments.source), index, names, decoder
+    config = load_config(arguments.config, arguments.override)
     splits = config.DataLoader.splits
-    if (split := splits.get(args.split)) is None:
-        there = f"; there is {', '.join(splits)}" if splits else ""
-        raise UserError(f"{args.config}: DataLoader.{args.split} is no data set{there}")
-    decoder = split.dataset.transform_ops[0]
-    if not isinstance(decoder, DecodeImage):
+    if (split := splits.get(arguments.split)) is None:
+        known = f"; known: {', '.join(splits)}" if splits else ""
+        raise UserError(f"{arguments.config}: no data set DataLoader.{arguments.split}{known}")
+    first = split.dataset.transform_ops[0]
+    if not isinstance(first, DecodeImage):
         raise UserError(
-            f"{args.config}: expected DecodeImage first, found {decoder.kind}; stats are of images"
+            f"{arguments.config}: expected DecodeImage as the first transform, found {first.kind}; "
+            "stats describes images only"
         )
-    classes = config.class_count(training=args.split == "Train")
-    return split.dataset.place, read_index(split.dataset, classes), (), decoder
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    classes = config.class_count(training=arguments.split == "Train")
+    return split.dataset.place, read_index(split.dataset, classes), (), first

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from ppcls.cli.options import positive
-from ppcls.cli.train import Arguments, command, need_one_process, parser, say
+from ppcls.cli.command import Arguments, command, write_output
+from ppcls.cli.options import config_parser, positive_int, require_single_process
 from ppcls.config.load import dump_config, load_config
 from ppcls.data.image_files import find_images, read_paths
 from ppcls.deploy.models.source import Source, configured, find_source, find_weights
@@ -37,7 +37,7 @@ def infer(argv: Arguments = None) -> None:
 
         run = runtime.start(source.run) if source.needs_paddle or source.by_dali else None
         if run is not None:
-            need_one_process(run)
+            require_single_process(run)
         from ppcls.deploy.infer import Failed, predict_files, refuse_failed, search
         from ppcls.deploy.predictor import Predictor
 
@@ -49,7 +49,7 @@ def infer(argv: Arguments = None) -> None:
         )
         for result in results:
             out(f"{result.as_json()}\n")
-            say(f"{result.as_json() if arguments.json else result}\n")
+            write_output(f"{result.as_json() if arguments.json else result}\n")
             if isinstance(result, Failed):
                 failed += 1
                 if arguments.on_error == "stop":
@@ -59,7 +59,7 @@ def infer(argv: Arguments = None) -> None:
 
 
 def _infer_parser() -> argparse.ArgumentParser:
-    made = parser(
+    made = config_parser(
         "Predict images. Exit code 0: all are predicted; 3: some could not be, and their lines say why; "
         "1: nothing could be done.",
         model=MODEL,
@@ -83,7 +83,9 @@ def _infer_parser() -> argparse.ArgumentParser:
         help="tell which images of this folder (or file, or pattern; it may be given several times) are "
         "nearest to each image, by a model of embeddings",
     )
-    made.add_argument("--nearest", type=positive, metavar="K", help=f"how many of the gallery ({_NEAREST})")
+    made.add_argument(
+        "--nearest", type=positive_int, metavar="K", help=f"how many of the gallery ({_NEAREST})"
+    )
     made.add_argument(
         "--on-error",
         choices=["fail", "ignore", "stop"],
@@ -171,7 +173,7 @@ def _results(name: str | None) -> Iterator[_Results]:
 @command
 def export(argv: Arguments = None) -> None:
     """Writes a model for other programs into ``Global.save_inference_dir``."""
-    options = parser(
+    options = config_parser(
         "Export a model for Paddle Inference or as ONNX, or its weights for PaddleClas.",
         model="checkpoint folder to export; needs no config",
     )
@@ -200,7 +202,7 @@ def export(argv: Arguments = None) -> None:
     folder = Path(source.run.save_inference_dir)
     from ppcls.runtime import start as runtime
 
-    need_one_process(runtime.start(source.run))
+    require_single_process(runtime.start(source.run))
     from ppcls.deploy.export.export import export as export_model
 
     exported = export_model(source, folder, arguments.format, preprocess=arguments.preprocess)
@@ -237,7 +239,7 @@ def _export_weights(arguments: argparse.Namespace) -> None:
         raise UserError(f"--pdparams {path}: there is no folder {path.parent}")
     from ppcls.runtime import start as runtime
 
-    need_one_process(runtime.start(config.Global))
+    require_single_process(runtime.start(config.Global))
     from ppcls.engine.checkpoint.paddleclas import write_pdparams
     from ppcls.engine.core.networks import read_inferred
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from ppcls.cli.options import add_command
+from ppcls.cli.options import add_subcommand
 from ppcls.errors import UserError
 from ppcls.registry import nearest
 from ppcls.runtime.start import start_on_cpu
@@ -24,11 +24,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="tools/models.py", description="The architectures that Arch.name accepts."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    listing = add_command(
+    listing = add_subcommand(
         commands, "list", "print name, parameters, multiply-adds, input size and published top-1 accuracy"
     )
     listing.set_defaults(rows=_list_rows)
-    measuring = add_command(
+    measuring = add_subcommand(
         commands, "measure", "build the models and compute their parameters and multiply-adds"
     )
     measuring.set_defaults(rows=_measure_rows)

@@ -1,24 +1,85 @@
-"""What many command lines have: commands that say what they do, numbers within bounds, and ``-o``."""
+"""Options that several commands share: the config, its overrides, numbers within bounds."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ppcls.config.base.fields import Bound
+from ppcls.errors import UserError
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+if TYPE_CHECKING:  # not needed for --help
+    from ppcls.config.schema import Config
+    from ppcls.runtime.start import Runtime
+
+Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Number = TypeVar("Number", int, float)
 
 
-def add_command(commands: Commands, name: str, about: str) -> argparse.ArgumentParser:
-    """Adds a command, which says ``about`` of itself in the list of all and in its own ``--help``."""
-    return commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+def add_subcommand(subcommands: Subcommands, name: str, summary: str) -> argparse.ArgumentParser:
+    """Adds a subcommand with a summary for the list of all subcommands and for its own ``--help``."""
+    return subcommands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+
+
+def config_parser(description: str, model: str | None = None) -> argparse.ArgumentParser:
+    """Returns a parser with the options of `add_config_options`."""
+    parser = argparse.ArgumentParser(
+        description=description, epilog="docs/config.md describes every key of the config."
+    )
+    add_config_options(parser, model)
+    return parser
+
+
+def add_config_options(parser: argparse.ArgumentParser, model: str | None = None) -> None:
+    """Adds ``-c``, ``-o`` and ``--print-config``, which `read_config` reads.
+
+    Args:
+        parser: The parser to extend.
+        model: Help of ``--model``, which replaces ``-c``; None for a command without it.
+    """
+    group = parser.add_mutually_exclusive_group(required=True) if model is not None else parser
+    group.add_argument("-c", "--config", required=model is None, help="YAML file")
+    if model is not None:
+        group.add_argument("--model", metavar="PATH", help=model)
+    add_override(parser, "set values of the config, such as Global.epochs=10")
+    parser.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
+
+
+def add_override(parser: argparse.ArgumentParser, text: str) -> None:
+    """Adds ``-o KEY=VALUE …``, which can be repeated, with ``text`` as its help."""
+    parser.add_argument(
+        "-o", "--override", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help=text
+    )
+
+
+def read_config(arguments: argparse.Namespace) -> Config | None:
+    """Returns the config; None after printing it for ``--print-config``."""
+    from ppcls.config.compat import config_warnings
+    from ppcls.config.load import dump_config, load_config
+
+    config = load_config(arguments.config, arguments.override)
+    if arguments.print_config:
+        for line in config_warnings(config):
+            print(line, file=sys.stderr)  # noqa: T201
+        sys.stdout.write(dump_config(config))
+        return None
+    return config
+
+
+def require_single_process(runtime: Runtime) -> None:
+    """Checks that the command was not started by the launcher as one of several processes.
+
+    Raises:
+        UserError: It was.
+    """
+    if runtime.world_size > 1:
+        raise UserError("this command runs as one process; start it without paddle.distributed.launch")
 
 
 def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
-    """Returns what reads a number for argparse; others are refused in the words that a config is refused in.
+    """Returns a function for argparse that reads a number and rejects one out of bounds, as the config does.
 
     Args:
         kind: ``int`` or ``float``.
@@ -38,18 +99,6 @@ def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
     return read
 
 
-positive = within(int, gt=0)
-whole = within(int, ge=0)
-above_zero = within(float, gt=0)
-
-
-def add_override(made: argparse.ArgumentParser, text: str) -> None:
-    """Adds ``-o KEY=VALUE …``, which may come several times.
-
-    Args:
-        made: Gets the option.
-        text: What it says of itself.
-    """
-    made.add_argument(
-        "-o", "--override", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help=text
-    )
+positive_int = within(int, gt=0)
+non_negative_int = within(int, ge=0)
+positive_float = within(float, gt=0)

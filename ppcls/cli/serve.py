@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from ppcls.cli.command import Arguments, command, write_output
 from ppcls.cli.deploy import MODEL, read_source
-from ppcls.cli.options import within
-from ppcls.cli.train import Arguments, command, parser, say
+from ppcls.cli.options import config_parser, within
 from ppcls.deploy.models.source import Source
 from ppcls.errors import UserError
 
@@ -32,7 +32,7 @@ def serve(argv: Arguments = None) -> None:
 
     with bind(arguments.host, arguments.port) as taken, ThreadPoolExecutor(1, "model") as worker:
         _serve(arguments, source, taken, worker)
-    say("all requests are answered: the end\n")
+    write_output("all requests are answered: the end\n")
 
 
 def _serve(
@@ -48,11 +48,18 @@ def _serve(
     predictor = worker.submit(load, source, batching.max_batch).result()
     name, address = predictor.description.Global.model_name, address_of(taken)
     app = build_app(Service(predictor, worker, batching), limits)
-    run(app, taken, limits.timeout, lambda: say(f"{name} is served on {address} until Ctrl-C or SIGTERM\n"))
+    run(
+        app,
+        taken,
+        limits.timeout,
+        lambda: write_output(f"{name} is served on {address} until Ctrl-C or SIGTERM\n"),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = parser("Serve a model over HTTP: a page on /, POST /predict, /health and /metrics.", model=MODEL)
+    made = config_parser(
+        "Serve a model over HTTP: a page on /, POST /predict, /health and /metrics.", model=MODEL
+    )
     made.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all networks (%(default)s)")
 
     def number(option: str, read: Callable[[str], float], default: float, text: str, unit: str = "N") -> None:

@@ -22,6 +22,8 @@ from paths import ROOT
 
 from ppcls.cli import deploy as deploy_cli
 from ppcls.cli import train as cli
+from ppcls.cli.command import command
+from ppcls.cli.eval import evaluate
 from ppcls.config.load import load_config
 from ppcls.registry import ARCHITECTURES
 from ppcls.report import jsonlines
@@ -118,7 +120,7 @@ def test_a_missing_config(fails: Fails, tmp_path: Path, config: Path) -> None:
     assert said == f"{tmp_path}/gone.yaml: no such config file; there are: {config}\n"
 
 
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate])
+@pytest.mark.parametrize("tool", [cli.train, evaluate])
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -159,7 +161,7 @@ def test_print_config_is_read_again_as_the_same(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate, deploy_cli.infer, deploy_cli.export])
+@pytest.mark.parametrize("tool", [cli.train, evaluate, deploy_cli.infer, deploy_cli.export])
 def test_help(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         tool(["--help"])
@@ -206,7 +208,7 @@ def test_a_missing_image_root(fails: Fails, tmp_path: Path) -> None:
     assert said.startswith(f"{tmp_path}/gone: no such folder; expected the images of image_root there")
 
 
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate])
+@pytest.mark.parametrize("tool", [cli.train, evaluate])
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -220,7 +222,7 @@ def test_a_wrong_line(fails: Fails, images: Path, weights: Path, tool: Any, line
     lines = (images / "list.txt").read_text().splitlines()
     lines[3] = line
     (images / "list.txt").write_text("\n".join(lines))
-    said = fails(tool, *([f"Global.pretrained_model={weights}"] if tool is cli.evaluate else []))
+    said = fails(tool, *([f"Global.pretrained_model={weights}"] if tool is evaluate else []))
     assert said.startswith(f"{images}/list.txt, {message}")
 
 
@@ -271,13 +273,13 @@ def test_an_image_for_evaluation_that_does_not_decode(
     fails: Fails, images: Path, weights: Path, use_dali: bool
 ) -> None:
     (images / "8.jpg").write_bytes(b"this is no image\n")
-    said = fails(cli.evaluate, f"Global.use_dali={use_dali}", f"Global.pretrained_model={weights}")
+    said = fails(evaluate, f"Global.use_dali={use_dali}", f"Global.pretrained_model={weights}")
     assert f"{images}/8.jpg ({images}/list.txt, line 9): " in said
 
 
 def test_no_section_of_data(fails: Fails, weights: Path) -> None:
     assert "training needs DataLoader.Train" in fails(cli.train, "DataLoader.Train=null")
-    said = fails(cli.evaluate, "DataLoader.Eval=null", f"Global.pretrained_model={weights}")
+    said = fails(evaluate, "DataLoader.Eval=null", f"Global.pretrained_model={weights}")
     assert "evaluation needs DataLoader.Eval" in said
 
 
@@ -290,14 +292,14 @@ def weights(tmp_path: Path) -> Path:
     return tmp_path / "weights.pdparams"
 
 
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate])
+@pytest.mark.parametrize("tool", [cli.train, evaluate])
 @pytest.mark.parametrize("name", ["gone", "gone.pdparams", "gone.safetensors"])
 def test_a_missing_pretrained_file(fails: Fails, tmp_path: Path, tool: Any, name: str) -> None:
     said = fails(tool, f"Global.pretrained_model={tmp_path}/{name}")
     assert said.startswith(f"{tmp_path}/{name}: no ")
 
 
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate])
+@pytest.mark.parametrize("tool", [cli.train, evaluate])
 def test_pretrained_weights_of_another_model(fails: Fails, tmp_path: Path, tool: Any) -> None:
     paddle.save(nn.Linear(2, 3).state_dict(), str(tmp_path / "other.pdparams"))
     said = fails(tool, f"Global.pretrained_model={tmp_path}/other")
@@ -307,7 +309,7 @@ def test_pretrained_weights_of_another_model(fails: Fails, tmp_path: Path, tool:
 
 
 def test_evaluation_without_weights(fails: Fails, tmp_path: Path) -> None:
-    assert fails(cli.evaluate) == (
+    assert fails(evaluate) == (
         f"no weights: Global.pretrained_model is not set, and there is no {tmp_path}/run/best_model\n"
     )
 
@@ -323,7 +325,7 @@ def test_training_evaluation_and_a_second_run(
     assert cli.train(["-c", str(config)]) == 0
     said = fails(cli.train)
     assert said.startswith(f"{tmp_path}/run already holds a run; go on with it by -o Global.checkpoints=auto")
-    assert cli.evaluate(["-c", str(config)]) == 0
+    assert evaluate(["-c", str(config)]) == 0
     found = capfd.readouterr().out
     assert found.startswith(f"[Eval] {tmp_path}/run/best_model: loss ")
     assert ", 9 images, " in found
@@ -343,7 +345,7 @@ def test_an_output_folder_that_cannot_be_written(fails: Fails, tmp_path: Path, f
 
 
 @NO_GPU
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate])
+@pytest.mark.parametrize("tool", [cli.train, evaluate])
 def test_a_gpu_that_this_paddle_cannot_use(fails: Fails, weights: Path, tool: Any) -> None:
     said = fails(tool, "Global.device=gpu", f"Global.pretrained_model={weights}")
     if paddle.is_compiled_with_cuda():
@@ -358,7 +360,7 @@ def test_float16_where_the_config_says_cpu(fails: Fails) -> None:
 
 
 @NO_GPU
-@pytest.mark.parametrize("tool", [cli.train, cli.evaluate])
+@pytest.mark.parametrize("tool", [cli.train, evaluate])
 def test_float16_where_auto_finds_a_cpu(fails: Fails, weights: Path, tool: Any) -> None:
     said = fails(tool, "AMP.level=O2", "Global.device=auto", f"Global.pretrained_model={weights}")
     assert said.startswith("AMP.dtype: float16 needs a GPU, and this run is on the CPU; use -o AMP.dtype=bfl")
@@ -397,14 +399,14 @@ def test_an_error_of_the_programme_is_not_taken_for_the_users() -> None:
         raise OSError("(External) an error of Paddle's, which has no number")
 
     with pytest.raises(OSError, match="External"):
-        cli.command(broken)([])
+        command(broken)([])
 
 
 def test_ctrl_c(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_config", interrupted)
+    monkeypatch.setattr(cli, "read_config", interrupted)
     assert cli.train(["-c", str(config)]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -414,7 +416,8 @@ def test_ctrl_c(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 STOPPED = """
 import os, signal, sys
-from ppcls import cli
+from ppcls.cli.eval import evaluate
+from ppcls.cli.train import train
 from ppcls.registry import ARCHITECTURES
 
 def stopped(**_):
@@ -423,7 +426,7 @@ def stopped(**_):
         pass
 
 ARCHITECTURES._entries["Linear"] = stopped
-sys.exit(getattr(cli, sys.argv.pop(1))())
+sys.exit({"train": train, "evaluate": evaluate}[sys.argv.pop(1)]())
 """
 
 

@@ -60,10 +60,10 @@ def test_a_folder_becomes_a_container(
     images: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    for already in ("", ", 2 of them there already"):
+    for already in ("", ", 2 of which existed already"):
         assert call("convert", name, images, "--out", out, "--shards", 2) == 0
         last = capsys.readouterr().out.splitlines()[-1]
-        assert last == f"{out}: 6 images in 2 shards{already}; all read back"
+        assert last == f"{out}: 6 images in 2 shards{already}; all verified"
     dataset = DATASETS[name](paths=(f"{out}/*{FORMATS[name].suffix}",), transform_ops=CHAIN, **_endings(name))
     index = read_index(dataset, 2)
     assert index.labels.tolist() == [0, 0, 0, 1, 1, 1]
@@ -113,7 +113,7 @@ def test_what_can_not_be_converted(images: Path, tmp_path: Path, capsys: pytest.
     (images / "noending").write_bytes(b"x")
     (images / "list.txt").write_text("noending 0\n")
     assert call("convert", "webdataset", images / "list.txt", "--out", out) == 1
-    assert said(capsys).endswith("has files without an ending, such as .jpg; WebDataset needs one")
+    assert said(capsys).endswith("some files have no suffix such as .jpg, which WebDataset needs")
     (images / "list.txt").write_text("cat/0.jpeg -1\n")
     assert call("convert", "lmdb", images / "list.txt", "--out", out) == 1
     assert said(capsys).endswith("list.txt, line 1: expected a label from 0, got -1")
@@ -139,7 +139,7 @@ def test_an_interrupted_conversion_says_how_to_go_on(
     monkeypatch.setattr("ppcls.dataset_tools.convert.convert", interrupt)
     assert call("convert", "lmdb", images, "--out", tmp_path / "out") == 130
     last = said(capsys).splitlines()[-1]
-    assert last == "interrupted; the same command goes on from the last whole shard"
+    assert last == "interrupted; the same command continues after the last complete shard"
 
 
 def test_index_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,12 +147,12 @@ def test_index_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for path, container in zip(paths, ("webdataset", "tfrecord", "recordio"), strict=True):
         FORMATS[container].write(path, [ImageRecord("0.jpg", b"image", 3)])
     indexes = [path.with_suffix(".idx") for path in paths]
-    for word in ("written", "there already"):
+    for word in ("written", "exists already"):
         assert call("index", *paths) == 0
         assert capsys.readouterr().out == "".join(f"{index}: {word}\n" for index in indexes)
     indexes[1].write_text("mine")
     assert call("index", *paths) == 1
-    assert said(capsys) == f"{indexes[1]} is there and is another index; remove it to have it made anew"
+    assert said(capsys) == f"{indexes[1]}: another index exists; remove it to write a new one"
     assert indexes[1].read_text() == "mine"
 
 
@@ -198,7 +198,7 @@ def test_a_container_is_no_list(
 def test_a_split_of_a_folder(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "lists"
     assert call("split", images, "--val", 2, "--seed", 3, "--out", out) == 0
-    assert capsys.readouterr().out == f"{out}: 4 images to train, 2 to validate\n"
+    assert capsys.readouterr().out == f"{out}: 4 images for training, 2 for validation\n"
     lines = {name: (out / f"{name}_list.txt").read_text().splitlines() for name in ("train", "val")}
     assert [each.partition("/")[0] for each in lines["val"]] == ["cat", "dog"]
     assert len(set(lines["train"] + lines["val"])) == 6
@@ -208,7 +208,7 @@ def test_a_split_of_a_folder(images: Path, tmp_path: Path, capsys: pytest.Captur
     (images / "lone").mkdir()
     (images / "lone" / "1.jpg").touch()
     assert call("split", images, "--val", 2, "--out", tmp_path / "more") == 0
-    assert capsys.readouterr().out.endswith("too small for an image to validate: class 2 (lone)\n")
+    assert capsys.readouterr().out.endswith("too few images for validation: class 2 (lone)\n")
 
 
 def test_a_split_of_a_list(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +219,7 @@ def test_a_split_of_a_list(images: Path, tmp_path: Path, capsys: pytest.CaptureF
     options = ("--delimiter", "\t", "--val", "1/3", "--out", out)
     assert call("split", images / "list.txt", *options) == 0
     assert capsys.readouterr().out == (
-        f"{out}: 5 images to train, 2 to validate\ntoo small for an image to validate: class 2\n"
+        f"{out}: 5 images for training, 2 for validation\ntoo few images for validation: class 2\n"
     )
     assert "bird.jpeg\t2\n" in (out / "train_list.txt").read_text()
     assert not (out / "label_list.txt").exists()
@@ -255,23 +255,23 @@ def test_resizing(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert call(*arguments) == 0
     files, sizes, decoding, gain = capsys.readouterr().out.splitlines()
     assert (
-        files == f"{out}: 4 images made smaller, 0 copied as they are, 0 there already; 1 other files copied"
+        files == f"{out}: 4 images made smaller, 0 copied unchanged, 0 existed already; 1 other files copied"
     )
     before, after = (
         sum(path.stat().st_size for path in folder.rglob("*.jpg")) for folder in (photographs, out)
     )
     ratio = f"{before / after:.2f}"
-    assert sizes == f"images: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, {ratio} times fewer"
+    assert sizes == f"images: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, {ratio} times smaller"
     assert before > 3 * after
     shape = (
-        r"decoding: [\d.]+ ms an image before, [\d.]+ ms after, ([\d.]+) times as fast \(mean of 4 images .*"
+        r"decoding: [\d.]+ ms per image before, [\d.]+ ms after, ([\d.]+) times as fast \(mean of 4 images.*"
     )
     faster = re.fullmatch(shape, decoding)
     assert faster
     assert float(faster[1]) > 1
-    assert f"{faster[1]} at most where it waits for decoding, {ratio} at most where it waits for the" in gain
+    assert f"at most {faster[1]} if decoding limits it, at most {ratio} if the disk limits it" in gain
     assert call(*arguments) == 0
-    assert "0 images made smaller, 0 copied as they are, 4 there already" in capsys.readouterr().out
+    assert "0 images made smaller, 0 copied unchanged, 4 existed already" in capsys.readouterr().out
 
 
 def test_resizing_with_a_bad_image(
@@ -283,7 +283,7 @@ def test_resizing_with_a_bad_image(
     shown = capsys.readouterr()
     assert "4 images made smaller" in shown.out
     assert shown.err[shown.err.index("error: ") :].splitlines() == [
-        f"error: 1 images are bad, and are not in {out}",
+        f"error: 1 images are bad and missing in {out}",
         f"{photographs}/cat/bad.jpg ({photographs}): not an image that can be decoded",
     ]
 
@@ -305,7 +305,7 @@ def test_an_interrupted_resizing_says_how_to_go_on(
 
     monkeypatch.setattr("ppcls.dataset_tools.resize_tree.shrink", interrupt)
     assert call("resize", photographs, "--max-size", 60, "--out", tmp_path / "out") == 130
-    assert said(capsys).splitlines()[-1] == "interrupted; the same command goes on with what is missing"
+    assert said(capsys).splitlines()[-1] == "interrupted; the same command continues with the missing files"
     assert not list((tmp_path / "out").rglob("*.jpg"))
 
 
@@ -314,7 +314,7 @@ def test_stats_of_a_folder(photographs: Path, tmp_path: Path, capsys: pytest.Cap
     assert call("stats", photographs, "--out", out) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{photographs}: 4 images of 2 classes, ")
-    assert text.endswith(f"{out}/stats.json and stats.png have the rest\n")
+    assert text.endswith(f"details: {out}/stats.json and stats.png\n")
     found = json.loads((out / "stats.json").read_text())
     assert [each["name"] for each in found["classes"]] == ["cat", "dog"]
     assert (found["width"]["50"], found["height"]["50"]) == (240, 180)
@@ -329,7 +329,7 @@ def test_stats_with_a_bad_image(
 ) -> None:
     (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
     assert call("stats", photographs, "--out", tmp_path / "stats") == 1
-    assert said(capsys).endswith("\nmend or remove it; tools/dataset.py check lists them all")
+    assert said(capsys).endswith("\nfix or remove it; `dataset check` lists all bad images")
 
 
 def test_stats_of_five_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,10 +338,10 @@ def test_stats_of_five_channels(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert call("stats", listing, "--out", out) == 1
     *_, bad, hint = said(capsys).splitlines()
     assert bad == "… and 6 more"
-    assert hint == "for images of 5 channels add --channels 5"
+    assert hint == "for images with 5 channels add --channels 5"
     assert not out.exists()
     assert call("stats", listing, "--out", out, "--channels", 1) == 1
-    assert said(capsys).endswith("\nfor images of 5 channels add --channels 5")
+    assert said(capsys).endswith("\nfor images with 5 channels add --channels 5")
     assert call("stats", listing, "--out", out, "--channels", 5, "--dtype", "uint16") == 0
     first = json.loads((out / "stats.json").read_text())
     paths = [tmp_path / "cells" / line.split()[0] for line in listing.read_text().splitlines()]
@@ -390,5 +390,5 @@ def test_a_full_disk_names_the_folder_and_how_to_go_on(
     monkeypatch.setattr("ppcls.dataset_tools.resize_tree.plan_resize", full)
     out = tmp_path / "small"
     assert call("resize", images, "--max-size", 9, "--out", out) == 1
-    rest = "the same command goes on with what is missing"
+    rest = "the same command continues with the missing files"
     assert said(capsys) == f"{out}: No space left on device; {rest}"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from paths import ROOT
 
 from ppcls.cli import dataset as dataset_cli
-from ppcls.cli.options import above_zero, add_override, positive, whole, within
+from ppcls.cli.options import add_override, non_negative_int, positive_float, positive_int, within
 
 
 @given(st.integers())
 def test_whole_numbers(value: int) -> None:
-    for read, least in ((positive, 1), (whole, 0)):
+    for read, least in ((positive_int, 1), (non_negative_int, 0)):
         if least <= value <= sys.float_info.max:
             assert read(str(value)) == value
         else:
@@ -39,13 +39,13 @@ def test_numbers_within_bounds(value: float) -> None:
 @pytest.mark.parametrize("text", ["", "x", "1.5", "²", "1/2", "inf", "nan"])
 def test_what_is_no_whole_number(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=f"expected an integer > 0, got '{text}'"):
-        positive(text)
+        positive_int(text)
 
 
 def test_infinity_is_no_duration() -> None:
-    assert above_zero("0.5") == 0.5
+    assert positive_float("0.5") == 0.5
     with pytest.raises(argparse.ArgumentTypeError, match="expected a number > 0, got 'inf'"):
-        above_zero(str(math.inf))
+        positive_float(str(math.inf))
 
 
 def test_overrides_may_come_several_times() -> None:

@@ -65,7 +65,7 @@ def test_a_second_call_does_nothing(folder: Path, capsys: pytest.CaptureFixture[
     before = folder.stat().st_mtime_ns
     assert not make_digits(folder)
     assert dataset_cli.main(["digits", "--out", str(folder)]) == 0
-    assert capsys.readouterr().out == f"{folder}: the digits are there already\n"
+    assert capsys.readouterr().out == f"{folder}: the digits exist already\n"
     assert folder.stat().st_mtime_ns == before
 
 

@@ -81,7 +81,7 @@ def test_the_tool_says_what_it_made_and_does_it_once(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert "p: 16 photographs, " in said[0]
-    assert said[1] == "p: the photographs are there already\n"
+    assert said[1] == "p: the photographs exist already\n"
     again = subprocess.run(
         [*command, "--seed", "3"], cwd=tmp_path, check=False, capture_output=True, text=True
     )

@@ -20,6 +20,7 @@ from ppcls.arch.build import build_model
 from ppcls.arch.distillation import DistillationNetwork
 from ppcls.cli import deploy as deploy_cli
 from ppcls.cli import train as cli
+from ppcls.cli.eval import evaluate
 from ppcls.config.load import validate
 from ppcls.config.sections.run import AMP
 from ppcls.data.loaders.batch import Batch
@@ -203,7 +204,7 @@ def test_the_student_alone_is_evaluated_predicts_and_is_exported(
     fill_model(student, {name: best[name] for name in ("fc.weight", "fc.bias")}, "best")
     config = str(write(trained))
     capsys.readouterr()
-    assert cli.evaluate(["-c", config]) == 0
+    assert evaluate(["-c", config]) == 0
     records = [each for each in read_records(output / "metrics.jsonl") if hasattr(each, "best") and each.best]
     assert f"top1 {records[-1].metrics['top1']:.4f}" in capsys.readouterr().out
     folder = tmp_path / "inference"

@@ -24,6 +24,7 @@ from ppcls.arch.build import build_model
 from ppcls.cli import dataset as dataset_cli
 from ppcls.cli import deploy as deploy_cli
 from ppcls.cli import train as cli
+from ppcls.cli.eval import evaluate
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import dump_config, validate
 from ppcls.config.sections.transform import ImageState, Transform
@@ -118,7 +119,7 @@ def test_images_find_their_identity(
     np.fill_diagonal(similar, -2)
     nearest = index.labels[similar.argmax(axis=1)]
     capsys.readouterr()
-    assert cli.evaluate(["-c", path]) == 0
+    assert evaluate(["-c", path]) == 0
     found = capsys.readouterr().out
     assert f"loss 0.0000 recall1 {np.mean(nearest == index.labels):.4f}" in found
     assert "11 images" in found
@@ -213,7 +214,7 @@ def test_two_sets_are_evaluated_and_described(
     assert cli.train(["-c", path]) == 0
     (told,) = evaluations(tmp_path / "run")
     capsys.readouterr()
-    assert cli.evaluate(["-c", path]) == 0
+    assert evaluate(["-c", path]) == 0
     said = capsys.readouterr().out
     assert f"recall1 {told.metrics['recall1']:.4f}" in said
     assert "11 images" in said

@@ -19,6 +19,7 @@ from test_distributed import LINEAR, run
 
 from ppcls.cli import deploy as deploy_cli
 from ppcls.cli import train as cli
+from ppcls.cli.eval import evaluate
 from ppcls.config.load import validate
 from ppcls.config.objectives.multi_label import ATTRMetric
 from ppcls.data.index.read import read_index
@@ -158,7 +159,7 @@ def test_evaluation_is_that_of_the_images_one_by_one(
     precision = [
         average_precision_score(labels[:, k], logits[:, k]) for k in range(CLASSES) if labels[:, k].any()
     ]
-    assert cli.evaluate(["-c", str(write(trained, tmp_path / "run.yaml"))]) == 0
+    assert evaluate(["-c", str(write(trained, tmp_path / "run.yaml"))]) == 0
     told = capsys.readouterr().out
     assert (
         f"MultiLabelMAP {np.mean(precision):.4f} HammingDistance {hamming_loss(labels, logits > 0):.4f}"

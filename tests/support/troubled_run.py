@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 from linear_run import ARCHITECTURES  # registers the model
 
-from ppcls.cli import train as cli
+from ppcls.cli.eval import evaluate
+from ppcls.cli.train import train
 from ppcls.data.index.python_source import register_source
 
 TROUBLE = {
@@ -49,8 +50,8 @@ class Noise:
 
 if __name__ == "__main__":
     assert "Linear" in ARCHITECTURES
-    tool = getattr(cli, sys.argv.pop(1))
-    at = 20 if tool is cli.train else 10  # of training in its second epoch
+    tool = {"train": train, "evaluate": evaluate}[sys.argv.pop(1)]
+    at = 20 if tool is train else 10  # of training in its second epoch
     split, trouble = sys.argv.pop(1).split(":")
     register_source("train", lambda: Noise(26, trouble if split == "train" else "none", at))
     register_source("eval", lambda: Noise(26, trouble if split == "eval" else "none", at))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from ppcls.bench.measure.children import Outcome, measure_apart, paddle_command
-from ppcls.cli.train import command
+from ppcls.cli.command import command
 
 _HEAD = """
 import json, os, pathlib, sys, time

@@ -11,7 +11,7 @@ import paddle
 import pytest
 
 from ppcls.arch.build import build_model
-from ppcls.cli import train as cli
+from ppcls.cli.eval import evaluate
 from ppcls.registry import ARCHITECTURES
 from ppcls.weights.files import write_arrays
 
@@ -38,7 +38,7 @@ def config(make_yaml: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.M
 def test_the_matrix_is_written_and_agrees_with_the_metrics(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.evaluate(["-c", config, "--confusion", str(tmp_path / "confusion.csv")]) == 0
+    assert evaluate(["-c", config, "--confusion", str(tmp_path / "confusion.csv")]) == 0
     told = capsys.readouterr().out
     table = np.loadtxt(tmp_path / "confusion.csv", delimiter=",", skiprows=1, dtype=int)
     matrix = table[:, 1:]
@@ -54,12 +54,12 @@ def test_the_matrix_is_written_and_agrees_with_the_metrics(
 def test_where_it_can_not_be_written_is_told_first(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.evaluate(["-c", config, "--confusion", str(tmp_path / "none" / "confusion.csv")]) == 1
+    assert evaluate(["-c", config, "--confusion", str(tmp_path / "none" / "confusion.csv")]) == 1
     assert (
         f"--confusion {tmp_path}/none/confusion.csv: there is no folder {tmp_path}/none"
         in capsys.readouterr().err
     )
-    assert cli.evaluate(["-c", config, "--confusion", str(tmp_path)]) == 1
+    assert evaluate(["-c", config, "--confusion", str(tmp_path)]) == 1
     assert "is a folder, expected a file" in capsys.readouterr().err
 
 
@@ -68,8 +68,8 @@ def test_a_bad_image_comes_with_advice(
 ) -> None:
     (tmp_path / "spoilt.txt").write_text("eval.txt 0\n" + (images / "eval.txt").read_text())
     spoilt = f"DataLoader.Eval.dataset.cls_label_path={tmp_path}/spoilt.txt"
-    assert cli.evaluate(["-c", config, "-o", spoilt]) == 1
+    assert evaluate(["-c", config, "-o", spoilt]) == 1
     skip = "DataLoader.Eval.dataset.on_error=skip"
     assert f"go on without such images by -o {skip}; tools/dataset.py check" in capsys.readouterr().err
-    assert cli.evaluate(["-c", config, "-o", spoilt, skip]) == 0
+    assert evaluate(["-c", config, "-o", spoilt, skip]) == 0
     assert ", 11 images, " in capsys.readouterr().out
