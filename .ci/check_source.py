@@ -1,0 +1,155 @@
+"""Checks what linters do not: sizes of folders, names of classes, parameters of functions, plain words.
+
+Run by ``make lint``. Prints each finding as ``file:line: text``, and exits with 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+MOST_MODULES = 16  # per folder, without __init__.py
+MOST_MODULES_AT_TOP = 10  # of ppcls/ itself
+MOST_PARAMETERS = 6
+# One file per family: a reader looks for a name there, and the number of files grows with the models.
+UNLIMITED_FOLDERS = {Path("ppcls/arch/families")}
+MODELS = Path("ppcls/arch")  # constructors have the parameters of their papers
+
+# Words and phrases that need a second reading, and what to write instead.
+WORDS = {
+    r"\b(?:is|are|was|were|be|been|gets?|being) told\b|\btells?\b|\btold\b": "report, return, log, name",
+    r"\bwhom\b": "another sentence",
+    r"\banew\b": "again; rebuild, restart",
+    r"\blikewise\b": "too, also",
+    r"\bin so many words\b": "explicitly",
+    r"\bby (?:its|their) places?\b": "with file and line, with its path",
+    r"\bgoes on\b|\bwent on\b|\bgoing on\b|\bto go on\b": "continues, resumes",
+    r"\bnot there\b(?! is)": "missing",
+    r"\bsub-folders? a class\b|\ba folder a class\b|\ba file a rank\b|\ba class each\b": "one ... per ...",
+    r"\bthe patience of\b": "timeout",
+    r"\bhushed\b|\bbegun\b": "quiet, started",
+    r"\bany more\b": "no longer",
+    r"\bwhat it is of\b|\bthat it is of\b": "the owner's name",
+    r"\bheeds?\b|\bheeded\b": "obeys, uses",
+    r"\bcures?\b": "fix, workaround",
+}
+_PATTERNS = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in WORDS.items()]
+CHECKED_TEXT = ["*.md", "configs/*.yaml", "examples/*.yaml", "Makefile"]
+
+
+def main() -> int:
+    """Prints all findings; returns the exit code."""
+    sources = [Path(name) for name in git_files("ppcls/*.py", "tools/*.py")]
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sources}
+    findings = [
+        *check_folders(sources),
+        *check_class_names(trees),
+        *check_parameters(trees),
+        *check_folder_cycles(trees),
+        *check_python_words(trees),
+        *check_text_words([Path(name) for name in git_files(*CHECKED_TEXT)]),
+    ]
+    print("\n".join(findings) or "source: all checks passed")
+    return bool(findings)
+
+
+def git_files(*patterns: str) -> list[str]:
+    """Returns the tracked files that match patterns of git."""
+    listed = subprocess.run(["git", "ls-files", *patterns], capture_output=True, text=True, check=True)  # noqa: S603, S607
+    return [name for name in listed.stdout.splitlines() if Path(name).is_file()]
+
+
+def check_folders(sources: list[Path]) -> Iterator[str]:
+    """Finds folders with too many modules."""
+    modules = defaultdict(list)
+    for path in sources:
+        if path.name != "__init__.py":
+            modules[path.parent].append(path)
+    for folder, paths in sorted(modules.items()):
+        most = MOST_MODULES_AT_TOP if folder == Path("ppcls") else MOST_MODULES
+        if len(paths) > most and folder not in UNLIMITED_FOLDERS:
+            yield f"{folder}: {len(paths)} modules, expected at most {most}; make a subfolder with one subject"
+
+
+def check_class_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds classes with the same name."""
+    places = defaultdict(list)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    for name, found in sorted(places.items()):
+        if len(found) > 1:
+            yield f"{found[0]}: class {name} is also defined in {', '.join(found[1:])}; give each its own name"
+
+
+def check_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds functions with too many parameters, not counting ``self`` and ``cls``."""
+    for path, tree in trees.items():
+        if MODELS in path.parents:
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            count = sum(argument.arg not in ("self", "cls") for argument in arguments)
+            if count > MOST_PARAMETERS:
+                yield (
+                    f"{path}:{node.lineno}: {node.name} has {count} parameters, expected at most "
+                    f"{MOST_PARAMETERS}; group related ones in a dataclass"
+                )
+
+
+def check_folder_cycles(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds pairs of folders that import each other."""
+    packages = {".".join(path.parent.parts) for path in trees}
+    arrows: dict[tuple[str, str], str] = {}
+    for path, tree in trees.items():
+        source = ".".join(path.parent.parts)
+        if source in ("ppcls", "tools"):
+            continue  # ppcls/ holds the public API above all folders and plain helpers below them
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("ppcls"):
+                continue
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                target = inner if inner in packages else node.module or ""
+                while target not in packages:
+                    target = target.rpartition(".")[0]
+                if target not in (source, "ppcls"):
+                    arrows.setdefault((source, target), f"{path}:{node.lineno}")
+    for (source, target), place in sorted(arrows.items()):
+        if source < target and (target, source) in arrows:
+            yield f"{place}: {source} and {target} import each other (also {arrows[target, source]})"
+
+
+def check_python_words(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds words in names, docstrings, messages and comments."""
+    for path in trees:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            yield from _check_line(path, number, line)
+
+
+def check_text_words(paths: list[Path]) -> Iterator[str]:
+    """Finds words in documents, outside of code blocks."""
+    for path in paths:
+        in_code = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            in_code ^= line.lstrip().startswith("```")
+            if not in_code:
+                yield from _check_line(path, number, line)
+
+
+def _check_line(path: Path, number: int, line: str) -> Iterator[str]:
+    for pattern, advice in _PATTERNS:
+        if match := pattern.search(line.replace("_", " ")):
+            yield f"{path}:{number}: '{match[0]}': write plainly ({advice})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
