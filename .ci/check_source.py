@@ -73,7 +73,7 @@ def check_folders(sources: list[Path]) -> Iterator[str]:
     for folder, paths in sorted(modules.items()):
         most = MOST_MODULES_AT_TOP if folder == Path("ppcls") else MOST_MODULES
         if len(paths) > most and folder not in UNLIMITED_FOLDERS:
-            yield f"{folder}: {len(paths)} modules, expected at most {most}; make a subfolder with one subject"
+            yield f"{folder}: {len(paths)} modules, expected at most {most}; make a subfolder"
 
 
 def check_class_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def check_class_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
                 places[node.name].append(f"{path}:{node.lineno}")
     for name, found in sorted(places.items()):
         if len(found) > 1:
-            yield f"{found[0]}: class {name} is also defined in {', '.join(found[1:])}; give each its own name"
+            yield f"{found[0]}: class {name} is also defined in {', '.join(found[1:])}; rename one"
 
 
 def check_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
