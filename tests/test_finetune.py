@@ -55,7 +55,7 @@ def test_one_command_trains_and_the_next_names_the_class(
     assert cli.train(["-c", str(FINETUNE), "-o", *common]) == 0
     said = capsys.readouterr().out
     assert "no weights to start from (Global.pretrained_model): training from the start" in said
-    how = "3 classes (black cat, dog, emu); 18 images to train on, 4 to evaluate on (val_share 0.2)"
+    how = "3 classes (black cat, dog, emu); 18 training images, 4 validation images (val_share 0.2)"
     assert f"{pictures}: {how}" in said
     assert (output / "label_list.txt").read_text() == "0 black cat\n1 dog\n2 emu\n"
     settled = yaml.safe_load((output / "config.yaml").read_text())

@@ -141,7 +141,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _splits_to_check(arguments: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]]:
     """Yields the name, the samples and the decoder of each data set to check."""
     from ppcls.config.load import load_config
-    from ppcls.data.image_files import find_images
+    from ppcls.data.images.paths import find_images
     from ppcls.data.index.files import list_files
     from ppcls.data.index.read import read_index
     from ppcls.data.records.shard import SHARD_SUFFIXES

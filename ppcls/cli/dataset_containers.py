@@ -45,7 +45,7 @@ def _index(arguments: argparse.Namespace) -> None:
 
     for path in arguments.files:
         container = detect_format(path, arguments.format)
-        text, index_path = container.index(path), default_index_path(path)
+        text, index_path = container.build_index(path), default_index_path(path)
         if text is None:
             raise UserError(f"{path}: {container.name} needs no index file")
         if not index_path.exists():

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from ppcls.cli.command import Arguments, command, write_output
 from ppcls.cli.options import config_parser, positive_int, require_single_process
 from ppcls.config.load import dump_config, load_config
-from ppcls.data.image_files import find_images, read_paths
+from ppcls.data.images.paths import find_images, read_paths
 from ppcls.deploy.models.source import Source, configured, find_source, find_weights
 from ppcls.errors import UserError
 

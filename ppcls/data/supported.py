@@ -1,4 +1,4 @@
-"""Whether a backend can do a chain: asked before a run begins, answered with the place in the YAML."""
+"""Checks before a run that a backend supports all transforms of a chain."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ppcls.errors import UserError
 
 
 def base_spec(op: Op) -> Transform:
-    """Returns an op's spec, also of one whose size changes on the way."""
+    """Returns the spec of an op, without the wrapper for variable sizes."""
     return op.spec.part if isinstance(op.spec, VariableSize) else op.spec
 
 
 def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:
-    """Returns the transforms of an op, each with its position in ``transform_ops``.
+    """Returns the transforms of an op with their positions in ``transform_ops``.
 
-    One without a position is what the model's layout adds; it is always last.
+    The transform that the model's layout adds has no position and is the last one.
     """
     spec = base_spec(op)
     specs = spec.parts if isinstance(spec, Fused) else (spec,)
@@ -31,34 +31,34 @@ def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:
 
 
 def check_numpy(ops: Sequence[Op], chain: str) -> None:
-    """Makes sure that ``paddle.io`` can feed by a chain.
+    """Checks that ``paddle.io`` supports a chain.
 
     Args:
         ops: The chain.
         chain: Its path in the YAML.
 
     Raises:
-        UserError: A transform has no form in numpy; it is named by its path.
+        UserError: A transform is not implemented in NumPy.
     """
     for op in ops:
         reason = _missing_in_numpy(op.spec)
         if reason is not None:
             raise UserError(
-                f"{_place(op, chain)}: paddle.io can't do this: {reason}; "
+                f"{_path(op, chain)}: not supported by paddle.io: {reason}; "
                 "set Global.use_dali=True, or remove this transform"
             )
 
 
 def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
-    """Makes sure that DALI can feed by a chain, by building its graph, but not the pipeline.
+    """Checks that DALI supports a chain, by building its graph but not the pipeline.
 
     Args:
         ops: The chain, not fused.
         chain: Its path in the YAML.
-        settings: Of DALI, with the device.
+        settings: Settings of DALI, with the device.
 
     Raises:
-        UserError: DALI can't do a transform on this device; it is named by its path.
+        UserError: DALI does not support a transform on this device.
     """
     from ppcls.data.transforms.dali_ops import UnsupportedError, draft
 
@@ -66,21 +66,21 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
     try:
         draft(fused, settings.device_id, settings.exec_dynamic)
     except UnsupportedError as error:
-        cures = ["remove this transform (docs/data.md says how to give it a DALI form)"]
+        fixes = ["remove this transform (docs/data.md describes how to implement it for DALI)"]
         if all(_missing_in_numpy(spec) is None for _, spec in transforms_of(error.op)):
-            cures.insert(0, "set Global.use_dali=False, and paddle.io feeds")
-        if not settings.exec_dynamic and _drafts(fused, settings.device_id):
+            fixes.insert(0, "set Global.use_dali=False to use paddle.io")
+        if not settings.exec_dynamic and _dynamic_supports(fused, settings.device_id):
             split = chain.removesuffix(".dataset.transform_ops")
-            cures = [f"set {split}.loader.dali.exec_dynamic=True", *cures]
-        where = "a CPU" if settings.device_id is None else "a GPU"
+            fixes = [f"set {split}.loader.dali.exec_dynamic=True", *fixes]
+        device = "a CPU" if settings.device_id is None else "a GPU"
         reason = " ".join(str(error).split())
         raise UserError(
-            f"{_place(error.op, chain)}: DALI can't do this on {where}: {reason}; {', or '.join(cures)}"
+            f"{_path(error.op, chain)}: not supported by DALI on {device}: {reason}; {', or '.join(fixes)}"
         ) from None
 
 
-def _drafts(ops: Sequence[Op], device_id: int | None) -> bool:
-    """Whether DALI's dynamic executor takes a chain."""
+def _dynamic_supports(ops: Sequence[Op], device_id: int | None) -> bool:
+    """Returns whether DALI's dynamic executor supports a chain."""
     from ppcls.data.transforms.dali_ops import UnsupportedError, draft
 
     try:
@@ -96,10 +96,10 @@ def _missing_in_numpy(spec: Transform) -> str | None:
     except NotImplementedError as error:
         return str(error)
     if numpy_ops.apply.dispatch(type(spec)) is numpy_ops.apply.dispatch(object):
-        return f"numpy_ops knows no {spec.kind}"
+        return f"numpy_ops does not implement {spec.kind}"
     return None
 
 
-def _place(op: Op, chain: str) -> str:
+def _path(op: Op, chain: str) -> str:
     position, spec = transforms_of(op)[0]
     return f"{chain}.{spec.kind}" if position is None else f"{chain}[{position}].{spec.kind}"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.bad_images.lists import BadImage, find_undecodable, to_bad_images
+from ppcls.data.bad_images.lists import BadImage, to_bad_images
+from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.read import Index
 
 _CHUNK = 256  # images handed to the threads at a time, so that an interrupt waits for few

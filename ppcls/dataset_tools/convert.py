@@ -170,7 +170,7 @@ def convert(conversion: Conversion, advance: Callable[[float], None]) -> int:
         _remove_remains(path)
         with _new_shard(conversion.container, path) as (temporary, index_path):
             conversion.container.write(temporary, _records(conversion.index, positions, advance))
-            text = conversion.container.index(temporary)
+            text = conversion.container.build_index(temporary)
             if text is not None:
                 index_path.write_text(text, encoding="utf-8")
             _verify(conversion, temporary, index_path, positions, advance)
@@ -187,7 +187,7 @@ def _digest(index: FileIndex) -> str:
 
 def _is_finished(container: RecordFormat, path: Path) -> bool:
     """Whether the last file of a shard to appear is there."""
-    return path.exists() and (container.in_folders or default_index_path(path).exists())
+    return path.exists() and (container.is_folder or default_index_path(path).exists())
 
 
 def _remove_remains(path: Path) -> None:
@@ -205,7 +205,7 @@ def _remove_remains(path: Path) -> None:
 @contextmanager
 def _new_shard(container: RecordFormat, path: Path) -> Iterator[tuple[Path, Path]]:
     """Lends paths for a shard and its index, which get their names when the block ends well."""
-    if container.in_folders:
+    if container.is_folder:
         with new_folder(path) as temporary:
             yield temporary, default_index_path(temporary)
         return

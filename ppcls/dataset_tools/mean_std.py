@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from ppcls.data.bad_images.lists import bad_image_error, find_undecodable, to_bad_images
+from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
+from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down

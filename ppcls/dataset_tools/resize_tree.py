@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
 from ppcls.data.images.header import DecodeError
+from ppcls.data.images.paths import find_unsafe_paths
 from ppcls.data.index.files import read_image
-from ppcls.data.records.links import find_unsafe_paths
 from ppcls.dataset_tools.shrink import shrink
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, retry_io, write_text

@@ -12,7 +12,7 @@ import tifffile
 from PIL import Image, ImageOps
 
 from ppcls.data.images.decode import Array, turn_upright
-from ppcls.data.images.header import DecodeError, Header, read_header, refuse_large
+from ppcls.data.images.header import DecodeError, Header, check_pixel_count, read_header
 from ppcls.data.transforms.specs import DecodeImage
 
 _GAP = 3.0  # a JPEG is decoded at an eighth, quarter or half of its size where that is this many times ours
@@ -47,7 +47,7 @@ def shrink(encoded: bytes, most: int, quality: int) -> bytes | None:
         DecodeError: The bytes are no image, are damaged, or have more pixels than `DecodeImage` takes.
     """
     header = read_header(encoded)
-    refuse_large(_LIMIT, header.height, header.width)
+    check_pixel_count(_LIMIT, header.height, header.width)
     if min(header.height, header.width) <= most:
         return None
     try:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ppcls.data.bad_images.quarantine import AllRejectedError, RejectedImages
+from ppcls.data.images.paths import NOT_REGULAR, is_special_file
 from ppcls.data.index.files import list_files, read_image
 from ppcls.data.loaders.dali.settings import resolve
-from ppcls.data.records.links import NOT_REGULAR, is_special_file
 from ppcls.deploy.predictor import Array, Predictor
 from ppcls.deploy.results import Answer, Embedding, Gallery, Nearest, printable
 from ppcls.errors import UserError

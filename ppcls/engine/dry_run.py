@@ -163,7 +163,8 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
     alone = _repeat(run, last, STEPS)
     alone_images = len(last.image) * order.world * order.accumulate
     del last  # its memory is the next one's
-    loader, counted = _drain(state.runtime, batches, describe_feed(config, split, state.runtime).ahead)
+    feed = describe_feed(split, state.runtime, config.Arch, use_dali=settings.use_dali)
+    loader, counted = _drain(state.runtime, batches, feed.prefetched)
     _feed(run, batches, _REFILL)
     images, fed, waited = _time_fed(run, batches)
     rates = {"fed": fed, "waited": waited, "alone": alone}
@@ -298,14 +299,14 @@ def _feeding(config: Config, state: TrainState, measured: Measured) -> Feeding:
     split = config.DataLoader.Train
     assert split is not None  # by prepare
     runtime = state.runtime
-    feeder = describe_feed(config, split, runtime)
+    feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
     height, width = check_chain(split.dataset.transform_ops).size or (0, 0)
     return Feeding(
         loader=measured.loader,
         step=measured.alone_images / measured.alone,
         waiting=measured.waited / measured.fed,
-        by_dali=feeder.by_dali,
-        dali_can=feeder.dali_can,
+        by_dali=feed.uses_dali,
+        dali_can=feed.dali_supported,
         on_gpu=runtime.device == "gpu",
         cores=runtime.cores,
         workers=split.loader.num_workers,

@@ -180,7 +180,7 @@ def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callabl
         {
             place.lower(): need
             for place, split in config.used_splits.items()
-            if (need := gpu_memory_need(config, split, runtime))
+            if config.Global.use_dali and (need := gpu_memory_need(split, runtime))
         }
     )
     if not needs.pipelines:

@@ -28,7 +28,8 @@ def describe(config: Config, runtime: Runtime) -> list[Description]:
 
 
 def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Description:
-    loader = build_loader(config, split, runtime, training=name == "Train")
+    classes = config.class_count(training=name == "Train")
+    loader = build_loader(split, name, runtime, config.Global, config.Arch, classes)
     batch = next(iter(loader))  # what is wrong with an image, the loader says best
     where = "the CPU" if runtime.device_id is None else f"GPU {runtime.device_id}"
     layout = config.Arch.data_format

@@ -237,7 +237,7 @@ def test_a_batch_larger_than_the_dataset(fails: Fails, images: Path) -> None:
     said = fails(cli.train, "DataLoader.Train.sampler.batch_size=10")
     assert said == (
         f"{images}/list.txt: 9 images are fewer than one batch of 10; "
-        "lower DataLoader.Train.sampler.batch_size\n"
+        "decrease DataLoader.Train.sampler.batch_size\n"
     )
 
 

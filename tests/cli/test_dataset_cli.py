@@ -233,7 +233,7 @@ def test_shares_to_validate(
         call("split", images, "--out", tmp_path / "out", f"--val={value}")
     assert f"expected a share such as 0.2, or an integer > 0, got '{value}'" in capsys.readouterr().err
     assert call("split", images, "--out", tmp_path / "out", "--val", "0.9") == 1
-    assert said(capsys).startswith("--val: 5 of 6 images would validate; expected 1 to 4")
+    assert said(capsys).startswith("--val: gives 5 of 6 images for validation, expected 1 to 4")
     assert not (tmp_path / "out").exists()
 
 

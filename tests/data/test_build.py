@@ -44,7 +44,7 @@ def loader_of(config: Config, training: bool = True, **sampler: Any) -> Any:
     split = config.DataLoader.Train
     assert split is not None
     changed = type(split).model_validate({**dict(split), **({"sampler": sampler} if sampler else {})})
-    return build_loader(config, changed, Runtime(), training=training)
+    return build_loader(changed, "Train" if training else "Eval", Runtime(), config.Global, config.Arch, 3)
 
 
 def test_training_takes_what_the_sampler_says(config: Config) -> None:
@@ -64,7 +64,7 @@ def test_evaluation_takes_each_sample_once_in_order(config: Config) -> None:
         ({"batch_size": 10}, "9 images are fewer than one batch of 10; "),
         (
             {"name": "ClassBalancedSampler", "batch_size": 8, "samples": 7},
-            "7 images an epoch are fewer than one batch of 8; ",
+            "7 images per epoch are fewer than one batch of 8; ",
         ),
         ({"global_batch_size": 10}, "9 images are fewer than one batch of 10; "),
     ],
@@ -74,7 +74,7 @@ def test_an_epoch_smaller_than_a_batch(config: Config, sampler: dict[str, Any], 
         loader_of(config, **sampler)
     listing = config.DataLoader.Train.dataset.cls_label_path  # type: ignore[union-attr]
     name = "global_batch_size" if "global_batch_size" in sampler else "batch_size"
-    assert str(caught.value) == f"{listing}: {text}lower DataLoader.Train.sampler.{name}"
+    assert str(caught.value) == f"{listing}: {text}decrease DataLoader.Train.sampler.{name}"
 
 
 class Formless(Transform):
@@ -88,8 +88,8 @@ class Formless(Transform):
 @pytest.mark.parametrize(
     ("use_dali", "text"),
     [
-        (True, "DALI can't do this on a CPU: dali_ops knows"),
-        (False, "paddle.io can't do this: numpy_ops knows"),
+        (True, "not supported by DALI on a CPU: dali_ops knows no"),
+        (False, "not supported by paddle.io: numpy_ops does not implement"),
     ],
 )
 def test_a_transform_that_the_loader_can_not_do(
@@ -102,15 +102,18 @@ def test_a_transform_that_the_loader_can_not_do(
     with pytest.raises(UserError) as raised:
         loader_of(config, training=split == "Train")
     path = f"DataLoader.{split}.dataset.transform_ops[2].Formless"
-    assert str(raised.value).startswith(f"{path}: {text} no Formless; ")
+    assert str(raised.value).startswith(f"{path}: {text} Formless; ")
 
 
 def test_who_feeds_a_split(config: Config) -> None:
     split = config.DataLoader.Train
     assert split is not None
-    assert describe_feed(config, split, Runtime()) == Feed(by_dali=False, dali_can=True, ahead=2 * 4)
-    by_dali = config.model_copy(update={"Global": config.Global.model_copy(update={"use_dali": True})})
-    assert describe_feed(by_dali, split, Runtime()) == Feed(by_dali=True, dali_can=True, ahead=4 + 3)
+    assert describe_feed(split, Runtime(), config.Arch, use_dali=False) == Feed(
+        uses_dali=False, dali_supported=True, prefetched=2 * 4
+    )
+    assert describe_feed(split, Runtime(), config.Arch, use_dali=True) == Feed(
+        uses_dali=True, dali_supported=True, prefetched=4 + 3
+    )
 
 
 def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
@@ -119,7 +122,7 @@ def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
     ops = split.dataset.transform_ops
     dataset = split.dataset.model_copy(update={"transform_ops": (*ops[:2], Formless(), *ops[2:])})
     changed = split.model_copy(update={"dataset": dataset})
-    assert not describe_feed(config, changed, Runtime()).dali_can
+    assert not describe_feed(changed, Runtime(), config.Arch, use_dali=False).dali_supported
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
     [
         (
             {"cache_size": 100},
-            r"\.cache_size: only the GPU's decoder caches, and this run is on the CPU; set it to 0",
+            r"\.cache_size: only the GPU's decoder has a cache, but this run is on the CPU; set it to 0",
         ),
         ({"decode_on": "gpu"}, r"\.decode_on: gpu, but this run is on the CPU; set it to auto"),
     ],
@@ -136,8 +139,10 @@ def test_what_only_a_gpu_does_is_refused_on_a_cpu(config: Config, setting: dict[
     split = config.DataLoader.Train
     assert split is not None
     loader = split.loader.model_copy(update={"dali": Dali(**setting)})
-    by_dali = config.model_copy(update={"Global": config.Global.model_copy(update={"use_dali": True})})
+    by_dali = config.Global.model_copy(update={"use_dali": True})
     asked = split.model_copy(update={"loader": loader})
     with pytest.raises(UserError, match=rf"^DataLoader\.Train\.loader\.dali{text}$"):
-        build_loader(by_dali, asked, Runtime(), training=True)
-    assert build_loader(config, asked, Runtime(), training=True), "paddle.io has no such settings"
+        build_loader(asked, "Train", Runtime(), by_dali, config.Arch, 3)
+    assert build_loader(asked, "Train", Runtime(), config.Global, config.Arch, 3), (
+        "paddle.io has no such settings"
+    )

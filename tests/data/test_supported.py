@@ -96,9 +96,9 @@ def test_no_dali_form(device_id: int | None, where: str) -> None:
     with pytest.raises(UserError) as raised:
         check_dali(around(OnlyNumpy()), PATH, DaliSettings(device_id))
     assert str(raised.value) == (
-        f"{PATH}[2].OnlyNumpy: DALI can't do this on {where}: dali_ops knows no OnlyNumpy; "
-        "set Global.use_dali=False, and paddle.io feeds, or remove this transform "
-        "(docs/data.md says how to give it a DALI form)"
+        f"{PATH}[2].OnlyNumpy: not supported by DALI on {where}: dali_ops knows no OnlyNumpy; "
+        "set Global.use_dali=False to use paddle.io, or remove this transform "
+        "(docs/data.md describes how to implement it for DALI)"
     )
 
 
@@ -107,7 +107,7 @@ def test_an_operator_that_the_device_has_not() -> None:
     with pytest.raises(UserError) as raised:
         check_dali(around(OnlyOnCpu()), PATH, DaliSettings(0))
     assert str(raised.value).startswith(
-        f"{PATH}[2].OnlyOnCpu: DALI can't do this on a GPU: "
+        f"{PATH}[2].OnlyOnCpu: not supported by DALI on a GPU: "
         "its operator peek_image_shape does not work on 'gpu'; set Global.use_dali=False"
     )
 
@@ -118,7 +118,9 @@ def test_what_the_static_executor_refuses() -> None:
     with pytest.raises(UserError) as raised:
         check_dali(around(Returning()), PATH, DaliSettings(0, exec_dynamic=False))
     said = str(raised.value)
-    assert said.startswith(f"{PATH}[2].Returning: DALI can't do this on a GPU: This pipeline doesn't support")
+    assert said.startswith(
+        f"{PATH}[2].Returning: not supported by DALI on a GPU: This pipeline doesn't support"
+    )
     assert "; set DataLoader.Train.loader.dali.exec_dynamic=True, or set Global.use_dali=False" in said
     assert "\n" not in said
 
@@ -136,7 +138,7 @@ def test_no_form_in_numpy() -> None:
     with pytest.raises(UserError) as raised:
         check_numpy(around(OnlyDali()), PATH)
     assert str(raised.value) == (
-        f"{PATH}[2].OnlyDali: paddle.io can't do this: numpy_ops knows no OnlyDali; "
+        f"{PATH}[2].OnlyDali: not supported by paddle.io: numpy_ops does not implement OnlyDali; "
         "set Global.use_dali=True, or remove this transform"
     )
 

@@ -14,7 +14,8 @@ from zoo import make_zoo
 import ppcls.dataset_tools.check
 from ppcls.cli import dataset as dataset_cli
 from ppcls.config.sections.transform import Transform
-from ppcls.data.bad_images.lists import BadImage, find_undecodable, read_bad_images, write_bad_images
+from ppcls.data.bad_images.lists import BadImage, read_bad_images, write_bad_images
+from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.read import Index
 
 

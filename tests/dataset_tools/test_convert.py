@@ -207,7 +207,7 @@ def test_a_finished_shard_that_is_damaged_since(
     conversion = begin(images, container, tmp_path / "out")
     run(conversion)
     path, positions = conversion.shards[1]
-    file = path / "data.mdb" if container.in_folders else path
+    file = path / "data.mdb" if container.is_folder else path
     whole = file.read_bytes()
     image = images.read(positions[0])
     if damage == "cut short":

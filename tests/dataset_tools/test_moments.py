@@ -68,7 +68,7 @@ def test_a_container(images: list[np.ndarray], tmp_path: Path) -> None:
     records = [ImageRecord(path.name, path.read_bytes(), 0) for path in save(images, tmp_path)]
     container, path = FORMATS["tfrecord"], tmp_path / "a.tfrecord"
     container.write(path, records)
-    text = container.index(path)
+    text = container.build_index(path)
     assert text is not None
     default_index_path(path).write_text(text)
     found = run(read_records(container, (str(path),), None, 1))

@@ -359,7 +359,7 @@ def test_the_set_is_named_whose_chain_a_loader_can_not_do(
     monkeypatch.setitem(TRANSFORMS._entries, "Formless", Formless)
     tree = two_sets(images, tmp_path / "run", Global__use_dali=False)
     tree["DataLoader"]["Eval"]["Gallery"]["dataset"]["transform_ops"].insert(2, "Formless")
-    place = r"^DataLoader\.Eval\.Gallery\.dataset\.transform_ops\[2\]\.Formless: paddle\.io can't do this"
+    place = r"^DataLoader\.Eval\.Gallery\.dataset\.transform_ops\[2\]\.Formless: not supported by paddle\.io"
     with pytest.raises(UserError, match=place):
         build_evaluator(validate(tree, "tree"), Runtime(cores=1, threads=1), FP32())
 

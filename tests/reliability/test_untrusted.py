@@ -454,7 +454,7 @@ def test_names_in_a_tar_are_names_only(tmp_path: Path, monkeypatch: pytest.Monke
             link = tarfile.TarInfo("link.jpg")
             link.type, link.linkname = kind, "/etc/passwd"
             tar.addfile(link)
-    default_index_path(path).write_text(FORMATS["webdataset"].index(path) or "")
+    default_index_path(path).write_text(FORMATS["webdataset"].build_index(path) or "")
     opened: list[str] = []
     monkeypatch.setattr(
         os, "open", lambda name, *rest, _open=os.open: (opened.append(str(name)), _open(name, *rest))[1]

@@ -29,7 +29,7 @@ def write(name: str, path: Path, samples: Sequence[ImageRecord]) -> Path:
 
 
 def write_index(name: str, path: Path) -> Path:
-    text = FORMATS[name].index(path)
+    text = FORMATS[name].build_index(path)
     if text is not None:
         default_index_path(path).write_text(text)
     return path

@@ -39,7 +39,7 @@ class Choice:
 
 def present(config: Config, split: Split, runtime: Runtime, *, cold: bool) -> Contender:
     """Returns the config's own setting."""
-    if describe_feed(config, split, runtime).by_dali:
+    if describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali).uses_dali:
         dali = resolve(split.loader.dali, runtime)
         return Contender(own_backend(runtime), "config", dali.threads, dali.prefetch, cold=cold)
     return Contender("paddle.io", "config", split.loader.num_workers, cold=cold)

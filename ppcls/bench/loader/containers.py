@@ -144,6 +144,8 @@ def _compare(
     settings = resolve(split.loader.dali, runtime)
     by_hand = bare_pipeline(read, split, runtime, layout_of(config))
     order = Order(ShuffledSampler(len(index)), batch_size, config.Global.seed, drop_last=True)
+    classes = config.class_count(training=True)
+    loader = build_loader(split, "Train", runtime, config.Global, config.Arch, classes)
     with ThreadPoolExecutor(settings.threads) as pool:
         pairs: dict[str, tuple[Epoch, Epoch]] = {
             "bytes": (
@@ -152,7 +154,7 @@ def _compare(
             ),
             "whole chain": (
                 bare(by_hand, steps, batch_size),
-                through(build_loader(config, split, runtime, training=True)),
+                through(loader),
             ),
         }
         for what, (dali, ours) in pairs.items():

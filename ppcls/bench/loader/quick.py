@@ -80,7 +80,10 @@ def benchmark_loaders(
     contenders: dict[str, Epoch] = {"bare DALI pipeline": bare(by_hand, steps, batch_size)}
 
     def add(name: str, **how: Any) -> None:
-        contenders[name] = through(build_loader(*_with(config, split, **how), runtime, training=True))
+        changed, train = _with(config, split, **how)
+        classes = changed.class_count(training=True)
+        loader = build_loader(train, "Train", runtime, changed.Global, changed.Arch, classes)
+        contenders[name] = through(loader)
 
     add("ppcls, DALI", use_dali=True)
     if mixup:

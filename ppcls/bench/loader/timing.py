@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import paddle
 
-from ppcls.data.bad_images.bisect import error_reason
+from ppcls.data.bad_images.search import error_reason
 from ppcls.data.loaders.batch import Loader
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime

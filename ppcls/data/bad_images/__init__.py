@@ -1,1 +1,1 @@
-"""Bad images: lists, quarantine, bisection."""
+"""Bad images: search, lists and quarantine."""

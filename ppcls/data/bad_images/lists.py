@@ -1,7 +1,8 @@
-r"""Bad images: which a batch failed on, and lists of them in files.
+r"""Bad images, their errors, and files that list them.
 
-A list has a line an image: path, where it is listed, and the reason, with tabs between. A backslash, control
-characters and bytes that are no UTF-8 are written as ``\x5c``, so any file name survives.
+A list has one line per image with path, location in the dataset and reason, separated by tabs. Backslashes,
+control characters and bytes that are not UTF-8 are written as ``\x5c``, so that any file name can be read
+back.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.config.sections.loader import Split
-from ppcls.config.sections.transform import Transform
 from ppcls.data.index.read import Index
-from ppcls.data.transforms.numpy_ops import DecodeError, apply
 from ppcls.errors import UserError
 from ppcls.files import write_text
 
@@ -24,11 +23,11 @@ _SHOWN = 10
 
 
 class BadImageError(UserError):
-    """Images that can't be read or decoded, each with its place in the list and the reason."""
+    """Images can't be read or decoded; the text has the location and reason for each."""
 
 
 class TooManyBadImagesError(BadImageError):
-    """Bad images were gone on without, until there were too many."""
+    """More bad images were skipped than allowed."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class BadImage:
     """An image that can't be read or decoded.
 
     Attributes:
-        name: The file that holds it, as an index names it.
-        where: Where it is listed.
-        reason: What is wrong with it.
+        name: File that contains the image.
+        where: Location in the dataset, such as a line of the list file.
+        reason: What is wrong with the image.
     """
 
     name: str
@@ -49,16 +48,44 @@ class BadImage:
         return f"{self.name} ({self.where}): {self.reason}"
 
 
+def to_bad_images(index: Index, reasons: Mapping[int, str]) -> list[BadImage]:
+    """Converts reasons by position into bad images by name."""
+    return [BadImage(index.name(at), index.where(at), reason) for at, reason in reasons.items()]
+
+
+def bad_image_error(bad: Sequence[BadImage]) -> BadImageError:
+    """Returns the error that lists the first ten bad images."""
+    more = [f"… and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
+    return BadImageError("\n".join([*map(str, bad[:_SHOWN]), *more]))
+
+
 def write_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
-    """Writes a list of bad images, in place of what was there."""
-    write_text(path, "".join(map(_line, bad)))
+    """Writes or replaces a list of bad images."""
+    write_text(path, "".join(map(_format_line, bad)))
+
+
+def append_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
+    """Appends to a list of bad images, or creates it. Several processes may append at the same time.
+
+    Raises:
+        UserError: The list can't be written.
+    """
+    text = "".join(map(_format_line, bad)).encode("utf-8")
+    if not text:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:  # a single write, so that lines of processes don't mix
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"{path}: can't write this list of bad images: {error.strerror}") from None
 
 
 def read_bad_images(path: Path) -> list[BadImage]:
-    """Reads a list that `write_bad_images` wrote.
+    """Reads a list that `write_bad_images` or `append_bad_images` wrote.
 
     Raises:
-        UserError: It can't be read, or a line is wrong.
+        UserError: The list can't be read, or a line is wrong.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -66,16 +93,16 @@ def read_bad_images(path: Path) -> list[BadImage]:
         raise UserError(f"{path}: can't read this list of bad images: {error.strerror}") from None
     bad = []
     for number, line in enumerate(lines, start=1):
-        parts = [_unescape(each) for each in line.split(b"\t")]
+        fields = [_unescape(field) for field in line.split(b"\t")]
         if not line:
             continue
-        if len(parts) != 3:
-            raise UserError(f"{path}, line {number}: expected path, where and reason with tabs between them")
-        bad.append(BadImage(*parts))
+        if len(fields) != 3:
+            raise UserError(f"{path}, line {number}: expected path, location and reason separated by tabs")
+        bad.append(BadImage(*fields))
     return bad
 
 
-def _line(bad: BadImage) -> str:
+def _format_line(bad: BadImage) -> str:
     return "\t".join(map(_escape, (bad.name, bad.where, bad.reason))) + "\n"
 
 
@@ -87,72 +114,23 @@ def _unescape(text: bytes) -> str:
     return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), text))
 
 
-def append_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
-    """Adds to a list of bad images, which it makes where it is missing; other processes may do so too.
-
-    Raises:
-        UserError: It can't be written.
-    """
-    text = "".join(map(_line, bad)).encode("utf-8")
-    if not text:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:  # one write, so that lines of two processes don't mix
-            file.write(text)
-    except OSError as error:
-        raise UserError(f"{path}: can't write this list of bad images: {error.strerror}") from None
-
-
-def to_bad_images(index: Index, bad: Mapping[int, str]) -> list[BadImage]:
-    """Returns what `look_at` found, by name instead of position."""
-    return [BadImage(index.name(each), index.where(each), reason) for each, reason in bad.items()]
-
-
-def find_undecodable(index: Index, decoder: Transform, positions: Iterable[int]) -> dict[int, str]:
-    """Reads and decodes samples.
-
-    Args:
-        index: The samples.
-        decoder: The chain's first transform.
-        positions: Of the samples.
-
-    Returns:
-        Those that can't be read or decoded, by position, with the reason.
-    """
-    bad = {}
-    for position in dict.fromkeys(positions):
-        try:
-            apply(decoder, index.read(position), ())
-        except DecodeError as reason:
-            bad[position] = str(reason)
-    return bad
-
-
 @contextmanager
 def suggest_skipping(splits: Mapping[str, Split]) -> Iterator[None]:
-    """Has the error of a bad image that ends a run say how to go on without such images.
+    """Adds to the error of a bad image how to skip such images.
 
     Args:
-        splits: The data sets that the run is fed with, by their places in ``DataLoader``.
+        splits: The run's datasets by their keys in ``DataLoader``.
     """
     try:
         yield
     except TooManyBadImagesError:
         raise
     except BadImageError as error:
-        strict = [place for place, each in splits.items() if each.dataset.on_error == "raise"]
+        strict = [key for key, split in splits.items() if split.dataset.on_error == "raise"]
         if not strict:
             raise
-        skip = " ".join(f"DataLoader.{place}.dataset.on_error=skip" for place in strict)
+        skip = " ".join(f"DataLoader.{key}.dataset.on_error=skip" for key in strict)
         raise BadImageError(
-            f"{error}; mend or remove it, or go on without such images by -o {skip}; tools/dataset.py check "
-            "lists them all"
+            f"{error}; repair or remove it, or skip such images with -o {skip}; `tools/dataset.py check` "
+            "lists all of them"
         ) from None
-
-
-def bad_image_error(bad: Sequence[BadImage]) -> BadImageError:
-    """Returns the error that shows the first ten bad images."""
-    shown = [str(each) for each in bad[:_SHOWN]]
-    more = [f"… and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
-    return BadImageError("\n".join([*shown, *more]))

@@ -1,7 +1,7 @@
-"""Bad images that a run goes on without: ``DataLoader.<split>.dataset.on_error: skip``.
+"""Skips bad images during a run: ``DataLoader.<split>.dataset.on_error: skip``.
 
-A bad sample's row goes behind the real ones of its batch and repeats another, so it counts nowhere, and all
-ranks make the same steps as with it. It stays where it is in the order: nothing else changes.
+The row of a bad sample moves behind the valid rows of its batch and repeats another sample, so it is not
+counted. All ranks make the same steps as with the sample, and the order of all other samples stays the same.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import (
     TooManyBadImagesError,
     append_bad_images,
-    find_undecodable,
     read_bad_images,
     to_bad_images,
 )
+from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.read import Index
 from ppcls.data.sampling.order import Cursor, Order, StepSamples
 
@@ -29,12 +29,12 @@ BAD_IMAGES = "bad_images.txt"
 
 
 class Quarantine:
-    """The samples of one split that are known to be bad.
+    """The known bad samples of one split.
 
     Args:
-        index: The samples.
-        file: Where bad images are listed; other loaders and processes of the run may write there too.
-        limit: The most images that may be listed there; None for no limit.
+        index: The dataset.
+        file: List of bad images, to which other loaders and processes of the run may write, too.
+        limit: Maximum number of images in the list; None for no limit.
     """
 
     def __init__(self, index: Index, file: Path, limit: int | None = None) -> None:
@@ -46,54 +46,57 @@ class Quarantine:
 
     @property
     def listed(self) -> int:
-        """How many images are in the list, whoever found them."""
-        return len(self._listed())
+        """Number of images in the list, including those of other loaders."""
+        return len(self._read_list())
 
-    def recall(self, lists: Iterable[Path], decoder: Transform) -> None:
-        """Looks again at what earlier runs found, and takes what is still bad.
+    def recheck(self, lists: Iterable[Path], decoder: Transform) -> None:
+        """Decodes the images in lists of earlier runs again, and adds those that are still bad.
 
         Args:
-            lists: Lists of bad images; those that are not there are passed over.
-            decoder: The chain's first transform.
+            lists: Lists of bad images; missing files are ignored.
+            decoder: First transform of the chain.
         """
-        names = {each.name for file in lists if file.exists() for each in read_bad_images(file)}
+        names = {bad.name for file in lists if file.exists() for bad in read_bad_images(file)}
         if names:
-            doubtful = [each for each in range(len(self._index)) if self._index.name(each) in names]
-            bad = find_undecodable(self._index, decoder, doubtful)
+            positions = [at for at in range(len(self._index)) if self._index.name(at) in names]
+            bad = find_undecodable(self._index, decoder, positions)
             if bad:
                 self.add(bad)
 
-    def add(self, bad: Mapping[int, str]) -> None:
-        """Takes samples, with what is wrong with each, lists them and says so on standard error.
+    def add(self, reasons: Mapping[int, str]) -> None:
+        """Adds samples to the quarantine and the list, and reports new ones on standard error.
+
+        Args:
+            reasons: What is wrong with each sample, by position.
 
         Raises:
-            TooManyBadError: There are more than the limit.
+            TooManyBadImagesError: The list exceeds the limit.
         """
-        self._positions |= set(bad)
-        known = self._listed()
-        fresh = [each for each in to_bad_images(self._index, bad) if (each.name, each.where) not in known]
-        append_bad_images(self.file, fresh)
-        for each in fresh:
-            print(f"bad image, skipped: {each}", file=sys.stderr)  # noqa: T201
-        if self._limit is not None and (count := len(known) + len(fresh)) > self._limit:
+        self._positions |= set(reasons)
+        known = self._read_list()
+        new = [bad for bad in to_bad_images(self._index, reasons) if (bad.name, bad.where) not in known]
+        append_bad_images(self.file, new)
+        for bad in new:
+            print(f"bad image, skipped: {bad}", file=sys.stderr)  # noqa: T201
+        if self._limit is not None and (count := len(known) + len(new)) > self._limit:
             raise TooManyBadImagesError(
                 f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them"
             )
 
-    def _listed(self) -> set[tuple[str, str]]:
+    def _read_list(self) -> set[tuple[str, str]]:
         bad = read_bad_images(self.file) if self.file.exists() else []
-        return {(each.name, each.where) for each in bad}
+        return {(image.name, image.where) for image in bad}
 
-    def without_bad(self, step: StepSamples, group: int, spare: NDArray[np.int64]) -> StepSamples:
-        """Returns a step whose bad rows repeat others, behind the real ones.
+    def replace_bad(self, step: StepSamples, group: int, spare: NDArray[np.int64]) -> StepSamples:
+        """Returns a step whose bad rows are moved behind the valid ones and repeat others.
 
         Args:
             step: One rank's part of a step.
-            group: Rows that belong together; groups that stay whole come first, and keep their rows.
-            spare: [N] positions to repeat in a batch that has no good row.
+            group: Number of rows that belong together. Complete groups come first and keep their rows.
+            spare: [N] positions to repeat if all rows of the step are bad.
 
         Raises:
-            TooManyBadError: There is no good one among them either.
+            TooManyBadImagesError: All of ``spare`` are bad, too.
         """
         if not self._positions:
             return step
@@ -102,81 +105,81 @@ class Quarantine:
             return step
         rows = np.arange(len(bad))
         broken = np.array([bad[row - row % group :][:group].any() for row in rows])
-        real, others = (np.flatnonzero(part & ~bad) for part in (rows < step.valid, rows >= step.valid))
-        real = real[np.argsort(broken[real], kind="stable")]
-        kept = np.concatenate([real, others])
-        share = len(real) / step.valid if step.valid else 1.0
+        valid, padding = (np.flatnonzero(part & ~bad) for part in (rows < step.valid, rows >= step.valid))
+        valid = valid[np.argsort(broken[valid], kind="stable")]
+        kept = np.concatenate([valid, padding])
+        share = len(valid) / step.valid if step.valid else 1.0
         if len(kept):
             chosen = kept[np.arange(len(bad)) % len(kept)]
             indices, repeats = step.indices[chosen], step.repeats[chosen]
         else:
-            one = next((position for position in spare.tolist() if position not in self._positions), None)
-            if one is None:
+            good = next((position for position in spare.tolist() if position not in self._positions), None)
+            if good is None:
                 raise TooManyBadImagesError(
-                    f"{self._index.source}: no image is left; {self.file} lists the bad ones"
+                    f"{self._index.source}: all images are bad; {self.file} lists the bad ones"
                 )
-            indices, repeats = np.full_like(step.indices, one), np.zeros_like(step.repeats)
-        return replace(step, indices=indices, repeats=repeats, valid=len(real), weight=step.weight * share)
+            indices, repeats = np.full_like(step.indices, good), np.zeros_like(step.repeats)
+        return replace(step, indices=indices, repeats=repeats, valid=len(valid), weight=step.weight * share)
 
 
 def describe_skipped(quarantines: Iterable[Quarantine | None]) -> str | None:
-    """Returns how many bad images a run goes on without, and where they are listed; None without any.
+    """Returns the number of skipped images and their list, or None if there are none.
 
     Args:
-        quarantines: Of the run's loaders, which have one list; None where the first bad image ends the run.
+        quarantines: Quarantines of the run's loaders, which share one list; None for loaders without one.
     """
-    one = next((each for each in quarantines if each is not None), None)
-    if one is None or not (count := one.listed):
+    quarantine = next((each for each in quarantines if each is not None), None)
+    if quarantine is None or not (count := quarantine.listed):
         return None
-    return f"{count} bad images skipped, listed in {one.file}"
+    return f"{count} bad images skipped, listed in {quarantine.file}"
 
 
 class AllRejectedError(TooManyBadImagesError):
-    """No image is left."""
+    """All images are bad."""
 
 
 class RejectedImages(Quarantine):
-    """Bad images that are remembered, and listed nowhere.
+    """Bad images kept in memory, without a list file.
 
     Args:
-        index: The samples.
+        index: The dataset.
 
     Attributes:
-        index: The samples.
-        reasons: What is wrong with each, by position.
+        index: The dataset.
+        reasons: What is wrong with each bad sample, by position.
     """
 
     def __init__(self, index: Index) -> None:
         self.index, self.reasons = index, dict[int, str]()
         self._positions = set()
 
-    def add(self, bad: Mapping[int, str]) -> None:
-        """Takes samples, with what is wrong with each.
+    def add(self, reasons: Mapping[int, str]) -> None:
+        """Adds samples.
 
         Raises:
-            AllRejectedError: There is no other left.
+            AllRejectedError: All samples are bad.
         """
-        self.reasons |= bad
-        self._positions |= set(bad)
+        self.reasons |= reasons
+        self._positions |= set(reasons)
         if len(self.reasons) == len(self.index):
-            raise AllRejectedError(f"{self.index.source}: no image is left")
+            raise AllRejectedError(f"{self.index.source}: all images are bad")
 
 
 @dataclass(frozen=True)
 class CleanOrder:
-    """An order without bad samples: a `ppcls.data.sampling.order.BatchOrder`."""
+    """An order without bad samples; a `ppcls.data.sampling.order.BatchOrder`."""
 
     order: Order
     quarantine: Quarantine
 
     @property
     def batch_size(self) -> int:
-        """Rows a rank and step."""
+        """Rows per step on one rank."""
         return self.order.batch_size
 
     @property
     def seed(self) -> int:
-        """Of everything random."""
+        """Seed of all random choices."""
         return self.order.seed
 
     def __len__(self) -> int:
@@ -185,4 +188,4 @@ class CleanOrder:
     def at(self, cursor: Cursor) -> StepSamples:
         """Returns this rank's part of a step."""
         step = self.order.at(cursor)
-        return self.quarantine.without_bad(step, self.order.group, self.order.positions(cursor.epoch))
+        return self.quarantine.replace_bad(step, self.order.group, self.order.positions(cursor.epoch))

@@ -1,1 +1,1 @@
-"""Image headers, decoding and .npy files."""
+"""Image files: paths, headers, decoding and .npy files."""

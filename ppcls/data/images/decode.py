@@ -1,4 +1,4 @@
-"""From a file's bytes to pixels, by OpenCV and tifffile: what other backends must match."""
+"""Decodes images with OpenCV and tifffile. This is the reference for all other backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ppcls.data.transforms.specs import DecodeImage
 
 Array = NDArray[Any]
 
-# What undoes EXIF's orientations 2..8: whether to swap the axes first, then to reverse rows and columns.
+# How to undo EXIF orientations 2..8: whether to swap the axes, then the steps of rows and columns.
 _TURNS = {
     2: (False, 1, -1),
     3: (False, -1, -1),
@@ -32,11 +32,11 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
     """Decodes an image and turns it upright.
 
     Returns:
-        [H, W, spec.channels] of ``spec.dtype``. Pixels of another depth are scaled, 255 to 65535, and
+        [H, W, spec.channels] of ``spec.dtype``. Pixels of another depth are scaled (255 to 65535) and
         rounded.
 
     Raises:
-        DecodeError: The bytes are no image, are damaged, or are an image that `check_header` refuses.
+        DecodeError: The bytes are not an image, are damaged, or `check_header` rejects the image.
     """
     if not encoded:
         raise DecodeError("the file is empty")
@@ -57,8 +57,8 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
 def _by_opencv(encoded: bytes | memoryview, flags: int) -> Array:
     try:
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
-    except cv2.error as error:  # such as more pixels than OpenCV takes
-        raise DecodeError(f"OpenCV refuses to decode it: {error.err}") from None
+    except cv2.error as error:  # such as more pixels than OpenCV allows
+        raise DecodeError(f"OpenCV can't decode it: {error.err}") from None
     if pixels is None:
         raise DecodeError("not an image that can be decoded")
     return np.asarray(pixels)
@@ -67,7 +67,7 @@ def _by_opencv(encoded: bytes | memoryview, flags: int) -> Array:
 def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:
     pixels = _by_opencv(encoded, cv2.IMREAD_UNCHANGED)
     if pixels.ndim != 3 or pixels.shape[2] != 4 or header.channels != 4:
-        raise DecodeError(f"a {header.format} of {header.channels} channels can't be decoded")
+        raise DecodeError(f"a {header.format} with {header.channels} channels can't be decoded")
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA))
 
 
@@ -79,17 +79,17 @@ def _by_tifffile(encoded: bytes | memoryview) -> Array:
                 offset + count > len(encoded)
                 for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True)
             ):
-                raise DecodeError("the file ends before its pixels do")
+                raise DecodeError("the file ends before its pixels")
             return np.asarray(page.asarray(maxworkers=1))
     except DecodeError:
         raise
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, struct.error) as error:
-        # tifffile's own errors and those of its decompressors are ValueErrors and RuntimeErrors.
+        # tifffile and its decompressors raise ValueErrors and RuntimeErrors.
         raise DecodeError(f"tifffile can't decode it: {error}") from None
 
 
 def turn_upright(pixels: Array, orientation: int) -> Array:
-    """Returns a view of the pixels [H, W, ...] as EXIF's ``orientation`` says they are to be seen."""
+    """Returns a view of the pixels [H, W, ...], rotated and flipped as EXIF's ``orientation`` requires."""
     swap, rows, columns = _TURNS.get(orientation, (False, 1, 1))
     return (pixels.swapaxes(0, 1) if swap else pixels)[::rows, ::columns]
 

@@ -1,1 +1,1 @@
-"""Which samples there are, with their labels."""
+"""The samples of a dataset and their labels."""

@@ -1,20 +1,61 @@
-"""Names of the classes: a file of ``id name`` lines, as PaddleClas's ``class_id_map_file``."""
+"""Class names in files of ``id name`` lines (PaddleClas's ``class_id_map_file``), and the check of labels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ppcls.config.class_folders import LABEL_LIST, list_class_folders
-from ppcls.errors import UserError
+from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import write_text
 
-__all__ = ["LABEL_LIST", "changed_class_names", "list_class_folders", "read_class_names", "write_class_names"]
+__all__ = [
+    "LABEL_LIST",
+    "changed_class_names",
+    "check_labels",
+    "format_label_list",
+    "join_first",
+    "list_class_folders",
+    "read_class_names",
+    "write_class_names",
+]
 _SHOWN = 10
 
 
+def join_first(texts: Sequence[str]) -> str:
+    """Joins texts with commas; shows the first ten."""
+    return ", ".join([*texts[:_SHOWN], *(["…"] if len(texts) > _SHOWN else [])])
+
+
+def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_num: int | None) -> None:
+    """Checks labels against the classes of the model.
+
+    Args:
+        labels: [N].
+        where: Returns the location of a sample.
+        class_num: Number of classes of the model; None if any label from 0 is valid.
+
+    Raises:
+        UserError: A label is out of range; names the first ten samples.
+    """
+    wrong = np.flatnonzero((labels < 0) | (labels >= (2**62 if class_num is None else class_num)))
+    if not len(wrong):
+        return
+    lines = []
+    for at in wrong[:_SHOWN].tolist():
+        problem = f"label {labels[at]} is not in 0..{(class_num or 0) - 1}; Arch.class_num is {class_num}"
+        if class_num is None:
+            problem = f"expected a label from 0, got {labels[at]}"
+        lines.append(f"{where(at)}: {problem}")
+    more = [f"… and {len(wrong) - _SHOWN} more samples"] if len(wrong) > _SHOWN else []
+    raise UserError("\n".join([*lines, *more]))
+
+
 def write_class_names(path: Path, names: Sequence[str]) -> None:
-    """Writes names as lines of ``id name``, which `read_class_names` reads."""
+    """Writes names as lines of ``id name``."""
     write_text(path, format_label_list(names))
 
 
@@ -24,62 +65,59 @@ def format_label_list(names: Sequence[str]) -> str:
 
 
 def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
-    """Reads the name of every class.
+    """Reads the name of each class.
 
     Args:
-        path: Lines of ``id name`` in any order; a name may contain spaces, empty lines are skipped.
+        path: Lines of ``id name`` in any order. A name may contain spaces. Empty lines are ignored.
         class_num: Number of classes of the model.
 
     Returns:
         [class_num] names, by class id.
 
     Raises:
-        UserError: The file can't be read, has wrong lines (all of them, by number), or lacks a class.
+        UserError: The file can't be read, has wrong lines, or lacks a class.
     """
     names: dict[int, str] = {}
     problems: list[str] = []
     for number, line in enumerate(_read(path).splitlines(), start=1):
-        identity, _, name = line.strip().partition(" ")
-        wrong = _wrong_with(identity, name.strip(), names, class_num) if identity else None
-        if wrong:
-            problems.append(f"{path}, line {number}: {wrong}")
-        elif identity:
-            names[int(identity)] = name.strip()
-    missing = [str(each) for each in range(class_num) if each not in names]
-    if missing and not problems:
-        more = ", …" if len(missing) > _SHOWN else ""
-        problems = [
-            f"{path}: names {len(names)} of {class_num} classes (Arch.class_num); "
-            f"no line for class {', '.join(missing[:_SHOWN])}{more}"
-        ]
-    if problems:
-        extra = [f"… and {len(problems) - _SHOWN} more lines"] if len(problems) > _SHOWN else []
-        raise UserError("\n".join([*problems[:_SHOWN], *extra]))
-    return tuple(names[each] for each in range(class_num))
+        label, _, name = line.strip().partition(" ")
+        problem = _line_problem(label, name.strip(), names, class_num) if label else None
+        if problem:
+            problems.append(f"{path}, line {number}: {problem}")
+        elif label:
+            names[int(label)] = name.strip()
+    raise_line_errors(problems)
+    if missing := [str(label) for label in range(class_num) if label not in names]:
+        raise UserError(
+            f"{path}: names {len(names)} of {class_num} classes (Arch.class_num); no line for class "
+            f"{join_first(missing)}"
+        )
+    return tuple(names[label] for label in range(class_num))
 
 
 def changed_class_names(path: Path, names: Sequence[str]) -> str:
-    """Says which labels mean other classes than in a file that `write_class_names` wrote.
+    """Describes which labels have other names in a file that `write_class_names` wrote.
 
     Args:
         path: The file, which may be missing.
-        names: [class_num], by label; none where they are not known.
+        names: [class_num] names by label, or empty if they are not known.
 
     Returns:
-        An empty text where none does, or the number of classes differs, which shows elsewhere.
+        An empty text if there is no change, or if the number of classes differs, which is reported elsewhere.
     """
     if not path.is_file():
         return ""
-    lines = _read(path).splitlines(), format_label_list(names).splitlines()
-    if len(lines[0]) != len(lines[1]):
+    old_lines, new_lines = _read(path).splitlines(), format_label_list(names).splitlines()
+    if len(old_lines) != len(new_lines):
         return ""
-    before, now = ([line.partition(" ")[2] for line in each] for each in lines)
-    changes = [
-        f"{label} was {old!r} and is {new!r}"
-        for label, (old, new) in enumerate(zip(before, now, strict=True))
-        if old != new
-    ]
-    return ", ".join([*changes[:_SHOWN], *(["…"] if len(changes) > _SHOWN else [])])
+    old_names, new_names = ([line.partition(" ")[2] for line in lines] for lines in (old_lines, new_lines))
+    return join_first(
+        [
+            f"{label} was {old!r} and is {new!r}"
+            for label, (old, new) in enumerate(zip(old_names, new_names, strict=True))
+            if old != new
+        ]
+    )
 
 
 def _read(path: Path) -> str:
@@ -93,13 +131,13 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}: not UTF-8 text (class_id_map_file): {error.reason}") from None
 
 
-def _wrong_with(identity: str, name: str, names: dict[int, str], class_num: int) -> str | None:
-    if not (identity.isascii() and identity.isdecimal()):
-        return f"expected 'id name', got {identity!r} as id"
+def _line_problem(label: str, name: str, names: dict[int, str], class_num: int) -> str | None:
+    if not (label.isascii() and label.isdecimal()):
+        return f"expected 'id name', got {label!r} as id"
     if not name:
-        return f"expected 'id name', got no name for class {identity}"
-    if int(identity) >= class_num:
-        return f"class {int(identity)} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
-    if int(identity) in names:
-        return f"class {int(identity)} is named before, {names[int(identity)]!r}"
+        return f"expected 'id name', got no name for class {label}"
+    if int(label) >= class_num:
+        return f"class {int(label)} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
+    if int(label) in names:
+        return f"class {int(label)} already has a name, {names[int(label)]!r}"
     return None

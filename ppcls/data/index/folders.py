@@ -1,4 +1,4 @@
-"""The images of class folders that train, or those that validate: ``part`` of an ``ImageFolderDataset``."""
+"""Class folders: the part that trains or validates (``part`` of ``ImageFolderDataset``), and log lines."""
 
 from __future__ import annotations
 
@@ -14,28 +14,26 @@ from numpy.typing import NDArray
 
 from ppcls.config.class_folders import find_class_root, list_class_folders
 from ppcls.config.sections.dataset import Dataset, ImageFolderDataset
+from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.split import choose_validation
 from ppcls.errors import UserError
 
-_SHOWN = 10
-
 
 def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
-    """Finds the images of a dataset's part; opens none.
+    """Finds the images of a dataset's part without opening them.
 
-    A part of images that are shared out is a function of their paths and the seed: the same on all processes,
-    whatever the order of the files.
+    Which part an image belongs to depends only on its path and the seed, so all processes agree.
 
     Raises:
-        UserError: What `ppcls.data.index.files.read_folder` raises; a class has no images to train on, or too
-            few images are left for a part.
+        UserError: See `read_folder`; or a class has no images to train on, or too few images remain for a
+            part.
     """
-    root, whole = find_class_root(Path(dataset.image_root), dataset.part)
+    root, has_part_folders = find_class_root(Path(dataset.image_root), dataset.part)
     index = read_folder(root, dataset.extensions, class_num, follow_links=dataset.follow_links)
-    if dataset.part is not None and (dataset.part == "train" or not whole):
-        _refuse_empty(index, dataset.extensions)
-    if whole:
+    if dataset.part is not None and (dataset.part == "train" or not has_part_folders):
+        _check_no_empty_class(index, dataset.extensions)
+    if has_part_folders:
         return index
     share = Fraction(str(dataset.val_share))
     chosen = choose_validation(index, share, dataset.split_seed, "DataLoader.Train.dataset.val_share")
@@ -47,63 +45,58 @@ def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
 def describe_folders(
     dataset: Dataset, classes: Sequence[str], train: NDArray[Any], val: NDArray[Any] | None
 ) -> list[str]:
-    """Returns lines for the log: which classes there are, and how their images are used.
+    """Returns log lines about the classes and the use of their images.
 
-    Without parts, classes without an image to train on alone.
+    Without parts, only classes without training images are reported.
 
     Args:
-        dataset: That is trained on.
-        classes: Their names.
-        train: Labels of the images that train.
-        val: Labels of the images that validate; None for no evaluation.
+        dataset: Training dataset.
+        classes: Class names.
+        train: Labels of the training images.
+        val: Labels of the validation images; None without evaluation.
     """
     if not isinstance(dataset, ImageFolderDataset):
         return []
+    empty = _classes_without_images(classes, train)
     if dataset.part is None:
-        unseen = _unseen(classes, train)
-        return [f"{dataset.image_root}: no image to train on: {unseen}; they stay classes"] if unseen else []
-    _, whole = find_class_root(Path(dataset.image_root), dataset.part)
-    shown = ", ".join([*classes[:_SHOWN], *(["…"] if len(classes) > _SHOWN else [])])
-    how = "its folders train and val" if whole else f"val_share {dataset.val_share:g}"
-    rest = "" if val is None else f", {len(val)} to evaluate on ({how})"
-    lines = [f"{dataset.image_root}: {len(classes)} classes ({shown}); {len(train)} images to train on{rest}"]
-    if val is not None and (unseen := _unseen(classes, val)):
-        lines.append(f"no image to evaluate on: {unseen}")
+        return [f"{dataset.image_root}: classes without training images: {empty}"] if empty else []
+    _, has_part_folders = find_class_root(Path(dataset.image_root), dataset.part)
+    source = "its folders train and val" if has_part_folders else f"val_share {dataset.val_share:g}"
+    rest = "" if val is None else f", {len(val)} validation images ({source})"
+    found = f"{len(classes)} classes ({join_first(classes)}); {len(train)} training images{rest}"
+    lines = [f"{dataset.image_root}: {found}"]
+    if val is not None and (empty := _classes_without_images(classes, val)):
+        lines.append(f"classes without validation images: {empty}")
     return lines
 
 
 def describe_unclassified_images(dataset: Dataset) -> list[str]:
-    """Returns lines for the log: how many images lie beside class folders, where they are of no class."""
+    """Returns log lines about images beside class folders, which belong to no class."""
     if not isinstance(dataset, ImageFolderDataset):
         return []
     root = Path(dataset.image_root)
-    folders = dict.fromkeys([root, find_class_root(root, dataset.part)[0]])
-    return [line for folder in folders if (line := _describe_loose(folder, dataset.extensions))]
+    lines = []
+    for folder in dict.fromkeys([root, find_class_root(root, dataset.part)[0]]):
+        images = sorted(
+            entry.name
+            for entry in os.scandir(folder)
+            if entry.name.lower().endswith(dataset.extensions) and entry.is_file()
+        )
+        if images:
+            count = "1 image" if len(images) == 1 else f"{len(images)} images"
+            more = ", …" if images[1:] else ""
+            lines.append(f"{folder}: ignored {count} outside the class folders: {images[0]}{more}")
+    return lines
 
 
-def _describe_loose(folder: Path, extensions: tuple[str, ...]) -> str:
-    loose = sorted(each.name for each in os.scandir(folder) if each.name.lower().endswith(extensions))
-    loose = [each for each in loose if (folder / each).is_file()]
-    if not loose:
-        return ""
-    found = f"1 image lies beside the class folders and is of no class: {loose[0]}"
-    if loose[1:]:
-        found = f"{len(loose)} images lie beside the class folders and are of no class: {loose[0]}, …"
-    return f"{folder}: {found}"
+def _classes_without_images(classes: Sequence[str], labels: NDArray[Any]) -> str:
+    present = set(np.unique(labels).tolist())
+    return join_first([name for label, name in enumerate(classes) if label not in present])
 
 
-def _unseen(classes: Sequence[str], labels: NDArray[Any]) -> str:
-    """Returns the names of classes that no label is of."""
-    there = set(np.unique(labels).tolist())
-    unseen = [name for label, name in enumerate(classes) if label not in there]
-    return ", ".join([*unseen[:_SHOWN], *(["…"] if len(unseen) > _SHOWN else [])])
-
-
-def _refuse_empty(index: FileIndex, extensions: tuple[str, ...]) -> None:
-    having = set(index.labels.tolist())
-    empty = [name for label, name in enumerate(list_class_folders(index.root)) if label not in having]
-    if empty:
+def _check_no_empty_class(index: FileIndex, extensions: tuple[str, ...]) -> None:
+    if empty := _classes_without_images(list_class_folders(index.root), index.labels):
         raise UserError(
-            f"{index.root}: no images in the class folder{'s' if empty[1:] else ''} {', '.join(empty[:10])}; "
-            f"expected files ending in {', '.join(extensions)}, or no such folder"
+            f"{index.root}: no images in class folder {empty}; expected files ending in "
+            f"{', '.join(extensions)}; add images or remove the folder"
         )

@@ -1,4 +1,4 @@
-"""Images from the user's own Python object, registered in code and named in the YAML."""
+"""Datasets in the user's own Python code: registered by name, and used by that name in the YAML."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.labels import check_labels
-from ppcls.data.transforms.numpy_ops import DecodeError
+from ppcls.data.images.header import DecodeError
+from ppcls.data.index.class_names import check_labels
 from ppcls.errors import UserError
 from ppcls.registry import SOURCES
 
 
 class PythonSource(Protocol):
-    """What a factory makes: labelled images by position.
+    """Labelled images by position.
 
-    Samples are asked for in any order, again every epoch, from several threads (DALI) or in forked
-    processes (paddle.io).
+    Samples are read in any order, again in each epoch, from several threads (DALI) or forked processes
+    (paddle.io).
 
     Attributes:
         labels: [N] whole numbers, 0..class_num - 1.
@@ -31,22 +31,22 @@ class PythonSource(Protocol):
         """Returns N."""
 
     def __getitem__(self, position: int) -> bytes:
-        """Returns an encoded image: the bytes of a JPEG, PNG … file.
+        """Returns an encoded image: the bytes of a JPEG, PNG or other image file.
 
         Raises:
-            OSError: It can't be read; the run ends and names the sample.
+            OSError: The image can't be read. The run ends with an error that names the sample.
         """
 
 
 def register_source(name: str, factory: Callable[[], PythonSource]) -> None:
-    """Lets ``PythonDataset`` find a source by its name; to be called before the config is loaded.
+    """Registers a source for ``PythonDataset``. Call it before loading the config.
 
     Args:
-        name: The dataset's ``source``.
-        factory: Makes the source; called once a loader.
+        name: The dataset's ``source`` in the YAML.
+        factory: Creates the source; called once per loader.
 
     Raises:
-        ValueError: The name is taken.
+        ValueError: The name is already registered.
     """
     SOURCES.register(name, factory)
 
@@ -55,7 +55,7 @@ class PythonIndex:
     """A `ppcls.data.index.read.Index` of a Python source.
 
     Args:
-        name: What it is registered as.
+        name: Registered name.
         samples: The source.
         labels: Its labels, [N] int64.
     """
@@ -67,7 +67,7 @@ class PythonIndex:
         return len(self.labels)
 
     def name(self, position: int) -> str:  # noqa: ARG002 - see Index
-        """Returns the source's name: it has no files."""
+        """Returns the name of the source, which has no files."""
         return f"Python source {str(self.source)!r}"
 
     def where(self, position: int) -> str:
@@ -88,20 +88,20 @@ class PythonIndex:
 
 
 def read_source(name: str, class_num: int | None) -> PythonIndex:
-    """Makes a registered source.
+    """Creates the index of a registered source.
 
     Args:
-        name: What it is registered as.
-        class_num: Number of classes of the model; None for any.
+        name: Registered name.
+        class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:
-        UserError: Its labels are not one whole number a sample, 0..class_num - 1.
+        UserError: The labels are not one whole number in 0..class_num - 1 per sample.
     """
     samples: PythonSource = SOURCES[name]()
     labels = np.asarray(samples.labels)
     if labels.shape != (len(samples),) or not len(labels) or labels.dtype.kind not in "iu":
         raise UserError(
-            f"Python source {name!r}: expected labels of shape [{len(samples)}], whole numbers; "
+            f"Python source {name!r}: expected whole numbers as labels of shape [{len(samples)}], "
             f"found {list(labels.shape)} {labels.dtype}"
         )
     index = PythonIndex(name, samples, labels.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Images in containers: the shards that a config names, as one index."""
+"""Datasets in record files: all shards as one index."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.labels import check_labels
-from ppcls.data.records.shard import INDEX_ENDING, OpenFiles, RecordFormat, Shard, default_index_path
+from ppcls.data.index.class_names import check_labels
+from ppcls.data.records.shard import INDEX_SUFFIX, OpenFiles, RecordFormat, Shard, default_index_path
 from ppcls.errors import UserError
 
-_SHARDS_AT_ONCE = 16  # whose labels are read: on a network drive each waits for its turn
+_PARALLEL_SHARDS = 16  # to read labels from; network drives have a high latency
 
 
 class RecordIndex:
-    """A `ppcls.data.index.read.Index` of the records of shards, one shard behind the other.
+    """A `ppcls.data.index.read.Index` of concatenated shards.
 
     Args:
-        shards: At least one.
+        shards: At least one shard.
 
     Attributes:
         labels: [N] int64.
-        source: Folder of the first shard.
+        source: The shard, or the folder of the first one if there are several.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -40,12 +40,12 @@ class RecordIndex:
         return len(self.labels)
 
     def name(self, position: int) -> str:
-        """Returns the shard that holds a sample."""
+        """Returns the shard that contains a sample."""
         shard, _ = self._find(position)
         return str(shard.path)
 
     def where(self, position: int) -> str:
-        """Returns the sample's place in its shard."""
+        """Returns the location of a sample in its shard."""
         shard, number = self._find(position)
         return shard.where(number)
 
@@ -55,65 +55,69 @@ class RecordIndex:
         return shard.read(number)
 
     def _find(self, position: int) -> tuple[Shard, int]:
-        place = bisect_right(self._ends, position)
-        return self._shards[place], int(position - (self._ends[place - 1] if place else 0))
+        at = bisect_right(self._ends, position)
+        return self._shards[at], int(position - (self._ends[at - 1] if at else 0))
 
 
 def read_records(
-    container: RecordFormat, paths: Sequence[str], index_paths: Sequence[str] | None, class_num: int | None
+    record_format: RecordFormat,
+    paths: Sequence[str],
+    index_paths: Sequence[str] | None,
+    class_num: int | None,
 ) -> RecordIndex:
-    """Reads the indexes and labels of shards, and no image.
+    """Reads the indexes and labels of shards, but no image.
 
     Args:
-        container: Their format.
-        paths: Files, or patterns such as ``train-*.tar``.
-        index_paths: Their index files, in the same order, or patterns; None for those beside them.
-        class_num: Number of classes of the model; None for any.
+        record_format: Format of the shards.
+        paths: Shards, or patterns such as ``train-*.tar``.
+        index_paths: Their index files in the same order, or patterns; None for the default index files.
+        class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:
-        UserError: No such file, not as many indexes as shards, damaged ones, or labels out of range.
+        UserError: A file is missing or damaged, the number of index files is wrong, or labels are out of
+            range.
     """
-    found = _expand(paths, indexes=False)
-    for path in found:
-        if path.is_dir() and not container.in_folders:
+    shard_paths = _expand_patterns(paths, indexes=False)
+    for path in shard_paths:
+        if path.is_dir() and not record_format.is_folder:
             raise UserError(
-                f"{path}: is a folder, expected {container.name} files; of files in it, write "
-                f"{path}/*{container.suffix}, say"
+                f"{path}: expected {record_format.name} files, found a folder; for files in it, write for "
+                f"example {path}/*{record_format.suffix}"
             )
     if index_paths is None:
-        indexes = [default_index_path(path) for path in found]
+        indexes = [default_index_path(path) for path in shard_paths]
     else:
-        indexes = _expand(index_paths, indexes=True)
-    if len(indexes) != len(found):
+        indexes = _expand_patterns(index_paths, indexes=True)
+    if len(indexes) != len(shard_paths):
         raise UserError(
-            f"index_paths names {len(indexes)} files, but paths names {len(found)}; expected one for each"
+            f"index_paths names {len(indexes)} files, but paths names {len(shard_paths)}; expected as many"
         )
     files = OpenFiles()
-    with ThreadPoolExecutor(_SHARDS_AT_ONCE) as pool:
-        shards = list(pool.map(container.open, found, indexes, repeat(files)))
+    with ThreadPoolExecutor(_PARALLEL_SHARDS) as pool:
+        shards = list(pool.map(record_format.open, shard_paths, indexes, repeat(files)))
     index = RecordIndex(shards)
     check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
     return index
 
 
-def _expand(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
-    """Returns the files that patterns mean, each pattern's in the order of their names.
+def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
+    """Returns the files that match the patterns, sorted for each pattern.
 
     Args:
-        patterns: Files, or patterns.
-        indexes: Whether index files are meant; else ``train-*`` means all but those beside the shards.
+        patterns: Files or patterns.
+        indexes: Whether the patterns match index files. Otherwise ``train-*`` matches no index files.
 
     Raises:
-        UserError: A pattern means none, or a file is meant twice.
+        UserError: A pattern has no match, or a file occurs twice.
     """
     found: list[Path] = []
     for pattern in patterns:
-        # Path.glob takes no absolute pattern.
+        # Path.glob does not accept absolute patterns.
         matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]  # noqa: PTH207
         if not indexes:
-            matches = [each for each in matches if not each.endswith(INDEX_ENDING)]
+            matches = [match for match in matches if not match.endswith(INDEX_SUFFIX)]
         if not matches:
-            raise UserError(f"{pattern}: no file is named so")
+            raise UserError(f"{pattern}: no file matches")
         found += map(Path, matches)
     seen: set[Path] = set()
     for path in found:

@@ -1,4 +1,4 @@
-"""Splits labelled images into lists to train and to validate on, class by class alike."""
+"""Splits labelled images into training and validation lists, stratified by class."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ TRAIN_LIST, VAL_LIST = "train_list.txt", "val_list.txt"
 
 
 def allocate_validation(counts: Sequence[int], total: int) -> list[int]:
-    """Says how many images of each class validate, as near to the class's share as whole images allow.
+    """Returns the number of validation images of each class, as proportional as whole images allow.
 
-    By largest remainders (Hamilton's method): each class gets its share rounded down, and what is left goes
-    to the largest fractions, the first class of equals before the others. But each keeps one image to train.
+    Uses largest remainders (Hamilton's method): each class gets its share rounded down, and the rest goes to
+    the largest fractions, in the order of the classes if equal. Each class keeps at least one training image.
 
     Args:
         counts: [C] images of each class, each > 0.
-        total: How many images are to validate, 0..sum(counts) - C.
+        total: Number of validation images, 0..sum(counts) - C.
     """
     exact = [Fraction(count * total, sum(counts)) for count in counts]
-    given = [min(int(each), count - 1) for each, count in zip(exact, counts, strict=True)]
-    while left := total - sum(given):
-        room = [label for label, count in enumerate(counts) if given[label] < count - 1]
-        room.sort(key=lambda label: given[label] - exact[label])  # keeps the order of equals
-        for label in room[:left]:
-            given[label] += 1
-    return given
+    shares = [min(int(share), count - 1) for share, count in zip(exact, counts, strict=True)]
+    while rest := total - sum(shares):
+        candidates = [label for label, count in enumerate(counts) if shares[label] < count - 1]
+        candidates.sort(key=lambda label: shares[label] - exact[label])  # stable
+        for label in candidates[:rest]:
+            shares[label] += 1
+    return shares
 
 
 def validation_size(val: Fraction | int, images: int, classes: int, key: str = "--val") -> int:
-    """Returns how many of ``images`` validate.
+    """Returns the number of validation images.
 
     Args:
-        val: A share of them between 0 and 1, or how many.
-        images: Of all classes.
-        classes: That have images.
-        key: What the user calls ``val``.
+        val: Share of the images between 0 and 1, or number of images.
+        images: Number of images.
+        classes: Number of classes that have images.
+        key: The user's name for ``val``.
 
     Raises:
-        UserError: There would be none to validate on, or a class with none to train on.
+        UserError: There would be no validation image, or a class without training images.
     """
     total = val if isinstance(val, int) else round(val * images)
     most = images - classes
     if most < 1:
         raise UserError(
-            f"{key}: {images} images of {classes} classes are too few; expected {classes + 1} or more, "
-            "for each class keeps one to train"
+            f"{key}: expected at least {classes + 1} images for {classes} classes, found {images}; each "
+            "class keeps one training image"
         )
     if not 0 < total <= most:
         raise UserError(
-            f"{key}: {total} of {images} images would validate; expected 1 to {most}, for each of {classes} "
-            "classes keeps one to train"
+            f"{key}: gives {total} of {images} images for validation, expected 1 to {most}; each of "
+            f"{classes} classes keeps one training image"
         )
     return total
 
@@ -69,31 +69,31 @@ def validation_size(val: Fraction | int, images: int, classes: int, key: str = "
 def choose_validation(
     index: FileIndex, val: Fraction | int, seed: int, key: str = "--val"
 ) -> NDArray[np.bool_]:
-    """Says which images validate.
+    """Chooses the validation images.
 
-    Of each class those whose seed and path give the smallest hashes (BLAKE2b): so the choice does not depend
-    on the order of the list, and an image that is added changes it for few others.
+    These are the images of each class with the smallest hashes (BLAKE2b) of seed and path. So the choice does
+    not depend on the order of the images, and additional images change it for few others.
 
     Args:
         index: The images.
-        val: See `how_many`.
-        seed: Gives another choice.
-        key: See `how_many`.
+        val: See `validation_size`.
+        seed: Another seed gives another choice.
+        key: See `validation_size`.
 
     Returns:
-        [N] True where an image validates.
+        [N] True for validation images.
 
     Raises:
-        UserError: See `how_many`; or an image is listed twice, so it could be in both lists.
+        UserError: See `validation_size`; or an image is listed twice, so it could be in both lists.
     """
-    _refuse_repeats(index)
+    _check_unique(index)
     labels, counts = np.unique(index.labels, return_counts=True)
     shares = allocate_validation(counts.tolist(), validation_size(val, len(index), len(labels), key))
-    keys = np.array([_key(seed, bytes(path)) for path in index.paths])
+    hashes = np.array([_hash(seed, bytes(path)) for path in index.paths])
     chosen = np.zeros(len(index), np.bool_)
     for label, share in zip(labels, shares, strict=True):
         positions = np.flatnonzero(index.labels == label)
-        chosen[positions[np.argsort(keys[positions], kind="stable")[:share]]] = True
+        chosen[positions[np.argsort(hashes[positions], kind="stable")[:share]]] = True
     return chosen
 
 
@@ -104,53 +104,62 @@ def write_split(
     names: Sequence[str] = (),
     delimiter: str = " ",
 ) -> None:
-    """Writes ``train_list.txt`` and ``val_list.txt``, and ``label_list.txt`` where the classes have names.
-
-    The folder appears with all of them, or not at all.
-
-    Args:
-        index: The images.
-        validates: [N] as `choose` gives.
-        folder: A new one.
-        names: Of the classes, or none.
-        delimiter: Between path and label.
+    """Writes the lists of a split into a new folder, all of them or none; see `write_lists`.
 
     Raises:
-        UserError: The folder is there already, or a path can't be written as a line.
+        UserError: The folder exists, or a path can't be written as a line.
     """
     raise_line_errors(
         [
-            f"{index.name(at)!r}: a name with a line break, or with a blank at an end, can't be in a list"
+            f"{index.name(at)!r}: a list can't contain a name with a line break, or with a blank at an end"
             for at, path in enumerate(index.paths)
             if b"\n" in bytes(path) or bytes(path) != os.fsencode(os.fsdecode(bytes(path)).strip())
         ]
     )
-    between = delimiter.encode()
     try:
         with new_folder(folder, sync_each=True) as temporary:
-            for name, chosen in ((TRAIN_LIST, ~validates), (VAL_LIST, validates)):
-                lines = [
-                    bytes(index.paths[at]) + between + b"%d\n" % index.labels[at]
-                    for at in np.flatnonzero(chosen)
-                ]
-                (temporary / name).write_bytes(b"".join(lines))
-            if names:
-                write_class_names(temporary / LABEL_LIST, names)
+            write_lists(index, validates, temporary, names, delimiter)
     except FileExistsError as error:
         raise UserError(f"{error}; nothing was written, choose another folder with --out") from None
 
 
-def _key(seed: int, path: bytes) -> bytes:
+def write_lists(
+    index: FileIndex,
+    validates: NDArray[np.bool_],
+    folder: Path,
+    names: Sequence[str] = (),
+    delimiter: str = " ",
+) -> None:
+    """Writes ``train_list.txt``, ``val_list.txt``, and ``label_list.txt`` if the classes have names.
+
+    Args:
+        index: The images.
+        validates: [N] True for validation images.
+        folder: Folder to write to.
+        names: Class names, or empty.
+        delimiter: Separator of path and label.
+    """
+    for name, chosen in ((TRAIN_LIST, ~validates), (VAL_LIST, validates)):
+        lines = [
+            bytes(index.paths[at]) + delimiter.encode() + b"%d\n" % index.labels[at]
+            for at in np.flatnonzero(chosen)
+        ]
+        (folder / name).write_bytes(b"".join(lines))
+    if names:
+        write_class_names(folder / LABEL_LIST, names)
+
+
+def _hash(seed: int, path: bytes) -> bytes:
     return hashlib.blake2b(b"%d\0" % seed + path, digest_size=16).hexdigest().encode()
 
 
-def _refuse_repeats(index: FileIndex) -> None:
+def _check_unique(index: FileIndex) -> None:
     first: dict[bytes, int] = {}
-    repeats = []
+    problems = []
     for at, path in enumerate(map(bytes, index.paths)):
         if first.setdefault(path, at) != at:
-            repeats.append(
-                f"{index.where(at)}: {index.name(at)} is listed before, in {index.where(first[path])}; "
-                "it could be in both lists"
+            problems.append(
+                f"{index.where(at)}: {index.name(at)} is already listed in {index.where(first[path])}, so it "
+                "could be in both lists"
             )
-    raise_line_errors(repeats)
+    raise_line_errors(problems)

@@ -1,1 +1,1 @@
-"""Containers of many images, one file a format: how shards are written, indexed and read at random."""
+"""Record formats: files with many images, and how to write, index and read them in any order."""

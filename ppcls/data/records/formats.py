@@ -1,9 +1,16 @@
-"""The formats by their names."""
+"""All record formats: by name, by file name suffix, and by dataset."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ppcls.config.sections.dataset import (
+    LMDBDataset,
+    RecordDataset,
+    RecordIODataset,
+    TFRecordDataset,
+    WebDataset,
+)
 from ppcls.data.records.lmdb import DATA, LMDBFormat
 from ppcls.data.records.recordio import RecordIOFormat
 from ppcls.data.records.shard import RecordFormat
@@ -17,25 +24,41 @@ FORMATS: dict[str, RecordFormat] = {
     "recordio": RecordIOFormat(),
     "lmdb": LMDBFormat(),
 }
-_ENDINGS = {".tar": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".rec": "recordio"}
+_BY_SUFFIX = {".tar": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".rec": "recordio"}
 
 
 def detect_format(path: Path, name: str | None = None) -> RecordFormat:
-    """Returns the format of a container: LMDB where its data are, else what is said, or the ending tells.
+    """Returns the format of a shard: LMDB if it has LMDB's file, else ``name``, else by its suffix.
 
     Args:
-        path: The container.
-        name: Of the format; None where nobody says.
+        path: The shard.
+        name: Name of the format, or None if the user gave none.
 
     Raises:
-        UserError: The ending tells none, or the path is a folder of containers.
+        UserError: The suffix is unknown, or the path is a folder of shards.
     """
     if name == "lmdb" or path.name == DATA or (path / DATA).exists():
         return FORMATS["lmdb"]
     if path.is_dir():
-        raise UserError(f"{path}: is a folder; name the files in it, such as {path}/*.tar")
+        raise UserError(
+            f"{path}: expected a file, found a folder; pass the files in it, such as {path}/*.tar"
+        )
     if name is not None:
         return FORMATS[name]
-    if path.suffix not in _ENDINGS:
-        raise UserError(f"{path}: expected a name ending in {', '.join(_ENDINGS)}; say its --format")
-    return FORMATS[_ENDINGS[path.suffix]]
+    if path.suffix not in _BY_SUFFIX:
+        raise UserError(f"{path}: expected a name ending in {', '.join(_BY_SUFFIX)}, or --format")
+    return FORMATS[_BY_SUFFIX[path.suffix]]
+
+
+def dataset_format(dataset: RecordDataset) -> RecordFormat:
+    """Returns the format of a dataset's shards, with the dataset's options."""
+    match dataset:
+        case WebDataset():
+            return WebDatasetFormat(dataset.extensions)
+        case TFRecordDataset():
+            return TFRecordFormat(dataset.first_label)
+        case RecordIODataset():
+            return RecordIOFormat()
+        case LMDBDataset():
+            return LMDBFormat()
+    raise TypeError(f"no record format for {dataset.kind}")

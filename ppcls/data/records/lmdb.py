@@ -1,6 +1,6 @@
-"""LMDB as Caffe2 fills it: ``TensorProtos`` of the encoded image and its label, by key.
+"""LMDB as Caffe2 fills it: each key has ``TensorProtos`` with the encoded image and its label.
 
-A shard is a folder with ``data.mdb``. It needs no index file: its keys, in their order, are the index.
+A shard is a folder with ``data.mdb``. It needs no index file, because LMDB stores its keys in order.
 """
 
 from __future__ import annotations
@@ -14,47 +14,37 @@ import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.data.images.header import DecodeError
 from ppcls.data.records.messages import ProtobufError, TensorProto, TensorProtos, fields
-from ppcls.data.records.shard import ImageRecord, OpenFiles
-from ppcls.data.transforms.numpy_ops import DecodeError
+from ppcls.data.records.shard import ImageRecord, Int64Array, OpenFiles, RecordFormat
 from ppcls.errors import UserError
 
 DATA = "data.mdb"
 _INT32, _STRING = 2, 4  # Caffe2's TensorProto.DataType
-_DATA_TYPE, _STRING_DATA = 2, 6  # numbers of TensorProto's fields
-_PAGE = 4096  # bytes; a value takes whole ones
+_DATA_TYPE, _STRING_DATA = 2, 6  # field numbers of TensorProto
+_PAGE = 4096  # bytes; a value uses whole pages
 _SPARE = 1 << 24  # bytes
-_MOST_LABEL = 1 << 31
-# LMDB opens a path once a process, and training and evaluation may read the same one.
-_OPEN: WeakValueDictionary[Path, lmdb.Environment] = WeakValueDictionary()
-
-
-def _environment(path: Path) -> lmdb.Environment:
-    """Opens for reading, without locks: nothing is changed, so forked processes may go on with it."""
-    path = path.resolve()
-    environment = _OPEN.get(path)
-    if environment is None:
-        environment = lmdb.open(str(path), readonly=True, lock=False, readahead=False, create=False)
-        _OPEN[path] = environment
-    return environment
+_LABEL_END = 1 << 31
+# LMDB can open a path only once per process, but training and evaluation may read the same one.
+_ENVIRONMENTS: WeakValueDictionary[Path, lmdb.Environment] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class LMDBShard:
-    """A `ppcls.data.records.shard.Shard` of one LMDB.
+    """A `ppcls.data.records.shard.Shard` in an LMDB.
 
     Attributes:
-        path: Its folder.
-        keys: [K] uint8, all keys, one behind the other.
-        ends: [N] int64, where each key ends in ``keys``.
+        path: Folder.
+        keys: [K] uint8, all keys concatenated.
+        ends: [N] int64, end of each key in ``keys``.
         labels: [N] int64.
         environment: The open LMDB.
     """
 
     path: Path
     keys: NDArray[np.uint8]
-    ends: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    ends: Int64Array
+    labels: Int64Array
     environment: lmdb.Environment
 
     def read(self, number: int) -> bytes:
@@ -63,14 +53,14 @@ class LMDBShard:
             with self.environment.begin(buffers=True) as transaction:
                 value = transaction.get(self._key(number))
                 if value is None:
-                    raise DecodeError("the key is gone")
-                return _image(value)
+                    raise DecodeError("the key no longer exists")
+                return _extract_image(value)
         except lmdb.Error as error:
             raise DecodeError(f"LMDB can't read it: {error}") from None
 
     def where(self, number: int) -> str:
-        """Returns a record's key."""
-        return f"key {self._key(number).decode(errors='backslashreplace')!r}"
+        """Returns the key of a record."""
+        return _format_key(self._key(number))
 
     def _key(self, number: int) -> bytes:
         begin = self.ends[number - 1] if number else 0
@@ -78,20 +68,20 @@ class LMDBShard:
 
 
 @dataclass(frozen=True)
-class LMDBFormat:
-    """A `ppcls.data.records.shard.RecordFormat`."""
+class LMDBFormat(RecordFormat):
+    """The LMDB format."""
 
     name = "LMDB"
     suffix = ".lmdb"
-    in_folders = True
+    is_folder = True
 
     def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
-        """Writes a new shard, with numbers as keys."""
+        """Writes a new shard with the record numbers as keys; see `RecordFormat`."""
         used, size = 0, _SPARE
         with lmdb.open(str(path), map_size=size, lock=False, sync=False) as environment:
             for number, record in enumerate(records):
-                if record.label >= _MOST_LABEL:
-                    raise UserError(f"{path}: LMDB can't hold label {record.label} of {record.name}")
+                if record.label >= _LABEL_END:
+                    raise UserError(f"{path}: LMDB can't store label {record.label} of {record.name}")
                 value = _encode(record)
                 used += len(value) + 2 * _PAGE
                 if used > size // 2:
@@ -101,25 +91,27 @@ class LMDBFormat:
                     transaction.put(b"%08d" % number, value, append=True)
             environment.sync(True)
 
-    def index(self, path: Path) -> None:
-        """Returns None: the keys are the index."""
+    def build_index(self, path: Path) -> None:
+        """Returns None, because LMDB needs no index file."""
 
     def open(self, path: Path, index_path: Path, files: OpenFiles) -> LMDBShard:
-        """Reads the keys and the labels."""
+        """Reads the keys and the labels; see `RecordFormat`."""
         keys, ends, labels = bytearray(), [], []
         try:
-            environment = _environment(path)
-            _refuse_short(path, environment)
+            environment = _open_environment(path)
+            _check_size(path, environment)
             with environment.begin(buffers=True) as transaction:
                 for key, value in transaction.cursor():
                     keys += key
                     ends.append(len(keys))
-                    labels.append(_label(path, bytes(key), value))
+                    labels.append(_read_label(path, bytes(key), value))
         except lmdb.Error as error:
             found = str(error)
             if path.is_dir() and not (path / DATA).exists():
-                found = f"a folder without it; of folders in it, write {path}/*{self.suffix}, say"
-            raise UserError(f"{path}: expected the folder of an LMDB, with {DATA}; found: {found}") from None
+                found = (
+                    f"a folder without it; for LMDB folders in it, write for example {path}/*{self.suffix}"
+                )
+            raise UserError(f"{path}: expected an LMDB folder with {DATA}, found: {found}") from None
         if not labels:
             raise UserError(f"{path}: the LMDB is empty")
         return LMDBShard(
@@ -131,12 +123,26 @@ class LMDBFormat:
         )
 
 
-def _refuse_short(path: Path, environment: lmdb.Environment) -> None:
-    """Shows that the file has all its pages: looking at one that it has not would end the process."""
-    whole = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+def _open_environment(path: Path) -> lmdb.Environment:
+    """Opens an LMDB for reading without locks, so that forked processes can continue to use it."""
+    path = path.resolve()
+    environment = _ENVIRONMENTS.get(path)
+    if environment is None:
+        environment = lmdb.open(str(path), readonly=True, lock=False, readahead=False, create=False)
+        _ENVIRONMENTS[path] = environment
+    return environment
+
+
+def _check_size(path: Path, environment: lmdb.Environment) -> None:
+    """Checks that the file has all its pages: reading a missing page would kill the process."""
+    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     size = (path.resolve() / DATA).stat().st_size
-    if size < whole:
-        raise UserError(f"{path}/{DATA}: expected {whole} bytes, found {size}; it is cut short")
+    if size < expected:
+        raise UserError(f"{path}/{DATA}: expected {expected} bytes, found {size}; the file is cut short")
+
+
+def _format_key(key: bytes) -> str:
+    return f"key {key.decode(errors='backslashreplace')!r}"
 
 
 def _encode(record: ImageRecord) -> bytes:
@@ -145,8 +151,8 @@ def _encode(record: ImageRecord) -> bytes:
     return bytes(TensorProtos(protos=[image, label]).SerializeToString())
 
 
-def _label(path: Path, key: bytes, value: memoryview) -> int:
-    """Reads the second tensor, and leaves the first, the image, alone."""
+def _read_label(path: Path, key: bytes, value: memoryview) -> int:
+    """Returns the second tensor of a value without reading the first one, which is the image."""
     try:
         protos = [(begin, end) for number, begin, end in fields(value, 0, len(value)) if number == 1]
         if len(protos) >= 2:
@@ -157,22 +163,22 @@ def _label(path: Path, key: bytes, value: memoryview) -> int:
     except ProtobufError:
         pass
     raise UserError(
-        f"{path}, key {key.decode(errors='backslashreplace')!r}: expected Caffe2's TensorProtos of an "
-        "encoded image and one int32 label, found other bytes"
+        f"{path}, {_format_key(key)}: expected Caffe2's TensorProtos with an encoded image and one int32 "
+        "label, found other bytes"
     )
 
 
-def _image(value: memoryview) -> bytes:
-    """Copies the image out of LMDB's own memory, and nothing else."""
+def _extract_image(value: memoryview) -> bytes:
+    """Copies only the image out of LMDB's memory."""
     try:
         first = next((span for number, *span in fields(value, 0, len(value)) if number == 1), None)
         tensor = list(fields(value, *first)) if first else []
     except ProtobufError:
-        raise DecodeError("the value is no TensorProtos; it is damaged") from None
+        raise DecodeError("the value is not a TensorProtos message; it is damaged") from None
     images = [(begin, end) for number, begin, end in tensor if number == _STRING_DATA]
     kinds = [bytes(value[begin:end]) for number, begin, end in tensor if number == _DATA_TYPE]
     if kinds != [bytes([_STRING])] or len(images) != 1:
-        raise DecodeError("the value has no encoded image (a STRING tensor) as its first tensor")
+        raise DecodeError("expected one encoded image (a STRING tensor) as the first tensor of the value")
     begin, end = images[0]
     if begin == end:
         raise DecodeError("the image is empty")

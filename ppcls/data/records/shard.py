@@ -1,37 +1,41 @@
-"""A shard: one file of a container, and how its records are read in any order."""
+"""The base of all record formats: shard files, their index files, and reading records in any order."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.records.links import NOT_REGULAR, is_special_file
-from ppcls.data.transforms.numpy_ops import DecodeError
+from ppcls.data.images.header import DecodeError
+from ppcls.data.images.paths import NOT_REGULAR, is_special_file
 from ppcls.errors import UserError
 from ppcls.files import retry_io
 
-INDEX_ENDING = ".idx"
+INDEX_SUFFIX = ".idx"
 SHARD_SUFFIXES = (".tar", ".tfrecord", ".tfrecords", ".rec")
-_NUMBER = re.compile("[0-9]{1,18}")
-_MOST_OPEN = 128  # of a container's files; systems allow a process 1024
+NUMBER = re.compile("[0-9]{1,18}")
+_MAX_OPEN_FILES = 128  # of one dataset; the usual limit of a process is 1024
+
+Int64Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """A labelled image on its way into a container.
+    """A labelled image to write into a shard.
 
     Attributes:
-        name: Unique in the shard, with the image's ending, such as ``00000007.jpg``.
-        image: The encoded image.
-        label: From 0.
+        name: File name that is unique in the shard, such as ``00000007.jpg``.
+        image: Encoded image.
+        label: Class id, from 0.
     """
 
     name: str
@@ -40,42 +44,229 @@ class ImageRecord:
 
 
 class Shard(Protocol):
-    """The records of one file, by number from 0."""
+    """Random access to the records of one shard, which are numbered from 0."""
 
     @property
     def path(self) -> Path:
-        """The file; LMDB's folder."""
+        """The file; for LMDB the folder."""
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """[N] int64, as the records have them."""
+    def labels(self) -> Int64Array:
+        """[N] int64, in the order of the records."""
 
     def read(self, number: int) -> bytes | memoryview:
-        """Returns an encoded image; a view where the bytes around it would be a copy to drop.
+        """Returns an encoded image, as a view if that avoids a copy.
 
         Raises:
             DecodeError: The record is damaged or can't be read.
         """
 
     def where(self, number: int) -> str:
-        """Returns a record's place, such as ``record 7 at byte 4096``."""
+        """Returns the location of a record for messages, such as ``record 7 at byte 4096``."""
+
+
+class RecordFormat(ABC):
+    """A container format.
+
+    Attributes:
+        name: Name for messages.
+        suffix: File name suffix of a shard.
+        is_folder: Whether a shard is a folder without an index file.
+    """
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    is_folder: ClassVar[bool] = False
+
+    @abstractmethod
+    def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
+        """Writes a new shard. The same records give the same bytes.
+
+        Raises:
+            UserError: The format can't store a record.
+        """
+
+    @abstractmethod
+    def build_index(self, path: Path) -> str | None:
+        """Returns the text of DALI's index file for a shard, or None if the format needs no index.
+
+        Raises:
+            UserError: The shard is empty, damaged or can't be read.
+        """
+
+    @abstractmethod
+    def open(self, path: Path, index_path: Path, files: OpenFiles) -> Shard:
+        """Reads the index and the labels of a shard, but no image.
+
+        Raises:
+            UserError: The shard or its index is empty, damaged or can't be read, or they don't match.
+        """
+
+
+class FileFormat(RecordFormat):
+    """A format whose shards are single files, each with an index file."""
+
+    def build_index(self, path: Path) -> str:
+        """Returns the text of DALI's index file for a shard."""
+        with open_shard_file(path) as file:
+            text = "".join(self.index_lines(file))
+        if not text:
+            raise UserError(f"{path}: no {self.name} records in this file")
+        return text
+
+    def open(self, path: Path, index_path: Path, files: OpenFiles) -> FileShard:
+        """Reads the index and the labels of a shard, but no image."""
+        index = IndexFile(index_path, path, _read_index_text(index_path, path))
+        with open_shard_file(path) as file:
+            offsets, sizes, labels = self.read_samples(file, index)
+        return FileShard(path, offsets, sizes, labels, self, files)
+
+    @abstractmethod
+    def index_lines(self, file: ShardFile) -> Iterable[str]:
+        """Yields the lines of the index, or nothing if the shard has no records."""
+
+    @abstractmethod
+    def read_samples(self, file: ShardFile, index: IndexFile) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Returns offsets, sizes and labels of the records, each [N] int64."""
+
+    @abstractmethod
+    def extract_image(self, record: memoryview) -> bytes | memoryview:
+        """Returns the encoded image in a record.
+
+        Raises:
+            DecodeError: The record is damaged.
+        """
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """A shard that is open for reading its structure.
+
+    Attributes:
+        path: The file.
+        descriptor: File descriptor.
+        size: Bytes of the file.
+    """
+
+    path: Path
+    descriptor: int
+    size: int
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Returns ``size`` bytes from ``offset``, or fewer at the end of the file."""
+        return os.pread(self.descriptor, size, offset)
+
+    def damaged(self, offset: int, expected: str, found: str) -> UserError:
+        """Returns the error for unexpected content at a byte offset."""
+        return UserError(f"{self.path}, byte {offset}: expected {expected}, found {found}")
+
+
+@contextmanager
+def open_shard_file(path: Path) -> Iterator[ShardFile]:
+    """Opens a shard for reading.
+
+    Raises:
+        UserError: It can't be opened, or is a pipe, which would block.
+    """
+    _check_regular(path)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path}: can't read this file: {(error.strerror or str(error)).lower()}") from None
+    with file:
+        yield ShardFile(path, file.fileno(), os.fstat(file.fileno()).st_size)
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """The text of an index file.
+
+    Attributes:
+        path: The index file.
+        shard: The shard that it belongs to.
+        text: Its content.
+    """
+
+    path: Path
+    shard: Path
+    text: str
+
+    def mismatch(self, reason: str) -> UserError:
+        """Returns the error for an index that was built from another file."""
+        return UserError(f"{self.path}: not the index of {self.shard}: {reason}; {_how_to_build(self.shard)}")
+
+    def parse_pairs(self, expected: str) -> Int64Array:
+        """Parses lines of two whole numbers.
+
+        Args:
+            expected: Description of a line for messages.
+
+        Returns:
+            [N, 2] int64, all >= 0.
+
+        Raises:
+            UserError: There is no line, or a line has another form.
+        """
+        for number, line in enumerate(self.text.split("\n"), start=1):
+            fields = line.split()
+            if fields and not (len(fields) == 2 and all(map(NUMBER.fullmatch, fields))):
+                raise UserError(f"{self.path}, line {number}: expected {expected}, found {line[:60]!r}")
+        pairs = np.array(self.text.split(), np.int64).reshape(-1, 2)
+        if not len(pairs):
+            raise UserError(f"{self.path}: the index is empty; expected lines of {expected}")
+        return pairs
+
+
+def default_index_path(path: Path) -> Path:
+    """Returns the default index file of a shard: ``train-0.idx`` for ``train-0.tar``."""
+    if path.suffix in SHARD_SUFFIXES:
+        return path.with_suffix(INDEX_SUFFIX)
+    return path.with_name(path.name + INDEX_SUFFIX)
+
+
+def _read_index_text(index_path: Path, path: Path) -> str:
+    """Reads the index file of the shard ``path``.
+
+    Raises:
+        UserError: It is missing, can't be read, or is not text.
+    """
+    _check_regular(index_path)
+    try:
+        return index_path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file") from None
+        raise UserError(f"{index_path}: no index file for {path}; {_how_to_build(path)}") from None
+    except OSError as error:
+        raise UserError(f"{index_path}: can't read this index file: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{index_path}: an index file must be UTF-8 text; {_how_to_build(path)}") from None
+
+
+def _how_to_build(path: Path) -> str:
+    return f"build it with: python tools/dataset.py index {path}"
+
+
+def _check_regular(path: Path) -> None:
+    if is_special_file(path):
+        raise UserError(f"{path}: {NOT_REGULAR}")
 
 
 class OpenFiles:
-    """Reads parts of files, and keeps the files last used open.
+    """Reads parts of files and keeps the most recently used files open.
 
-    Reading moves no file position, so threads and forked processes may share an open file.
+    No file position moves while reading, so threads and forked processes can share open files.
     """
 
     def __init__(self) -> None:
-        self._open = lru_cache(_MOST_OPEN)(_Descriptor)
-        self._seen: dict[Path, tuple[int, int]] = {}
+        self._open = lru_cache(_MAX_OPEN_FILES)(_Descriptor)
+        self._versions: dict[Path, tuple[int, int]] = {}
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
         """Returns ``size`` bytes from ``offset``.
 
         Raises:
-            DecodeError: The file is missing, too short, can't be read, or is another than at the first read.
+            DecodeError: The file is missing, too short, can't be read, or has changed since the first read.
         """
         try:
             data = retry_io(lambda: self._read(path, offset, size))
@@ -87,20 +278,20 @@ class OpenFiles:
 
     def _read(self, path: Path, offset: int, size: int) -> bytes:
         try:
-            file = self._open(path)  # held while it is read: others may push it out of the cache
+            file = self._open(path)  # this reference keeps it open if other threads push it out of the cache
             data = os.pread(file.number, size, offset)
             status = os.fstat(file.number)
         except OSError:
-            self._open.cache_clear()  # a network drive that is back wants its files opened anew
+            self._open.cache_clear()  # files on a network drive must be reopened after it was away
             raise
-        now = status.st_size, status.st_mtime_ns
-        if self._seen.setdefault(path, now) != now:
-            raise DecodeError("the file was changed while the run used it, so records may lie elsewhere")
+        version = status.st_size, status.st_mtime_ns
+        if self._versions.setdefault(path, version) != version:
+            raise DecodeError("the file was changed during the run, so its records may have moved")
         return data
 
 
 class _Descriptor:
-    """An open file; closed when nobody reads from it any more."""
+    """An open file that is closed with its last reference."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -112,151 +303,32 @@ class _Descriptor:
 
 @dataclass(frozen=True)
 class FileShard:
-    """A `Shard` whose records are parts of a file.
+    """A `Shard` that is a single file.
 
     Attributes:
         path: The file.
-        offsets: [N] int64, bytes.
-        sizes: [N] int64, bytes.
+        offsets: [N] int64, first byte of each record.
+        sizes: [N] int64, bytes of each record.
         labels: [N] int64.
-        image: Takes the image out of a record's bytes; raises `DecodeError` where the record is damaged.
+        format: Format of the records.
         files: Reads the records.
     """
 
     path: Path
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    image: Callable[[memoryview], bytes | memoryview]
+    offsets: Int64Array
+    sizes: Int64Array
+    labels: Int64Array
+    format: FileFormat
     files: OpenFiles
 
     def read(self, number: int) -> bytes | memoryview:
         """Returns an encoded image; see `Shard`."""
         record = self.files.read(self.path, int(self.offsets[number]), int(self.sizes[number]))
-        image = self.image(memoryview(record))
+        image = self.format.extract_image(memoryview(record))
         if not image:
             raise DecodeError("the image is empty")
         return image
 
     def where(self, number: int) -> str:
-        """Returns a record's place."""
+        """Returns the location of a record for messages."""
         return f"record {number} at byte {self.offsets[number]}"
-
-
-class RecordFormat(Protocol):
-    """A kind of container.
-
-    Attributes:
-        name: As messages call it.
-        suffix: Of a shard's name.
-        in_folders: Whether a shard is a folder, and needs no index file.
-    """
-
-    name: str
-    suffix: str
-    in_folders: bool
-
-    def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
-        """Writes a new shard.
-
-        Raises:
-            UserError: A record that the format can't hold.
-        """
-
-    def index(self, path: Path) -> str | None:
-        """Returns the text of DALI's index file of a shard; None where the format needs none.
-
-        Raises:
-            UserError: The shard can't be read, is damaged or empty.
-        """
-
-    def open(self, path: Path, index_path: Path, files: OpenFiles) -> Shard:
-        """Reads the index and the labels of a shard, and no image.
-
-        Raises:
-            UserError: The shard or its index can't be read, is damaged or empty, or another's.
-        """
-
-
-def default_index_path(path: Path) -> Path:
-    """Returns where a shard's index file is by default: ``train-0.tar`` has ``train-0.idx``."""
-    if path.suffix in SHARD_SUFFIXES:
-        return path.with_suffix(INDEX_ENDING)
-    return path.with_name(path.name + INDEX_ENDING)
-
-
-def open_file(path: Path) -> BinaryIO:
-    """Opens a shard for reading.
-
-    Raises:
-        UserError: It can't be opened, or is a pipe, which would be waited for.
-    """
-    _refuse_special(path)
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path}: can't read this file: {(error.strerror or str(error)).lower()}") from None
-
-
-def _refuse_special(path: Path) -> None:
-    if is_special_file(path):
-        raise UserError(f"{path}: {NOT_REGULAR}")
-
-
-def damaged(path: Path, offset: int, expected: str, found: str) -> UserError:
-    """Returns the error of a file that is not what it should be at a byte."""
-    return UserError(f"{path}, byte {offset}: expected {expected}, found {found}")
-
-
-def read_index_file(index_path: Path, path: Path) -> str:
-    """Reads the index file of the shard ``path``.
-
-    Raises:
-        UserError: It is missing, can't be read, or is no text.
-    """
-    cure = f"make it by: python tools/dataset.py index {path}"
-    _refuse_special(index_path)
-    try:
-        return index_path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        if not path.is_file():
-            raise UserError(f"{path}: no such file") from None
-        raise UserError(f"{index_path}: no such index file, of {path}; {cure}") from None
-    except OSError as error:
-        raise UserError(f"{index_path}: can't read this index file: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(
-            f"{index_path}: expected the text of an index file, found other bytes; {cure}"
-        ) from None
-
-
-def read_pairs(index_path: Path, path: Path, expected: str) -> NDArray[np.int64]:
-    """Reads an index file of two whole numbers a line, the second or first an offset.
-
-    Args:
-        index_path: The index file.
-        path: The shard it belongs to.
-        expected: What a line holds, for messages.
-
-    Returns:
-        [N, 2] int64, none negative.
-
-    Raises:
-        UserError: It can't be read, is empty, or has another line; that line by number.
-    """
-    text = read_index_file(index_path, path)
-    for number, line in enumerate(text.split("\n"), start=1):
-        fields = line.split()
-        if fields and not (len(fields) == 2 and all(map(_NUMBER.fullmatch, fields))):
-            raise UserError(f"{index_path}, line {number}: expected {expected}, found {line[:60]!r}")
-    pairs = np.array(text.split(), np.int64).reshape(-1, 2)
-    if not len(pairs):
-        raise UserError(f"{index_path}: the index is empty; expected lines of {expected}")
-    return pairs
-
-
-def other_file(index_path: Path, path: Path, why: str) -> UserError:
-    """Returns the error of an index that was made of another file than ``path``."""
-    return UserError(
-        f"{index_path}: not the index of {path}: {why}; make it by: python tools/dataset.py index {path}"
-    )

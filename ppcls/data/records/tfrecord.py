@@ -1,12 +1,11 @@
 """TFRecord: ``tf.train.Example`` records with ImageNet's feature names.
 
-A record is its length (8 bytes), the length's checksum (4), the message, the message's checksum (4); see
-TensorFlow, "TFRecord and tf.train.Example". TensorFlow is not needed.
+A record consists of its length (8 bytes), the length's checksum (4), the message, and the message's checksum
+(4). See TensorFlow, "TFRecord and tf.train.Example". TensorFlow is not needed.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,99 +14,96 @@ from pathlib import Path
 import numpy as np
 from crc32c import crc32c
 
+from ppcls.data.images.header import DecodeError
 from ppcls.data.records.messages import Bytes, Example, Feature, ProtobufError, fields
-from ppcls.data.records.shard import (
-    FileShard,
-    ImageRecord,
-    OpenFiles,
-    damaged,
-    open_file,
-    other_file,
-    read_pairs,
-)
-from ppcls.data.transforms.numpy_ops import DecodeError
-from ppcls.errors import UserError
+from ppcls.data.records.shard import FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
 
-_HEAD, _TAIL = 12, 4  # bytes around the message
+_HEAD, _TAIL = 12, 4  # bytes before and after the message
 _IMAGE, _LABEL = "image/encoded", "image/class/label"
-_BYTES_LIST = 1  # the number of this kind of Feature
-_BLOCK = 4096  # bytes read at once to find a label; an image behind it is passed over
+_BYTES_LIST = 1  # field number in Feature
+_BLOCK = 4096  # bytes to read at once while looking for a label; skips most of an image in front of it
 
 
 @dataclass(frozen=True)
-class TFRecordFormat:
-    """A `ppcls.data.records.shard.RecordFormat`.
+class TFRecordFormat(FileFormat):
+    """The TFRecord format; the index has lines of ``offset size`` as DALI's tfrecord2idx writes them.
 
     Attributes:
-        first_label: What the records have for the first class.
+        first_label: Label of the first class in the records.
     """
 
     first_label: int = 0
     name = "TFRecord"
     suffix = ".tfrecord"
-    in_folders = False
 
     def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
-        """Writes a new shard."""
+        """Writes a new shard; see `RecordFormat`."""
         with path.open("xb") as file:
             for record in records:
                 message = _encode(record, record.label + self.first_label)
                 length = struct.pack("<Q", len(message))
                 file.write(length + _checksum(length) + message + _checksum(message))
 
-    def index(self, path: Path) -> str:
-        """Returns lines of ``offset size``, as DALI's tfrecord2idx writes them."""
-        lines = []
-        with open_file(path) as file:
-            end = os.fstat(file.fileno()).st_size
-            offset = 0
-            while offset < end:
-                size = _size(path, os.pread(file.fileno(), _HEAD, offset), offset, end)
-                lines.append(f"{offset} {size}\n")
-                offset += size
-        if not lines:
-            raise UserError(f"{path}: the file is empty; expected TFRecord records")
-        return "".join(lines)
+    def index_lines(self, file: ShardFile) -> Iterator[str]:
+        """Yields a line for each record; see `FileFormat`."""
+        offset = 0
+        while offset < file.size:
+            size = _record_size(file, file.read(offset, _HEAD), offset, file.size)
+            yield f"{offset} {size}\n"
+            offset += size
 
-    def open(self, path: Path, index_path: Path, files: OpenFiles) -> FileShard:
-        """Reads the index and the labels."""
-        offsets, sizes = read_pairs(index_path, path, "'offset size'").T
-        with open_file(path) as file:
-            end = os.fstat(file.fileno()).st_size
-            if int((offsets + sizes).max()) != end:
-                raise other_file(
-                    index_path, path, f"it ends at byte {(offsets + sizes).max()}, the file at {end}"
-                )
-            labels = [
-                self._label(path, file.fileno(), int(offset), int(size))
-                for offset, size in zip(offsets, sizes, strict=True)
-            ]
-        return FileShard(path, offsets, sizes, np.array(labels, np.int64), _image, files)
+    def read_samples(self, file: ShardFile, index: IndexFile) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Returns offsets, sizes and labels; see `FileFormat`."""
+        offsets, sizes = index.parse_pairs("'offset size'").T
+        if (end := int((offsets + sizes).max())) != file.size:
+            raise index.mismatch(f"it ends at byte {end}, the file at {file.size}")
+        labels = [
+            self._read_label(file, offset, size)
+            for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True)
+        ]
+        return offsets, sizes, np.array(labels, np.int64)
 
-    def _label(self, path: Path, file: int, offset: int, size: int) -> int:
-        data = _Window(file)
-        head = data[offset : offset + _HEAD]
-        if _size(path, head, offset, offset + size) != size:
-            raise damaged(path, offset, f"a record of {size} bytes as its index says", "another length")
+    def extract_image(self, record: memoryview) -> memoryview:
+        """Returns the encoded image in a record; see `FileFormat`."""
+        message = record[_HEAD:-_TAIL]
+        if record[:8] != struct.pack("<Q", len(message)) or _checksum(message) != record[-_TAIL:]:
+            raise DecodeError("the record's checksum is wrong; the record is damaged")
         try:
-            label = _find_label(data, offset + _HEAD, offset + size - _TAIL)
+            images = list(_find_images(message))
+        except ProtobufError:
+            raise DecodeError("the record is not a tf.train.Example") from None
+        if len(images) != 1:
+            raise DecodeError(f"expected one image as feature {_IMAGE!r}, found {len(images)}")
+        return message[images[0]]
+
+    def _read_label(self, file: ShardFile, offset: int, size: int) -> int:
+        data = _BlockReader(file)
+        head = data[offset : offset + _HEAD]
+        if _record_size(file, head, offset, offset + size) != size:
+            raise file.damaged(offset, f"a record of {size} bytes as in its index", "another length")
+        label = None
+        try:
+            for value in _find_feature(data, offset + _HEAD, offset + size - _TAIL, _LABEL):
+                values = Feature.FromString(data[value]).int64_list.value
+                label = int(values[0]) if len(values) == 1 else None
+                break
         except ProtobufError as error:
-            raise damaged(path, offset, "a tf.train.Example", f"other bytes ({error})") from None
+            raise file.damaged(offset, "a tf.train.Example", f"other bytes ({error})") from None
         if label is None:
-            raise damaged(path, offset, f"one whole number as feature {_LABEL!r}", "none, or several")
+            raise file.damaged(offset, f"one whole number as feature {_LABEL!r}", "none or several")
         return label - self.first_label
 
 
-class _Window:
-    """Bytes of a file by position, a block at a time."""
+class _BlockReader:
+    """The bytes of a file, read block by block."""
 
-    def __init__(self, file: int) -> None:
+    def __init__(self, file: ShardFile) -> None:
         self._file, self._begin, self._block = file, 0, b""
 
     def __getitem__(self, part: slice) -> bytes:
         if not self._begin <= part.start <= part.stop <= self._begin + len(self._block):
             self._begin = part.start
-            self._block = os.pread(self._file, max(_BLOCK, part.stop - part.start), part.start)
+            self._block = self._file.read(part.start, max(_BLOCK, part.stop - part.start))
         return self._block[part.start - self._begin : part.stop - self._begin]
 
 
@@ -117,67 +113,40 @@ def _checksum(data: bytes | memoryview) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _size(path: Path, head: bytes, offset: int, end: int) -> int:
-    """Returns the bytes of the record that begins with ``head`` and must not go beyond ``end``."""
+def _record_size(file: ShardFile, head: bytes, offset: int, end: int) -> int:
+    """Returns the bytes of the record that starts with ``head`` and must not extend beyond ``end``."""
     if len(head) < _HEAD:
-        raise damaged(path, offset, f"a record's head of {_HEAD} bytes", f"the file's end after {len(head)}")
-    if _checksum(head[:8]) != head[8:]:
-        raise damaged(
-            path,
-            offset,
-            "a record's length with its checksum",
-            "other bytes: damaged, compressed, or no TFRecord",
+        raise file.damaged(
+            offset, f"a record head of {_HEAD} bytes", f"the end of the file after {len(head)}"
         )
+    if _checksum(head[:8]) != head[8:]:
+        found = "other bytes: damaged, compressed, or not a TFRecord file"
+        raise file.damaged(offset, "a record's length with its checksum", found)
     size = int(struct.unpack("<Q", head[:8])[0]) + _HEAD + _TAIL
     if offset + size > end:
-        raise damaged(
-            path, offset, f"a record of {size} bytes", f"the end after {end - offset}: it is cut short"
-        )
+        raise file.damaged(offset, f"a record of {size} bytes", f"the end of the file after {end - offset}")
     return size
 
 
 def _encode(record: ImageRecord, label: int) -> bytes:
-    """Returns the message, the label first: so it is found without reading the image."""
+    """Returns the message. The label comes first, so that it can be found without reading the image."""
     example = Example()
-    entry = example.features.feature.add(key=_LABEL)
-    entry.value.int64_list.value.append(label)
-    entry = example.features.feature.add(key="image/filename")
-    entry.value.bytes_list.value.append(record.name.encode())
-    entry = example.features.feature.add(key=_IMAGE)
-    entry.value.bytes_list.value.append(record.image)
+    example.features.feature.add(key=_LABEL).value.int64_list.value.append(label)
+    example.features.feature.add(key="image/filename").value.bytes_list.value.append(record.name.encode())
+    example.features.feature.add(key=_IMAGE).value.bytes_list.value.append(record.image)
     return bytes(example.SerializeToString())
 
 
-def _find_label(data: _Window, begin: int, end: int) -> int | None:
-    for value in _find_feature(data, begin, end, _LABEL):
-        values = Feature.FromString(data[value]).int64_list.value
-        return int(values[0]) if len(values) == 1 else None
-    return None
-
-
-def _image(record: memoryview) -> memoryview:
-    message = record[_HEAD:-_TAIL]
-    if record[:8] != struct.pack("<Q", len(message)) or _checksum(message) != record[-_TAIL:]:
-        raise DecodeError("the record's checksum does not fit; it is damaged")
-    try:
-        images = list(_find_images(message))
-    except ProtobufError:
-        raise DecodeError("the record is no tf.train.Example") from None
-    if len(images) != 1:
-        raise DecodeError(f"the record has no single image as feature {_IMAGE!r}")
-    return message[images[0]]
-
-
 def _find_images(message: memoryview) -> Iterator[slice]:
-    """Yields where the images are: the values of a BytesList, which a feature of an Example is."""
+    """Yields the positions of the images: the values of the BytesList in the image feature."""
     for value in _find_feature(message, 0, len(message), _IMAGE):
         for kind, first, last in fields(message, value.start, value.stop):
             if kind == _BYTES_LIST:
-                yield from (slice(*each) for _, *each in fields(message, first, last))
+                yield from (slice(*span) for _, *span in fields(message, first, last))
 
 
 def _find_feature(data: Bytes, begin: int, end: int, name: str) -> Iterator[slice]:
-    """Yields where the values of the features of a name are in an Example; other features are passed over."""
+    """Yields the positions of an Example's feature values with this name, and skips other features."""
     for _, features, features_end in fields(data, begin, end):
         for _, entry, entry_end in fields(data, features, features_end):
             parts = {number: slice(first, last) for number, first, last in fields(data, entry, entry_end)}

@@ -1,1 +1,1 @@
-"""Which samples come in which order, in which size."""
+"""The order of samples, their distribution over ranks, and the input size of each step."""

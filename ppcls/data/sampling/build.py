@@ -1,4 +1,4 @@
-"""From the config of a sampler to the sampler."""
+"""Builds samplers from their config."""
 
 from __future__ import annotations
 
@@ -22,28 +22,57 @@ from ppcls.data.sampling.sampler import (
 from ppcls.errors import UserError, raise_line_errors
 
 
+def build_sampler(spec: specs.SamplerSpec, index: Index, world: int) -> EpochSampler:
+    """Builds the sampler of a training dataset.
+
+    Args:
+        spec: Config of the sampler.
+        index: The dataset.
+        world: Number of processes; affects only the size of the global batch.
+
+    Raises:
+        UserError: The weights can't be read or don't match the dataset, or there are too few identities.
+    """
+    match spec:
+        case specs.DistributedBatchSampler():
+            return ShuffledSampler(len(index)) if spec.shuffle else SequentialSampler(len(index))
+        case specs.MultiScaleSampler():
+            return ShuffledSampler(len(index))
+        case specs.ClassBalancedSampler():
+            return BalancedClassSampler(index.labels, spec.samples or len(index))
+        case specs.WeightedSampler():
+            return _build_weighted(spec, index)
+        case specs.RepeatedAugSampler():
+            return RepeatedAugmentationSampler(len(index), spec.num_repeats, spec.global_batch(world))
+        case specs.PKSampler():
+            return _build_identity(spec, index, world)
+    raise TypeError(f"no sampler for {spec.kind}")
+
+
 def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
-    """Reads a file with one weight a line, in the order of the samples; empty lines do not count.
+    """Reads one weight per line, in the order of the samples; skips empty lines.
 
     Returns:
         [N] float64, >= 0, at least one of them > 0.
 
     Raises:
-        UserError: No such file, lines that are no weight (by number), no weight > 0, or not one for each
-            sample.
+        UserError: The file is missing, has wrong lines, no weight > 0, or not one weight per sample.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
     except OSError as error:
         raise UserError(
-            f"{file}: can't read these weights: {error.strerror}; expected a text file with one number a line"
+            f"{file}: can't read these weights: {error.strerror}; expected one number per line"
         ) from None
     weights: list[float] = []
     problems: list[str] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        weight = _number(line)
+        try:
+            weight = float(line)
+        except ValueError:
+            weight = math.nan
         if 0 <= weight < math.inf:
             weights.append(weight)
         else:
@@ -59,62 +88,28 @@ def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
     return np.array(weights, np.float64)
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def build_sampler(spec: specs.SamplerSpec, index: Index, world: int) -> EpochSampler:
-    """Builds the sampler of a dataset.
-
-    Args:
-        spec: Its config.
-        index: The dataset.
-        world: Number of processes; nothing depends on it but the size of the global batch.
-
-    Raises:
-        UserError: The weights can't be read or don't fit, or there are too few identities.
-    """
-    match spec:
-        case specs.DistributedBatchSampler():
-            return ShuffledSampler(len(index)) if spec.shuffle else SequentialSampler(len(index))
-        case specs.MultiScaleSampler():
-            return ShuffledSampler(len(index))
-        case specs.ClassBalancedSampler():
-            return BalancedClassSampler(index.labels, spec.samples or len(index))
-        case specs.WeightedSampler():
-            return _weighted(spec, index)
-        case specs.RepeatedAugSampler():
-            return RepeatedAugmentationSampler(len(index), spec.num_repeats, spec.global_batch(world))
-        case specs.PKSampler():
-            return _identities(spec, index, world)
-    raise TypeError(f"no sampler for a {spec.kind}")
-
-
-def _weighted(spec: specs.WeightedSampler, index: Index) -> WeightedRandomSampler:
+def _build_weighted(spec: specs.WeightedSampler, index: Index) -> WeightedRandomSampler:
     samples = spec.samples or len(index)
     if spec.weights_file is not None:
         return WeightedRandomSampler(read_weights(Path(spec.weights_file), index), samples)
     weights = np.array(spec.class_weights, np.float64)[index.labels]
     if not weights.any():
         raise UserError(
-            f"{index.source}: all samples are of classes whose weight is 0; "
-            "raise DataLoader.Train.sampler.class_weights of a class that is there"
+            f"{index.source}: all samples have classes with weight 0; "
+            "increase DataLoader.Train.sampler.class_weights of a class that has samples"
         )
     return WeightedRandomSampler(weights, samples)
 
 
-def _identities(spec: specs.PKSampler, index: Index, world: int) -> IdentitySampler:
+def _build_identity(spec: specs.PKSampler, index: Index, world: int) -> IdentitySampler:
     needed = spec.global_batch(world) // spec.sample_per_id
     found = len(np.unique(index.labels))
     if found < needed:
         name, size = spec.batch_setting
         ranks = f" x {world} processes" if name == "batch_size" else ""
         raise UserError(
-            f"{index.source}: {found} identities, but PKSampler needs {needed} a step ({name} "
-            f"{size} / sample_per_id {spec.sample_per_id}{ranks}), each once; "
-            f"lower DataLoader.Train.sampler.{name} or raise its sample_per_id"
+            f"{index.source}: {found} identities, but PKSampler needs {needed} different ones per step "
+            f"({name} {size} / sample_per_id {spec.sample_per_id}{ranks}); "
+            f"decrease DataLoader.Train.sampler.{name} or increase its sample_per_id"
         )
     return IdentitySampler(index.labels, spec.sample_per_id, needed)

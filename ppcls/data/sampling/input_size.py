@@ -1,4 +1,4 @@
-"""Changes the size of a chain's images from step to step, within one DALI pipeline or set of workers."""
+"""Changes the input size from step to step, within one DALI pipeline or set of workers."""
 
 from __future__ import annotations
 
@@ -20,39 +20,42 @@ from ppcls.data.transforms.specs.rng import Purpose, step_fractions
 @singledispatch
 def size_at(spec: InputSize, seed: int, cursor: Cursor) -> int:
     """Returns the side of the images at a step, in pixels."""
-    raise NotImplementedError(f"input_size knows no {spec.kind}")
+    raise NotImplementedError(f"no size for {spec.kind}")
 
 
 @size_at.register
-def _(spec: MultiScale, seed: int, cursor: Cursor) -> int:
+def draw_multi_scale_size(spec: MultiScale, seed: int, cursor: Cursor) -> int:
+    """Draws a size for every ``spec.every`` steps."""
     (drawn,) = step_fractions(seed, cursor.epoch, cursor.step // spec.every, 1, Purpose.SIZE)
     return spec.sizes[int(drawn * len(spec.sizes))]
 
 
 @size_at.register
-def _(spec: Progressive, seed: int, cursor: Cursor) -> int:
+def find_progressive_size(spec: Progressive, seed: int, cursor: Cursor) -> int:
+    """Returns the size of the epoch."""
     return spec.sizes[sum(cursor.epoch >= first for first in spec.epochs) - 1]
 
 
 @size_at.register
-def _(spec: EqualPixels, seed: int, cursor: Cursor) -> int:
+def draw_equal_pixels_size(spec: EqualPixels, seed: int, cursor: Cursor) -> int:
+    """Draws a size for each step, the same in all epochs."""
     return spec.sizes[draw_size_index(spec, seed, cursor.step)]
 
 
 def draw_size_index(spec: EqualPixels, seed: int, step: int) -> int:
-    """Returns which of the sizes a step of every epoch has."""
+    """Returns the index of a step's size, the same in all epochs."""
     (drawn,) = step_fractions(seed, 0, step, 1, Purpose.SIZE)
     return int(drawn * len(spec.sizes))
 
 
 class VariableSize(Transform):
-    """The transform that gives a chain's images their size, when that size changes."""
+    """A transform that resizes images to a size that changes from step to step."""
 
     part: Any
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """Random numbers of the transform."""
+        """Number of random numbers of the transform."""
         return int(self.part.draws)
 
     @property
@@ -70,20 +73,25 @@ class VariableSize(Transform):
 
 
 @decide.register
-def _(spec: VariableSize, draws: Draws, sides: Sides) -> Decided:
-    """The transform's own decisions, and the size (width, height) to make, [N, 2] float32."""
+def decide_variable_size(spec: VariableSize, draws: Draws, sides: Sides) -> Decided:
+    """Returns the transform's decisions and the output size (width, height), [N, 2] float32."""
     size = np.array(spec.crop.size, np.float32)
     return *decide(spec.part, draws, sides), np.tile(size, (len(sides), 1))
 
 
 @sides_after.register
-def _(spec: VariableSize, sides: Sides, decided: Decided) -> Sides:
+def sides_after_variable_size(spec: VariableSize, sides: Sides, decided: Decided) -> Sides:
+    """Returns the output size of each image."""
     return sides_after(spec.part, sides, decided[:-1])
 
 
 @lru_cache(maxsize=64)
 def resize_chain(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
-    """Returns a chain, fused or not, that makes square images of ``size``; its sizing op becomes a `Sized`.
+    """Returns the chain for square images of ``size``; its resizing op becomes a `VariableSize`.
+
+    Args:
+        ops: The chain, fused or not.
+        size: Side in pixels.
 
     Raises:
         ValueError: No transform of the chain resizes to a fixed size.
@@ -93,22 +101,23 @@ def resize_chain(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
         changed = (spec.part if isinstance(spec, VariableSize) else spec).resized(size)
         if changed is not None:
             return *ops[:at], replace(ops[at], spec=VariableSize(part=changed)), *ops[at + 1 :]
-    raise ValueError("no RandCropImage or ResizeImage(size) gives the images their size")
+    raise ValueError("the chain has no RandCropImage or ResizeImage(size)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EqualPixelsOrder(Order):
-    """An `Order` with a number of images for each step; ``batch_size`` is the most that one has on a rank.
+    """An `Order` with a different number of images in each step; ``batch_size`` is the maximum on one rank.
 
     Attributes:
-        sizes: Sides of the images, and how many of them a rank has in a step; multiples of ``group``.
+        sizes: Sides of the images, and the rows per step on one rank for each; rows are multiples of
+            ``group``.
     """
 
     sizes: EqualPixels
 
     @cached_property
     def _starts(self) -> list[int]:
-        """For each step, and behind the last one, the samples of all ranks before it."""
+        """Number of samples on all ranks before each step, and before the end."""
         starts = [0]
         while starts[-1] < self.size:
             starts.append(starts[-1] + self.rows(len(starts) - 1) * self.world)
@@ -120,20 +129,20 @@ class EqualPixelsOrder(Order):
         return len(self._starts) - 1 - (self.drop_last and not full)
 
     def start(self, step: int) -> int:
-        """Returns how many samples full steps before this one have, of all ranks."""
+        """Returns the number of samples before a step, on all ranks."""
         return self._starts[step]
 
     def rows(self, step: int) -> int:
-        """Returns the rows of a step on this rank, padding included."""
+        """Returns the rows of a step on this rank, with padding."""
         return self.sizes.rows[draw_size_index(self.sizes, self.seed, step)]
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
-        """Returns ``cursor`` together with what gives it its meaning: the sizes too, and the ranks."""
+        """Returns ``cursor`` and all settings that it depends on, including sizes and ranks."""
         state = super().state_dict(cursor)
         pairs = zip(self.sizes.sizes, self.sizes.rows, strict=True)
-        told = ", ".join(f"{rows} of {side} pixels" for side, rows in pairs)
-        return {**state, "sampler": f"{state['sampler']}, on each of {self.world} ranks {told}"}
+        rows = ", ".join(f"{rows} of {side} pixels" for side, rows in pairs)
+        return {**state, "sampler": f"{state['sampler']}, on each of {self.world} ranks {rows}"}
 
-    def for_any_world(self, state: dict[str, Any]) -> str:  # noqa: ARG002
-        """Returns nothing: what each rank takes in a step is given, so an epoch goes on with as many."""
+    def resume_hint(self, state: dict[str, Any]) -> str:  # noqa: ARG002
+        """Returns an empty text: an epoch can only continue on the same number of ranks."""
         return ""

@@ -1,4 +1,4 @@
-"""Which sample comes at which step on which rank."""
+"""Distributes the samples of an epoch over steps and ranks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from ppcls.data.sampling.sampler import EpochSampler, Positions
 from ppcls.errors import UserError
 
-_KEYS = {"accumulate": "Global.update_freq"}  # of the config, where a state has another name
+_CONFIG_KEYS = {"accumulate": "Global.update_freq"}  # for messages, if a state has another name
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A position in a run: the next batch to come.
+    """A position in a run: the next batch.
 
     Attributes:
-        epoch: From 0.
+        epoch: Epoch, from 0.
         step: Batch of the epoch, from 0.
     """
 
@@ -28,7 +28,7 @@ class Cursor:
     step: int = 0
 
     def next(self, steps_per_epoch: int, batches: int = 1) -> Cursor:
-        """Returns the position one batch later, or so many."""
+        """Returns the position after a number of batches."""
         epochs, step = divmod(self.step + batches, steps_per_epoch)
         return Cursor(self.epoch + epochs, step)
 
@@ -38,9 +38,10 @@ class StepSamples:
     """One rank's part of one step.
 
     Attributes:
-        indices: [B] int64, positions in the dataset; rows from ``valid`` on repeat others.
-        repeats: [B] int64, how often the same position came before in this epoch, over all ranks.
-        valid: Leading real samples, 0..B.
+        indices: [B] int64 positions in the dataset. Rows from ``valid`` on are padding and repeat other
+            samples.
+        repeats: [B] int64, number of earlier occurrences of the same position in this epoch, over all ranks.
+        valid: Number of valid rows, 0..B.
         weight: See `ppcls.data.loaders.batch.Batch`.
         update: See `ppcls.data.loaders.batch.Batch`.
     """
@@ -52,34 +53,34 @@ class StepSamples:
     update: bool
 
 
-# Loaders ask at every step, for the running epoch and, working ahead, the next: two loaders, two epochs each.
+# Two loaders ask at every step, each for the current epoch and, when they prefetch, for the next one.
 @lru_cache(maxsize=4)
-def _epoch_of(sampler: EpochSampler, seed: int, epoch: int) -> tuple[Positions, NDArray[np.int64]]:
-    """Returns an epoch's positions, and how often each came before in it."""
+def _epoch_positions(sampler: EpochSampler, seed: int, epoch: int) -> tuple[Positions, NDArray[np.int64]]:
+    """Returns an epoch's positions and their repeats."""
     positions = sampler.epoch(seed, epoch)
     return positions, count_repeats(positions)
 
 
 def count_repeats(positions: Positions) -> NDArray[np.int64]:
-    """Returns how often each entry came before in the array: [N] int64, for ``[7, 5, 7, 7]`` [0, 0, 1, 2]."""
+    """Returns how often each entry occurred before, [N] int64: [0, 0, 1, 2] for ``[7, 5, 7, 7]``."""
     counts = np.bincount(positions)
     repeats = np.zeros(len(positions), np.int64)
     if counts.max(initial=0) > 1:
-        first = np.repeat(np.cumsum(counts) - counts, counts)  # of each entry's run among the sorted
+        first = np.repeat(np.cumsum(counts) - counts, counts)  # first sorted position of each entry's value
         repeats[np.argsort(positions, kind="stable")] = np.arange(len(positions)) - first
     return repeats
 
 
 class BatchOrder(Protocol):
-    """What a loader must know of an order: an `Order`, or one without its bad samples."""
+    """What loaders use of an `Order`, with or without its bad samples."""
 
     @property
     def batch_size(self) -> int:
-        """Rows a rank and step."""
+        """Rows per step on one rank."""
 
     @property
     def seed(self) -> int:
-        """Of everything random."""
+        """Seed of all random choices."""
 
     def __len__(self) -> int:
         """Returns the steps of an epoch."""
@@ -90,25 +91,25 @@ class BatchOrder(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """The order of all epochs, for one rank.
+    """The samples of each step on one rank.
 
-    Step ``s`` covers the samples ``[s * G, (s + 1) * G)`` of the epoch's order, with the global batch
-    G: it is the same set of samples however many ranks share it. A last, smaller step, or a G that the
-    ranks can't share alike, is spread evenly, so no rank runs short and every rank makes the same steps.
+    With the global batch size G, step ``s`` covers the samples ``[s * G, (s + 1) * G)`` of the epoch,
+    whatever the number of ranks. If the ranks can't share a step equally, it is spread as evenly as possible.
+    All ranks make the same number of steps.
 
     Attributes:
-        sampler: The samples of each epoch, in order.
-        batch_size: Rows a rank and step.
-        seed: Of the sampler.
-        rank: This process, from 0.
-        world: Number of processes.
-        drop_last: Leave out a last step that is smaller than G.
-        accumulate: Steps an optimizer update; the epoch's last update may have fewer.
-        group: So many rows that follow each other, from a step's first, stay on one rank.
-        global_batch_size: G, at most ``batch_size * world``, which it is where it is None.
+        sampler: Samples of each epoch.
+        batch_size: Rows per step on one rank.
+        seed: Seed of the sampler.
+        rank: Rank of this process.
+        world: Number of ranks.
+        drop_last: Whether to drop a last step with fewer than G samples.
+        accumulate: Steps per optimizer update; the last update of an epoch may have fewer.
+        group: Number of consecutive rows that stay together on one rank.
+        global_batch_size: G, at most ``batch_size * world``; None for this maximum.
 
     Raises:
-        UserError: ``group`` does not divide ``batch_size`` or G, or G has less than one group for each rank.
+        UserError: ``group`` does not divide ``batch_size`` or G, or G has less than one group per rank.
     """
 
     sampler: EpochSampler
@@ -127,12 +128,12 @@ class Order:
             name, size = "global_batch_size", self.global_batch_size
         if size % self.group or self.batch_size % self.group:
             raise UserError(
-                f"a batch of {size} does not hold whole groups of {self.group} samples, which "
-                f"have to stay together; set {name} to a multiple of {self.group}"
+                f"a batch of {size} can't be divided into groups of {self.group} samples that stay together; "
+                f"set {name} to a multiple of {self.group}"
             )
         if size < self.group * self.world and self.global_batch_size is not None:
             raise UserError(
-                f"a global_batch_size of {size} is less than {self.group} for each of {self.world} processes"
+                f"global_batch_size {size} is less than {self.group} for each of {self.world} processes"
             )
         if self.global_batch > self.batch_size * self.world:
             raise ValueError(f"{self.world} x {self.batch_size} rows can't hold {self.global_batch}")
@@ -144,7 +145,7 @@ class Order:
 
     @property
     def global_batch(self) -> int:
-        """Samples a full step over all ranks."""
+        """Samples of a full step, on all ranks."""
         return self.global_batch_size or self.batch_size * self.world
 
     def __len__(self) -> int:
@@ -152,11 +153,11 @@ class Order:
         return self.size // self.global_batch if self.drop_last else -(-self.size // self.global_batch)
 
     def start(self, step: int) -> int:
-        """Returns how many samples full steps before this one have, of all ranks."""
+        """Returns the number of samples before a step, on all ranks."""
         return step * self.global_batch
 
-    def rows(self, step: int) -> int:  # noqa: ARG002 - of a step's size, see `EqualPixelsOrder`
-        """Returns the rows of a step on this rank, padding included."""
+    def rows(self, step: int) -> int:  # noqa: ARG002 - `EqualPixelsOrder` uses the step
+        """Returns the rows of a step on this rank, with padding."""
         return self.batch_size
 
     @property
@@ -164,23 +165,23 @@ class Order:
         """Optimizer updates of an epoch."""
         return -(-len(self) // self.accumulate)
 
-    def samples(self, first: int, last: int) -> int:
-        """Returns the real samples of all ranks in the steps ``[first, last)``."""
+    def count_samples(self, first: int, last: int) -> int:
+        """Returns the number of samples in the steps ``[first, last)``, on all ranks and without padding."""
         end = self.size if not self.drop_last else self.start(len(self))
         return min(self.start(last), end) - self.start(first)
 
     def positions(self, epoch: int) -> Positions:
-        """Returns the samples of an epoch, of all ranks, in order: [size] int64."""
-        return _epoch_of(self.sampler, self.seed, epoch)[0]
+        """Returns the samples of an epoch on all ranks, in order: [size] int64."""
+        return _epoch_positions(self.sampler, self.seed, epoch)[0]
 
     def at(self, cursor: Cursor) -> StepSamples:
         """Returns this rank's part of a step."""
         step = cursor.step
         start = self.start(step)
-        positions, repeats = _epoch_of(self.sampler, self.seed, cursor.epoch)
-        begin, end = self._share(min(self.start(step + 1), self.size) - start)
+        positions, repeats = _epoch_positions(self.sampler, self.seed, cursor.epoch)
+        begin, end = self._rank_rows(min(self.start(step + 1), self.size) - start)
         valid = end - begin
-        # Others of the epoch rather than these few again: BatchNorm sees the padding too.
+        # BatchNorm sees the padding, so use other samples of the epoch instead of repeating these few.
         missing = self.rows(step) - valid
         padding = (self.rank * missing + np.arange(missing)) % self.size
         rows = np.concatenate([np.arange(start + begin, start + end), padding])
@@ -190,19 +191,19 @@ class Order:
             indices=positions[rows],
             repeats=repeats[rows],
             valid=valid,
-            weight=valid * self.world / self.samples(first, last),
+            weight=valid * self.world / self.count_samples(first, last),
             update=step == last - 1,
         )
 
-    def _share(self, rows: int) -> tuple[int, int]:
-        """Returns where this rank's part of a step of ``rows`` begins and ends: whole groups, or its last."""
+    def _rank_rows(self, rows: int) -> tuple[int, int]:
+        """Returns begin and end of this rank's part of a step with ``rows`` samples, in whole groups."""
         share, more = divmod(-(-rows // self.group), self.world)
         begin = self.rank * share + min(self.rank, more)
         end = begin + share + (self.rank < more)
         return min(begin * self.group, rows), min(end * self.group, rows)
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
-        """Returns ``cursor`` together with what gives it its meaning."""
+        """Returns ``cursor`` and all settings that it depends on."""
         return {
             "epoch": cursor.epoch,
             "step": cursor.step,
@@ -215,14 +216,14 @@ class Order:
         }
 
     def restore(self, state: dict[str, Any]) -> Cursor:
-        """Returns the cursor of a state that `state_dict` gave, here or on another number of ranks.
+        """Returns the cursor of a state from `state_dict`, possibly of another number of ranks.
 
-        Within an epoch, another global batch or accumulation moves the cursor to the last beginning of an
-        update that leaves no sample out: what lies between there and the state comes twice.
+        If the global batch or the accumulation changed within an epoch, the cursor moves back to the start of
+        an update, so that no sample is skipped and a few are repeated.
 
         Raises:
-            UserError: The state lies within an epoch, and another size, seed or sampler would make its
-                remaining samples others than those still to come.
+            UserError: The state is within an epoch, and size, seed or sampler changed, so that the rest of
+                the epoch would have other samples.
         """
         cursor = Cursor(int(state["epoch"]), int(state["step"]))
         changed = self.changes(state)
@@ -231,29 +232,29 @@ class Order:
         if others := [text for name, text in changed.items() if name in ("size", "seed", "sampler")]:
             raise UserError(
                 f"the checkpoint is in the middle of epoch {cursor.epoch + 1}, but {'; '.join(others)}: "
-                "the rest of the epoch would be other samples. Keep seed, sampler and dataset, or resume "
-                "from a checkpoint at an epoch's end, such as epoch_N" + self.for_any_world(state)
+                "the rest of the epoch would have other samples. Keep seed, sampler and dataset, or resume "
+                "from a checkpoint at the end of an epoch, such as epoch_N" + self.resume_hint(state)
             )
         done = cursor.step * int(state["global_batch"])
         step = min(done // self.global_batch, len(self) - 1)
         return Cursor(cursor.epoch, step - step % self.accumulate)
 
     def changes(self, state: dict[str, Any]) -> dict[str, str]:
-        """Returns what of a state is another here, the position apart: name to text."""
-        here = self.state_dict(Cursor())
-        if "shuffle" in state:  # as checkpoints had it when there were two samplers
+        """Returns a text for each setting in ``state`` that is different now, by name."""
+        current = self.state_dict(Cursor())
+        if "shuffle" in state:  # in old checkpoints, when there were only two samplers
             state = {**state, "sampler": "shuffled" if state["shuffle"] else "in order"}
         return {
-            name: f"{_KEYS.get(name, name)} was {state[name]} and is {here[name]}"
-            for name in here
-            if name not in ("epoch", "step") and state[name] != here[name]
+            name: f"{_CONFIG_KEYS.get(name, name)} was {state[name]} and is {current[name]}"
+            for name in current
+            if name not in ("epoch", "step") and state[name] != current[name]
         }
 
-    def for_any_world(self, state: dict[str, Any]) -> str:
-        """Returns, for messages, how to keep a state's global batch; nothing where it is kept."""
+    def resume_hint(self, state: dict[str, Any]) -> str:
+        """Returns how to keep a state's global batch on any number of ranks; an empty text if it is kept."""
         if state["global_batch"] == self.global_batch:
             return ""
         return (
-            ". For any number of processes: DataLoader.Train.sampler.global_batch_size="
-            f"{state['global_batch']} in place of batch_size"
+            ". For any number of processes set DataLoader.Train.sampler.global_batch_size="
+            f"{state['global_batch']} instead of batch_size"
         )

@@ -105,7 +105,7 @@ def _lost(
     """Says what is not as it would have been without the stop, and why."""
     before, now, order = remembered.loader, state.loader.state_dict(), state.loader.order
     if changes := order.changes(before):
-        yield f"changed from here on: {'; '.join(changes.values())}{order.for_any_world(before)}"
+        yield f"changed from here on: {'; '.join(changes.values())}{order.resume_hint(before)}"
     twice = before["step"] * before.get("global_batch", 0) - now["step"] * now["global_batch"]
     if twice > 0:
         yield (

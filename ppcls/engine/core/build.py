@@ -54,7 +54,8 @@ def build_state(
     if split is None:
         raise UserError("DataLoader.Train: missing; training needs it in the config")
     if loader is None:
-        loader = build_loader(config, split, runtime, training=True)
+        classes = config.class_count(training=True)
+        loader = build_loader(split, "Train", runtime, config.Global, config.Arch, classes)
     precision = build_precision(config.AMP, runtime.device)
     if precision.master_weights:
         _check_half_update(config, precision)

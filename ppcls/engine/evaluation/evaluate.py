@@ -201,7 +201,9 @@ def build_evaluator(
             "to train without, set Global.eval_during_train=False"
         )
     loaders = {
-        place: build_loader(config, split, runtime, training=False)
+        place: build_loader(
+            split, place, runtime, config.Global, config.Arch, config.class_count(training=False)
+        )
         for place, split in config.DataLoader.evaluated.items()
     }
     index = next(iter(loaders.values())).index

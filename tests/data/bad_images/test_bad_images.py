@@ -43,7 +43,7 @@ def test_a_line_is_readable(tmp_path: Path) -> None:
 def test_a_wrong_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bad_images.txt"
     path.write_text("a\tb\tc\n\na b c\n")
-    with pytest.raises(UserError, match=r"bad_images.txt, line 3: expected path, where and reason"):
+    with pytest.raises(UserError, match=r"bad_images.txt, line 3: expected path, location and reason"):
         read_bad_images(path)
     with pytest.raises(UserError, match="gone: can't read this list of bad images: No such file"):
         read_bad_images(tmp_path / "gone")
@@ -56,13 +56,13 @@ def split(on_error: str) -> Split:
 @pytest.mark.parametrize(
     ("train", "evaluation", "advised"),
     [
-        ("raise", "raise", "Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip; tools"),
-        ("skip", "raise", "Eval.dataset.on_error=skip; tools"),
+        ("raise", "raise", "Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip; `tools"),
+        ("skip", "raise", "Eval.dataset.on_error=skip; `tools"),
     ],
 )
 def test_advice_is_of_what_does_not_skip_yet(train: str, evaluation: str, advised: str) -> None:
     splits = {"Train": split(train), "Eval": split(evaluation)}
-    told = rf"a\.jpg is bad; .* by -o DataLoader\.{advised}"
+    told = rf"a\.jpg is bad; .* with -o DataLoader\.{advised}"
     with pytest.raises(BadImageError, match=told), suggest_skipping(splits):
         raise BadImageError("a.jpg is bad")
     with pytest.raises(TooManyBadImagesError, match=r"^too many$"), suggest_skipping(splits):

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from ppcls.config.sections.dataset import ImageNetDataset
 from ppcls.config.sections.transform import Transform
-from ppcls.data.bad_images.bisect import bisect_bad_images, error_reason, is_image_error
 from ppcls.data.bad_images.lists import BadImageError, read_bad_images, write_bad_images
 from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
+from ppcls.data.bad_images.search import bisect_bad_images, error_reason, is_image_error
 from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali import loader as dali_loader
@@ -144,7 +144,7 @@ def test_where_no_image_is_left_the_run_ends(kind: str, good: FileIndex, tmp_pat
     for position in range(COUNT):
         Path(good.name(position)).write_bytes(b"")
     order, listing = Order(ShuffledSampler(COUNT), batch_size=4), tmp_path / "bad.txt"
-    with pytest.raises(BadImageError, match=r"list\.txt: no image is left; .*bad\.txt lists the bad ones"):
+    with pytest.raises(BadImageError, match=r"list\.txt: all images are bad; .*bad\.txt lists the bad ones"):
         take(MAKERS[kind](good, order, TRAIN, quarantine=Quarantine(good, listing)))
     assert len(read_bad_images(listing)) == COUNT
 
@@ -166,11 +166,11 @@ def test_known_bad_images_are_looked_at_again(good: FileIndex, tmp_path: Path) -
     whole = (Path(good.name(7))).read_bytes()
     index, listing, known = spoil(good), tmp_path / "bad.txt", tmp_path / "known.txt"
     first = Quarantine(index, known)
-    first.recall([known], DecodeImage())  # nothing there yet
+    first.recheck([known], DecodeImage())  # nothing there yet
     take(MAKERS["paddle-0"](index, Order(SequentialSampler(COUNT), batch_size=2), TRAIN, quarantine=first))
     Path(index.name(7)).write_bytes(whole)
     second = Quarantine(index, listing)
-    second.recall([known, listing], DecodeImage())
+    second.recheck([known, listing], DecodeImage())
     assert {position for position in range(COUNT) if position in second} == set(BAD) - {7}
     assert len(read_bad_images(listing)) == len(BAD) - 1
 

@@ -2,9 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ppcls.data.index.class_names import changed_class_names, read_class_names, write_class_names
+from ppcls.data.index.class_names import (
+    changed_class_names,
+    check_labels,
+    read_class_names,
+    write_class_names,
+)
 from ppcls.errors import UserError
 
 
@@ -21,7 +27,7 @@ def test_names_are_in_the_order_of_ids_whatever_the_lines_order(tmp_path: Path) 
         ("0 a\n1\n2 c\n", ", line 2: expected 'id name', got no name for class 1"),
         ("0 a\n-1 b\n2 c\n", ", line 2: expected 'id name', got '-1' as id"),
         ("0 a\n1 b\n2 c\n3 d\n", ", line 4: class 3 is not in 0..2; Arch.class_num is 3"),
-        ("0 a\n1 b\n1 c\n", ", line 3: class 1 is named before, 'b'"),
+        ("0 a\n1 b\n1 c\n", ", line 3: class 1 already has a name, 'b'"),
         ("0 a\n\n", ": names 1 of 3 classes (Arch.class_num); no line for class 1, 2"),
         ("", ": names 0 of 3 classes (Arch.class_num); no line for class 0, 1, 2"),
     ],
@@ -64,3 +70,17 @@ def test_labels_that_mean_other_classes_are_told(tmp_path: Path) -> None:
     )
     assert changed_class_names(path, ("cat", "dog")) == ""  # other weights, which is an error of its own
     assert changed_class_names(path, ()) == ""
+
+
+def test_check_labels_accepts_labels_in_range() -> None:
+    check_labels(np.array([0, 2, 1]), str, 3)
+    check_labels(np.array([], np.int64), str, 3)
+
+
+def test_check_labels_shows_the_first_ten() -> None:
+    with pytest.raises(UserError) as caught:
+        check_labels(np.array([-1, 0] * 12), lambda position: f"sample {position}", 1)
+    lines = str(caught.value).splitlines()
+    assert lines[1] == "sample 2: label -1 is not in 0..0; Arch.class_num is 1"
+    assert len(lines) == 11
+    assert lines[-1] == "… and 2 more samples"

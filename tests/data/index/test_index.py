@@ -232,7 +232,7 @@ def test_pipes_are_refused_unopened(tmp_path: Path) -> None:
 def test_wrong_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 2)
-    assert str(caught.value) == f"{tmp_path}: expected one sub-folder a class, found none"
+    assert str(caught.value) == f"{tmp_path}: expected one subfolder per class, found none"
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     with pytest.raises(UserError) as caught:

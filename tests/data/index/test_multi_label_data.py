@@ -80,8 +80,8 @@ def test_wrong_lines_are_told_by_number(tmp_path: Path) -> None:
     told = [line.removeprefix(f"{tmp_path / 'list.txt'}, line ") for line in str(caught.value).splitlines()]
     assert told == [
         "1: labels of 2 classes; Arch.class_num is 3",
-        "2: expected a 0 or 1 for each class, with commas between them, got '2'",
-        "3: expected a 0 or 1 for each class, with commas between them, got nothing after a comma",
+        "2: expected a 0 or 1 for each class, separated by commas, got '2'",
+        "3: expected a 0 or 1 for each class, separated by commas, got nothing after a comma",
         "4: expected 'path\tlabel', got no label after '\\t'; is the delimiter right?",
         "6: path '../f.jpg' leads out of image_root; expected a path below it",
     ]
@@ -91,7 +91,7 @@ def test_a_list_of_several_labels_where_one_is_expected(tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     listing.write_text("a.jpg 0,1,1\n")
     dataset = ImageNetDataset(image_root=str(tmp_path), cls_label_path=str(listing), transform_ops=CHAIN)
-    with pytest.raises(UserError, match="as label, got '0,1,1'; MultiLabelDataset takes several"):
+    with pytest.raises(UserError, match="as label, got '0,1,1'; for several labels use MultiLabelDataset"):
         read_index(dataset, 3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[type[RecordDat
     for number, size in enumerate(SIZES):
         path = tmp_path / f"part-{number}{container.suffix}"
         container.write(path, [ImageRecord(f"{i}.jpg", b"%d" % i, i) for i in range(first, first + size)])
-        text = container.index(path)
+        text = container.build_index(path)
         if text is not None:
             default_index_path(path).write_text(text)
         first += size
@@ -113,7 +114,7 @@ def test_a_pattern_does_not_mean_the_indexes(
     kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
 ) -> None:
     assert len(read(kind[0], paths=(f"{tmp_path}/part-*",))) == 8
-    with pytest.raises(UserError, match=r"/part-0\.i\*: no file is named so"):
+    with pytest.raises(UserError, match=r"/part-0\.i\*: no file matches"):
         read(kind[0], paths=(f"{tmp_path}/part-0.i*",))
 
 
@@ -126,18 +127,16 @@ def test_index_files_elsewhere(kind: tuple[type[IndexedDataset], RecordFormat], 
     paths = (f"{tmp_path}/part-*{container.suffix}",)
     index = read(dataset, paths=paths, index_paths=(f"{tmp_path}/indexes/*.idx",))
     assert [index.read(i) for i in range(8)] == [b"%d" % i for i in range(8)]
-    with pytest.raises(
-        UserError, match="index_paths names 1 files, but paths names 3; expected one for each"
-    ):
+    with pytest.raises(UserError, match="index_paths names 1 files, but paths names 3"):
         read(dataset, paths=paths, index_paths=(f"{tmp_path}/indexes/part-0.idx",))
-    with pytest.raises(UserError, match=f"{tmp_path}/part-0.idx: no such index file"):
+    with pytest.raises(UserError, match=f"{tmp_path}/part-0.idx: no index file for"):
         read(dataset, paths=paths)
 
 
 def test_paths_that_mean_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read(WebDataset, paths=(f"{tmp_path}/*.tar",))
-    assert str(caught.value) == f"{tmp_path}/*.tar: no file is named so"
+    assert str(caught.value) == f"{tmp_path}/*.tar: no file matches"
     with pytest.raises(UserError) as caught:
         read(WebDataset, paths=(f"{tmp_path}/a.tar",))
     assert str(caught.value) == f"{tmp_path}/a.tar: no such file"
@@ -145,10 +144,9 @@ def test_paths_that_mean_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_of_shards(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
     dataset, container = kind
-    with pytest.raises(UserError) as caught:
+    suggestion = re.escape(f"write for example {tmp_path}/*{container.suffix}")
+    with pytest.raises(UserError, match=f"^{tmp_path}: .* in it, {suggestion}"):
         read(dataset, paths=(str(tmp_path),))
-    assert str(caught.value).startswith(f"{tmp_path}: ")
-    assert str(caught.value).endswith(f" in it, write {tmp_path}/*{container.suffix}, say")
 
 
 def test_an_lmdb_has_no_index_files(tmp_path: Path) -> None:

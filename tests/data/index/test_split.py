@@ -80,14 +80,14 @@ def test_how_many() -> None:
     assert validation_size(Fraction("0.2"), 1797, 10) == 359
     assert validation_size(500, 1797, 10) == 500
     for wrong in (Fraction("0.001"), 91, Fraction("0.95")):
-        with pytest.raises(UserError, match=r"--val: \d+ of 100 images would validate; expected 1 to 90"):
+        with pytest.raises(UserError, match=r"--val: .*expected 1 to 90"):
             validation_size(wrong, 100, 10)
-    with pytest.raises(UserError, match="--val: 2 images of 2 classes are too few; expected 3 or more"):
+    with pytest.raises(UserError, match="--val: expected at least 3 images for 2 classes, found 2"):
         validation_size(Fraction("0.2"), 2, 2)
 
 
 def test_images_listed_twice() -> None:
-    with pytest.raises(UserError, match=r"some folder/1\.jpg is listed before"):
+    with pytest.raises(UserError, match=r"some folder/1\.jpg is already listed"):
         choose_validation(index_of([0, 0, 0], [0, 1, 1]), 1, 0)
 
 
@@ -115,6 +115,6 @@ def test_lists_are_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a\nb.jpg", " a.jpg"])
 def test_names_that_no_list_can_hold(tmp_path: Path, name: str) -> None:
     index = FileIndex(tmp_path, np.array([name.encode(), b"b.jpg"]), np.zeros(2, np.int64), tmp_path)
-    with pytest.raises(UserError, match="can't be in a list"):
+    with pytest.raises(UserError, match="a list can't contain"):
         write_split(index, np.array([True, False]), tmp_path / "out")
     assert not (tmp_path / "out").exists()

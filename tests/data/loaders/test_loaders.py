@@ -147,7 +147,7 @@ def shards(name: str, folder: Path, samples: list[tuple[bytes, int]]) -> list[Sh
         path = folder / f"{begin}{container.suffix}"
         part = samples[begin : begin + 9] if begin == 0 else samples[begin:]
         container.write(path, [ImageRecord(f"{i}.jpg", *sample) for i, sample in enumerate(part)])
-        text = container.index(path)
+        text = container.build_index(path)
         if text is not None:
             default_index_path(path).write_text(text)
         opened.append(container.open(path, default_index_path(path), OpenFiles()))

@@ -97,7 +97,7 @@ def test_a_file_cut_anywhere_is_refused(in_file: str, tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         if size == 0 or size not in begins:
             with pytest.raises(UserError, match=str(path)):
-                FORMATS[in_file].index(path)
+                FORMATS[in_file].build_index(path)
         with pytest.raises((UserError, DecodeError)):
             content(opened(in_file, path))
 
@@ -127,7 +127,7 @@ def test_a_damaged_byte_is_refused_in_words_or_harmless(
 def test_an_empty_shard(in_file: str, tmp_path: Path) -> None:
     (tmp_path / "shard").touch()
     with pytest.raises(UserError, match=str(tmp_path / "shard")):
-        FORMATS[in_file].index(tmp_path / "shard")
+        FORMATS[in_file].build_index(tmp_path / "shard")
 
 
 def test_an_index_of_another_shard(in_file: str, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_index_of_another_shard(in_file: str, tmp_path: Path) -> None:
     two = write(in_file, tmp_path / "two", records([b"a" * 70], [1]))
     default_index_path(two).write_text(default_index_path(one).read_text())
     with pytest.raises(
-        UserError, match=f"{default_index_path(two)}: not the index of {two}: .* make it by: python"
+        UserError, match=f"{default_index_path(two)}: not the index of {two}: .* build it with: python"
     ):
         opened(in_file, two)
 
@@ -169,7 +169,7 @@ def test_a_missing_index(in_file: str, tmp_path: Path) -> None:
         opened(in_file, path)
     index = default_index_path(path)
     assert str(caught.value) == (
-        f"{index}: no such index file, of {path}; make it by: python tools/dataset.py index {path}"
+        f"{index}: no index file for {path}; build it with: python tools/dataset.py index {path}"
     )
 
 
@@ -185,7 +185,7 @@ def test_pipes_are_not_waited_for(in_file: str, tmp_path: Path) -> None:
     path = tmp_path / "shard"
     os.mkfifo(path)
     with pytest.raises(UserError, match=f"^{path}: not a regular file$"):
-        FORMATS[in_file].index(path)
+        FORMATS[in_file].build_index(path)
     (tmp_path / "shard.idx").write_text(
         "v1.2 1\njpg 0 1 a cls 1 1 a\n" if in_file == "webdataset" else "0 1\n"
     )

@@ -87,7 +87,7 @@ def test_a_value_that_is_none(tmp_path: Path, wrong: bytes) -> None:
     with pytest.raises(UserError) as caught:
         opened("lmdb", path)
     assert str(caught.value) == (
-        f"{path}, key '2': expected Caffe2's TensorProtos of an encoded image and one int32 label, "
+        f"{path}, key '2': expected Caffe2's TensorProtos with an encoded image and one int32 label, "
         "found other bytes"
     )
 
@@ -95,9 +95,9 @@ def test_a_value_that_is_none(tmp_path: Path, wrong: bytes) -> None:
 @pytest.mark.parametrize(
     ("image", "text"),
     [
-        (TensorProto(dims=[1, 1, 3], data_type=3, byte_data=b"abc"), "no encoded image"),
-        (TensorProto(data_type=4), "no encoded image"),
-        (TensorProto(data_type=4, string_data=[b"a", b"b"]), "no encoded image"),
+        (TensorProto(dims=[1, 1, 3], data_type=3, byte_data=b"abc"), "expected one encoded image"),
+        (TensorProto(data_type=4), "expected one encoded image"),
+        (TensorProto(data_type=4, string_data=[b"a", b"b"]), "expected one encoded image"),
         (TensorProto(data_type=4, string_data=[b""]), "the image is empty"),
     ],
 )
@@ -113,15 +113,13 @@ def test_a_file_cut_short_does_not_end_the_process(tmp_path: Path) -> None:
     os.truncate(data, whole - 4096)
     with pytest.raises(UserError) as caught:
         opened("lmdb", path)
-    assert str(caught.value) == f"{data}: expected {whole} bytes, found {whole - 4096}; it is cut short"
+    assert str(caught.value) == f"{data}: expected {whole} bytes, found {whole - 4096}; the file is cut short"
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
     for content_of in (b"", b"no lmdb" * 2000):
         (tmp_path / "data.mdb").write_bytes(content_of)
-        with pytest.raises(
-            UserError, match=f"^{tmp_path}: expected the folder of an LMDB, with data.mdb; found: "
-        ):
+        with pytest.raises(UserError, match=f"^{tmp_path}: expected an LMDB folder with data.mdb, found: "):
             opened("lmdb", tmp_path)
     with pytest.raises(UserError, match="the LMDB is empty"):
         opened("lmdb", make(tmp_path / "empty", {}))

@@ -86,7 +86,7 @@ def test_an_index_in_another_order(tmp_path: Path) -> None:
         (part(0, header(float("nan"))), "expected a whole number as label, found nan"),
         (part(0, header(float("inf"))), "expected a whole number as label, found inf"),
         (part(0, b"short"), "expected an image header of 24 bytes, found 5"),
-        (part(0, header(0, flag=1)), "expected a label, found the end"),
+        (part(0, header(0, flag=1)), "expected a label, found the end of the record"),
     ],
 )
 def test_no_label(tmp_path: Path, data: bytes, text: str) -> None:
@@ -100,15 +100,15 @@ def test_no_label(tmp_path: Path, data: bytes, text: str) -> None:
     ("data", "text"),
     [
         (b"no recordio", f"expected the magic number {MAGIC.hex()}, found {b'no r'.hex()}"),
-        (b"no", "expected a part's head of 8 bytes, found the end after 2"),
+        (b"no", "expected a part head of 8 bytes, found the end after 2"),
         (part(3, b"x"), "expected a record, found part 3"),
-        (part(0, b"x")[:-1], "expected a part of 12 bytes, found the end after 11: it is cut short"),
+        (part(0, b"x")[:-1], "expected a part of 12 bytes, found the end of the file after 11"),
     ],
 )
 def test_a_file_that_is_none(tmp_path: Path, data: bytes, text: str) -> None:
     (tmp_path / "a.rec").write_bytes(data)
     with pytest.raises(UserError) as caught:
-        FORMATS["recordio"].index(tmp_path / "a.rec")
+        FORMATS["recordio"].build_index(tmp_path / "a.rec")
     assert str(caught.value) == f"{tmp_path}/a.rec, byte 0: {text}"
 
 
@@ -116,7 +116,7 @@ def test_a_record_whose_parts_do_not_follow(tmp_path: Path) -> None:
     data = part(1, header(0)) + part(1, b"x")
     (tmp_path / "a.rec").write_bytes(data)
     with pytest.raises(UserError, match=r"a\.rec, byte 32: expected the next part of a record, found part 1"):
-        FORMATS["recordio"].index(tmp_path / "a.rec")
+        FORMATS["recordio"].build_index(tmp_path / "a.rec")
 
 
 def test_a_record_damaged_behind_its_label(tmp_path: Path) -> None:
@@ -125,11 +125,11 @@ def test_a_record_damaged_behind_its_label(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[36] ^= 1  # the second part's magic number
     path.write_bytes(data)
-    with pytest.raises(DecodeError, match="a damaged record: expected the magic number"):
+    with pytest.raises(DecodeError, match="damaged record: expected the magic number"):
         shard.read(0)
 
 
 @pytest.mark.parametrize("record", [ImageRecord("a.jpg", b"x", 2**24)], ids=["label"])
 def test_what_the_format_can_not_hold(tmp_path: Path, record: ImageRecord) -> None:
-    with pytest.raises(UserError, match=r"RecordIO can't hold a\.jpg: its labels go to 16777216"):
+    with pytest.raises(UserError, match=r"RecordIO can't store a\.jpg: labels must be below 16777216"):
         FORMATS["recordio"].write(tmp_path / "a.rec", [record])

@@ -19,7 +19,7 @@ def test_a_file_that_was_written_anew_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"0123456789")
     assert reader.read(path, 2, 3) == b"234"
     path.write_bytes(b"abcdefghijk")
-    with pytest.raises(DecodeError, match="the file was changed while the run used it"):
+    with pytest.raises(DecodeError, match="the file was changed during the run"):
         reader.read(path, 2, 3)
 
 

@@ -47,7 +47,7 @@ def test_the_index_is_that_of_dalis_tool(tmp_path: Path) -> None:
     )
     tool = Path(sys.executable).with_name("wds2idx")
     subprocess.run([tool, path, tmp_path / "tool.idx"], check=True, capture_output=True)
-    assert FORMATS["webdataset"].index(path) == (tmp_path / "tool.idx").read_text()
+    assert FORMATS["webdataset"].build_index(path) == (tmp_path / "tool.idx").read_text()
     assert read(path) == [(b"x" * 700, 3), (b"y", 0), (b"w" * 512, 1)]
 
 
@@ -86,7 +86,7 @@ def test_long_strange_and_escaping_names(tmp_path: Path, options: dict[str, int]
 
 def test_endings_can_be_chosen(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tar", {"1.left.tif": b"l", "1.right.tif": b"r", "1.cls": b"5"})
-    default_index_path(path).write_text(FORMATS["webdataset"].index(path) or "")
+    default_index_path(path).write_text(FORMATS["webdataset"].build_index(path) or "")
     shard = WebDatasetFormat((".right.tif",)).open(path, default_index_path(path), OpenFiles())
     assert content(shard) == [(b"r", 5)]
 
@@ -126,8 +126,8 @@ def test_all_wrong_samples_are_counted(tmp_path: Path) -> None:
 def test_a_compressed_tar(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz"):
         pass
-    with pytest.raises(UserError, match=r"a\.tar: expected an uncompressed tar file"):
-        FORMATS["webdataset"].index(tmp_path / "a.tar")
+    with pytest.raises(UserError, match=r"a\.tar: expected a complete, uncompressed tar file"):
+        FORMATS["webdataset"].build_index(tmp_path / "a.tar")
 
 
 def test_a_damaged_header_does_not_end_the_file(tmp_path: Path) -> None:
@@ -136,22 +136,20 @@ def test_a_damaged_header_does_not_end_the_file(tmp_path: Path) -> None:
     data[2048 + 5] ^= 1  # the name of the second sample
     path.write_bytes(data)
     with pytest.raises(UserError) as caught:
-        FORMATS["webdataset"].index(path)
+        FORMATS["webdataset"].build_index(path)
     assert str(caught.value) == (
-        f"{path}, byte 2048: expected a file's header, or a block of zeros at the end, found other bytes"
+        f"{path}, byte 2048: expected a file header, or a block of zeros at the end, found other bytes"
     )
 
 
 def test_no_samples(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"no samples in this tar file; expected files such as 0\.jpg and 0\.cls"
-    ):
-        FORMATS["webdataset"].index(make(tmp_path / "a.tar", {".hidden.jpg": b"x"}))
+    with pytest.raises(UserError, match=r"no WebDataset records in this file"):
+        FORMATS["webdataset"].build_index(make(tmp_path / "a.tar", {".hidden.jpg": b"x"}))
 
 
 @pytest.mark.parametrize("name", ["a.b.jpg", "a.gif", "jpg"])
 def test_a_name_that_would_not_be_found_again(tmp_path: Path, name: str) -> None:
     with pytest.raises(
-        UserError, match=f"WebDataset can't hold {name}: expected a name ending in one of .jpg"
+        UserError, match=f"WebDataset can't store {name}: expected a name with a single dot that ends in .jpg"
     ):
         FORMATS["webdataset"].write(tmp_path / "a.tar", [ImageRecord(name, b"x", 0)])

@@ -109,5 +109,5 @@ def test_within_an_epoch_only_as_many_ranks_go_on() -> None:
     two = EqualPixelsOrder(sampler=ShuffledSampler(40), batch_size=4, world=2, sizes=SIZES)
     one = EqualPixelsOrder(sampler=ShuffledSampler(40), batch_size=4, sizes=SIZES)
     assert one.restore(two.state_dict(Cursor(3, 0))) == Cursor(3, 0)
-    with pytest.raises(UserError, match=r"2 ranks 4 of 16 pixels.*at an epoch's end"):
+    with pytest.raises(UserError, match=r"2 ranks 4 of 16 pixels.*at the end of an epoch"):
         one.restore(two.state_dict(Cursor(3, 1)))

@@ -115,7 +115,7 @@ def test_every_rank_makes_the_same_steps_and_updates(order: Order, epoch: int) -
 def test_the_steps_are_the_samplers_epoch_whatever_the_ranks(order: Order, epoch: int) -> None:
     seen = [index for parts in epoch_of(order, epoch) for index in real(parts)]
     assert seen == order.sampler.epoch(order.seed, epoch)[: len(seen)].tolist()
-    assert len(seen) == order.samples(0, len(order))
+    assert len(seen) == order.count_samples(0, len(order))
 
 
 @given(ANY, EPOCHS)
@@ -150,7 +150,7 @@ def test_a_batch_that_would_part_groups_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         Order(SequentialSampler(12), batch_size=6, group=4)
     assert str(caught.value) == (
-        "a batch of 6 does not hold whole groups of 4 samples, which have to stay together; "
+        "a batch of 6 can't be divided into groups of 4 samples that stay together; "
         "set batch_size to a multiple of 4"
     )
 
@@ -176,8 +176,8 @@ def test_every_batch_is_full_and_padded_with_the_epochs_first(order: Order, epoc
 @given(ORDERS, EPOCHS)
 def test_valid_counts_the_samples(order: Order, epoch: int) -> None:
     steps = [sum(part.valid for part in parts) for parts in epoch_of(order, epoch)]
-    assert steps == [order.samples(step, step + 1) for step in range(len(order))]
-    assert sum(steps) == order.samples(0, len(order))
+    assert steps == [order.count_samples(step, step + 1) for step in range(len(order))]
+    assert sum(steps) == order.count_samples(0, len(order))
     assert all(each == order.global_batch for each in steps[:-1])
     if order.drop_last and steps:
         assert steps[-1] == order.global_batch
@@ -221,7 +221,7 @@ def test_a_global_batch_size_is_kept_on_any_number_of_ranks(
 
 
 def test_a_global_batch_too_small_for_the_ranks_is_refused() -> None:
-    with pytest.raises(UserError, match="global_batch_size of 6 is less than 2 for each of 4 processes"):
+    with pytest.raises(UserError, match="global_batch_size 6 is less than 2 for each of 4 processes"):
         Order(SequentialSampler(12), batch_size=2, world=4, group=2, global_batch_size=6)
 
 
@@ -296,9 +296,9 @@ def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, An
     with pytest.raises(UserError) as caught:
         other.restore(BASE.state_dict(MIDDLE))
     assert str(caught.value) == (
-        f"the checkpoint is in the middle of epoch 3, but {text}: the rest of the epoch would be other "
-        "samples. Keep seed, sampler and dataset, or resume from a checkpoint at an epoch's end, such as "
-        "epoch_N"
+        f"the checkpoint is in the middle of epoch 3, but {text}: the rest of the epoch would have other "
+        "samples. Keep seed, sampler and dataset, or resume from a checkpoint at the end of an epoch, such "
+        "as epoch_N"
     )
     assert other.restore(BASE.state_dict(END)) == END
 

@@ -70,6 +70,5 @@ def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_weights(file, INDEX)
     assert str(caught.value) == (
-        f"{file}: can't read these weights: No such file or directory; "
-        "expected a text file with one number a line"
+        f"{file}: can't read these weights: No such file or directory; expected one number per line"
     )

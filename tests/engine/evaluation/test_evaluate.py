@@ -59,7 +59,7 @@ def test_counts_are_those_of_a_plain_loop(
     images = [run(ops, index.read(i), np.zeros(0, np.float32)) for i in range(len(index))]
     loss, top1, top2 = plain(model, images, index.labels.tolist())
     assert 0 < top1 < top2 < 11  # the numbers tell something
-    loader = build_loader(config, split, cpu, training=False)
+    loader = build_loader(split, "Eval", cpu, config.Global, config.Arch, config.Arch.class_num)
     for _ in range(2):  # as often as wanted
         result = evaluate(model, loader, CRITERION, METRICS, FP32(), 1)
         assert result.images == 11

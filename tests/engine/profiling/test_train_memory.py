@@ -34,9 +34,8 @@ def test_a_loaders_need_follows_the_config(make_config: Callable[..., Config], g
     config = make_config()
     split = config.DataLoader.Train
     assert split is not None
-    assert gpu_memory_need(config, split, gpu) == estimate_pipeline_memory(8, 2, (3, 16, 16), 1)
-    assert gpu_memory_need(config, split, Runtime(cores=3)) == 0
-    assert gpu_memory_need(make_config(Global__use_dali=False), split, gpu) == 0
+    assert gpu_memory_need(split, gpu) == estimate_pipeline_memory(8, 2, (3, 16, 16), 1)
+    assert gpu_memory_need(split, Runtime(cores=3)) == 0
 
 
 def test_a_loader_needs_what_its_settings_ask_for(make_config: Callable[..., Config], gpu: Runtime) -> None:
@@ -53,7 +52,7 @@ def test_a_loader_needs_what_its_settings_ask_for(make_config: Callable[..., Con
     split = config.DataLoader.Train
     assert split is not None
     pipeline = estimate_pipeline_memory(8, 2, (3, 512, 512), 8, itemsize=2, padding=64 << 20)
-    assert gpu_memory_need(config, split, gpu) == pipeline + 700
+    assert gpu_memory_need(split, gpu) == pipeline + 700
     assert pipeline != estimate_pipeline_memory(8, 2, (3, 512, 512), 8, padding=64 << 20)
 
 
@@ -72,11 +71,7 @@ def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
     split = config.DataLoader.Train
     assert split is not None
     of_each = [estimate_pipeline_memory(rows, 2, (3, side, side), 1) for rows, side in ((200, 32), (2, 320))]
-    assert (
-        gpu_memory_need(config, split, gpu)
-        == max(of_each)
-        < estimate_pipeline_memory(200, 2, (3, 320, 320), 1)
-    )
+    assert gpu_memory_need(split, gpu) == max(of_each) < estimate_pipeline_memory(200, 2, (3, 320, 320), 1)
 
 
 def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Runtime) -> None:

@@ -15,7 +15,7 @@ from nvidia.dali import fn, types
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.images.decode import decode
-from ppcls.data.images.header import check_header, read_header, refuse_large
+from ppcls.data.images.header import check_header, check_pixel_count, read_header
 from ppcls.data.images.npy import read_npy_header
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.data.transforms.specs.arrays import DecodeNumpy
@@ -68,7 +68,7 @@ def _(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArr
             decode(decoder, np.asarray(files[row]).tobytes())
     # What DALI would decode counts, whatever else a file says of its size.
     for height, width in shapes[shapes[:, 0] * shapes[:, 1] > decoder.max_pixels, :2].tolist():
-        refuse_large(decoder, height, width)
+        check_pixel_count(decoder, height, width)
     doubtful = np.ones(len(shapes), bool)
     if decoder.channels == 3:
         doubtful = (shapes[:, 2] > 4) | np.isin(beginnings[:, 0], _TIFF_BEGINNINGS)

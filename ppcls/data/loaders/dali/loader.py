@@ -20,9 +20,9 @@ from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.config.sections.sampler import InputSize
-from ppcls.data.bad_images.bisect import bisect_bad_images, is_image_error
-from ppcls.data.bad_images.lists import bad_image_error, find_undecodable, to_bad_images
+from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
 from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
+from ppcls.data.bad_images.search import bisect_bad_images, find_undecodable, is_image_error
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch

@@ -69,10 +69,10 @@ def test_grey_needs_no_third_axis() -> None:
 
 BAD = [
     (b"", "the file is empty"),
-    (b"text", "not a numpy array (.npy) of a known version"),
-    (saved(array(FIVE16))[:60], "not a numpy array (.npy) of a known version"),
-    (saved(array(FIVE16))[:-1], "the file's length is not that of its array"),
-    (saved(array(FIVE16)) + b"\0", "the file's length is not that of its array"),
+    (b"text", "not a NumPy array (.npy) of a known version"),
+    (saved(array(FIVE16))[:60], "not a NumPy array (.npy) of a known version"),
+    (saved(array(FIVE16))[:-1], "the size of the file does not match the shape of its array"),
+    (saved(array(FIVE16)) + b"\0", "the size of the file does not match the shape of its array"),
     (saved(array(FIVE16).astype(">u2")), "expected an array of uint16, found >u2"),
     (saved(array(FIVE16).astype(np.int64)), "expected an array of uint16, found int64"),
     (saved(np.array([[None]])), "expected an array of uint16, found object"),
@@ -82,7 +82,7 @@ BAD = [
     (saved(array(FIVE16)[:0]), "expected [height, width, channels], found [0, 40, 5]"),
     (
         saved(np.asfortranarray(array(FIVE16))),
-        "an array in Fortran's order; save it with numpy.ascontiguousarray",
+        "an array in Fortran order; save it with numpy.ascontiguousarray",
     ),
 ]
 

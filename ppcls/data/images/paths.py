@@ -1,0 +1,156 @@
+"""Finds image files, and recognizes links out of a folder and files that block a reader."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import stat
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
+from ppcls.errors import UserError
+
+NOT_REGULAR = "not a regular file"
+
+
+def find_images(paths: Sequence[Path]) -> list[Path]:
+    """Lists image files without opening them.
+
+    Args:
+        paths: Files with any suffix, folders to search recursively for ``IMAGE_EXTENSIONS``, and patterns
+            such as ``photos/**/*.jpg``.
+
+    Returns:
+        Each file once, in the order of ``paths``. The files of a folder or pattern are sorted.
+
+    Raises:
+        UserError: A path does not exist, or a folder can't be read or has no images.
+    """
+    found: dict[Path, None] = {}
+    problems: list[str] = []
+    for path in [match for named in paths for match in _expand_pattern(named)]:
+        try:
+            images = _list_folder(path) if path.is_dir() else [path]
+        except OSError as error:
+            problems.append(f"{error.filename}: can't read this folder: {error.strerror}")
+            continue
+        if not images:
+            endings = ", ".join(IMAGE_EXTENSIONS)
+            problems.append(f"{path}: no images in this folder; expected files ending in {endings}")
+        elif not path.exists():
+            problems.append(f"{path}: no such file or folder")
+        found.update(dict.fromkeys(images))
+    if problems:
+        raise UserError("\n".join(problems))
+    return list(found)
+
+
+def read_paths(lines: Iterable[bytes]) -> list[Path]:
+    """Returns one path per line and skips empty lines."""
+    return [Path(os.fsdecode(path)) for line in lines if (path := line.rstrip(b"\r\n"))]
+
+
+def _expand_pattern(path: Path) -> list[Path]:
+    """Returns the sorted matches of a pattern, or the path itself if it exists or nothing matches."""
+    if path.exists() or not glob.has_magic(str(path)):
+        return [path]
+    return sorted(map(Path, glob.glob(str(path), recursive=True))) or [path]  # noqa: PTH207 - ** as in a shell
+
+
+def _list_folder(root: Path) -> list[Path]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    return sorted(
+        Path(folder) / file
+        for folder, _, files in os.walk(root, onerror=fail)
+        for file in files
+        if file.lower().endswith(IMAGE_EXTENSIONS)
+    )
+
+
+class UnsafePaths(NamedTuple):
+    """Positions of paths that should not be opened.
+
+    Attributes:
+        links: Links out of the folder, and paths through such links.
+        special: Pipes, sockets and devices, which can block a reader.
+    """
+
+    links: list[int]
+    special: list[int]
+
+
+def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -> UnsafePaths:
+    """Finds links out of a folder and special files; ignores missing files.
+
+    Scans each folder once and opens no file.
+
+    Args:
+        root: The folder; may be a link itself.
+        paths: Paths relative to ``root``.
+        follow_links: Whether links may lead anywhere.
+    """
+    inside, base = os.path.realpath(os.fsencode(root)), os.fsencode(root)
+    known: dict[bytes, tuple[Collection[bytes] | None, Collection[bytes]]] = {}
+    found = UnsafePaths([], [])
+    for position, path in enumerate(paths):
+        folder, _, name = path.rpartition(b"/")
+        if folder not in known:
+            known[folder] = _scan_folder(base + b"/" + folder, None if follow_links else inside)
+        links, special = known[folder]
+        if links is None or name in links:
+            found.links.append(position)
+        if name in special:
+            found.special.append(position)
+    return found
+
+
+def read_regular_file(path: bytes) -> bytes:
+    """Reads a file without blocking on a pipe, with a single path lookup, which is slow on a network drive.
+
+    Raises:
+        OSError: The file can't be read or is not a regular file.
+    """
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, NOT_REGULAR, path)
+        return file.read()
+
+
+def is_special_file(path: Path) -> bool:
+    """Returns whether a path is a pipe, a socket or a device, or a link to one."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False  # reported when the file is read
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _scan_folder(folder: bytes, inside: bytes | None) -> tuple[Collection[bytes] | None, Collection[bytes]]:
+    """Returns the names of a folder's links out of ``inside``, and of its special files.
+
+    The first is None if the folder itself is outside ``inside``.
+    """
+    if inside is not None and not _is_within(folder, inside):
+        return None, ()
+    links, special = set(), set()
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    if inside is not None and not _is_within(entry.path, inside):
+                        links.add(entry.name)
+                elif not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                    special.add(entry.name)
+    except OSError:
+        return (), ()  # reported when the files are read
+    return links, special
+
+
+def _is_within(path: bytes, folder: bytes) -> bool:
+    real = os.path.realpath(path)
+    return real == folder or real.startswith(folder.rstrip(b"/") + b"/")
