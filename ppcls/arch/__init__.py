@@ -1,1 +1,1 @@
-"""Architectures: one family a file."""
+"""Models: architectures, their cost, and networks that combine several models."""

@@ -1,4 +1,4 @@
-"""What an architecture costs: its parameters, and the multiplications of one image."""
+"""The cost of an architecture: its parameters, and the multiply-adds of one image."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import numpy as np
 import paddle
 from paddle import nn
 
+Count = Callable[[nn.Layer, Any, Any], int]
+
 
 class Cost(NamedTuple):
-    """What a model costs.
+    """The cost of a model.
 
     Attributes:
-        parameters: Numbers that training changes.
-        flops: Multiply-adds of one image, in convolutions, linear layers and attention. Papers count so;
-            batch norm, activations and poolings are left out.
+        parameters: Number of trained parameters.
+        flops: Multiply-adds of one image in convolutions, linear layers and attention, as papers count them:
+            without batch norm, activations and pooling.
     """
 
     parameters: int
@@ -24,13 +26,13 @@ class Cost(NamedTuple):
 
 
 def measure(build: Callable[[], nn.Layer], shape: Sequence[int]) -> Cost:
-    """Returns what the model that ``build`` makes costs on an image of ``shape``.
+    """Returns the cost of a model on one image.
 
-    The model is only described to Paddle, as a static program: no weight is drawn, and nothing computed.
+    The model is only described as a static program: no weight is initialized and nothing is computed.
 
     Args:
-        build: Makes the model.
-        shape: Of the image, [C, H, W] or [H, W, C] as the model takes it.
+        build: Function that builds the model.
+        shape: Shape of the image, [C, H, W] or [H, W, C] depending on the model.
     """
     dynamic = paddle.in_dynamic_mode()
     paddle.enable_static()
@@ -43,46 +45,44 @@ def measure(build: Callable[[], nn.Layer], shape: Sequence[int]) -> Cost:
 
 
 def measure_on(model: nn.Layer, image: paddle.Tensor) -> Cost:
-    """Returns what ``model`` costs by giving it ``image``, [1, C, H, W] or [1, H, W, C]."""
+    """Returns the cost of ``model`` by calling it with ``image``, [1, C, H, W] or [1, H, W, C]."""
     model.eval()
-    counts = [0]
+    flops = 0
+
+    def count_with(count: Count) -> Callable[[nn.Layer, Any, Any], None]:
+        def hook(layer: nn.Layer, inputs: Any, output: Any) -> None:
+            nonlocal flops
+            flops += count(layer, inputs[0], output)
+
+        return hook
+
     for layer in model.sublayers(include_self=True):
         count = _counter(layer)
         if count is not None:
-            layer.register_forward_post_hook(_adding(counts, count))
+            layer.register_forward_post_hook(count_with(count))
     model(image)
-    return Cost(count_parameters(model), counts[0])
+    return Cost(count_parameters(model), flops)
 
 
 def count_parameters(model: nn.Layer) -> int:
-    """Returns how many numbers of ``model`` are trained; batch norm's running statistics are not."""
+    """Returns the number of trained parameters, which exclude batch norm's running statistics."""
     trained = (each for each in model.parameters() if not each.stop_gradient)
     return sum(int(np.prod(each.shape)) for each in trained)
 
 
-Count = Callable[[nn.Layer, Any, Any], int]
-
-
 def _counter(layer: nn.Layer) -> Count | None:
-    own: Count | None = getattr(type(layer), "multiplications", None)  # of a layer that multiplies by itself
-    if own is not None:
-        return own
+    if hasattr(type(layer), "multiplications"):  # of layers that multiply without these two kinds
+        count: Count = type(layer).multiplications
+        return count
     if isinstance(layer, nn.Conv2D):
-        return _of_convolution
-    return _of_linear if isinstance(layer, nn.Linear) else None
+        return _count_convolution
+    return _count_linear if isinstance(layer, nn.Linear) else None
 
 
-def _of_convolution(layer: nn.Layer, _image: Any, made: Any) -> int:
-    pixels = int(np.prod(made.shape)) // int(layer.weight.shape[0])
+def _count_convolution(layer: nn.Layer, _image: Any, output: Any) -> int:
+    pixels = int(np.prod(output.shape)) // int(layer.weight.shape[0])
     return pixels * int(np.prod(layer.weight.shape))
 
 
-def _of_linear(layer: nn.Layer, _rows: Any, made: Any) -> int:
-    return int(np.prod(made.shape)) * int(layer.weight.shape[0])
-
-
-def _adding(counts: list[int], count: Count) -> Callable[[nn.Layer, Any, Any], None]:
-    def hook(layer: nn.Layer, inputs: Any, made: Any) -> None:
-        counts[0] += count(layer, inputs[0], made)
-
-    return hook
+def _count_linear(layer: nn.Layer, _input: Any, output: Any) -> int:
+    return int(np.prod(output.shape)) * int(layer.weight.shape[0])

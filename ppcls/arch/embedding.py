@@ -1,4 +1,4 @@
-"""A backbone, a neck and a head: embeddings, and what they are trained by."""
+"""Embedding models: a backbone, a neck and a head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEATURES, BACKBONE = "features", "backbone"
 
 
 class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
-    """A linear layer under PaddleClas's name of it, ``fc``."""
+    """A linear layer with PaddleClas's parameter name, ``fc``."""
 
     def __init__(self, size: int, out: int) -> None:
         super().__init__()
@@ -25,10 +25,10 @@ class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
 
 
 class CosineHead(nn.Layer):  # type: ignore[misc]
-    """CosineHead between embeddings and the directions of classes, in float32.
+    """Cosines between embeddings and learned directions of classes, in float32.
 
     Attributes:
-        weight: [size, classes], a direction a column, as in PaddleClas's margin heads.
+        weight: Directions [size, classes], one per column, as in PaddleClas's margin heads.
     """
 
     def __init__(self, size: int, classes: int) -> None:
@@ -38,18 +38,18 @@ class CosineHead(nn.Layer):  # type: ignore[misc]
     def forward(self, embedding: Tensor) -> Tensor:
         """Maps [B, size] to [B, classes], -1..1."""
         with paddle.amp.auto_cast(enable=False):
-            own = F.normalize(embedding.astype("float32"), axis=1)
-            return own @ F.normalize(self.weight.astype("float32"), axis=0)
+            unit = F.normalize(embedding.astype("float32"), axis=1)
+            return unit @ F.normalize(self.weight.astype("float32"), axis=0)
 
 
 class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
-    """Gives embeddings, and logits or cosines where it has a head.
+    """Returns embeddings, and logits or cosines if it has a head.
 
     Args:
-        backbone: Maps images to [B, C].
-        neck: From there to the embedding; None for none.
-        head: From the embedding to classes; None for none.
-        size: Numbers of an embedding.
+        backbone: Layer from images to [B, C].
+        neck: Layer from there to the embedding; None for none.
+        head: Layer from the embedding to classes; None for none.
+        size: Size of an embedding.
     """
 
     def __init__(self, backbone: nn.Layer, neck: nn.Layer | None, head: nn.Layer | None, size: int) -> None:
@@ -68,13 +68,13 @@ class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
 
 
 def remove_classifier(model: nn.Layer) -> int:
-    """Takes the last linear layer off a classifier, which then gives what went into that.
+    """Replaces the last linear layer of a classifier by the identity.
 
     Returns:
-        How many numbers these are.
+        The number of its input features.
 
     Raises:
-        ValueError: It has no linear layer.
+        ValueError: The model has no linear layer.
     """
     linear = [name for name, layer in model.named_sublayers() if isinstance(layer, nn.Linear)]
     if not linear:

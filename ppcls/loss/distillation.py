@@ -1,4 +1,9 @@
-"""Losses of a model that learns from another one's logits."""
+"""Losses of a model that learns from the logits of another model, computed in float32.
+
+All have the arguments ``logits`` and ``other``, the own and the other model's logits, [B, C] of any floating
+dtype. The result is a float32 scalar, the mean over the batch. No gradient reaches ``other``, except in
+`mutual_divergence`. ``label`` is [B] int64, or [B, C] float whose largest value is the label.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +13,21 @@ import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
 
-from ppcls.loss.ce import cross_entropy
+from ppcls.loss.classification import cross_entropy
 
 
 def soft_cross_entropy(logits: Tensor, other: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy with the softmax of ``other``, which is taken as it is: no gradient reaches it.
-
-    Args:
-        logits: [B, C], any floating dtype.
-        other: [B, C], the other model's logits.
-        smoothing: Of its softmax, in [0, 1).
-
-    Returns:
-        The mean over the batch, a float32 scalar.
-    """
+    """Returns the cross-entropy with the softmax of ``other``, with label smoothing in [0, 1)."""
     with paddle.amp.auto_cast(enable=False):
         target = F.softmax(other.detach().astype("float32"))
     return cross_entropy(logits, target, smoothing)
 
 
 def softened_divergence(logits: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """Kullback-Leibler divergence from the softened softmax of ``other`` (Hinton et al. 2015, section 2).
+    """Returns the Kullback-Leibler divergence from the softened softmax of ``other``.
 
-    ``T^2 * sum(q * (log q - log p))`` with ``p = softmax(logits / T)`` and ``q = softmax(other / T)``; the
-    factor makes gradients as large as at ``T = 1``. No gradient reaches ``other``.
-
-    Args:
-        logits: [B, C], any floating dtype.
-        other: [B, C], the other model's logits.
-        temperature: T > 0.
-
-    Returns:
-        The mean over the batch, a float32 scalar.
+    ``T^2 * sum(q * (log q - log p))`` with ``p = softmax(logits / T)`` and ``q = softmax(other / T)`` (Hinton
+    et al. 2015, section 2). The factor keeps gradients as large as at ``T = 1``.
     """
     with paddle.amp.auto_cast(enable=False):
         own = _log_softmax(logits.astype("float32") / temperature)
@@ -54,20 +42,17 @@ def mutual_divergence(
     weights: Tensor | None = None,
     times_classes: bool = False,
 ) -> Tensor:
-    """Half the divergence in each direction, ``(p - q) * (log p - log q) / 2`` added up over classes.
+    """Returns half the divergence in each direction: ``sum((p - q) * (log p - log q)) / 2``.
 
-    Both models learn at once (Zhang et al. 2018, section 2.2), here by one symmetric loss whose gradient
-    reaches both, as in PaddleClas 2.6.
+    Both models learn at once (Zhang et al. 2018, section 2.2). As in PaddleClas 2.6, one symmetric loss
+    has gradients for both.
 
     Args:
-        logits: [B, C], any floating dtype.
-        other: [B, C], the other model's logits.
-        act: Of which probabilities.
-        weights: [B, C] float32 of the classes' shares in the sum.
-        times_classes: Whether the sum is multiplied by C.
-
-    Returns:
-        The mean over the batch, a float32 scalar.
+        logits: Own logits.
+        other: Logits of the other model.
+        act: Function from logits to probabilities.
+        weights: Weights of the classes in the sum, [B, C] float32.
+        times_classes: Whether to multiply the sum by C.
     """
     with paddle.amp.auto_cast(enable=False):
         log = _log_softmax if act == "softmax" else F.log_sigmoid
@@ -80,21 +65,11 @@ def mutual_divergence(
 def decoupled_divergence(
     logits: Tensor, other: Tensor, label: Tensor, temperature: float, alpha: float, beta: float
 ) -> Tensor:
-    """Decoupled knowledge distillation (Zhao et al. 2022, equation 7), times the temperature squared.
+    """Returns the loss of decoupled knowledge distillation (Zhao et al. 2022, equation 7), times ``T^2``.
 
-    ``alpha * KL(b || a) + beta * KL(q || p)``: of binary distributions, the label's class against all others,
-    and of the softmax over the others alone. No gradient reaches ``other``.
-
-    Args:
-        logits: [B, C], any floating dtype; C > 1.
-        other: [B, C], the other model's logits.
-        label: [B] int64, or [B, C] float, of which the largest is the label.
-        temperature: Logits are divided by it.
-        alpha: Weight of the first part.
-        beta: Weight of the second.
-
-    Returns:
-        The mean over the batch, a float32 scalar.
+    ``alpha * KL(b || a) + beta * KL(q || p)``: the first divergence is of the binary distributions of the
+    label's class and all others, the second of the softmax over the other classes. Logits are divided by the
+    temperature ``T`` first; C > 1.
     """
     with paddle.amp.auto_cast(enable=False):
         is_label = _one_hot(label, logits.shape[-1]) > 0.5
@@ -107,8 +82,8 @@ def decoupled_divergence(
 
 
 def _decoupled(z: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns logarithms: of the label's class and all others, [B, 2]; of these among themselves, [B, C]."""
-    none = paddle.full_like(z, -1e4)  # no share, and no infinity that gradients could not pass
+    """Returns logarithms of shares: of the label and all others, [B, 2], and among the others, [B, C]."""
+    none = paddle.full_like(z, -1e4)  # a share of 0 without an infinity that would break gradients
     others = paddle.where(is_label, none, z)
     label = paddle.where(is_label, z, none).max(axis=-1, keepdim=True)
     two = _log_softmax(paddle.concat([label, others.logsumexp(axis=-1, keepdim=True)], axis=-1))
@@ -116,19 +91,11 @@ def _decoupled(z: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy with the other's softened softmax, weighed image by image (Zhou et al. 2021, equation 8).
+    """Returns the cross-entropy with the other's softened softmax, weighted per image.
 
-    An image's weight is ``1 - exp(-own / other)`` of both models' cross-entropies with the label: the worse
-    the learner does, the more it learns from the other. No gradient reaches ``other`` or the weight.
-
-    Args:
-        logits: [B, C], any floating dtype.
-        other: [B, C], the other model's logits.
-        label: [B] int64, or [B, C] float, of which the largest is the label.
-        temperature: Logits are divided by it; the loss is multiplied by its square.
-
-    Returns:
-        The mean over the batch, a float32 scalar.
+    The weight is ``1 - exp(-own / other)`` of both models' cross-entropies with the label: the worse the own
+    model is, the more it learns from the other (Zhou et al. 2021, equation 8). No gradient reaches the
+    weight. Logits are divided by the temperature, and the loss is multiplied by its square.
     """
     with paddle.amp.auto_cast(enable=False):
         own, other = logits.astype("float32"), other.detach().astype("float32")
@@ -143,21 +110,11 @@ def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperatu
 def spherical(
     logits: Tensor, other: Tensor, label: Tensor, temperature: float, length: float, share: float
 ) -> Tensor:
-    """Spherical knowledge distillation (Guo et al. 2020, section 3.3): how sure each model is does not count.
+    """Returns the loss of spherical distillation (Guo et al. 2020, section 3.3), which ignores confidence.
 
-    Of logits brought to mean 0 and standard deviation ``length`` it is ``share`` times the cross-entropy with
-    the other's softened softmax, and the rest that with the label. No gradient reaches ``other``.
-
-    Args:
-        logits: [B, C], any floating dtype.
-        other: [B, C], the other model's logits.
-        label: [B] int64, or [B, C] float, of which the largest is the label.
-        temperature: Logits are divided by it; the first part is multiplied by its square.
-        length: Of the logits, as the standard deviation over classes.
-        share: In [0, 1].
-
-    Returns:
-        The mean over the batch, a float32 scalar.
+    Logits are normalized to mean 0 and standard deviation ``length``. The loss is ``share`` times the
+    cross-entropy with the other's softened softmax, times the temperature squared, plus ``1 - share`` times
+    the cross-entropy with the label.
     """
     with paddle.amp.auto_cast(enable=False):
         own, other = (
@@ -171,19 +128,10 @@ def spherical(
 
 
 def correlation_distance(logits: Tensor, other: Tensor, of_images: float, of_classes: float) -> Tensor:
-    """Distillation from a stronger teacher, DIST (Huang et al. 2022, equations 7 to 9).
+    """Returns the loss of DIST, distillation from a stronger teacher (Huang et al. 2022, equations 7 to 9).
 
-    One minus Pearson's correlation of both models' softmax: over the classes of each image, and over the
-    images of each class. No gradient reaches ``other``.
-
-    Args:
-        logits: [B, C], any floating dtype.
-        other: [B, C], the other model's logits.
-        of_images: Weight of the mean over images.
-        of_classes: Weight of the mean over classes.
-
-    Returns:
-        A float32 scalar.
+    One minus Pearson's correlation of both models' softmax: over the classes of each image, averaged with the
+    weight ``of_images``, and over the images of each class, averaged with the weight ``of_classes``.
     """
     with paddle.amp.auto_cast(enable=False):
         own, other = (_log_softmax(each.astype("float32")).exp() for each in (logits, other.detach()))
@@ -192,7 +140,7 @@ def correlation_distance(logits: Tensor, other: Tensor, of_images: float, of_cla
 
 def _uncorrelated(own: Tensor, other: Tensor, axis: int) -> Tensor:
     own, other = (each - each.mean(axis=axis, keepdim=True) for each in (own, other))
-    # A root has no gradient at 0, where all images of a class, or all classes of an image, are alike.
+    # A square root has no gradient at 0, where all images of a class or all classes of an image are equal.
     one, two = (each.square().sum(axis=axis).clip(min=1e-30).sqrt() for each in (own, other))
     return 1.0 - ((own * other).sum(axis=axis) / (one * two + 1e-8)).mean()
 
@@ -202,7 +150,7 @@ def _one_hot(label: Tensor, classes: int) -> Tensor:
 
 
 def _log_softmax(z: Tensor) -> Tensor:
-    """Not Paddle's, which on the CPU stops at -64."""
+    """Replaces Paddle's function, which stops at -64 on the CPU."""
     z = z - z.detach().max(axis=-1, keepdim=True)
     return z - z.exp().sum(axis=-1, keepdim=True).log()
 

@@ -1,4 +1,4 @@
-"""Losses of embeddings: margins on a head's cosines, and triplets."""
+"""Losses of embeddings: margins for the cosines of a head, and triplets."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from paddle.nn import functional as F
 
 
 def arc_margin(cosine: Tensor, label: Tensor, margin: float, scale: float, easy: bool = False) -> Tensor:
-    """Adds a margin to the label's angle (Deng et al. 2019, equation 3), and scales.
+    """Returns scaled cosines with a margin added to the label's angle (Deng et al. 2019, equation 3).
 
-    ``cos(a + m)`` where ``a + m`` is at most pi; beyond, ``cos(a) - m * sin(m)``, which goes on falling. With
-    ``easy``, ``cos(a)`` itself where it is not above 0.
+    The label's cosine ``cos(a)`` becomes ``cos(a + m)`` if ``a + m`` is at most pi, and ``cos(a) - m *
+    sin(m)``, which still decreases, otherwise. With ``easy``, it stays ``cos(a)`` if that is not above 0.
 
     Args:
-        cosine: [B, C], -1..1, float32.
-        label: [B] int64.
-        margin: m, in radians.
-        scale: Factor.
+        cosine: Cosines [B, C], -1..1, float32.
+        label: Labels [B] int64.
+        margin: Margin m in radians.
+        scale: Factor on the result.
         easy: See above.
 
     Returns:
-        [B, C] float32, for a cross-entropy.
+        Logits [B, C] float32 for a cross-entropy.
     """
     sine = (1.0 - cosine.square() + 1e-6).clip(min=1e-6).sqrt()
     turned = cosine * math.cos(margin) - sine * math.sin(margin)
@@ -35,15 +35,15 @@ def arc_margin(cosine: Tensor, label: Tensor, margin: float, scale: float, easy:
 
 
 def cos_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) -> Tensor:
-    """Takes a margin off the label's cosine (Wang et al. 2018, equation 4), and scales; see `arc_margin`."""
+    """Returns scaled cosines, the label's minus a margin (Wang et al. 2018, equation 4); see `arc_margin`."""
     return scale * _of_label(cosine - margin, cosine, label)
 
 
 def circle_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) -> Tensor:
-    """Weighs cosines by how far they are from their goals (Sun et al. 2020, equations 5, 6 and 8).
+    """Returns cosines weighted by their distance from the optimum (Sun et al. 2020, equations 5, 6 and 8).
 
-    The label's becomes ``[1 + m - s]+ * (s - 1 + m)``, others ``[s + m]+ * (s - m)``, where no gradient goes
-    through the factors in brackets; see `arc_margin`.
+    The label's cosine becomes ``[1 + m - s]+ * (s - 1 + m)``, others become ``[s + m]+ * (s - m)``. No
+    gradient passes through the factors in brackets; see `arc_margin`.
     """
     constant = cosine.detach()
     own = (1.0 + margin - constant).clip(min=0.0) * (cosine - (1.0 - margin))
@@ -56,16 +56,16 @@ def _of_label(own: Tensor, others: Tensor, label: Tensor) -> Tensor:
 
 
 def hard_triplets(features: Tensor, label: Tensor, margin: float, normalize: bool) -> Tensor:
-    """Triplet loss of each row with its farthest positive and nearest negative (Hermans et al. 2017, eq. 5).
+    """Returns the triplet loss of each row's farthest positive and nearest negative.
 
-    ``max(0, margin + max d(a, p) - min d(a, n))`` with Euclidean distances. A row is a positive of its own;
-    one without negatives costs nothing.
+    ``max(0, margin + max d(a, p) - min d(a, n))`` with Euclidean distances (Hermans et al. 2017, equation 5).
+    A row is its own positive, too. A row without negatives costs nothing.
 
     Args:
-        features: [B, D], any floating dtype.
-        label: [B] int64, identities.
-        margin: > 0.
-        normalize: Whether embeddings are made of length 1 before.
+        features: Embeddings [B, D], any floating dtype.
+        label: Identities [B] int64.
+        margin: Margin > 0.
+        normalize: Whether to normalize embeddings to length 1 first.
 
     Returns:
         The mean over the batch, a float32 scalar.

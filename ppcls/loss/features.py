@@ -1,4 +1,4 @@
-"""Losses of what layers of two models give."""
+"""Losses that compare the outputs of layers of two models."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ def distance(
     mode: Literal["l1", "l2", "smooth_l1"],
     act: Literal["sigmoid", "softmax"] | None = None,
 ) -> Tensor:
-    """Mean distance of two tensors of one shape; a gradient reaches both.
+    """Returns the mean distance of two tensors of the same shape, a float32 scalar with gradients for both.
 
     Args:
         own: [B, ...], any floating dtype.
         other: [B, ...].
-        mode: Absolute, squared, or Huber's with its border at 1.
-        act: Done to both first; softmax over the last axis.
-
-    Returns:
-        A float32 scalar.
+        mode: Absolute, squared, or Huber's with a threshold of 1.
+        act: Function applied to both first; softmax over the last axis.
     """
     measure = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}[mode]
     with paddle.amp.auto_cast(enable=False):
@@ -36,15 +33,15 @@ def distance(
 
 
 def relational(own: Tensor, other: Tensor, side: int | None = None) -> Tensor:
-    """Relational knowledge distillation (Park et al. 2019, equations 6 and 9), both parts with weight 1.
+    """Returns the loss of relational knowledge distillation (Park et al. 2019, equations 6 and 9).
 
-    Huber's distance of what both models have between a batch's images: distances over their mean, and the
-    cosines of the angles of three. No gradient reaches ``other``.
+    It is the sum of Huber's distances between both models' relations of the images in a batch: the distances
+    of pairs, divided by their mean, and the cosines of the angles of triples. No gradient reaches ``other``.
 
     Args:
         own: [B, ...], any floating dtype; with ``side`` [B, C, H, W].
-        other: [B, ...], of any other shape behind B.
-        side: Rows and columns that both are pooled to; None for no pooling.
+        other: [B, ...], of any other shape after B.
+        side: Height and width that both are pooled to; None for no pooling.
 
     Returns:
         A float32 scalar.
@@ -60,9 +57,9 @@ def relational(own: Tensor, other: Tensor, side: int | None = None) -> Tensor:
 def _relations(points: Tensor) -> tuple[Tensor, Tensor]:
     """Maps points [B, D] to distances over their mean, [B, B], and cosines at each point, [B, B, B].
 
-    All from products of two points, so that the memory does not grow with B * B * D.
+    It uses products of two points only, so that the memory does not grow with B * B * D.
     """
-    points = points - points.mean(axis=0)  # changes neither, and keeps products from cancelling
+    points = points - points.mean(axis=0)  # changes no result, and avoids cancellation
     products = points.matmul(points, transpose_y=True)
     square = products.diagonal()
     apart = 1.0 - paddle.eye(len(points))
@@ -72,5 +69,5 @@ def _relations(points: Tensor) -> tuple[Tensor, Tensor]:
     at = products.unsqueeze(0) - products.unsqueeze(2) - products.unsqueeze(1) + square.reshape([-1, 1, 1])
     real = apart.unsqueeze(2) * apart.unsqueeze(1)
     cosines = at * real / (far.unsqueeze(2) * far.unsqueeze(1))
-    # Clipped for images at one place, whose angles are rounding over rounding.
+    # Clipped for images at the same point, whose angles are only rounding errors.
     return far / (far.mean() + _LEAST), cosines.clip(-1.0, 1.0)

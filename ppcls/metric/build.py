@@ -1,11 +1,11 @@
-"""From the list of metrics in the config to what they count, gather and say."""
+"""Builds the metrics of a config."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, singledispatch
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +17,7 @@ from ppcls.config.objectives.distillation_losses import DistillationTopkAcc
 from ppcls.config.objectives.embedding import Recallk, mAP
 from ppcls.config.objectives.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
 from ppcls.config.sections.objective import ConfusionMatrix, MetricSpec, PerClassRecall, TopkAcc, TprAtFpr
-from ppcls.metric.binary import true_at_false_positives
-from ppcls.metric.by_class import confusion, macro_averages, recalls, right_of_class
-from ppcls.metric.multi_label import attribute_measures, mean_average_precision, right_images, right_labels
-from ppcls.metric.retrieval import mean_average_precision as retrieval_precision
-from ppcls.metric.retrieval import recalls_at
-from ppcls.metric.topk import topk_correct
+from ppcls.metric import multi_label, retrieval, single_label
 from ppcls.outputs import LOGITS, Outputs, get_logits
 
 Count = Callable[[Outputs, Tensor], Tensor]
@@ -30,12 +25,13 @@ Floats = NDArray[np.float64]
 
 
 class Rows(NamedTuple):
-    """What is known of all samples.
+    """The outputs and labels of all images.
 
     Attributes:
-        outputs: What the model gave, [N, D].
-        labels: [N, C] or [N, 1].
-        queries: So many, the first ones, look among the others for their like; None: each among all others.
+        outputs: Outputs of the model, [N, D].
+        labels: Labels [N, C] or [N, 1].
+        queries: Number of first rows that are queries, with the other rows as gallery; None: each row is a
+            query among all others.
     """
 
     outputs: NDArray[np.float32]
@@ -44,14 +40,14 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A metric that is a function of counts, which add up over batches and ranks.
+class CountMetric:
+    """A metric that is a function of counts, which are summed over batches and ranks.
 
     Attributes:
-        names: Of its numbers.
-        width: How many counts it has.
-        count: What the model gave and labels to [width] int64.
-        values: Counts, [width] float64, and the number of images to its numbers.
+        names: Names of its values.
+        width: Number of counts.
+        count: Function from outputs and labels to counts, [width] int64.
+        values: Function from counts, [width] float64, and the number of images to the values.
     """
 
     names: tuple[str, ...]
@@ -61,13 +57,13 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """A metric that needs what the model gave of all samples at once.
+class GatheredMetric:
+    """A metric that needs the outputs of all images at once.
 
     Attributes:
-        names: Of its numbers.
-        values: What is known of all samples to its numbers.
-        output: Which of the model's outputs.
+        names: Names of its values.
+        values: Function from the rows of all images to the values.
+        output: Name of the model's output.
     """
 
     names: tuple[str, ...]
@@ -77,42 +73,42 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics side by side, exact over batches and ranks.
+    """Several metrics, exact over batches and ranks.
 
     Attributes:
-        parts: Of each metric.
-        lower_is_better: Whether that is so of the first number, which decides about models.
+        parts: The metrics.
+        lower_is_better: Whether lower values of the first one, which selects the best model, are better.
     """
 
-    parts: tuple[Counted | Gathered, ...]
+    parts: tuple[CountMetric | GatheredMetric, ...]
     lower_is_better: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all numbers, such as ``("top1", "top5")``."""
+        """Names of all values, such as ``("top1", "top5")``."""
         return tuple(name for part in self.parts for name in part.names)
 
     @property
     def width(self) -> int:
-        """How many counts there are."""
-        return sum(part.width for part in self.parts if isinstance(part, Counted))
+        """Number of all counts."""
+        return sum(part.width for part in self.parts if isinstance(part, CountMetric))
 
     @property
     def gathered(self) -> tuple[str, ...]:
-        """Which of the model's outputs are needed of all samples, each once."""
-        return tuple(dict.fromkeys(part.output for part in self.parts if isinstance(part, Gathered)))
+        """Names of the outputs that are needed of all images, each once."""
+        return tuple(dict.fromkeys(part.output for part in self.parts if isinstance(part, GatheredMetric)))
 
     def counts(self, outputs: Outputs, label: Tensor) -> Tensor:
-        """Counts a batch, without waiting for the device.
+        """Returns the counts of a batch, without synchronizing with the device.
 
         Args:
-            outputs: What the model gave, such as logits [B, C], of any floating dtype.
-            label: [B] int64, or [B, C] float; see `Batch`.
+            outputs: Outputs of the model, such as logits [B, C], of any floating dtype.
+            label: Labels [B] int64, or [B, C] float; see `Batch`.
 
         Returns:
             [width] int64, on the device of ``outputs``.
         """
-        counted = [part for part in self.parts if isinstance(part, Counted)]
+        counted = [part for part in self.parts if isinstance(part, CountMetric)]
         if not counted:
             return paddle.zeros([0], "int64")
         return paddle.concat([part.count(outputs, label) for part in counted])
@@ -121,13 +117,13 @@ class Metrics:
         """Returns name to value.
 
         Args:
-            counts: [width] sums of `counts` over batches and ranks.
-            images: Over which.
-            rows: Name of an output to that of all images, and their labels; for metrics that gather.
+            counts: Sums of `counts` over batches and ranks, [width].
+            images: Number of images.
+            rows: Output name to the rows of all images, for `GatheredMetric`.
         """
         values: list[float] = []
         for part in self.parts:
-            if isinstance(part, Gathered):
+            if isinstance(part, GatheredMetric):
                 assert rows is not None
                 values += part.values(rows[part.output])
                 continue
@@ -140,24 +136,80 @@ def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0) -> Metrics:
     """Builds the metrics of ``specs``, in their order.
 
     Args:
-        specs: One or more.
-        classes: Number of classes; for metrics that look at each of them.
+        specs: One or more metrics.
+        classes: Number of classes, for metrics with values per class.
 
     Raises:
-        ValueError: No metric, or two of the same name.
-        TypeError: A spec is not a metric.
+        ValueError: There is no metric, or a name occurs twice.
+        TypeError: An entry is not a metric.
     """
-    parts = tuple(_part(spec, classes) for spec in specs)
+    parts = tuple(_build(spec, classes) for spec in specs)
     if not parts:
         raise ValueError("expected at least one metric")
     metrics = Metrics(parts, specs[0].lower_is_better)
-    if twice := [name for name, times in Counter(metrics.names).items() if times > 1]:
-        raise ValueError(f"metrics asked for twice: {', '.join(twice)}")
+    if repeated := [name for name, times in Counter(metrics.names).items() if times > 1]:
+        raise ValueError(f"metrics listed twice: {', '.join(repeated)}")
     return metrics
 
 
-@singledispatch
-def _part(spec: MetricSpec, _classes: int) -> Counted | Gathered:
+def _build(spec: MetricSpec, classes: int) -> CountMetric | GatheredMetric:
+    names = spec.names
+    match spec:
+        case DistillationTopkAcc():
+            count = _topk_of_model(spec.model_key, spec.topk)
+            return CountMetric(names, len(spec.topk), count, _shares)
+        case TopkAcc():
+            topk = _of_logits(partial(single_label.topk_correct, topk=spec.topk))
+            return CountMetric(names, len(spec.topk), topk, _shares)
+        case PerClassRecall():
+            each = tuple(f"recall_{k}" for k in range(classes)) if spec.each else ()
+            values = partial(_recall_values, each=spec.each)
+            return CountMetric((*names, *each), 2 * classes, _of_logits(single_label.class_hits), values)
+        case ConfusionMatrix():
+            return CountMetric(
+                names,
+                classes**2,
+                _of_logits(single_label.confusion),
+                lambda counts, _: single_label.macro_averages(counts),
+            )
+        case AccuracyScore() if spec.base == "sample":
+            return CountMetric(names, 1, _of_logits(multi_label.right_images), _shares)
+        case AccuracyScore():
+            return CountMetric(names, 2, _count_labels, lambda counts, _: [float(counts[0] / counts[1])])
+        case HammingDistance():
+            return CountMetric(
+                names, 2, _count_labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])]
+            )
+        case MultiLabelMAP():
+            return GatheredMetric(
+                names,
+                lambda rows: [multi_label.mean_average_precision(rows.outputs, rows.labels, spec.map_type)],
+            )
+        case ATTRMetric():
+            return GatheredMetric(
+                names, lambda rows: multi_label.attribute_measures(rows.outputs, rows.labels, spec.threshold)
+            )
+        case TprAtFpr():
+            return GatheredMetric(
+                names,
+                lambda rows: [
+                    single_label.true_at_false_positives(rows.outputs, rows.labels[:, 0], spec.max_fpr)
+                ],
+            )
+        case Recallk():
+            return GatheredMetric(
+                names,
+                lambda rows: retrieval.recalls_at(rows.outputs, rows.labels[:, 0], spec.topk, rows.queries),
+                "features",
+            )
+        case mAP():
+            return GatheredMetric(
+                names,
+                lambda rows: [
+                    retrieval.mean_average_precision(rows.outputs, rows.labels[:, 0], rows.queries)
+                ],
+                "features",
+            )
     raise TypeError(f"{spec.kind} is not a metric")
 
 
@@ -165,89 +217,24 @@ def _shares(counts: Floats, images: float) -> list[float]:
     return [float(each) / images for each in counts]
 
 
+def _recall_values(counts: Floats, _images: float, each: bool) -> list[float]:
+    found = single_label.recalls(counts)
+    return [float(np.nanmean(found)), float(np.nanmin(found)), *(found.tolist() if each else [])]
+
+
 def _of_logits(count: Callable[[Tensor, Tensor], Tensor]) -> Count:
     return lambda outputs, label: count(get_logits(outputs), label)
 
 
-@_part.register
-def _(spec: TopkAcc, _classes: int) -> Counted:
-    count = _of_logits(partial(topk_correct, topk=spec.topk))
-    return Counted(spec.names, len(spec.topk), count, _shares)
-
-
-@_part.register
-def _(spec: DistillationTopkAcc, _classes: int) -> Counted:
+def _topk_of_model(name: str, topk: tuple[int, ...]) -> Count:
     def count(outputs: Outputs, label: Tensor) -> Tensor:
-        logits = outputs[spec.model_key] if isinstance(outputs, dict) else outputs
-        return topk_correct(logits, label, spec.topk)
+        logits = outputs[name] if isinstance(outputs, dict) else outputs
+        return single_label.topk_correct(logits, label, topk)
 
-    return Counted(spec.names, len(spec.topk), count, _shares)
-
-
-@_part.register
-def _(spec: PerClassRecall, classes: int) -> Counted:
-    def values(counts: Floats, _images: float) -> list[float]:
-        found = recalls(counts)
-        return [float(np.nanmean(found)), float(np.nanmin(found)), *(found.tolist() if spec.each else [])]
-
-    each = tuple(f"recall_{k}" for k in range(classes)) if spec.each else ()
-    return Counted((*spec.names, *each), 2 * classes, _of_logits(right_of_class), values)
+    return count
 
 
-@_part.register
-def _(spec: ConfusionMatrix, classes: int) -> Counted:
-    return Counted(spec.names, classes**2, _of_logits(confusion), lambda counts, _: macro_averages(counts))
-
-
-@_part.register
-def _(spec: AccuracyScore, _classes: int) -> Counted:
-    if spec.base == "sample":
-        return Counted(spec.names, 1, _of_logits(right_images), _shares)
-    return Counted(spec.names, 2, _labels, lambda counts, _: [float(counts[0] / counts[1])])
-
-
-@_part.register
-def _(spec: HammingDistance, _classes: int) -> Counted:
-    return Counted(spec.names, 2, _labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])])
-
-
-def _labels(outputs: Outputs, label: Tensor) -> Tensor:
-    """Counts the labels that are right, and all: [2] int64."""
-    return paddle.concat([right_labels(get_logits(outputs), label), paddle.full([1], label.size, "int64")])
-
-
-@_part.register
-def _(spec: MultiLabelMAP, _classes: int) -> Gathered:
-    return Gathered(
-        spec.names, lambda rows: [mean_average_precision(rows.outputs, rows.labels, spec.map_type)]
-    )
-
-
-@_part.register
-def _(spec: ATTRMetric, _classes: int) -> Gathered:
-    return Gathered(spec.names, lambda rows: attribute_measures(rows.outputs, rows.labels, spec.threshold))
-
-
-@_part.register
-def _(spec: TprAtFpr, _classes: int) -> Gathered:
-    return Gathered(
-        spec.names, lambda rows: [true_at_false_positives(rows.outputs, rows.labels[:, 0], spec.max_fpr)]
-    )
-
-
-@_part.register
-def _(spec: Recallk, _classes: int) -> Gathered:
-    return Gathered(
-        spec.names,
-        lambda rows: recalls_at(rows.outputs, rows.labels[:, 0], spec.topk, rows.queries),
-        "features",
-    )
-
-
-@_part.register
-def _(spec: mAP, _classes: int) -> Gathered:
-    return Gathered(
-        spec.names,
-        lambda rows: [retrieval_precision(rows.outputs, rows.labels[:, 0], rows.queries)],
-        "features",
-    )
+def _count_labels(outputs: Outputs, label: Tensor) -> Tensor:
+    """Counts correct labels and all labels: [2] int64."""
+    right = multi_label.right_labels(get_logits(outputs), label)
+    return paddle.concat([right, paddle.full([1], label.size, "int64")])

@@ -1,4 +1,4 @@
-"""How well embeddings find images of the same identity, each among all others, or queries in a gallery."""
+"""Metrics of embeddings: how well images of the same identity are found."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ Floats = NDArray[np.float64]
 def recalls_at(
     features: NDArray[np.float32], labels: Floats, topk: tuple[int, ...], queries: int | None = None
 ) -> list[float]:
-    """Returns the share of images with one of their identity among the ``k`` nearest, for each ``k``.
+    """Returns, for each ``k``, the share of queries with their identity among the ``k`` nearest images.
 
-    Images of equal similarity go before those of the identity, so that their order does not matter.
+    Among images of equal similarity, those of other identities come first, so that their order does not
+    matter.
 
     Args:
-        features: [N, D].
-        labels: [N], identities.
-        topk: Each at least 1.
-        queries: So many, the first ones, look among the others; None: each among all others.
+        features: Embeddings [N, D].
+        labels: Identities [N].
+        topk: Values of k >= 1.
+        queries: Number of first rows that are queries, with the other rows as gallery; None: each row is a
+            query among all others.
 
     Returns:
-        As many as ``topk``, 0..1, over the images whose identity is there to find; NaN where there is none.
+        One value per k, 0..1, over the queries whose identity has another image; NaN if there is none.
     """
     ahead = [int((others >= own.max()).sum()) for own, others in _queries(features, labels, queries)]
     return [float(np.mean(np.array(ahead) < k)) if ahead else float("nan") for k in topk]
@@ -34,10 +36,9 @@ def recalls_at(
 def mean_average_precision(
     features: NDArray[np.float32], labels: Floats, queries: int | None = None
 ) -> float:
-    """Returns the mean over images of the average precision of the others of their identity.
+    """Returns the mean average precision of queries; arguments and queries as in `recalls_at`.
 
-    At each of these, precision is their share among all that are at least as near. The arguments are those of
-    `recalls_at`, and so is what counts.
+    At each image of the identity, precision is the share of its identity among all images at least as near.
     """
 
     def precision(own: NDArray[np.float32], others: NDArray[np.float32]) -> float:
@@ -52,16 +53,16 @@ def mean_average_precision(
 def _queries(
     features: NDArray[np.float32], labels: Floats, queries: int | None
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Yields, for each image, its similarities to others of its identity, and to those of all other ones."""
-    asking, first = (len(labels), 0) if queries is None else (queries, queries)  # of the gallery
+    """Yields, for each query, its similarities to its own identity and to all others."""
+    count, first = (len(labels), 0) if queries is None else (queries, queries)  # first row of the gallery
     length = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(length, 1e-12)).astype(np.float32)
-    for begin in range(0, asking, _BLOCK):
-        end = min(begin + _BLOCK, asking)
+    for begin in range(0, count, _BLOCK):
+        end = min(begin + _BLOCK, count)
         similar = unit[begin:end] @ unit[first:].T
         same = labels[begin:end, None] == labels[first:]
         own = same.copy()
-        if queries is None:  # an image does not find itself
+        if queries is None:  # a query does not find itself
             own[np.arange(len(own)), np.arange(begin, end)] = False
         for row, mine, alike in zip(similar, own, same, strict=True):
             if mine.any():

@@ -92,7 +92,7 @@ def of(reference, prefix):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_names_shapes_and_initial_values_are_those_of_paddleclas(reference, name):
+def test_initial_state_equals_paddleclas(reference, name):
     paddle.seed(1)
     state = build_model(name, class_num=CLASSES, **OPTIONS.get(name, {})).state_dict()
     shapes = of(reference, f"{name}/shape/")
@@ -112,7 +112,7 @@ def test_names_shapes_and_initial_values_are_those_of_paddleclas(reference, name
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_logits_are_those_of_paddleclas(reference, name):
+def test_logits_equal_paddleclas(reference, name):
     found = run(build_model(name, class_num=CLASSES, **OPTIONS.get(name, {})), name)
     assert set(found) == {"eval", "train"} | ({"odd"} if name not in ONLY_SIDES else set())
     for key, ours in found.items():
@@ -123,7 +123,7 @@ def test_logits_are_those_of_paddleclas(reference, name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_names_and_counts_are_those_of_paddleclas(name):
+def test_parameter_names_and_counts_equal_paddleclas(name):
     with paddle.LazyGuard():  # draws no weights
         model = build_model(name)
     assert count_parameters(model) == PUBLISHED[name]["parameters"]
@@ -131,7 +131,7 @@ def test_names_and_counts_are_those_of_paddleclas(name):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_multiplications_are_those_of_paddleclas(name):
+def test_flops_equal_paddleclas(name):
     cost = measure(partial(build_model, name), ZOO[name].input_shape)
     assert cost.parameters == PUBLISHED[name]["parameters"]
     # PaddleClas's EfficientNet computes a row and a column at each halving that it then cuts off.
@@ -160,14 +160,14 @@ def test_multiplications_are_those_of_paddleclas(name):
         ("SwinTransformer_large_patch4_window12_384", 103.9),
     ],
 )
-def test_multiplications_are_those_of_the_papers(name, billions):
+def test_flops_equal_papers(name, billions):
     assert PUBLISHED[name]["flops"] / 1e9 == pytest.approx(billions, rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("name", "plain"), [("SE_ResNet18", 11_689_512), ("SE_ResNet34", 21_797_672), ("SE_ResNet50", 25_557_032)]
 )
-def test_what_paddleclas_does_not_have_is_as_large_as_published(name, plain):
+def test_se_resnet_has_published_size(name, plain):
     """Section 4 of the paper: two layers of C x C/16 a block beside the plain network of torchvision."""
     model = build_model(name)
     weighed = [
@@ -180,7 +180,7 @@ def test_what_paddleclas_does_not_have_is_as_large_as_published(name, plain):
 
 
 @pytest.mark.table
-def test_the_table_is_what_paddleclas_has(tmp_path):
+def test_reference_table_equals_paddleclas(tmp_path):
     path = tmp_path / "table.json"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     # Those with most multiplications take minutes, for PaddleClas's must compute them.
@@ -191,7 +191,7 @@ def test_the_table_is_what_paddleclas_has(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted({*COMPARED} - {"ResNet50_vc", "SE_ResNeXt50_vd_32x4d"}))
-def test_layouts_agree_and_every_parameter_learns(name, monkeypatch):
+def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
     monkeypatch.setattr("ppcls.arch.families.vgg._HIDDEN", 32)  # not 4,096: 120 million weights less
     if name in NARROW:
         monkeypatch.setitem(ARCHITECTURES._entries, name, NARROW[name])
@@ -226,7 +226,7 @@ def test_layouts_agree_and_every_parameter_learns(name, monkeypatch):
 
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", NARROW)
-def test_an_exported_transformer_takes_any_batch(name, data_format, tmp_path):
+def test_exported_transformer_accepts_any_batch(name, data_format, tmp_path):
     """Their shapes are computed from the image's, of which the batch is not known in a program.
 
     That they can become ONNX is known of NCHW, the layout in which models are exported.

@@ -23,7 +23,7 @@ from ppcls.arch.families.shufflenet_v2 import DownsamplingUnit, ShuffleUnit
 from ppcls.arch.layers.conv_norm import ConvNorm
 
 
-def test_blocks_that_are_more_than_a_chain_compute_the_same_when_they_are_compiled():
+def test_compiled_blocks_equal_eager_blocks():
     paddle.seed(3)
     affine = partial(AffineConvNorm, act=F.relu)
     style = Res2NetStyle(expansion=1, share=4)

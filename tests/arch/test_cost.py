@@ -16,7 +16,7 @@ def build(data_format: str = "NCHW") -> nn.Layer:
     )
 
 
-def test_counts_by_hand():
+def test_measure_equals_count_by_hand():
     # 6 channels of 5 x 4 pixels, each of 2 channels in a window of 3 x 3; then 6 x 5.
     flops = 6 * 5 * 4 * 2 * 9 + 6 * 5
     parameters = 6 * 2 * 9 + 6 + 2 * 6 + 6 * 5 + 5
@@ -25,7 +25,7 @@ def test_counts_by_hand():
     assert count_parameters(build()) == parameters
 
 
-def test_a_frozen_layer_is_not_counted_and_dynamic_mode_comes_back():
+def test_measure_ignores_frozen_layers_and_restores_dynamic_mode():
     def frozen() -> nn.Layer:
         model = build()
         model[0].weight.stop_gradient = True

@@ -14,7 +14,7 @@ from ppcls.arch.embedding import EmbeddingLinear as Neck
 @pytest.mark.parametrize(
     ("name", "size"), [("ResNet18", 512), ("PPLCNet_x0_25", 1280), ("MobileNetV3_small_x0_35", 1280)]
 )
-def test_what_is_left_of_a_classifier_gives_what_its_last_layer_took(name: str, size: int) -> None:
+def test_remove_classifier_keeps_its_input(name: str, size: int) -> None:
     paddle.seed(1)
     model = build_model(name, 7)
     model.eval()
@@ -29,12 +29,12 @@ def test_what_is_left_of_a_classifier_gives_what_its_last_layer_took(name: str, 
     assert len(model.parameters()) == parameters - 2
 
 
-def test_what_does_not_end_in_a_linear_layer_is_refused() -> None:
+def test_remove_classifier_without_linear_layer_is_rejected() -> None:
     with pytest.raises(ValueError, match="Sequential does not end in a linear layer"):
         remove_classifier(paddle.nn.Sequential(paddle.nn.Conv2D(3, 3, 1)))
 
 
-def test_names_are_paddleclas_and_cosines_are_cosines() -> None:
+def test_embedding_network_has_paddleclas_names_and_returns_cosines() -> None:
     backbone = build_model("ResNet18", 7)
     remove_classifier(backbone)
     model = EmbeddingNetwork(backbone, Neck(512, 8), CosineHead(8, 5), 8)

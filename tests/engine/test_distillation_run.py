@@ -347,6 +347,6 @@ def test_what_is_wrong_with_the_weights_is_told(images: Path, tmp_path: Path, te
     taken["Loss"] = {"Train": [{"DistillationGTCELoss": {"model_names": ["Student", "fc"]}}]}
     taken["Metric"] = {"Eval": [{"TopkAcc": {"topk": 1}}]}
     with pytest.raises(
-        UserError, match=r"Arch.models: Linear can't hold a model called 'fc'; choose another name"
+        UserError, match=r"Arch.models: Linear cannot hold a model called 'fc'; choose another name"
     ):
         state_of(taken)

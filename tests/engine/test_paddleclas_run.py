@@ -248,7 +248,7 @@ def test_a_layer_that_is_not_there_ends_the_run_at_once(tree: Tree, tmp_path: Pa
         for keys in model.values():
             keys["return_patterns"] = ["blocks9"]
     tree["Loss"]["Train"][1]["DistillationDistanceLoss"] = {"key": "blocks9", **PAIRS}
-    with pytest.raises(UserError, match=r"Arch.models: Student: PPLCNet has no layer 'blocks9'; there are: "):
+    with pytest.raises(UserError, match=r"Arch.models: Student: PPLCNet has no layer 'blocks9'; known: "):
         fit(load_config(tree))
     assert not (tmp_path / "output" / "latest").exists()
 

@@ -27,7 +27,7 @@ def batches(draw):
 
 @quick
 @given(batches(), st.sampled_from([None, 0.0, 0.1, 0.9]), st.floats(-2, 2))
-def test_value_is_the_formula(batch, epsilon, weight):
+def test_cross_entropy_equals_formula(batch, epsilon, weight):
     logits, label, soft = batch
     criterion = build_criterion((CELoss(epsilon=epsilon, weight=weight),))
     classes = logits.shape[1]
@@ -41,7 +41,7 @@ def test_value_is_the_formula(batch, epsilon, weight):
 
 @quick
 @given(batches(), st.sampled_from([None, 0.1]))
-def test_gradient_is_softmax_minus_target(batch, epsilon):
+def test_cross_entropy_gradient_is_softmax_minus_target(batch, epsilon):
     logits, label, _ = batch
     rows, classes = logits.shape
     tensor = paddle.to_tensor(logits, stop_gradient=False)
@@ -54,7 +54,7 @@ def test_gradient_is_softmax_minus_target(batch, epsilon):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("soft", [False, True])
-def test_half_precision_logits_are_computed_in_float32(dtype, soft):
+def test_cross_entropy_computes_in_float32(dtype, soft):
     rng = np.random.default_rng(0)
     logits = paddle.to_tensor(rng.standard_normal((4, 1000)).astype("float32") * 8).astype(dtype)
     label = paddle.to_tensor(rng.dirichlet(np.ones(1000), 4).astype("float32") if soft else [1, 2, 3, 999])
@@ -66,7 +66,7 @@ def test_half_precision_logits_are_computed_in_float32(dtype, soft):
     assert float(loss) == want
 
 
-def test_a_label_out_of_all_proportion_still_counts():
+def test_cross_entropy_of_very_low_logit_is_exact():
     logits = paddle.to_tensor([[0.0, 200.0]], stop_gradient=False)
     loss = build_criterion((CELoss(),))(logits, paddle.to_tensor([0]))
     loss.backward()
@@ -75,7 +75,7 @@ def test_a_label_out_of_all_proportion_still_counts():
     assert float(build_criterion((CELoss(),))(logits, paddle.to_tensor([1]))) == 0.0
 
 
-def test_losses_add_up():
+def test_criterion_sums_weighted_losses():
     logits, label = paddle.to_tensor([[1.0, 2.0, 0.0]]), paddle.to_tensor([0])
     first, second = CELoss(weight=2.0), CELoss(weight=0.5, epsilon=0.1)
     total = build_criterion((first, second))(logits, label)
@@ -83,7 +83,7 @@ def test_losses_add_up():
     assert float(total) == pytest.approx(sum(float(each) for each in parts))
 
 
-def test_no_loss_or_no_such_loss_is_refused():
+def test_criterion_without_valid_loss_is_rejected():
     with pytest.raises(ValueError, match="at least one loss"):
         build_criterion(())
     with pytest.raises(TypeError, match="TopkAcc is not a loss"):

@@ -56,7 +56,7 @@ def close(want):
 
 @quick
 @given(logits(), st.sampled_from([None, 0.2]))
-def test_cross_entropy_with_the_teachers_softmax(batch, epsilon):
+def test_soft_cross_entropy_equals_formula(batch, epsilon):
     own, other, label = batch
     loss, grad, taught = learnt(DistillationCELoss(model_name_pairs=PAIR, epsilon=epsilon), *batch)
     smooth = epsilon or 0
@@ -68,7 +68,7 @@ def test_cross_entropy_with_the_teachers_softmax(batch, epsilon):
 
 @quick
 @given(logits(), st.sampled_from([1.0, 4.0]))
-def test_softened_divergence(batch, temperature):
+def test_softened_divergence_equals_formula(batch, temperature):
     _, _, label = batch
     spec = DistillationKLDivLoss(model_name_pairs=PAIR, temperature=temperature)
     loss, grad, taught = learnt(spec, *batch)
@@ -80,7 +80,7 @@ def test_softened_divergence(batch, temperature):
 
 @quick
 @given(logits(), st.sampled_from(["softmax", "sigmoid"]), st.booleans())
-def test_mutual_divergence_teaches_both(batch, act, times):
+def test_mutual_divergence_has_gradients_for_both_models(batch, act, times):
     own, other, label = batch
     spec = DistillationDMLLoss(model_name_pairs=PAIR, act=act, sum_across_class_dim=times)
     loss, grad, taught = learnt(spec, *batch)
@@ -93,7 +93,7 @@ def test_mutual_divergence_teaches_both(batch, act, times):
     np.testing.assert_allclose(swapped[2].numpy(), grad.numpy(), atol=1e-5)
 
 
-def test_mutual_divergence_weighs_rare_labels():
+def test_mutual_divergence_weights_rare_labels():
     own, other = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32")
     label = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], "float32")
     share = np.array([0.1, 0.5, 0.2, 0.9], "float32")
@@ -106,7 +106,7 @@ def test_mutual_divergence_weighs_rare_labels():
 
 @quick
 @given(logits(), st.sampled_from([1.0, 4.0]), st.sampled_from([1.0, 0.5]), st.sampled_from([1.0, 8.0, 0.0]))
-def test_decoupled_divergence_row_by_row(batch, temperature, alpha, beta):
+def test_decoupled_divergence_equals_formula(batch, temperature, alpha, beta):
     own, other, label = batch
     spec = DistillationDKDLoss(model_name_pairs=PAIR, temperature=temperature, alpha=alpha, beta=beta)
     loss, _, taught = learnt(spec, *batch)
@@ -123,7 +123,7 @@ def test_decoupled_divergence_row_by_row(batch, temperature, alpha, beta):
 
 @quick
 @given(logits(), st.sampled_from([1.0, 4.0]))
-def test_decoupled_divergence_is_the_whole_where_beta_is_the_others_share(batch, temperature):
+def test_decoupled_divergence_equals_full_divergence_for_matching_beta(batch, temperature):
     """Zhao et al., equation 6: KL = TCKD + (1 - p_t) * NCKD, here of one image."""
     own, other, label = (each[:1] for each in batch)
     beta = 1 - softmax(other[0].astype("float64") / temperature)[label[0]]
@@ -136,7 +136,7 @@ def test_decoupled_divergence_is_the_whole_where_beta_is_the_others_share(batch,
 
 @quick
 @given(logits(), st.sampled_from([1.0, 2.0]))
-def test_soft_labels_weigh_by_who_is_worse(batch, temperature):
+def test_weighted_soft_labels_equal_formula(batch, temperature):
     own, other, label = batch
     spec = DistillationWSLLoss(model_name_pairs=PAIR, temperature=temperature)
     loss, grad, taught = learnt(spec, *batch)
@@ -154,7 +154,7 @@ def test_soft_labels_weigh_by_who_is_worse(batch, temperature):
 
 @quick
 @given(logits(), st.sampled_from([1.0, 4.0]), st.sampled_from([1.0, 2.0]), st.sampled_from([0.0, 0.9]))
-def test_spherical_logits_have_one_length(batch, temperature, length, alpha):
+def test_spherical_loss_ignores_scale_of_logits(batch, temperature, length, alpha):
     own, other, label = batch
     assume(min(each.std(axis=1).min() for each in batch[:2]) > 0.05)
     spec = DistillationSKDLoss(model_name_pairs=PAIR, temperature=temperature, multiplier=length, alpha=alpha)
@@ -174,7 +174,7 @@ def test_spherical_logits_have_one_length(batch, temperature, length, alpha):
 
 @quick
 @given(logits(), st.sampled_from([1.0, 2.0]), st.sampled_from([1.0, 0.5]))
-def test_correlation_of_rows_and_of_columns(batch, beta, gamma):
+def test_correlation_distance_equals_formula(batch, beta, gamma):
     own, other, _ = batch
     rows, classes = own.shape
     assume(rows > 2 and classes > 2 and np.abs(own).max() < 6 and np.abs(other).max() < 6)
@@ -188,7 +188,7 @@ def test_correlation_of_rows_and_of_columns(batch, beta, gamma):
     assert taught is None
 
 
-def test_what_is_all_alike_is_not_correlated_and_has_a_gradient():
+def test_correlation_distance_of_equal_rows_has_finite_gradient():
     for own in (np.zeros((1, 4), "float32"), np.zeros((3, 4), "float32")):
         loss, grad, _ = learnt(
             DistillationDISTLoss(model_name_pairs=PAIR), own, own + 1, np.zeros(len(own), int)
@@ -197,7 +197,7 @@ def test_what_is_all_alike_is_not_correlated_and_has_a_gradient():
         assert np.isfinite(grad.numpy()).all()
 
 
-def test_the_teachers_best_class_as_label():
+def test_use_target_as_gt_uses_teachers_best_class():
     own, other = np.random.default_rng(1).standard_normal((2, 6, 5)).astype("float32")
     label, best = np.zeros(6, "int64"), other.argmax(axis=1)
     for spec in (DistillationDKDLoss, DistillationWSLLoss, DistillationSKDLoss):
@@ -208,7 +208,7 @@ def test_the_teachers_best_class_as_label():
         assert learnt(plain, own, other, mixed)[0] == learnt(plain, own, other, best)[0]
 
 
-def test_losses_with_labels_are_those_of_each_model():
+def test_per_model_losses_sum_over_models():
     own, other = (paddle.randn([4, 5]) for _ in range(2))
     outputs, label = {"Student": own, "Teacher": other}, paddle.to_tensor([0, 1, 4, 4])
     several = (paddle.rand([4, 5]) > 0.5).astype("float32")
@@ -231,7 +231,7 @@ def test_losses_with_labels_are_those_of_each_model():
         *(DistillationWSLLoss, DistillationSKDLoss, DistillationDISTLoss),
     ],
 )
-def test_half_precision_logits_are_computed_in_float32(dtype, spec):
+def test_distillation_losses_compute_in_float32(dtype, spec):
     own, other = ((paddle.randn([4, 300]) * 8).astype(dtype) for _ in range(2))
     criterion, label = build_criterion((spec(model_name_pairs=PAIR),)), paddle.to_tensor([0, 1, 2, 299])
     want = float(criterion({"Student": own.astype("float32"), "Teacher": other.astype("float32")}, label))

@@ -57,7 +57,7 @@ def row_loss(spec, cosine, label):
         ]
     ),
 )
-def test_margins_are_the_papers(batch, head):
+def test_margins_equal_papers(batch, head):
     cosine, label = batch
     tensor = paddle.to_tensor(cosine, stop_gradient=False)
     outputs = {"features": paddle.ones([len(label), 4]), "logits": tensor}
@@ -69,7 +69,7 @@ def test_margins_are_the_papers(batch, head):
     assert outputs["logits"] is tensor, "metrics see the cosines themselves"
 
 
-def test_gradients_are_finite_where_an_embedding_is_a_classes_direction():
+def test_margin_gradient_is_finite_at_class_direction():
     for head in (ArcMargin(embedding_size=2, class_num=2), CosMargin(embedding_size=2, class_num=2)):
         tensor = paddle.to_tensor([[1.0, -1.0], [-1.0, 1.0000001]], stop_gradient=False)
         outputs = {"logits": tensor}
@@ -92,7 +92,7 @@ def triplets(features, label, margin, normalize):
 
 @quick
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.sampled_from([0.5, 2.0]), st.booleans())
-def test_triplets_are_those_of_a_plain_loop(seed, rows, margin, normalize):
+def test_hard_triplets_equal_plain_loop(seed, rows, margin, normalize):
     rng = np.random.default_rng(seed)
     features, label = rng.standard_normal((rows, 3)).astype("float32"), rng.integers(5, 8, rows)
     spec = TripletLossV2(margin=margin) if normalize else TripletLoss(margin=margin)

@@ -22,7 +22,7 @@ from ppcls.config.objectives.layer_losses import (
     DistillationRKDLoss,
 )
 from ppcls.loss.build import build_criterion
-from ppcls.loss.learning import build_learning, learning_losses
+from ppcls.loss.learned import build_learned_loss, learned_losses
 from ppcls.outputs import layer_output_name
 
 quick = settings(deadline=None, max_examples=25)
@@ -63,7 +63,7 @@ def learnt(spec, own, other, one="a", two="b"):
     [("l1", np.abs), ("l2", np.square), ("smooth_l1", huber)],
     ids=["l1", "l2", "smooth_l1"],  # the same in every process of a run
 )
-def test_a_distance_is_between_one_layer_of_both(mode, formula):
+def test_distance_loss_compares_layers_of_both_models(mode, formula):
     own, other = (np.random.default_rng(seed).standard_normal((3, 4, 2, 2)) * 2 for seed in (0, 1))
     spec = DistillationDistanceLoss(model_name_pairs=PAIR, key="a", mode=mode, weight=0.5)
     loss, grad, taught = learnt(spec, own.astype("float32"), other.astype("float32"), "a", "a")
@@ -103,7 +103,7 @@ def pooled_to(side, maps):
 
 @quick
 @given(features(), st.sampled_from([None, 1, 2]))
-def test_relations_are_those_of_the_paper(batch, side):
+def test_relational_loss_equals_paper(batch, side):
     spec = DistillationRKDLoss(
         model_name_pairs=PAIR, student_keepkeys=["a"], teacher_keepkeys=["b"], target_size=side
     )
@@ -116,7 +116,7 @@ def test_relations_are_those_of_the_paper(batch, side):
     assert taught is None
 
 
-def test_images_at_one_place_have_finite_relations():
+def test_relational_loss_of_equal_images_is_finite():
     own = np.ones((4, 3, 2, 2), "float32")
     spec = DistillationRKDLoss(student_keepkeys=["a"], teacher_keepkeys=["b"])
     loss, grad, _ = learnt(spec, own, np.random.default_rng(0).standard_normal((4, 5)).astype("float32"))
@@ -133,9 +133,9 @@ def both(own, other):
     return {layer_output_name("Student", "a"): own, layer_output_name("Teacher", "b"): other}
 
 
-def test_features_are_generated_from_what_is_left_of_others():
+def test_mgd_loss_equals_formula():
     paddle.seed(0)
-    layer = build_learning(pair("MGDLoss", lambda_mgd=0.0), arch=None)
+    layer = build_learned_loss(pair("MGDLoss", lambda_mgd=0.0), arch=None)
     own, other = paddle.randn([5, 3, 4, 4]), paddle.randn([5, 4, 4, 4])
     own.stop_gradient = False
     cost = layer(both(own, other))
@@ -150,10 +150,10 @@ def test_features_are_generated_from_what_is_left_of_others():
     assert first.std() == pytest.approx(np.sqrt(2 / (9 * 4)), rel=0.2)
 
 
-def test_some_channels_are_left_out_at_random():
+def test_mgd_loss_masks_random_channels():
     paddle.seed(0)
     seen = []
-    layer = build_learning(pair("MGDLoss", lambda_mgd=0.25, student_channels=4), arch=None)
+    layer = build_learned_loss(pair("MGDLoss", lambda_mgd=0.25, student_channels=4), arch=None)
     layer.generation.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     layer(both(paddle.ones([500, 4, 2, 2]), paddle.ones([500, 4, 2, 2])))
     masked = seen[0].numpy()
@@ -162,9 +162,9 @@ def test_some_channels_are_left_out_at_random():
     assert (masked == 0).mean() == pytest.approx(0.25, abs=5 * (0.25 * 0.75 / 2000) ** 0.5)
 
 
-def test_an_ensemble_of_projections_is_compared_by_its_angle():
+def test_pefd_loss_equals_cosine_of_projections():
     paddle.seed(0)
-    layer = build_learning(pair("PEFDLoss", num_projectors=2), arch=None)
+    layer = build_learned_loss(pair("PEFDLoss", num_projectors=2), arch=None)
     assert len(layer.projectors) == 2
     own, other = paddle.randn([5, 3, 1, 1]), paddle.randn([5, 4, 1, 1])
     mean = sum(np.maximum(each(own).numpy(), 0) for each in layer.projectors).reshape(5, 4) / 2
@@ -173,9 +173,9 @@ def test_an_ensemble_of_projections_is_compared_by_its_angle():
     np.testing.assert_allclose(layer(both(own, other)).numpy(), 1 - cosine, atol=1e-5)
 
 
-def test_costs_of_images_are_averaged_by_the_criterion():
+def test_criterion_averages_costs_of_images():
     losses = (pair("PEFDLoss"), pair("MGDLoss", weight=3.0))
-    assert list(learning_losses(losses)) == ["loss0", "loss1"]
+    assert list(learned_losses(losses)) == ["loss0", "loss1"]
     outputs = {"loss0": paddle.to_tensor([1.0, 2.0]), "loss1": paddle.to_tensor([0.0, 4.0])}
     assert float(build_criterion(losses)(outputs, NO_LABEL)) == 1.5 + 3 * 2
 
@@ -205,7 +205,7 @@ def attending():
     return AFDLoss(s_shapes=STUDENT, t_shapes=TEACHER, qk_dim=8), arch
 
 
-def test_attention_is_paddleclas_and_its_difference_the_papers():
+def test_afd_loss_attention_equals_paddleclas():
     """PaddleClas's two transforms, with our weights, and equations 4 to 6 by loops."""
     root = Path(importlib.util.find_spec("paddleclas").submodule_search_locations[0])
     file = importlib.util.spec_from_file_location("afd", root / "ppcls/arch/distill/afd_attention.py")
@@ -213,7 +213,7 @@ def test_attention_is_paddleclas_and_its_difference_the_papers():
     file.loader.exec_module(theirs)  # alone: the package asks for what is not installed
     spec, arch = attending()
     paddle.seed(0)
-    ours = build_learning(spec, arch)
+    ours = build_learned_loss(spec, arch)
     shapes = {"t_shapes": TEACHER}
     query = theirs.LinearTransformTeacher(qk_dim=8, keys=["c", "d", "e"], **shapes)
     key = theirs.LinearTransformStudent(qk_dim=8, keys=["a", "b"], s_shapes=STUDENT, **shapes)
@@ -241,9 +241,9 @@ def test_attention_is_paddleclas_and_its_difference_the_papers():
     np.testing.assert_allclose(ours(outputs).numpy(), want, rtol=1e-4)
 
 
-def test_attention_learns():
+def test_afd_loss_gets_gradients():
     spec, arch = attending()
-    layer = build_learning(spec, arch)
+    layer = build_learned_loss(spec, arch)
     outputs = {}
     for name, keys, shapes in (("Student", "ab", STUDENT), ("Teacher", "cde", TEACHER)):
         for key, shape in zip(keys, shapes, strict=True):

@@ -30,7 +30,7 @@ def sigmoid(z):
 
 @quick
 @given(batches(), st.sampled_from([None, 0.1, 0.9]), st.booleans(), st.booleans(), st.floats(-2, 2))
-def test_binary_cross_entropy_is_the_formula(batch, epsilon, size_sum, weighted, weight):
+def test_binary_cross_entropy_equals_formula(batch, epsilon, size_sum, weighted, weight):
     logits, label, share = batch
     spec = MultiLabelLoss(epsilon=epsilon, size_sum=size_sum, weight_ratio=weighted, weight=weight)
     loss = build_criterion((spec,), share)(paddle.to_tensor(logits), paddle.to_tensor(label))
@@ -47,7 +47,7 @@ def test_binary_cross_entropy_is_the_formula(batch, epsilon, size_sum, weighted,
 
 @quick
 @given(batches())
-def test_its_gradient_is_sigmoid_minus_label(batch):
+def test_binary_cross_entropy_gradient_is_sigmoid_minus_label(batch):
     logits, label, _ = batch
     tensor = paddle.to_tensor(logits, stop_gradient=False)
     build_criterion((MultiLabelLoss(size_sum=True),))(tensor, paddle.to_tensor(label)).backward()
@@ -63,9 +63,7 @@ def test_its_gradient_is_sigmoid_minus_label(batch):
     st.sampled_from(["sum", "mean"]),
     st.booleans(),
 )
-def test_the_asymmetric_loss_is_the_formula_and_so_is_its_gradient(
-    batch, gamma_pos, gamma_neg, clip, reduction, constant
-):
+def test_asymmetric_loss_and_gradient_equal_formula(batch, gamma_pos, gamma_neg, clip, reduction, constant):
     logits, label, _ = batch
     spec = MultiLabelAsymmetricLoss(
         gamma_pos=gamma_pos,
@@ -97,7 +95,7 @@ def test_the_asymmetric_loss_is_the_formula_and_so_is_its_gradient(
 
 
 @pytest.mark.parametrize("spec", [MultiLabelLoss(epsilon=0.1), MultiLabelAsymmetricLoss()])
-def test_one_class_an_image_is_one_hot(spec):
+def test_class_index_equals_one_hot_label(spec):
     logits, label = paddle.randn([4, 5]), np.array([0, 4, 2, 2])
     one, hot = (
         float(build_criterion((spec,))(logits, paddle.to_tensor(each)))
@@ -108,7 +106,7 @@ def test_one_class_an_image_is_one_hot(spec):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("spec", [MultiLabelLoss(size_sum=True), MultiLabelAsymmetricLoss()])
-def test_half_precision_logits_are_computed_in_float32(dtype, spec):
+def test_multi_label_losses_compute_in_float32(dtype, spec):
     logits = (paddle.randn([4, 300]) * 8).astype(dtype)
     label = (paddle.rand([4, 300]) > 0.7).astype("float32")
     criterion = build_criterion((spec,))
@@ -121,7 +119,7 @@ def test_half_precision_logits_are_computed_in_float32(dtype, spec):
 
 @quick
 @given(batches(), st.sampled_from([None, 0.1, 0.6]), st.sampled_from([0.0, 0.2, 0.5]), st.floats(0, 1))
-def test_a_class_above_the_threshold_counts_as_there(batch, epsilon, threshold, share):
+def test_bce_loss_target_is_one_above_threshold(batch, epsilon, threshold, share):
     logits, _, _ = batch
     rows, classes = logits.shape
     one, other = np.random.default_rng(rows).integers(0, classes, (2, rows))
@@ -135,7 +133,7 @@ def test_a_class_above_the_threshold_counts_as_there(batch, epsilon, threshold, 
     assert float(loss) == pytest.approx(want, rel=1e-4, abs=1e-5)
 
 
-def test_of_one_class_an_image_it_is_binary_cross_entropy():
+def test_bce_loss_of_class_index_equals_binary_cross_entropy():
     logits, label = paddle.randn([4, 5]), paddle.to_tensor([0, 4, 2, 2])
     plain = build_criterion((MultiLabelLoss(),))(logits, label)
     for epsilon in (None, 0.1):

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.sections.objective import TprAtFpr
-from ppcls.metric.binary import true_at_false_positives
 from ppcls.metric.build import Rows, build_metrics
+from ppcls.metric.single_label import true_at_false_positives
 
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.sampled_from([0, 8]), st.sampled_from([0, 0.1, 0.5]))
-def test_no_threshold_finds_more(seed, rows, digits, max_fpr):
+def test_tpr_at_fpr_equals_best_threshold(seed, rows, digits, max_fpr):
     rng = np.random.default_rng(seed)
     scores = rng.standard_normal((rows, 2)).round(digits).astype("float32")  # few values have ties
     labels = rng.integers(0, 2, rows).astype("float64")
@@ -31,7 +31,7 @@ def test_no_threshold_finds_more(seed, rows, digits, max_fpr):
     assert found == pytest.approx(best)
 
 
-def test_it_is_a_metric_of_two_classes():
+def test_tpr_at_fpr_is_built_for_two_classes():
     metrics = build_metrics((TprAtFpr(max_fpr=0.25),))
     scores = np.array([[0, 3], [0, 1], [0, 2], [0, -1], [0, -2], [0, -3]], "float32")
     labels = np.array([[1.0], [1.0], [0.0], [0.0], [0.0], [0.0]])

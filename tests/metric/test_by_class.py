@@ -14,12 +14,12 @@ from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision
 
 from ppcls.config.sections.objective import ConfusionMatrix, PerClassRecall
 from ppcls.metric.build import build_metrics
-from ppcls.metric.by_class import confusion
+from ppcls.metric.single_label import confusion
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.integers(1, 6), st.integers(1, 30))
-def test_counts_of_any_batches_give_scikit_learns_numbers(seed, rows, classes, size):
+def test_class_metrics_of_any_batches_equal_scikit_learn(seed, rows, classes, size):
     rng = np.random.default_rng(seed)
     logits = rng.standard_normal((rows, classes)).astype("float32")
     label = rng.integers(0, classes, rows)
@@ -47,7 +47,7 @@ def test_counts_of_any_batches_give_scikit_learns_numbers(seed, rows, classes, s
     np.testing.assert_allclose(named, macro)
 
 
-def test_the_matrix_is_by_label_first_and_of_shares_the_largest_counts():
+def test_confusion_is_label_first_and_uses_largest_share():
     logits = paddle.to_tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 1.0, 3.0]])
     want = confusion_matrix([1, 1, 0], [0, 1, 2], labels=[0, 1, 2])
     assert confusion(logits, paddle.to_tensor([1, 1, 0])).reshape([3, 3]).tolist() == want.tolist()
@@ -55,7 +55,7 @@ def test_the_matrix_is_by_label_first_and_of_shares_the_largest_counts():
     assert confusion(logits, shares).reshape([3, 3]).tolist() == want.tolist()
 
 
-def test_logits_that_are_no_numbers_are_wrong_not_fatal():
+def test_non_finite_logits_count_as_wrong():
     logits = paddle.to_tensor([[math.nan, math.nan], [1.0, 0.0]])
     metrics = build_metrics((PerClassRecall(), ConfusionMatrix()), 2)
     counts = metrics.counts(logits, paddle.to_tensor([1, 0])).numpy().astype("float64")

@@ -37,7 +37,7 @@ def samples(draw):
 
 @settings(deadline=None, max_examples=40)
 @given(samples(), st.integers(1, 30))
-def test_counts_of_any_batches_give_scikit_learns_numbers(sample, size):
+def test_label_metrics_of_any_batches_equal_scikit_learn(sample, size):
     logits, label = sample
     metrics = build_metrics((AccuracyScore(), AccuracyScore(base="sample"), HammingDistance()))
     counts = sum(
@@ -57,7 +57,7 @@ def test_counts_of_any_batches_give_scikit_learns_numbers(sample, size):
 
 @settings(deadline=None, max_examples=60)
 @given(samples())
-def test_mean_average_precision_is_scikit_learns(sample):
+def test_mean_average_precision_equals_scikit_learn(sample):
     scores, label = sample
     known = [k for k in range(label.shape[1]) if label[:, k].any()]
     found = mean_average_precision(scores, label.astype("float64"), "integral")
@@ -81,7 +81,7 @@ def eleven_points(score, label):
 
 @settings(deadline=None, max_examples=60)
 @given(samples())
-def test_eleven_points_are_those_of_a_plain_loop(sample):
+def test_eleven_point_precision_equals_plain_loop(sample):
     scores, label = sample
     known = [k for k in range(label.shape[1]) if label[:, k].any()]
     found = mean_average_precision(scores, label.astype("float64"), "11point")
@@ -100,7 +100,7 @@ def attr_meter():
 
 @settings(deadline=None, max_examples=60)
 @given(samples(), st.sampled_from([0.2, 0.5, 0.9]))
-def test_attributes_are_measured_as_by_paddleclas_and_scikit_learn(attr_meter, sample, threshold):
+def test_attribute_measures_equal_paddleclas_and_scikit_learn(attr_meter, sample, threshold):
     logits, label = sample
     spec = ATTRMetric(threshold=threshold)
     metrics = build_metrics((spec,))
@@ -132,7 +132,7 @@ def test_attributes_are_measured_as_by_paddleclas_and_scikit_learn(attr_meter, s
         assert found["instance_recall"] == pytest.approx(recall_score(true, told, **how))
 
 
-def test_attributes_that_are_all_right_and_all_wrong():
+def test_attribute_measures_of_all_right_and_all_wrong():
     label = np.array([[1.0, 0.0], [0.0, 1.0]])
     metrics = build_metrics((ATTRMetric(),))
     for sign, expected in ((3.0, 1.0), (-3.0, 0.0)):
@@ -143,21 +143,21 @@ def test_attributes_that_are_all_right_and_all_wrong():
     assert all(math.isnan(each) for each in attribute_measures(logits, label, 0.5))
 
 
-def test_scores_that_are_no_numbers_give_no_number():
+def test_non_finite_scores_return_nan():
     scores = np.array([[0.1], [np.nan]], "float32")
     assert math.isnan(mean_average_precision(scores, np.array([[1.0], [0.0]]), "integral"))
 
 
-def test_what_is_known_of_the_first_metric():
+def test_first_metric_decides_direction():
     assert build_metrics((HammingDistance(), AccuracyScore())).lower_is_better
     both = build_metrics((MultiLabelMAP(), AccuracyScore()))
     assert not both.lower_is_better
     assert both.gathered == ("logits",)
     assert both.names == ("MultiLabelMAP", "AccuracyScore")
-    with pytest.raises(ValueError, match="asked for twice: AccuracyScore"):
+    with pytest.raises(ValueError, match="listed twice: AccuracyScore"):
         build_metrics((AccuracyScore(), AccuracyScore()))
 
 
-def test_no_images_have_no_values():
+def test_no_images_return_nan():
     values = build_metrics((AccuracyScore(), HammingDistance())).values(np.zeros(4), 0)
     assert all(math.isnan(each) for each in values.values())

@@ -26,7 +26,7 @@ def embeddings(draw):
 
 @settings(deadline=None, max_examples=60)
 @given(embeddings(), st.sampled_from([2, 256]), st.booleans(), st.data())
-def test_numbers_are_those_of_one_query_after_the_other(sample, block, two_sets, data):
+def test_retrieval_metrics_equal_plain_loop(sample, block, two_sets, data):
     features, labels = sample
     queries = data.draw(st.integers(0, len(labels))) if two_sets else None
     with pytest.MonkeyPatch.context() as patch:
@@ -55,7 +55,7 @@ def test_numbers_are_those_of_one_query_after_the_other(sample, block, two_sets,
     assert precision == pytest.approx(np.mean(precisions))
 
 
-def test_a_perfect_and_a_hopeless_embedding():
+def test_retrieval_of_perfect_and_useless_embeddings():
     labels = np.array([0.0, 0.0, 1.0, 1.0])
     perfect = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], "float32")
     metrics = build_metrics((Recallk(topk=1), mAP()))
@@ -68,7 +68,7 @@ def test_a_perfect_and_a_hopeless_embedding():
     assert metrics.values(np.zeros(0), 4, rows)["recall1"] == 0.0
 
 
-def test_an_image_of_both_sets_finds_itself():
+def test_retrieval_query_finds_itself_in_gallery():
     features = np.array([[1, 0], [0, 1], [1, 0], [0.6, 0.8]], "float32")
     labels = np.array([0.0, 1.0, 0.0, 0.0])
     rows = {"features": Rows(features, labels[:, None], queries=2)}

@@ -10,7 +10,7 @@ from ppcls.metric.build import build_metrics
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_counts_rows_whose_label_has_fewer_than_k_above_it(data):
+def test_topk_counts_rows_with_fewer_than_k_higher_logits(data):
     classes, rows = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 6))
     topk = tuple(data.draw(st.lists(st.integers(1, classes), min_size=1, max_size=3, unique=True)))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
@@ -25,7 +25,7 @@ def test_counts_rows_whose_label_has_fewer_than_k_above_it(data):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_ties_fall_as_in_paddle(dtype):
+def test_topk_resolves_ties_like_paddle(dtype):
     logits = paddle.to_tensor([[1.0, 1.0, 1.0, 0.0]]).astype(dtype)
     first = paddle.topk(logits.astype("float32"), 1)[1].item()
     metrics = build_metrics((TopkAcc(topk=(1, 3)),))
@@ -34,17 +34,17 @@ def test_ties_fall_as_in_paddle(dtype):
         assert counts.tolist() == [int(label == first), int(label < 3)]
 
 
-def test_several_metrics_stand_side_by_side():
+def test_metrics_combine_several_counts():
     metrics = build_metrics((TopkAcc(topk=2), TopkAcc(topk=(1,))))
     assert metrics.names == ("top2", "top1")
     logits = paddle.to_tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
     assert metrics.counts(logits, paddle.to_tensor([1, 0])).tolist() == [2, 1]
 
 
-def test_what_is_no_metric_or_comes_twice_is_refused():
+def test_metrics_without_or_with_repeated_name_are_rejected():
     with pytest.raises(ValueError, match="at least one metric"):
         build_metrics(())
-    with pytest.raises(ValueError, match="asked for twice: top1"):
+    with pytest.raises(ValueError, match="listed twice: top1"):
         build_metrics((TopkAcc(), TopkAcc(topk=1)))
     with pytest.raises(TypeError, match="CELoss is not a metric"):
         build_metrics((CELoss(),))

@@ -1,9 +1,6 @@
-"""ConvNeXt (Liu et al. 2022, https://arxiv.org/abs/2201.03545), parameter for parameter as in PaddleClas.
+"""ConvNeXt (Liu et al. 2022, https://arxiv.org/abs/2201.03545).
 
 Names that end in 384 are the same networks, for weights that were fine-tuned at that size.
-
-Parameters, in millions: ConvNeXt_tiny 28.6, ConvNeXt_small 50.2, ConvNeXt_base_224 and ConvNeXt_base_384
-88.6, ConvNeXt_large_224 and ConvNeXt_large_384 197.8.
 """
 
 from __future__ import annotations
@@ -14,35 +11,34 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
-from ppcls.arch.layers.drop_path import DropPath
-from ppcls.arch.layers.transformer import DEVIATION, drop_paths, linear, normal
+from ppcls.arch.layers.drop_path import DropPath, drop_paths
+from ppcls.arch.layers.transformer import DEVIATION, linear, normal
 
 _EPSILON = 1e-6
 _TO_LAST, _TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
-    """Layer norm over each pixel's channels, whatever the layout."""
+    """Layer norm over the channels of each pixel, in either layout."""
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__(channels, _EPSILON)
         self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W], or [B, H, W, C] under NHWC, to the same shape."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         y = x if self._channels_last else x.transpose(_TO_LAST)
         y = F.layer_norm(y, self._normalized_shape, self.weight, self.bias, self._epsilon)
         return y if self._channels_last else y.transpose(_TO_FIRST)
 
 
 class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
-    """A convolution of each channel, layer norm, and two linear layers with GELU between them.
+    """A depthwise convolution, layer norm, and two linear layers with GELU between them.
 
     Args:
-        channels: Of input and output.
-        scale: What the learnt factor on each channel begins with; 0 for no such factor.
-        drop_path: How often it is left out.
-        data_format: Layout of input and output.
+        channels: Channels of input and output.
+        scale: Initial value of the learned factor per channel; 0 for no factor.
+        drop_path: Probability of skipping the block.
     """
 
     def __init__(self, channels: int, scale: float, drop_path: float, data_format: DataFormat) -> None:
@@ -58,7 +54,7 @@ class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
         self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W], or [B, H, W, C] under NHWC, to the same shape."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         y = self.dwconv(x)
         y = self.norm(y if self._channels_last else y.transpose(_TO_LAST))
         y = self.pwconv2(F.gelu(self.pwconv1(y)))
@@ -68,17 +64,15 @@ class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
 
 
 class ConvNeXt(nn.Layer):  # type: ignore[misc]
-    """A ConvNeXt.
+    """The ConvNeXt network.
 
     Args:
-        depths: Blocks in each of the four stages.
+        depths: Number of blocks of each stage.
         widths: Channels of each stage.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-        drop_path_rate: How often the last block is left out; the others have their share by depth.
-        layer_scale_init_value: What the learnt factor on each block's channels begins with; 0 for none.
-        head_init_scale: A factor on the classifier's first weights.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        layer_scale_init_value: Initial value of the learned factor per channel of each block; 0 for no
+            factor.
+        head_init_scale: Factor on the classifier's initial weights.
     """
 
     def __init__(
@@ -111,8 +105,8 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
         self._pixels = [1, 2] if data_format == "NHWC" else [2, 3]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
-        for i, stage in enumerate(self.stages):  # Paddle can't compile zip(..., strict=True)
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        for i, stage in enumerate(self.stages):  # Paddle cannot compile zip(..., strict=True)
             x = stage(self.downsample_layers[i](x))
         return self.head(self.norm(x.mean(self._pixels)))
 

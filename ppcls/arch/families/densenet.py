@@ -1,8 +1,4 @@
-"""DenseNet (Huang et al. 2016, https://arxiv.org/abs/1608.06993), parameter for parameter as in PaddleClas.
-
-Parameters, in millions: DenseNet121 8.0, DenseNet161 28.7, DenseNet169 14.1, DenseNet201 20.0,
-DenseNet264 33.3.
-"""
+"""DenseNet (Huang et al. 2016, https://arxiv.org/abs/1608.06993)."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_norm, uniform_linear
 from ppcls.arch.layers.norm_act import norm_relu
 
-_BOTTLENECK = 4  # times the growth: channels between a layer's two convolutions
+_BOTTLENECK = 4  # channels between the two convolutions of a layer, as a multiple of the growth
 
 
 class NormConv(nn.Layer):  # type: ignore[misc]
@@ -34,12 +30,12 @@ class NormConv(nn.Layer):  # type: ignore[misc]
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
         return self._conv(norm_relu(self._batch_norm, x))
 
 
 class DenseLayer(nn.Layer):  # type: ignore[misc]
-    """Two convolutions, whose output is put beside the input's channels."""
+    """Two convolutions whose output is concatenated to the input."""
 
     def __init__(self, in_channels: int, growth: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -49,12 +45,12 @@ class DenseLayer(nn.Layer):  # type: ignore[misc]
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C + growth, H, W], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C + growth, H, W]; or NHWC."""
         return paddle.concat([x, self.bn_ac_func2(self.bn_ac_func1(x))], axis=self._channels)
 
 
 class DenseBlock(nn.Layer):  # type: ignore[misc]
-    """Dense layers, ``conv{number}_1`` and so on in checkpoints."""
+    """A sequence of dense layers, named ``conv{number}_1`` and so on in checkpoints."""
 
     def __init__(
         self, number: int, in_channels: int, depth: int, growth: int, data_format: DataFormat
@@ -68,14 +64,14 @@ class DenseBlock(nn.Layer):  # type: ignore[misc]
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C + depth * growth, H, W], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C + depth * growth, H, W]; or NHWC."""
         for layer in self._layers:
             x = layer(x)
         return x
 
 
 class Transition(nn.Layer):  # type: ignore[misc]
-    """Half the channels by a 1x1 convolution, half the size by averaging."""
+    """Halves the channels by a 1x1 convolution and the size by average pooling."""
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -83,20 +79,17 @@ class Transition(nn.Layer):  # type: ignore[misc]
         self.avg_pool = nn.AvgPool2D(2, 2, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C/2, H/2, W/2], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C/2, H/2, W/2]; or NHWC."""
         return self.avg_pool(self.conv_ac_func(x))
 
 
 class DenseNet(nn.Layer):  # type: ignore[misc]
-    """A DenseNet.
+    """The DenseNet network.
 
     Args:
-        depths: Layers in each of the four blocks.
-        channels: Of the first convolution.
+        depths: Number of layers of each block.
+        channels: Channels of the first convolution.
         growth: Channels that each layer adds.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
     """
 
     def __init__(
@@ -127,7 +120,7 @@ class DenseNet(nn.Layer):  # type: ignore[misc]
         self.out = uniform_linear(channels, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.max_pool(self.conv1_func(x))
         for stage in self._stages:
             x = stage(x)

@@ -1,11 +1,7 @@
-"""EfficientNet (Tan and Le 2019, https://arxiv.org/abs/1905.11946), parameter for parameter as in PaddleClas.
+"""EfficientNet (Tan and Le 2019, https://arxiv.org/abs/1905.11946).
 
-Convolutions that halve the size pad as TensorFlow does at the size that the network was published with:
-where that size is even, more on the right and below. B0_small has no squeeze-and-excitation,
-and pads evenly.
-
-Parameters, in millions: EfficientNetB0_small 4.7, EfficientNetB0 5.3, B1 7.8, B2 9.1, B3 12.2, B4 19.3,
-B5 30.4, B6 43.0, B7 66.3.
+Convolutions that halve the size use TensorFlow's padding for the size of the published images: if that size
+is even, they pad more on the right and at the bottom. B0_small has no squeeze-and-excitation and pads evenly.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-# Table 1: blocks, kernel, stride of the first one, expansion, channels.
+# Table 1: number of blocks, kernel, stride of the first block, expansion, channels.
 _STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -31,23 +27,23 @@ _STAGES = (
     (1, 3, 1, 6, 320),
 )
 _STEM, _FEATURES = 32, 1280
-_DROP_PATH = 0.2  # of the last block; the others have their share by depth
+_DROP_PATH = 0.2  # probability of skipping the last block; it decreases linearly to 0 in the first one
 
 
 class Nested(nn.Layer):  # type: ignore[misc]
-    """Puts a layer one level down in the names of a checkpoint, as ``_conv``."""
+    """Adds one level, ``_conv``, to the parameter names of a layer."""
 
     def __init__(self, layer: nn.Layer) -> None:
         super().__init__()
         self._conv = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the layer does."""
+        """Calls the layer."""
         return self._conv(x)
 
 
 class EfficientNetConvNorm(ConvNorm):
-    """`ConvNorm` under this network's names."""
+    """`ConvNorm` with this family's parameter names."""
 
     names = ("_conv", "_bn")
 
@@ -62,19 +58,16 @@ def _conv(data_format: DataFormat) -> partial[ConvNorm]:
 
 
 def _padding(kernel: int, stride: int, side: int) -> int | list[int]:
-    """Returns rows and columns to pad where the published input has this ``side``; an odd one pads evenly.
-
-    They are [top, bottom, left, right], or one number for all.
-    """
+    """Returns the padding for images of ``side``: [top, bottom, left, right], or one number for all edges."""
     if stride == 1 or side % stride:
         return kernel // 2
-    # What follows has room for one more row and column, so that odd sizes are rounded up too.
+    # One row and column more in total, so that odd sizes are rounded up, too.
     before = (kernel - stride) // 2
     return [before, before + stride, before, before + stride]
 
 
 class EfficientNetSqueezeExcitation(SqueezeExcitation):
-    """Squeeze-and-excitation under this network's names."""
+    """`SqueezeExcitation` with this family's parameter names."""
 
     names = ("_conv1", "_conv2")
 
@@ -88,15 +81,12 @@ class MBConv(nn.Layer):  # type: ignore[misc]
     """An inverted residual with squeeze-and-excitation and stochastic depth.
 
     Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        expansion: Channels in the middle, as a multiple of the input's; with 1 nothing widens.
-        kernel: Of the depthwise convolution.
-        stride: Of the depthwise convolution.
-        side: Of the published input at this depth.
-        drop: How often the residual is left out.
-        weighed: Whether it has squeeze-and-excitation.
-        data_format: Layout of input and output.
+        expansion: Channels of the depthwise convolution, as a multiple of ``in_channels``.
+        kernel: Kernel of the depthwise convolution.
+        stride: Stride of the depthwise convolution.
+        side: Side of the feature map for images of the published size.
+        drop: Probability of skipping the block.
+        use_se: Whether to use squeeze-and-excitation.
     """
 
     def __init__(
@@ -108,7 +98,7 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         stride: int,
         side: int,
         drop: float,
-        weighed: bool,
+        use_se: bool,
         data_format: DataFormat,
     ) -> None:
         super().__init__()
@@ -119,33 +109,31 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         squeezed = max(1, in_channels // 4)
         self._se = (
             EfficientNetSqueezeExcitation(width, squeezed, F.swish, F.sigmoid, data_format)
-            if weighed
+            if use_se
             else nn.Identity()
         )
         self._pcn = Nested(conv(width, out_channels, 1))
-        self._added = stride == 1 and in_channels == out_channels
-        self._drop = DropPath(drop) if self._added and drop else nn.Identity()
+        self._shortcut = stride == 1 and in_channels == out_channels
+        self._drop = DropPath(drop) if self._shortcut and drop else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         y = self._pcn(self._se(self._dcn(self._ecn(x))))
-        return x + self._drop(y) if self._added else y
+        return x + self._drop(y) if self._shortcut else y
 
 
 class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
-    """The stem and all blocks.
+    """The first convolution and all blocks.
 
     Args:
         width: Factor on all channels.
-        depth: Factor on the blocks of each stage.
-        side: Of the published input; 1 to pad evenly.
-        weighed: Whether blocks have squeeze-and-excitation.
-        in_channels: Channels of the images.
-        data_format: Layout of the images.
+        depth: Factor on the number of blocks of each stage.
+        side: Side of the published images; 1 to pad evenly.
+        use_se: Whether blocks use squeeze-and-excitation.
     """
 
     def __init__(
-        self, width: float, depth: float, side: int, weighed: bool, in_channels: int, data_format: DataFormat
+        self, width: float, depth: float, side: int, use_se: bool, in_channels: int, data_format: DataFormat
     ) -> None:
         super().__init__()
         channels = round_channels(_STEM * width)
@@ -167,7 +155,7 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
                     stride,
                     side,
                     _DROP_PATH * number / total,
-                    weighed,
+                    use_se,
                     data_format,
                 )
                 name = f"block.{number}." if i else f"_blocks.{number}."
@@ -176,7 +164,7 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
         self.out_channels = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, out_channels, H/32, W/32], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, out_channels, H/32, W/32]; or NHWC."""
         x = self._conv_stem(x)
         for block in self._blocks:
             x = block(x)
@@ -184,17 +172,14 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
 
 
 class EfficientNet(nn.Layer):  # type: ignore[misc]
-    """An EfficientNet.
+    """The EfficientNet network.
 
     Args:
         width: Factor on all channels.
-        depth: Factor on the blocks of each stage.
-        side: Of the published input.
-        dropout: Of the features.
-        weighed: Whether blocks have squeeze-and-excitation.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        depth: Factor on the number of blocks of each stage.
+        side: Side of the published images; 1 to pad evenly.
+        dropout: Dropout before the classifier.
+        use_se: Whether blocks use squeeze-and-excitation.
     """
 
     def __init__(
@@ -203,13 +188,13 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         depth: float,
         side: int,
         dropout: float,
-        weighed: bool = True,
+        use_se: bool = True,
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        self._ef = EfficientNetFeatures(width, depth, side, weighed, input_image_channel, data_format)
+        self._ef = EfficientNetFeatures(width, depth, side, use_se, input_image_channel, data_format)
         features = round_channels(_FEATURES * width)
         self._conv = _conv(data_format)(self._ef.out_channels, features, 1, act=F.swish)
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
@@ -217,7 +202,7 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         self._fc = nn.Linear(features, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         return self._fc(self._drop(self._pool(self._conv(self._ef(x)))).flatten(1))
 
 

@@ -1,7 +1,4 @@
-"""GhostNet (Han et al. 2019, https://arxiv.org/abs/1911.11907), parameter for parameter as in PaddleClas.
-
-Parameters, in millions: GhostNet_x0_5 2.6, GhostNet_x1_0 5.2, GhostNet_x1_3 7.4.
-"""
+"""GhostNet (Han et al. 2019, https://arxiv.org/abs/1911.11907)."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from ppcls.arch.layers.conv_norm import (
 )
 from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
 
-# Table 1: kernel, width, channels, squeeze-and-excitation, stride.
+# Table 1: kernel, width, channels, whether to use squeeze-and-excitation, stride.
 _ROWS = (
     (3, 16, 16, False, 1),
     (3, 48, 24, False, 2),
@@ -40,7 +37,7 @@ _ROWS = (
     (5, 960, 160, True, 1),
 )
 _LAST, _FEATURES = 960, 1280
-_DIVISOR = 4  # of all channels
+_DIVISOR = 4  # of all numbers of channels
 _GATE = partial(paddle.clip, min=0.0, max=1.0)
 
 
@@ -50,7 +47,7 @@ def _conv(data_format: DataFormat) -> partial[UnderscoredConvNorm]:
 
 
 class GhostModule(nn.Layer):  # type: ignore[misc]
-    """A 1x1 convolution makes half of the output, a 3x3 convolution of each of its channels the other."""
+    """Computes half of the output by a 1x1 convolution, and from it the other half by a depthwise 3x3 one."""
 
     def __init__(
         self, in_channels: int, out_channels: int, act: Activation | None, data_format: DataFormat
@@ -62,7 +59,7 @@ class GhostModule(nn.Layer):  # type: ignore[misc]
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
         x = self.primary_conv(x)
         return paddle.concat([x, self.cheap_operation(x)], axis=self._channels)
 
@@ -71,13 +68,10 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
     """Two ghost modules and a shortcut (figure 3).
 
     Args:
-        in_channels: Channels of the input.
         width: Channels between the two modules.
-        out_channels: Channels of the output.
-        kernel: Of the depthwise convolutions, which a block has that halves the size.
-        stride: Of these.
-        weighed: Whether it has squeeze-and-excitation.
-        data_format: Layout of input and output.
+        kernel: Kernel of the depthwise convolutions, which only blocks with a stride of 2 have.
+        stride: Stride of these convolutions.
+        use_se: Whether to use squeeze-and-excitation.
     """
 
     def __init__(
@@ -87,14 +81,14 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
         out_channels: int,
         kernel: int,
         stride: int,
-        weighed: bool,
+        use_se: bool,
         data_format: DataFormat,
     ) -> None:
         super().__init__()
         conv = _conv(data_format)
         self.ghost_module_1 = GhostModule(in_channels, width, F.relu, data_format)
         self.depthwise_conv = conv(width, width, kernel, stride, width) if stride > 1 else nn.Identity()
-        self.se_block = LinearSqueezeExcitation(width, 4, _GATE, data_format) if weighed else nn.Identity()
+        self.se_block = LinearSqueezeExcitation(width, 4, _GATE, data_format) if use_se else nn.Identity()
         self.ghost_module_2 = GhostModule(width, out_channels, None, data_format)
         same = stride == 1 and in_channels == out_channels
         self.shortcut_depthwise = (
@@ -103,20 +97,13 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
         self.shortcut_conv = nn.Identity() if same else conv(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         y = self.ghost_module_2(self.se_block(self.depthwise_conv(self.ghost_module_1(x))))
         return y + self.shortcut_conv(self.shortcut_depthwise(x))
 
 
 class GhostNet(nn.Layer):  # type: ignore[misc]
-    """A GhostNet.
-
-    Args:
-        scale: Of all channels but the last ones.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-    """
+    """The GhostNet network; ``scale`` is a factor on all channels but the last ones."""
 
     def __init__(
         self,
@@ -130,9 +117,9 @@ class GhostNet(nn.Layer):  # type: ignore[misc]
         channels = round_channels(16 * scale, _DIVISOR)
         self.conv1 = conv(input_image_channel, channels, 3, 2)
         self._blocks = []
-        for i, (kernel, middle, out, weighed, stride) in enumerate(_ROWS):
+        for i, (kernel, middle, out, use_se, stride) in enumerate(_ROWS):
             width, out = round_channels(middle * scale, _DIVISOR), round_channels(out * scale, _DIVISOR)
-            block = GhostBottleneck(channels, width, out, kernel, stride, weighed, data_format)
+            block = GhostBottleneck(channels, width, out, kernel, stride, use_se, data_format)
             self._blocks.append(self.add_sublayer(f"_ghostbottleneck_{i}", block))
             channels = out
         last = round_channels(_LAST * scale, _DIVISOR)
@@ -143,7 +130,7 @@ class GhostNet(nn.Layer):  # type: ignore[misc]
         self.fc_1 = uniform_linear(_FEATURES, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.conv1(x)
         for block in self._blocks:
             x = block(x)

@@ -1,10 +1,7 @@
-"""MobileNetV3 (Howard et al. 2019, https://arxiv.org/abs/1905.02244), parameters as in PaddleClas.
+"""MobileNetV1 (https://arxiv.org/abs/1704.04861), V2 (1801.04381) and V3 (1905.02244).
 
-As in V2 there, the first block widens with a convolution of its own; and squeeze-and-excitation's gate has
-the slope 0.2, not 1/6.
-
-Parameters, in millions: MobileNetV3_small at x0_35 1.7, x0_5 1.9, x0_75 2.4, x1_0 2.9, x1_25 3.6;
-MobileNetV3_large at x0_35 2.1, x0_5 2.7, x0_75 3.9, x1_0 5.5, x1_25 7.4.
+As in PaddleClas, the first block of V2 and V3 has an expanding convolution, too, and the gate of V3's
+squeeze-and-excitation has the slope 0.2 instead of 1/6.
 """
 
 from __future__ import annotations
@@ -17,12 +14,10 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, UnderscoredConvNorm, round_channels
-from ppcls.arch.layers.depthwise_separable import DepthwiseSeparable
-from ppcls.arch.layers.inverted_residual import InvertedResidual
-from ppcls.arch.layers.late_features import LateFeatures
+from ppcls.arch.layers.mobile import DepthwiseSeparable, InvertedResidual, LateFeatures
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-# Table 2: expansion, channels, blocks, stride of the first one.
+# V2, table 2: expansion, channels, number of blocks, stride of the first block.
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -35,7 +30,7 @@ _STAGES = (
 
 
 class MobileNetV2Block(InvertedResidual):
-    """`InvertedResidual` under this network's names; a stage's first one is not added to its input."""
+    """`InvertedResidual` with V2's parameter names; the first one of a stage has no shortcut."""
 
     conv = UnderscoredConvNorm
     names = ("_expand_conv", "_bottleneck_conv", "_weigh", "_linear_conv")
@@ -51,11 +46,11 @@ class MobileNetV2Block(InvertedResidual):
     ) -> None:
         width = in_channels * expansion
         super().__init__(in_channels, width, out_channels, 3, stride, F.relu6, data_format=layout)
-        self._added = not first
+        self._shortcut = not first
 
 
 class MobileNetV2Stage(nn.Layer):  # type: ignore[misc]
-    """Blocks of one width, ``conv{number}_2`` and so on in checkpoints."""
+    """Blocks of one width, named ``conv{number}_2`` and so on in checkpoints."""
 
     def __init__(
         self,
@@ -82,21 +77,14 @@ class MobileNetV2Stage(nn.Layer):  # type: ignore[misc]
             self._blocks.append(self.add_sublayer(name, block))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         for block in self._blocks:
             x = block(x)
         return x
 
 
 class MobileNetV2Net(nn.Layer):  # type: ignore[misc]
-    """A MobileNetV2.
-
-    Args:
-        scale: Of all channels; the last convolution never has fewer than 1,280.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-    """
+    """The MobileNetV2 network; ``scale`` multiplies all channels, but the last layer has at least 1,280."""
 
     def __init__(
         self,
@@ -121,7 +109,7 @@ class MobileNetV2Net(nn.Layer):  # type: ignore[misc]
         self.out = nn.Linear(features, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.conv1(x)
         for stage in self._stages:
             x = stage(x)
@@ -136,25 +124,18 @@ MobileNetV2_x1_5 = partial(MobileNetV2Net, 1.5)
 MobileNetV2_x2_0 = partial(MobileNetV2Net, 2.0)
 
 
-# Of each block: channels of its output at scale 1, stride.
+# V1: channels of each block's output at scale 1, and its stride.
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
 
 
 class MobileNetV1Block(DepthwiseSeparable):
-    """`DepthwiseSeparable` under this network's names."""
+    """`DepthwiseSeparable` with V1's parameter names."""
 
     names = ("depthwise_conv", "weigh", "pointwise_conv")
 
 
 class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
-    """A MobileNet.
-
-    Args:
-        scale: Of all channels.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-    """
+    """The MobileNetV1 network; ``scale`` is a factor on all channels."""
 
     def __init__(
         self,
@@ -177,7 +158,7 @@ class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
         self.fc = nn.Linear(channels, class_num, weight_attr=paddle.ParamAttr(initializer=normal))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         return self.fc(self.avg_pool(self.blocks(self.conv(x))).flatten(1))
 
 
@@ -189,7 +170,7 @@ MobileNetV1 = partial(MobileNetV1Net, 1.0)
 
 Row = tuple[int, int, int, bool, Any, int]
 
-# Table 1: kernel, width, channels, squeeze-and-excitation, activation, stride.
+# V3, table 1: kernel, width, channels, whether to use squeeze-and-excitation, activation, stride.
 _LARGE: tuple[Row, ...] = (
     (3, 16, 16, False, F.relu, 1),
     (3, 64, 24, False, F.relu, 2),
@@ -207,7 +188,7 @@ _LARGE: tuple[Row, ...] = (
     (5, 960, 160, True, F.hardswish, 1),
     (5, 960, 160, True, F.hardswish, 1),
 )
-# Table 2.
+# V3, table 2.
 _SMALL: tuple[Row, ...] = (
     (3, 16, 16, True, F.relu, 2),
     (3, 72, 24, False, F.relu, 2),
@@ -225,16 +206,13 @@ _GATE = partial(F.hardsigmoid, slope=0.2, offset=0.5)
 
 
 class MobileNetV3Net(LateFeatures):
-    """A MobileNetV3.
+    """The MobileNetV3 network.
 
     Args:
-        rows: Of table 1 or 2.
+        rows: Rows of table 1 or 2.
         width: Channels of the last convolution before pooling, at scale 1.
-        scale: Of all channels but the last ones.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-        dropout_prob: Of the features before the classifier.
+        scale: Factor on all channels but the last ones.
+        dropout_prob: Dropout before the classifier.
     """
 
     def __init__(
@@ -252,11 +230,11 @@ class MobileNetV3Net(LateFeatures):
         channels = round_channels(16 * scale)
         self.conv = conv(input_image_channel, channels, 3, 2)
         blocks = []
-        for kernel, middle, out, weighed, act, stride in rows:
+        for kernel, middle, out, use_se, act, stride in rows:
             mid, out = round_channels(middle * scale), round_channels(out * scale)
-            weigh = SqueezeExcitation(mid, mid // 4, gate=_GATE, data_format=data_format) if weighed else None
+            se = SqueezeExcitation(mid, mid // 4, gate=_GATE, data_format=data_format) if use_se else None
             blocks.append(
-                InvertedResidual(channels, mid, out, kernel, stride, act, weigh, data_format, decay=False)
+                InvertedResidual(channels, mid, out, kernel, stride, act, se, data_format, decay=False)
             )
             channels = out
         self.blocks = nn.Sequential(*blocks)
@@ -265,7 +243,7 @@ class MobileNetV3Net(LateFeatures):
         self.add_classifier(last, class_num, F.hardswish, dropout_prob, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         return self.classify(self.last_second_conv(self.blocks(self.conv(x))))
 
 

@@ -1,9 +1,7 @@
-"""PP-HGNetV2 (PaddleClas, docs/en/models/PP-HGNetV2_en.md), parameter for parameter as there.
+"""PP-HGNet and PP-HGNetV2 (PaddleClas, docs/en/models/PP-HGNet_en.md and PP-HGNetV2_en.md).
 
-Against PP-HGNet: another stem, two 1x1 convolutions that gather, and cheaper layers in the last two stages;
-the small ones, B0 to B3, scale and shift what each ReLU lets through by two numbers that they learn.
-
-Parameters, in millions: PPHGNetV2_B0 6.0, B1 6.3, B2 11.2, B3 16.3, B4 19.8, B5 39.6, B6 75.3.
+V2 has another stem, two 1x1 convolutions for aggregation, and cheaper layers in the last two stages. Its
+small networks, B0 to B3, scale and shift the output of each ReLU by two learned numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _FEATURES = 2048
 
 
 class EffectiveSqueezeExcitation(nn.Layer):  # type: ignore[misc]
-    """Weights each channel by what one 1x1 convolution makes of all channels' means."""
+    """Multiplies each channel by a gate, computed from the means of all channels by one 1x1 convolution."""
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -31,54 +29,54 @@ class EffectiveSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         self.conv = nn.Conv2D(channels, channels, 1, weight_attr=normal, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape, or [B, H, W, C]."""
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
         return x * F.sigmoid(self.conv(self.avg_pool(x)))
 
 
 class AggregationBlock(nn.Layer):  # type: ignore[misc]
-    """Layers one after another; two more gather the input and all that these made.
+    """A sequence of layers; two more layers aggregate the block's input and all their outputs.
 
     Args:
-        layers: Those that follow one another.
-        gather: Two, on the channels of all.
-        added: Whether the input is added to the output.
-        data_format: Layout of input and output.
+        layers: Layers of the sequence.
+        aggregation: Two layers that aggregate the concatenated channels.
+        shortcut: Whether to add the input to the output.
     """
 
-    names: ClassVar[tuple[str, str]] = ("aggregation_conv", "att")  # of those that gather, in checkpoints
+    names: ClassVar[tuple[str, str]] = (
+        "aggregation_conv",
+        "att",
+    )  # of the aggregating layers, in checkpoints
 
     def __init__(
         self,
         layers: Sequence[nn.Layer],
-        gather: tuple[nn.Layer, nn.Layer],
-        added: bool,
+        aggregation: tuple[nn.Layer, nn.Layer],
+        shortcut: bool,
         data_format: DataFormat,
     ) -> None:
         super().__init__()
         self.layers = nn.LayerList(layers)
-        for name, layer in zip(self.names, gather, strict=True):
+        for name, layer in zip(self.names, aggregation, strict=True):
             self.add_sublayer(name, layer)
-        self._added = added
+        self._shortcut = shortcut
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W], or the same in NHWC."""
-        made = [x]
+        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        outputs = [x]
         for layer in self.layers:
-            made.append(layer(made[-1]))
+            outputs.append(layer(outputs[-1]))
         first, second = self.names
-        y = getattr(self, second)(getattr(self, first)(paddle.concat(made, axis=self._channels)))
-        return x + y if self._added else y
+        y = getattr(self, second)(getattr(self, first)(paddle.concat(outputs, axis=self._channels)))
+        return x + y if self._shortcut else y
 
 
 class PPHGNetStage(nn.Layer):  # type: ignore[misc]
-    """Blocks of one width; a convolution of each channel halves the size before them where it is wanted.
+    """Blocks of one width.
 
     Args:
-        in_channels: Channels of the input.
-        halved: Whether the size is halved.
-        blocks: All of them.
-        data_format: Layout of input and output.
+        halved: Whether a depthwise convolution halves the size first.
+        blocks: Blocks of the stage.
     """
 
     def __init__(
@@ -90,28 +88,25 @@ class PPHGNetStage(nn.Layer):  # type: ignore[misc]
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W] or half the size, or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H, W] or half the size; or NHWC."""
         return self.blocks(self.downsample(x))
 
 
 def hg_conv(data_format: DataFormat, kind: type[ConvNorm] = ConvNorm) -> partial[ConvNorm]:
-    """Returns what makes the convolutions of PP-HGNet and PP-HGNetV2."""
+    """Returns the constructor of the convolutions of PP-HGNet and PP-HGNetV2."""
     return partial(kind, data_format=data_format, initializer=nn.initializer.KaimingNormal(), decay=False)
 
 
 class PPHGNet(nn.Layer):  # type: ignore[misc]
-    """A PP-HGNet.
+    """The PP-HGNet network.
 
     Args:
         stem: Widths of the first convolutions.
-        middles: Of the four stages, channels between a block's layers.
-        widths: Of the four stages, channels of the output.
-        depths: Blocks in each of the four stages.
+        middles: Channels between the layers of a block, per stage.
+        widths: Output channels per stage.
+        depths: Number of blocks per stage.
         layers: Layers of a block.
-        dropout: Of the features.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        dropout: Dropout before the classifier.
     """
 
     def __init__(
@@ -148,7 +143,7 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
         self.fc = nn.Linear(_FEATURES, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.pool(self.stem(x))
         for stage in self.stages:
             x = stage(x)
@@ -157,15 +152,15 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
 
 
 def _block(
-    in_channels: int, middle: int, out_channels: int, layers: int, added: bool, data_format: DataFormat
+    in_channels: int, middle: int, out_channels: int, layers: int, shortcut: bool, data_format: DataFormat
 ) -> AggregationBlock:
     conv = partial(hg_conv(data_format), act=F.relu)
-    gather = (
+    aggregation = (
         conv(in_channels + layers * middle, out_channels, 1),
         EffectiveSqueezeExcitation(out_channels, data_format),
     )
-    made = [conv(middle if i else in_channels, middle, 3) for i in range(layers)]
-    return AggregationBlock(made, gather, added, data_format)
+    sequence = [conv(middle if i else in_channels, middle, 3) for i in range(layers)]
+    return AggregationBlock(sequence, aggregation, shortcut, data_format)
 
 
 PPHGNet_tiny = partial(PPHGNet, (48, 48, 96), (96, 128, 160, 192), (224, 448, 512, 768), (1, 1, 2, 1), 5)
@@ -175,12 +170,11 @@ PPHGNet_base = partial(
 )
 
 
-_V2_FEATURES = 2048
-_EVEN = [0, 1, 0, 1]  # padding of a kernel of 2 that keeps the size: below and on the right
+_EVEN = [0, 1, 0, 1]  # padding below and on the right, so that a kernel of 2 keeps the size
 
 
 class LearnedAffine(nn.Layer):  # type: ignore[misc]
-    """Scales and shifts all numbers alike; learns at a hundredth of the rate."""
+    """Multiplies all values by one learned number and adds another, with 1/100 of the learning rate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,23 +188,23 @@ class LearnedAffine(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, ...] to the same shape."""
-        return self.scale.astype(x.dtype) * x + self.bias.astype(x.dtype)  # not in float32 under AMP
+        return self.scale.astype(x.dtype) * x + self.bias.astype(x.dtype)  # avoids float32 under AMP
 
 
 class AffineConvNorm(ConvNorm):
-    """A `ConvNorm` whose activation, where it has one, is scaled and shifted."""
+    """A `ConvNorm` with a `LearnedAffine` after its activation, if it has one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.lab = nn.Identity() if self._act is None else LearnedAffine()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
-        return self.lab(ConvNorm.forward(self, x))  # not super(), which Paddle 2.6 can't compile
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        return self.lab(ConvNorm.forward(self, x))  # Paddle 2.6 cannot compile super()
 
 
 class LightConv(nn.Layer):  # type: ignore[misc]
-    """A 1x1 convolution across the channels, then one of each channel."""
+    """A 1x1 convolution, then a depthwise one."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, conv: partial[ConvNorm]) -> None:
         super().__init__()
@@ -218,12 +212,12 @@ class LightConv(nn.Layer):  # type: ignore[misc]
         self.conv2 = conv(out_channels, out_channels, kernel, 1, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
         return self.conv2(self.conv1(x))
 
 
 class PPHGNetV2Stem(nn.Layer):  # type: ignore[misc]
-    """Quarters the size; two small convolutions and a pooling work side by side at half of it."""
+    """Reduces the size to a quarter. At half the size, two convolutions and a pooling run in parallel."""
 
     def __init__(
         self,
@@ -243,31 +237,28 @@ class PPHGNetV2Stem(nn.Layer):  # type: ignore[misc]
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/4, W/4], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/4, W/4]; or NHWC."""
         x = self.stem1(x)
         both = [self.pool(x), self.stem2b(self.stem2a(x))]
         return self.stem4(self.stem3(paddle.concat(both, axis=self._channels)))
 
 
 class PPHGNetV2Block(AggregationBlock):
-    """`AggregationBlock` under this network's names."""
+    """`AggregationBlock` with V2's parameter names."""
 
     names = ("aggregation_squeeze_conv", "aggregation_excitation_conv")
 
 
 class PPHGNetV2(nn.Layer):  # type: ignore[misc]
-    """A PP-HGNetV2.
+    """The PP-HGNetV2 network.
 
     Args:
-        stem: Widths of the first convolutions, within the stem and of its last.
-        middles: Of the four stages, channels between a block's layers.
-        widths: Of the four stages, channels of the output.
-        depths: Blocks in each of the four stages.
+        stem: Widths of the stem's first convolutions and of its last one.
+        middles: Channels between the layers of a block, per stage.
+        widths: Output channels per stage.
+        depths: Number of blocks per stage.
         layers: Layers of a block.
-        affine: Whether activations are scaled and shifted.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        affine: Whether activations are followed by `LearnedAffine`.
     """
 
     def __init__(
@@ -288,26 +279,26 @@ class PPHGNetV2(nn.Layer):  # type: ignore[misc]
         self.stages = nn.LayerList()
         channels = stem[-1]
         for stage, (middle, out, depth) in enumerate(zip(middles, widths, depths, strict=True)):
-            # The later two stages have light layers.
+            # The last two stages have light layers.
             layer = partial(LightConv, kernel=5, conv=conv) if stage > 1 else partial(conv, kernel=3)
             blocks = []
             for i in range(depth):
                 inputs = out if i else channels
-                made = [layer(middle if j else inputs, middle) for j in range(layers)]
-                gather = (conv(inputs + layers * middle, out // 2, 1), conv(out // 2, out, 1))
-                blocks.append(PPHGNetV2Block(made, gather, i > 0, data_format))
+                sequence = [layer(middle if j else inputs, middle) for j in range(layers)]
+                aggregation = (conv(inputs + layers * middle, out // 2, 1), conv(out // 2, out, 1))
+                blocks.append(PPHGNetV2Block(sequence, aggregation, i > 0, data_format))
             self.stages.append(PPHGNetStage(channels, stage > 0, blocks, data_format))
             channels = out
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         normal = paddle.ParamAttr(initializer=nn.initializer.KaimingNormal())
         self.last_conv = nn.Conv2D(
-            channels, _V2_FEATURES, 1, weight_attr=normal, bias_attr=False, data_format=data_format
+            channels, _FEATURES, 1, weight_attr=normal, bias_attr=False, data_format=data_format
         )
         self.lab = LearnedAffine() if affine else nn.Identity()
-        self.fc = nn.Linear(_V2_FEATURES, class_num)
+        self.fc = nn.Linear(_FEATURES, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.stem(x)
         for stage in self.stages:
             x = stage(x)

@@ -1,11 +1,8 @@
-"""PP-LCNetV2 (PaddleClas, docs/en/models/PP-LCNetV2_en.md), parameter for parameter as there.
+"""PP-LCNet and PP-LCNetV2 (PaddleClas, docs/en/models/PP-LCNet_en.md and PP-LCNetV2_en.md).
 
-Late stages filter each channel with kernels of several sizes at once, which are added up; their sum is one
-convolution, as in RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697). PaddleClas keeps that
-convolution, ``dw_conv``, beside the others. It is unused until `reparameterize` replaces it by
-the sum, for inference.
-
-Parameters that are trained, in millions: PPLCNetV2_small 4.1, PPLCNetV2_base 6.7, PPLCNetV2_large 10.5.
+The late stages of V2 add up depthwise convolutions with several kernel sizes. `reparameterize` merges them
+into one for inference, as in RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697). As in PaddleClas's
+checkpoints, that convolution, ``dw_conv``, is already there during training, unused.
 """
 
 from __future__ import annotations
@@ -16,12 +13,11 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
-from ppcls.arch.layers.depthwise_separable import DepthwiseSeparable
-from ppcls.arch.layers.late_features import LateFeatures
+from ppcls.arch.layers.mobile import DepthwiseSeparable, LateFeatures
 from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-# Table 1, of each stage's blocks: kernel, channels, stride, squeeze-and-excitation.
+# V1, table 1, blocks of each stage: kernel, channels, stride, whether to use squeeze-and-excitation.
 _STAGES = {
     "blocks2": ((3, 32, 1, False),),
     "blocks3": ((3, 64, 2, False), (3, 64, 1, False)),
@@ -32,14 +28,11 @@ _STAGES = {
 
 
 class PPLCNet(LateFeatures):
-    """A PP-LCNet.
+    """The PP-LCNet network.
 
     Args:
-        scale: Of all channels but the last ones.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-        dropout_prob: Of the features before the classifier.
+        scale: Factor on all channels but the last ones.
+        dropout_prob: Dropout before the classifier.
     """
 
     def __init__(
@@ -62,18 +55,16 @@ class PPLCNet(LateFeatures):
         self.conv1 = conv(input_image_channel, channels, 3, 2)
         for name, rows in _STAGES.items():
             blocks = []
-            for kernel, width, stride, weighed in rows:
+            for kernel, width, stride, use_se in rows:
                 out = round_channels(width * scale)
-                weigh = (
-                    SqueezeExcitation(channels, channels // 4, data_format=data_format) if weighed else None
-                )
-                blocks.append(DepthwiseSeparable(channels, out, kernel, stride, conv, weigh))
+                se = SqueezeExcitation(channels, channels // 4, data_format=data_format) if use_se else None
+                blocks.append(DepthwiseSeparable(channels, out, kernel, stride, conv, se))
                 channels = out
             self.add_sublayer(name, nn.Sequential(*blocks))
         self.add_classifier(channels, class_num, F.hardswish, dropout_prob, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.conv1(x)
         for name in _STAGES:
             x = getattr(self, name)(x)
@@ -91,17 +82,14 @@ PPLCNet_x2_5 = partial(PPLCNet, 2.5)
 
 
 class LateBlock(BranchedLayer):
-    """Depthwise convolutions that are added up, then one or two 1x1 convolutions across the channels.
+    """Depthwise convolutions that are added up, then one or two 1x1 convolutions.
 
     Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        kernel: The largest of the depthwise convolutions; the others are those of the smaller odd kernels.
-        stride: Of the depthwise convolutions.
-        narrow: Whether the 1x1 convolutions are two, with half the channels between them, and
-            squeeze-and-excitation goes before; else the input is added to the output where it fits.
-        conv: Makes all convolutions.
-        data_format: Layout of input and output.
+        kernel: Largest kernel of the depthwise convolutions; there is one for each smaller odd kernel.
+        stride: Stride of the depthwise convolutions.
+        narrow: Whether there are two 1x1 convolutions, with half the channels between them, and
+            squeeze-and-excitation before them. Otherwise there is a shortcut if the shapes agree.
+        conv: Constructor of all convolutions.
     """
 
     def __init__(
@@ -130,15 +118,15 @@ class LateBlock(BranchedLayer):
             self.pw_conv_2 = conv(out_channels // 2, out_channels, 1)
         else:
             self.pw_conv = conv(in_channels, out_channels, 1)
-        self._added = not narrow and stride == 1 and in_channels == out_channels
+        self._shortcut = not narrow and stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         y = F.relu(self.add_up(x))
         if self._narrow:
             return self.pw_conv_2(self.pw_conv_1(self.se(y)))
         y = self.pw_conv(y)
-        return x + y if self._added else y
+        return x + y if self._shortcut else y
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
         """See `BranchedLayer.replace_branches`."""
@@ -147,14 +135,11 @@ class LateBlock(BranchedLayer):
 
 
 class PPLCNetV2(LateFeatures):
-    """A PP-LCNetV2.
+    """The PP-LCNetV2 network.
 
     Args:
-        scale: Of all channels but the last ones.
-        depths: Blocks in each of the four stages.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        scale: Factor on all channels but the last ones.
+        depths: Number of blocks per stage.
     """
 
     def __init__(
@@ -197,7 +182,7 @@ class PPLCNetV2(LateFeatures):
         self.add_classifier(channels, class_num, F.relu, 0.2, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.stem(x)
         for stage in self.stages:
             x = stage(x)

@@ -1,10 +1,7 @@
-"""RegNetX (Radosavovic et al. 2020, https://arxiv.org/abs/2003.13678), parameters as in PaddleClas.
+"""RegNetX (Radosavovic et al. 2020, https://arxiv.org/abs/2003.13678).
 
-Blocks are ResNeXt's bottlenecks, as wide in the middle as at their ends. Their widths grow by a rule of
-three numbers, and blocks of equal width make a stage.
-
-Parameters, in millions: RegNetX_200MF 2.7, 400MF 5.2, 600MF 6.2, 800MF 7.3, 1600MF 9.2, 3200MF 15.3,
-4GF 22.1, 6400MF 26.2, 8GF 39.6, 12GF 46.1, 16GF 54.3, 32GF 107.8.
+Blocks are ResNeXt's bottlenecks without a change of width. A formula with three numbers defines the widths of
+the blocks; blocks of equal width form a stage.
 """
 
 from __future__ import annotations
@@ -20,18 +17,18 @@ from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform
 from ppcls.arch.layers.residual import BottleneckBlock, ResidualStyle
 
 _STEM = 32
-_MULTIPLE = 8  # of which all widths are
+_MULTIPLE = 8  # all widths are multiples of it
 
 
 def plan_stages(slope: float, first: int, ratio: float, depth: int, group: int) -> list[tuple[int, int, int]]:
     """Returns (width, groups, blocks) of each stage.
 
     Args:
-        slope: By how many channels each block should be wider than the one before (equation 2).
+        slope: Increase of the width per block (equation 2).
         first: Width of the first block.
-        ratio: Between the widths of two stages (equations 3 and 4).
-        depth: Blocks in all.
-        group: Channels of a group; widths become multiples of it.
+        ratio: Ratio of the widths of successive stages (equations 3 and 4).
+        depth: Total number of blocks.
+        group: Channels per group; widths become multiples of it.
     """
     steps = [round(math.log(1 + slope * j / first) / math.log(ratio)) for j in range(depth)]
     widths = [round(first * ratio**step / _MULTIPLE) * _MULTIPLE for step in steps]
@@ -44,18 +41,7 @@ def plan_stages(slope: float, first: int, ratio: float, depth: int, group: int) 
 
 
 class RegNet(nn.Layer):  # type: ignore[misc]
-    """A RegNetX.
-
-    Args:
-        slope: See `plan_stages`, as for the next four.
-        first: Width of the first block.
-        ratio: Between the widths of two stages.
-        depth: Blocks in all.
-        group: Channels of a group.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-    """
+    """The RegNetX network; for the first five arguments see `plan_stages`."""
 
     def __init__(
         self,
@@ -82,7 +68,7 @@ class RegNet(nn.Layer):  # type: ignore[misc]
         self.out = uniform_linear(channels, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.conv(x)
         for block in self._blocks:
             x = block(x)

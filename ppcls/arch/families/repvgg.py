@@ -1,11 +1,8 @@
-"""RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697), parameter for parameter as in PaddleClas.
+"""RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697).
 
-Each block trains as a 3x3 convolution, a 1x1 convolution and, where it fits, the identity; for inference
-`ppcls.arch.layers.reparameterize` makes one 3x3 convolution of them.
-D2se has squeeze-and-excitation in each block, as its authors published it after the paper.
-
-Parameters that are trained, in millions: RepVGG_A0 9.1, A1 14.1, A2 28.2, B0 15.8, B1 57.4, B1g2 45.8,
-B1g4 40.0, B2 89.0, B2g4 61.8, B3 123.1, B3g4 83.8, D2se 133.3.
+During training a block is the sum of a 3x3 convolution, a 1x1 convolution and, if the shapes agree, the
+identity. `ppcls.arch.layers.reparameterize` merges them into one 3x3 convolution for inference. D2se,
+published after the paper, has squeeze-and-excitation in each block.
 """
 
 from __future__ import annotations
@@ -19,26 +16,17 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm
 from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-_WIDTHS = (64, 128, 256, 512)  # of the stages, before they are scaled
+_WIDTHS = (64, 128, 256, 512)  # of the stages at scale 1
 
 
 class RepVGGSqueezeExcitation(SqueezeExcitation):
-    """Squeeze-and-excitation under this network's names."""
+    """`SqueezeExcitation` with this family's parameter names."""
 
     names = ("down", "up")
 
 
 class RepVGGBlock(BranchedLayer):
-    """Branches that are added up, squeeze-and-excitation where it is wanted, and ReLU (figure 2).
-
-    Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        stride: Of the convolutions.
-        groups: Of the convolutions.
-        weighed: Whether it has squeeze-and-excitation.
-        data_format: Layout of input and output.
-    """
+    """The sum of the branches, optional squeeze-and-excitation, and ReLU (figure 2)."""
 
     def __init__(
         self,
@@ -46,7 +34,7 @@ class RepVGGBlock(BranchedLayer):
         out_channels: int,
         stride: int,
         groups: int,
-        weighed: bool,
+        use_se: bool,
         data_format: DataFormat,
     ) -> None:
         super().__init__()
@@ -58,12 +46,12 @@ class RepVGGBlock(BranchedLayer):
             self.branches.append(self.rbr_identity)
         self.se = (
             RepVGGSqueezeExcitation(out_channels, out_channels // 16, gate=F.sigmoid, data_format=data_format)
-            if weighed
+            if use_se
             else nn.Identity()
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         return F.relu(self.se(self.add_up(x)))
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
@@ -74,17 +62,14 @@ class RepVGGBlock(BranchedLayer):
 
 
 class RepVGG(nn.Layer):  # type: ignore[misc]
-    """A RepVGG.
+    """The RepVGG network.
 
     Args:
-        depths: Blocks in each of the four stages.
-        scale: Of the first three stages' widths.
-        last_scale: Of the last stage's width.
-        groups: Of every other block's convolutions.
-        weighed: Whether blocks have squeeze-and-excitation.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        depths: Number of blocks per stage.
+        scale: Factor on the widths of the first three stages.
+        last_scale: Factor on the width of the last stage.
+        groups: Groups of the convolutions of every second block.
+        use_se: Whether blocks use squeeze-and-excitation.
     """
 
     def __init__(
@@ -93,14 +78,14 @@ class RepVGG(nn.Layer):  # type: ignore[misc]
         scale: float,
         last_scale: float,
         groups: int = 1,
-        weighed: bool = False,
+        use_se: bool = False,
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
         channels = min(_WIDTHS[0], int(_WIDTHS[0] * scale))
-        self.stage0 = RepVGGBlock(input_image_channel, channels, 2, 1, weighed, data_format)
+        self.stage0 = RepVGGBlock(input_image_channel, channels, 2, 1, use_se, data_format)
         number = 0  # of the block
         for stage, (depth, width) in enumerate(zip(depths, _WIDTHS, strict=True), 1):
             out = int(width * (last_scale if stage == len(depths) else scale))
@@ -108,14 +93,14 @@ class RepVGG(nn.Layer):  # type: ignore[misc]
             for i in range(depth):
                 number += 1
                 shared = 1 if number % 2 else groups
-                blocks.append(RepVGGBlock(channels, out, 1 if i else 2, shared, weighed, data_format))
+                blocks.append(RepVGGBlock(channels, out, 1 if i else 2, shared, use_se, data_format))
                 channels = out
             self.add_sublayer(f"stage{stage}", nn.Sequential(*blocks))
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self.linear = nn.Linear(channels, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.stage4(self.stage3(self.stage2(self.stage1(self.stage0(x)))))
         return self.linear(self.avg_pool(x).flatten(1))
 
@@ -134,4 +119,4 @@ RepVGG_B2 = partial(RepVGG, _B, 2.5, 5.0)
 RepVGG_B2g4 = partial(RepVGG, _B, 2.5, 5.0, 4)
 RepVGG_B3 = partial(RepVGG, _B, 3.0, 5.0)
 RepVGG_B3g4 = partial(RepVGG, _B, 3.0, 5.0, 4)
-RepVGG_D2se = partial(RepVGG, _D, 2.5, 5.0, weighed=True)
+RepVGG_D2se = partial(RepVGG, _D, 2.5, 5.0, use_se=True)

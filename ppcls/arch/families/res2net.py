@@ -1,12 +1,9 @@
-"""Res2Net (Gao et al. 2019, https://arxiv.org/abs/1904.01169), parameter for parameter as in PaddleClas.
+"""Res2Net (Gao et al. 2019, https://arxiv.org/abs/1904.01169).
 
-``26w_4s``: the middle of a bottleneck is 4 convolutions of 26 channels in the first stage, each on a share
-of the channels and on what the one before made. A block that halves the size has no such chain.
-The "vd" networks (He et al. 2018, https://arxiv.org/abs/1812.01187) begin with three 3x3 convolutions, and
-their shortcuts average before they project.
-
-Parameters, in millions: Res2Net50_26w_4s 25.7, Res2Net50_14w_8s 25.1, Res2Net50_vd_26w_4s 25.7,
-Res2Net101_vd_26w_4s 45.2, Res2Net200_vd_26w_4s 76.2.
+``26w_4s``: the middle of a bottleneck splits the channels into 4 groups, of 26 channels in the first stage.
+Each group is convolved together with the previous group's output; blocks that halve the size omit this
+addition. The "vd" networks (He et al. 2018, https://arxiv.org/abs/1812.01187) start with three 3x3
+convolutions and use average pooling in shortcuts.
 """
 
 from __future__ import annotations
@@ -21,18 +18,16 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm
 from ppcls.arch.layers.residual import RESNET_WIDTHS, NumberedResNet, ResidualBlock, ResidualStyle
 
-_LETTERS = (
-    12  # blocks of a stage that go by letters in checkpoints; of longer stages all but the first are numbered
-)
+_LETTERS = 12  # deepest stage whose blocks have letters in checkpoints; in deeper ones only the first has
 
 
 @dataclass(frozen=True)
 class Res2NetStyle(ResidualStyle):
-    """What the blocks of one Res2Net have in common.
+    """Properties shared by the blocks of one Res2Net.
 
     Attributes:
-        scales: Shares of the channels.
-        share: Channels of each in the first stage.
+        scales: Number of groups that the channels are split into.
+        share: Channels per group in the first stage.
     """
 
     conv: type[UnderscoredConvNorm] = UnderscoredConvNorm
@@ -41,7 +36,7 @@ class Res2NetStyle(ResidualStyle):
 
 
 class Res2NetBlock(ResidualBlock):
-    """A bottleneck whose middle sees the image at several scales (figure 2b)."""
+    """A bottleneck whose middle convolutions see the image at several scales (figure 2b)."""
 
     def __init__(
         self,
@@ -71,32 +66,27 @@ class Res2NetBlock(ResidualBlock):
         return width * style.expansion
 
     def name_filters(self, block: str) -> None:
-        """Registers the middle's convolutions under the names that they have in a block called ``block``."""
+        """Registers the middle convolutions under their names in a block called ``block``."""
         for number, conv in enumerate(self._filters, 1):
             self.add_sublayer(f"{block}_branch2b_{number}", conv)
 
     def forward(self, x: Tensor) -> Tensor:
         """See `ResidualBlock.forward`."""
         shares = paddle.split(self.conv0(x), len(self._filters) + 1, axis=self._channels)
-        made: list[Tensor] = []
+        outputs: list[Tensor] = []
         for i, conv in enumerate(self._filters):
             chained = self._chained and i > 0
-            made.append(conv(shares[i] + made[-1] if chained else shares[i]))
-        made.append(self.last_pool(shares[-1]))
-        return self._join(self.conv2, paddle.concat(made, axis=self._channels), x)
+            outputs.append(conv(shares[i] + outputs[-1] if chained else shares[i]))
+        outputs.append(self.last_pool(shares[-1]))
+        return self._join(self.conv2, paddle.concat(outputs, axis=self._channels), x)
 
 
 class Res2Net(NumberedResNet):
-    """A Res2Net.
+    """The Res2Net network; ``share`` and ``scales`` as in `Res2NetStyle`.
 
     Args:
-        depths: Blocks in each of the four stages.
-        share: See `Res2NetStyle`.
-        scales: See `Res2NetStyle`.
-        vd: Whether it is one of the "vd" networks.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        depths: Number of blocks per stage.
+        vd: Whether it is a "vd" network.
     """
 
     stem_name = "conv1"

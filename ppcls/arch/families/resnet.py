@@ -1,12 +1,9 @@
-"""ResNet (He et al. 2015, https://arxiv.org/abs/1512.03385), parameter for parameter as in PaddleClas.
+"""ResNet (https://arxiv.org/abs/1512.03385), ResNeXt (1611.05431) and SE-ResNet (1709.01507).
 
-Two things differ from the paper: the stride of a bottleneck sits on its 3x3 convolution ("v1.5", or
-"vb"), and the first block of every stage projects its shortcut, also where the shapes already agree.
-The "vd" networks (He et al. 2018, https://arxiv.org/abs/1812.01187) begin with three 3x3 convolutions, and
-their shortcuts average before they project.
-
-Parameters, in millions: ResNet18 11.7, ResNet34 21.8, ResNet50 25.6, ResNet101 44.5, ResNet152 60.2;
-ResNet18_vd 11.7, ResNet34_vd 21.8, ResNet50_vd 25.6, ResNet101_vd 44.6, ResNet152_vd 60.2, ResNet200_vd 74.7.
+As in PaddleClas, two things differ from the paper: the 3x3 convolution of a bottleneck has the stride
+("v1.5"), and the first block of every stage projects its shortcut even if the shapes agree. The "vd" networks
+(He et al. 2018, https://arxiv.org/abs/1812.01187) start with three 3x3 convolutions and use average pooling
+in shortcuts.
 """
 
 from __future__ import annotations
@@ -29,11 +26,11 @@ from ppcls.arch.layers.residual import (
     make_stem,
 )
 
-WIDTHS = {32: (128, 256, 512, 1024), 64: (256, 512, 1024, 2048)}  # of the four stages, for groups of 4
+WIDTHS = {32: (128, 256, 512, 1024), 64: (256, 512, 1024, 2048)}  # per stage, with 4 channels per group
 
 
 def resnext_style(groups: int, *, vd: bool = False, excited: bool = False) -> ResidualStyle:
-    """Returns the style of ``groups`` groups; the output has 256 channels in the first stage with any."""
+    """Returns the block style for ``groups`` groups; the first stage always has 256 output channels."""
     return ResidualStyle(UnderscoredConvNorm, groups, 64 // groups, vd, excited)
 
 
@@ -102,17 +99,14 @@ SE_ResNet50_vd = _se_resnet(BottleneckBlock, (3, 4, 6, 3), vd=True)
 
 
 class ResNet(nn.Layer):  # type: ignore[misc]
-    """A residual network.
+    """The ResNet network.
 
     Args:
-        kind: The kind of block.
-        depths: Blocks in each of the four stages.
-        vd: Whether it is one of the "vd" networks.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-        layer_type: What the inner convolutions of basic blocks are: with batch norm, or of several branches.
-        use_first_short_conv: Whether the first block projects its shortcut; the paper's basic one does not.
+        kind: Kind of block.
+        depths: Number of blocks per stage.
+        vd: Whether it is a "vd" network.
+        layer_type: Kind of the inner convolutions of basic blocks.
+        use_first_short_conv: Whether the first block projects its shortcut; in the paper it does not.
     """
 
     def __init__(
@@ -135,14 +129,14 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         stem = (32, 32, 64) if vd else (64,)
         self.stem = nn.Sequential(*make_stem(style.conv, input_image_channel, stem, data_format))
         self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
-        made = make_blocks(kind, depths, RESNET_WIDTHS, stem[-1], style, data_format)
-        self.blocks = nn.Sequential(*(block for _, _, block in made))
+        blocks = make_blocks(kind, depths, RESNET_WIDTHS, stem[-1], style, data_format)
+        self.blocks = nn.Sequential(*(block for _, _, block in blocks))
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self.flatten = nn.Flatten()
         self.fc = uniform_linear(kind.out_channels(RESNET_WIDTHS[-1], style), class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.blocks(self.max_pool(self.stem(x)))
         return self.fc(self.flatten(self.avg_pool(x)))
 

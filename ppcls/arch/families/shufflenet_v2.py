@@ -1,8 +1,4 @@
-"""ShuffleNetV2 (Ma et al. 2018, https://arxiv.org/abs/1807.11164), parameter for parameter as in PaddleClas.
-
-Parameters, in millions: ShuffleNetV2_x0_25 0.6, x0_33 0.6, x0_5 1.4, x1_0 2.3, x1_5 3.5, x2_0 7.4;
-ShuffleNetV2_swish 2.3, which is x1_0 with swish for ReLU.
-"""
+"""ShuffleNetV2 (Ma et al. 2018, https://arxiv.org/abs/1807.11164)."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ _STEM = 24
 
 
 class ShuffleUnit(nn.Layer):  # type: ignore[misc]
-    """Three convolutions on half of the channels, then all are shuffled (figure 3c)."""
+    """Three convolutions on half of the channels, then a shuffle of all channels (figure 3c)."""
 
     def __init__(self, channels: int, act: Activation, data_format: DataFormat) -> None:
         super().__init__()
@@ -30,13 +26,13 @@ class ShuffleUnit(nn.Layer):  # type: ignore[misc]
         self._layout = data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape, or [B, H, W, C]."""
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
         kept, x = paddle.split(x, 2, axis=1 if self._layout == "NCHW" else 3)
         return interleave(kept, self._conv_linear(self._conv_dw(self._conv_pw(x))), self._layout)
 
 
 class DownsamplingUnit(nn.Layer):  # type: ignore[misc]
-    """Halves the size: two convolutions make one half of the output, three the other (figure 3d)."""
+    """Halves the size: two convolutions compute one half of the output, three the other half (figure 3d)."""
 
     def __init__(self, in_channels: int, out_channels: int, act: Activation, data_format: DataFormat) -> None:
         super().__init__()
@@ -49,14 +45,14 @@ class DownsamplingUnit(nn.Layer):  # type: ignore[misc]
         self._layout = data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/2, W/2], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/2, W/2]; or NHWC."""
         first = self._conv_linear_1(self._conv_dw_1(x))
         second = self._conv_linear_2(self._conv_dw_2(self._conv_pw_2(x)))
         return interleave(first, second, self._layout)
 
 
 def interleave(first: Tensor, second: Tensor, data_format: DataFormat) -> Tensor:
-    """Returns the channels of two tensors in turn: the paper's shuffle of two groups."""
+    """Returns the channels of both tensors alternately: the paper's shuffle of two groups."""
     axis = 2 if data_format == "NCHW" else 4
     return paddle.stack([first, second], axis=axis).flatten(axis - 1, axis)
 
@@ -66,15 +62,12 @@ def _conv(data_format: DataFormat) -> partial[UnderscoredConvNorm]:
 
 
 class ShuffleNetV2(nn.Layer):  # type: ignore[misc]
-    """A ShuffleNetV2.
+    """The ShuffleNetV2 network.
 
     Args:
-        widths: Channels of the three stages.
+        widths: Channels per stage.
         features: Channels of the last convolution.
-        act: After the first convolution, the last one, and those of 1x1 between.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        act: Activation of all convolutions but the depthwise ones.
     """
 
     def __init__(
@@ -105,14 +98,14 @@ class ShuffleNetV2(nn.Layer):  # type: ignore[misc]
         self._fc = nn.Linear(features, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self._max_pool(self._conv1(x))
         for block in self._blocks:
             x = block(x)
         return self._fc(self._avg_pool(self._last_conv(x)).flatten(1))
 
 
-# Table 5; the paper has neither x0_25 nor x0_33.
+# Table 5, which lacks x0_25 and x0_33.
 ShuffleNetV2_x0_25 = partial(ShuffleNetV2, (24, 48, 96), 512)
 ShuffleNetV2_x0_33 = partial(ShuffleNetV2, (32, 64, 128), 512)
 ShuffleNetV2_x0_5 = partial(ShuffleNetV2, (48, 96, 192), 1024)

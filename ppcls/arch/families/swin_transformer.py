@@ -1,13 +1,9 @@
-"""Swin Transformer (Liu et al. 2021, https://arxiv.org/abs/2103.14030), parameters as in PaddleClas.
+"""Swin Transformer (Liu et al. 2021, https://arxiv.org/abs/2103.14030).
 
-Images of any size: sides that the windows do not divide are padded with zeros, on the right and below.
-(PaddleClas pads a side that needs none by a whole window where the other one needs some.) As in PaddleClas,
-every other block shifts its windows, in the last stage too, where one window may cover all there is.
-
-Parameters, in millions: SwinTransformer_tiny_patch4_window7_224 28.3,
-SwinTransformer_small_patch4_window7_224 49.6, SwinTransformer_base_patch4_window7_224 87.8,
-SwinTransformer_base_patch4_window12_384 87.9, SwinTransformer_large_patch4_window7_224 196.5,
-SwinTransformer_large_patch4_window12_384 196.7.
+Images may have any size: feature maps are padded with zeros on the right and at the bottom to multiples of
+the window. (PaddleClas adds a whole window to a side that is a multiple if the other side is not.) As in
+PaddleClas, every second block shifts its windows, even in the last stage, where one window may cover
+everything.
 """
 
 from __future__ import annotations
@@ -22,23 +18,15 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
-from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, drop_paths, dropout, linear, normal
+from ppcls.arch.layers.drop_path import drop_paths, dropout
+from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear, normal
 
 _MLP_RATIO = 4
-_APART = -100.0  # what keeps tokens of different regions from attending to each other
+_APART = -100.0  # added to the attention scores of tokens from different regions
 
 
 class WindowAttention(SelfAttention):
-    """Attention within windows, with a learnt bias for each pair's relative position.
-
-    Args:
-        width: Numbers of a token.
-        heads: How many attend side by side.
-        window: Side of a window.
-        shift: By how much the windows are shifted.
-        drop_rate: Dropout of the output.
-        attn_drop_rate: Dropout of the attention weights.
-    """
+    """Attention within windows, with a learned bias for the relative position of each pair of tokens."""
 
     def __init__(
         self, width: int, heads: int, window: int, shift: int, drop_rate: float, attn_drop_rate: float
@@ -50,17 +38,12 @@ class WindowAttention(SelfAttention):
         index = paddle.to_tensor(relative_positions(window))
         if paddle.in_dynamic_mode():
             self.register_buffer("relative_position_index", index)
-        else:  # in a program, a constant like any other
+        else:  # a static program treats it as a constant
             self.relative_position_index = index
         self._window, self._shift = window, shift
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps tokens to the same shape.
-
-        Args:
-            x: [B, H, W, width].
-            mask: What `shift_mask` gives, where the windows are shifted.
-        """
+        """Maps tokens [B, H, W, width] to the same shape; ``mask`` is `shift_mask` for shifted windows."""
         height, width = x.shape[1:3]
         below, right = -height % self._window, -width % self._window
         if below or right:
@@ -81,7 +64,7 @@ class WindowAttention(SelfAttention):
 
 
 def relative_positions(window: int) -> NDArray[np.int64]:
-    """Returns [N, N] int64: for each two of a window's N tokens, the row of the table with their bias."""
+    """Returns [N, N] int64: for each pair of the N tokens of a window, the row of its bias in the table."""
     rows, columns = np.divmod(np.arange(window**2), window)
     down = rows[:, None] - rows + window - 1
     along = columns[:, None] - columns + window - 1
@@ -89,12 +72,12 @@ def relative_positions(window: int) -> NDArray[np.int64]:
 
 
 def shift_mask(height: int, width: int, window: int) -> Tensor:
-    """Returns what keeps apart tokens that are neighbours only because shifting wraps around.
+    """Returns the mask that separates tokens which are neighbors only because shifting wraps around.
 
     Args:
-        height: Of the tokens, padded to a multiple of ``window``.
-        width: As ``height``.
-        window: Side of a window; shifted by half of it, rounded down.
+        height: Height of the feature map, a multiple of ``window``.
+        width: Width of the feature map, a multiple of ``window``.
+        window: Side of a window; windows are shifted by half of it, rounded down.
 
     Returns:
         [windows, 1, N, N] float32, 0 for two tokens of the same region.
@@ -125,13 +108,7 @@ def from_windows(x: Tensor, window: int, height: int, width: int) -> Tensor:
 
 
 class SwinPatchEmbed(nn.Layer):  # type: ignore[misc]
-    """Makes a normed token of each 4 x 4 pixels.
-
-    Args:
-        channels: Of the images.
-        width: Numbers of a token.
-        data_format: Layout of the images.
-    """
+    """Maps each patch of 4 x 4 pixels to a normalized token."""
 
     patch: ClassVar[int] = 4
 
@@ -142,7 +119,7 @@ class SwinPatchEmbed(nn.Layer):  # type: ignore[misc]
         self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W], or [B, H, W, C] under NHWC, to [B, ceil(H / 4), ceil(W / 4), width]."""
+        """Maps [B, C, H, W] (or NHWC) to [B, ceil(H / 4), ceil(W / 4), width]."""
         sides = x.shape[1:3] if self._channels_last else x.shape[2:4]
         below, right = (-side % self.patch for side in sides)
         if below or right:
@@ -153,7 +130,7 @@ class SwinPatchEmbed(nn.Layer):  # type: ignore[misc]
 
 
 class PatchMerging(nn.Layer):  # type: ignore[misc]
-    """Makes one token, twice as wide, of 2 x 2."""
+    """Merges 2 x 2 tokens into one of twice the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -170,16 +147,16 @@ class PatchMerging(nn.Layer):  # type: ignore[misc]
 
 
 class SwinStage(nn.Layer):  # type: ignore[misc]
-    """Blocks of one size, every other one with shifted windows.
+    """Blocks of one size, every second one with shifted windows.
 
     Args:
-        width: Numbers of a token.
-        heads: Of each block.
+        width: Width of a token.
+        heads: Heads of each block.
         window: Side of a window.
-        drop_paths: How often each block is left out.
-        drop_rate: Dropout of what each layer gives.
+        drop_paths: Probability of skipping each block.
+        drop_rate: Dropout after each layer.
         attn_drop_rate: Dropout of attention weights.
-        last: Whether no tokens are merged after it.
+        last: Whether it is the last stage, which does not merge tokens.
     """
 
     def __init__(
@@ -214,22 +191,19 @@ class SwinStage(nn.Layer):  # type: ignore[misc]
 
 
 class SwinTransformer(nn.Layer):  # type: ignore[misc]
-    """A Swin Transformer.
+    """The Swin Transformer network.
 
     Args:
-        width: Numbers of a token in the first stage.
-        depths: Blocks in each of the four stages.
-        heads: Of each block in the first stage; each stage has twice as many as the one before.
+        width: Width of a token in the first stage.
+        depths: Number of blocks per stage.
+        heads: Heads of each block in the first stage; the number doubles from stage to stage.
         window: Side of a window.
-        drop_path_rate: How often the last block is left out; the others have their share by depth.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-        drop_rate: Dropout of tokens and of what each layer gives.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        drop_rate: Dropout of tokens and after each layer.
         attn_drop_rate: Dropout of attention weights.
     """
 
-    # Buffers in checkpoints of several versions of PaddleClas; their values follow from the architecture.
+    # Buffers in checkpoints of several versions of PaddleClas; the architecture determines their values.
     derived: ClassVar[tuple[str, ...]] = ("relative_position_index", "attn_mask")
 
     def __init__(
@@ -251,16 +225,16 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         rates = drop_paths(drop_path_rate, sum(depths))
         self.layers = nn.LayerList()
         for i, depth in enumerate(depths):
-            mine, rates = rates[:depth], rates[depth:]
+            stage_rates, rates = rates[:depth], rates[depth:]
             last = i == len(depths) - 1
             size = width << i, heads << i, window
-            self.layers.append(SwinStage(*size, mine, drop_rate, attn_drop_rate, last))
+            self.layers.append(SwinStage(*size, stage_rates, drop_rate, attn_drop_rate, last))
         features = width << (len(depths) - 1)
         self.norm = nn.LayerNorm(features)
         self.head = linear(features, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.pos_drop(self.patch_embed(x))
         for stage in self.layers:
             x = stage(x)

@@ -1,9 +1,7 @@
-"""VGG (Simonyan and Zisserman 2014, https://arxiv.org/abs/1409.1556), parameters as in PaddleClas.
+"""VGG (Simonyan and Zisserman 2014, https://arxiv.org/abs/1409.1556).
 
-The convolutions have no bias. Images of other sizes than 224 x 224 are averaged to the 7 x 7 places that
-the first linear layer takes.
-
-Parameters, in millions: VGG11 132.9, VGG13 133.0, VGG16 138.4, VGG19 143.7.
+The convolutions have no bias. For images of other sizes than 224 x 224, average pooling produces the 7 x 7
+pixels that the first linear layer expects.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ _SIDE, _HIDDEN = 7, 4096
 
 
 class ConvBlock(nn.Layer):  # type: ignore[misc]
-    """3x3 convolutions, each with ReLU, then the maximum of 2x2 pixels."""
+    """3x3 convolutions with ReLU, then 2x2 max pooling."""
 
     def __init__(self, in_channels: int, out_channels: int, depth: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -38,21 +36,14 @@ class ConvBlock(nn.Layer):  # type: ignore[misc]
         self.max_pool = nn.MaxPool2D(2, stride=2, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/2, W/2], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/2, W/2]; or NHWC."""
         for conv in self._convs:
             x = F.relu(conv(x))
         return self.max_pool(x)
 
 
 class VGG(nn.Layer):  # type: ignore[misc]
-    """A VGG network.
-
-    Args:
-        depths: Convolutions in each of the five blocks.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
-    """
+    """The VGG network; ``depths`` are the numbers of convolutions per block."""
 
     def __init__(
         self,
@@ -75,11 +66,11 @@ class VGG(nn.Layer):  # type: ignore[misc]
         self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         for block in self._blocks:
             x = block(x)
         x = self.pool(x)
-        if self._channels_last:  # the weights of fc1 are in the order of NCHW
+        if self._channels_last:  # fc1's weights have the order of NCHW
             x = x.transpose([0, 3, 1, 2])
         x = self.drop(F.relu(self.fc1(x.flatten(1))))
         return self.fc3(self.drop(F.relu(self.fc2(x))))

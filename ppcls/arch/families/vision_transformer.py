@@ -1,11 +1,7 @@
-"""ViT (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929), parameter for parameter as in PaddleClas.
+"""ViT (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929) and DeiT (Touvron et al. 2020, 2012.12877).
 
-An image of another size than the name ends in needs ``img_size``: each patch has a position of its own.
-PaddleClas's ViT_small is not the paper's: 8 blocks of width 768, no bias in queries, keys and values.
-
-Parameters, in millions: ViT_small_patch16_224 48.8, ViT_base_patch16_224 86.6, ViT_base_patch16_384 86.9,
-ViT_base_patch32_384 88.3, ViT_large_patch16_224 304.3, ViT_large_patch16_384 304.7,
-ViT_large_patch32_384 306.6.
+There is one learned position per patch, so images of another size than the one in the name need ``img_size``.
+PaddleClas's ViT_small differs from the paper: 8 blocks of width 768, no bias in queries, keys and values.
 """
 
 from __future__ import annotations
@@ -17,20 +13,13 @@ import paddle
 from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import DataFormat
-from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, drop_paths, dropout, linear, normal
+from ppcls.arch.layers.drop_path import drop_paths, dropout
+from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear, normal
 from ppcls.errors import UserError
 
 
 class PatchEmbed(nn.Layer):  # type: ignore[misc]
-    """Cuts an image into square patches, and makes a token of each by one linear map.
-
-    Args:
-        side: Of the images.
-        patch: Side of a patch.
-        channels: Of the images.
-        width: Numbers of a token.
-        data_format: Layout of the images.
-    """
+    """Splits an image into square patches and maps each one linearly to a token."""
 
     def __init__(self, side: int, patch: int, channels: int, width: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -39,7 +28,7 @@ class PatchEmbed(nn.Layer):  # type: ignore[misc]
         self._side, self._channels_last = side, data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, side, side], or the same in NHWC, to tokens [B, count, width], row by row.
+        """Maps [B, C, side, side] (or NHWC) to tokens [B, count, width], row by row.
 
         Raises:
             UserError: The images have another size.
@@ -55,28 +44,25 @@ class PatchEmbed(nn.Layer):  # type: ignore[misc]
 
 
 class VisionTransformer(nn.Layer):  # type: ignore[misc]
-    """A ViT.
+    """The ViT network.
 
     Args:
-        side: Of the images, where ``img_size`` does not say otherwise.
+        side: Side of the images, unless ``img_size`` is set.
         patch: Side of a patch.
-        width: Numbers of a token.
-        depth: Blocks.
-        heads: Of each block.
-        mlp_ratio: Numbers of a token between a block's linear layers, as a multiple of ``width``.
+        width: Width of a token.
+        depth: Number of blocks.
+        heads: Heads of each block.
+        mlp_ratio: Width between a block's linear layers, as a multiple of ``width``.
         qkv_bias: Whether queries, keys and values have a bias.
-        scale: Of the products of queries and keys; None as in `SelfAttention`.
-        epsilon: Of layer norm.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        scale: Factor on the products of queries and keys; None as in `SelfAttention`.
+        epsilon: Epsilon of layer norm.
         img_size: Side of the images; a multiple of ``patch``.
-        drop_rate: Dropout of tokens and of what each layer gives.
+        drop_rate: Dropout of tokens and after each layer.
         attn_drop_rate: Dropout of attention weights.
-        drop_path_rate: How often the last block is left out; the others have their share by depth.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
     """
 
-    tokens: ClassVar[tuple[str, ...]] = ("cls_token",)  # learnt ones, ahead of those of the patches
+    tokens: ClassVar[tuple[str, ...]] = ("cls_token",)  # learned tokens before those of the patches
 
     def __init__(
         self,
@@ -118,13 +104,13 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
         self.head = linear(width, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         return self.head(self.features(x)[:, 0])
 
     def features(self, x: Tensor) -> Tensor:
-        """Maps images to all tokens [B, tokens + patches, width], those of the patches last."""
+        """Maps images to all tokens [B, tokens + patches, width], the patches' tokens last."""
         x = self.patch_embed(x)
-        # Added to zeros, not expanded: paddle2onnx can't expand to a batch of any size.
+        # Added to zeros instead of expanded: paddle2onnx cannot expand to a batch of any size.
         learnt = [getattr(self, name).astype(x.dtype) + paddle.zeros_like(x[:, :1]) for name in self.tokens]
         x = self.pos_drop(paddle.concat([*learnt, x], axis=1) + self.pos_embed)
         for block in self.blocks:
@@ -155,7 +141,7 @@ ViT_large_patch32_384 = partial(_LARGE, 384, 32)
 
 
 class DistilledVisionTransformer(VisionTransformer):
-    """A ViT with a token and a classifier for distillation; takes what `VisionTransformer` takes."""
+    """A ViT with a second learned token and classifier for distillation; arguments as `VisionTransformer`."""
 
     tokens = ("cls_token", "dist_token")
 
@@ -166,7 +152,7 @@ class DistilledVisionTransformer(VisionTransformer):
         self.head_dist = linear(width, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.features(x)
         return (self.head(x[:, 0]) + self.head_dist(x[:, 1])) / 2
 

@@ -1,4 +1,4 @@
-"""A convolution, batch norm and activation: what most networks are made of."""
+"""Convolution, batch norm and activation, the unit that most networks consist of."""
 
 from __future__ import annotations
 
@@ -16,25 +16,18 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class ConvNorm(nn.Layer):  # type: ignore[misc]
-    """A convolution without bias, batch norm, and an activation where there is one.
+    """A convolution without bias, batch norm and an optional activation.
 
     Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        kernel: Side of the kernel.
-        stride: Of the convolution.
-        groups: Of the convolution.
-        act: What follows batch norm; ``F.relu`` may become one operator with it.
-        data_format: Layout of input and output; the parameters have the same shapes in both.
-        padding: Of the convolution, as `nn.Conv2D` takes it; by default ``kernel // 2``, which keeps the
-            size but for ``stride``.
-        epsilon: Of batch norm.
-        momentum: The share of the old value as batch norm's running statistics move.
-        initializer: Of the convolution; Paddle's own by default.
-        decay: Whether weight decay takes hold of batch norm's scale and shift.
+        act: Activation; ``F.relu`` is fused with batch norm where possible.
+        padding: Padding as in `nn.Conv2D`; ``kernel // 2`` by default.
+        epsilon: Epsilon of batch norm.
+        momentum: Weight of the old value in updates of batch norm's running statistics.
+        initializer: Initializer of the convolution; Paddle's by default.
+        decay: Whether weight decay applies to batch norm.
     """
 
-    names: ClassVar[tuple[str, str]] = ("conv", "bn")  # of the parameters, in checkpoints
+    names: ClassVar[tuple[str, str]] = ("conv", "bn")  # of the layers, in checkpoints
 
     def __init__(
         self,
@@ -71,11 +64,11 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
 
     @staticmethod
     def place(convolution: nn.Conv2D) -> nn.Layer:
-        """Returns what has the convolution's name in checkpoints: itself, or a layer around it."""
+        """Returns the layer with the convolution's name in checkpoints: itself, or one that contains it."""
         return convolution
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         conv, norm = self.names
         x = getattr(self, conv)(x)
         if self._act is F.relu:
@@ -90,15 +83,15 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
 
 
 class UnderscoredConvNorm(ConvNorm):
-    """The same under the names that PaddleClas's older networks have in their checkpoints."""
+    """A `ConvNorm` with the parameter names of PaddleClas's older networks."""
 
     names = ("_conv", "_batch_norm")
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:
-    """Returns the multiple of ``divisor`` nearest to ``channels`` that is no more than 10 % below it.
+    """Returns the multiple of ``divisor`` nearest to ``channels`` that is at most 10 % smaller.
 
-    The rule of MobileNet's authors, by which its descendants are scaled too.
+    This rule of MobileNet's authors scales its descendants, too.
     """
     rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * channels else rounded
@@ -111,7 +104,7 @@ def batch_norm(
     momentum: float = 0.9,
     decay: bool = True,
 ) -> nn.BatchNorm2D:
-    """Returns batch norm; without ``decay``, weight decay leaves its parameters alone."""
+    """Returns batch norm, to which weight decay applies only with ``decay``."""
     kept = None if decay else paddle.regularizer.L2Decay(0.0)
     return nn.BatchNorm2D(
         channels,
@@ -124,7 +117,7 @@ def batch_norm(
 
 
 def uniform_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Returns a linear layer whose weights begin uniform within ``in_features ** -0.5`` of 0."""
+    """Returns a linear layer with initial weights uniform in ``in_features ** -0.5`` around 0."""
     bound = in_features**-0.5
     uniform = nn.initializer.Uniform(-bound, bound)
     return nn.Linear(in_features, out_features, weight_attr=paddle.ParamAttr(initializer=uniform))

@@ -1,8 +1,7 @@
-"""Diverse Branch Block (Ding et al. 2021, https://arxiv.org/abs/2103.13425), as PaddleClas's ResNet has it.
+"""Diverse Branch Block (Ding et al. 2021, https://arxiv.org/abs/2103.13425), as in PaddleClas's ResNet.
 
-It stands in place of a convolution and its batch norm. Four branches of different depth are added up while
-it trains; for inference `ppcls.arch.layers.reparameterize` makes one convolution of them
-(sections 3.1 and 3.2).
+It replaces a convolution with batch norm by the sum of four branches of different depth. For inference
+`ppcls.arch.layers.reparameterize` merges them into one convolution (sections 3.1 and 3.2).
 """
 
 from __future__ import annotations
@@ -17,15 +16,11 @@ from ppcls.arch.layers.reparameterize import Array, BranchedLayer, FoldableBranc
 
 
 class DiverseBranchBlock(BranchedLayer):
-    """A k x k convolution, a 1x1 convolution, 1x1 then average, and 1x1 then k x k (figure 1), added up.
+    """The sum of k x k, 1x1, 1x1 and average, and 1x1 and k x k convolutions (figure 1).
 
     Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
         kernel: Side of the largest kernels, odd.
-        stride: Of the block.
-        act: What follows the sum.
-        data_format: Layout of input and output.
+        act: Activation of the sum.
     """
 
     def __init__(
@@ -47,7 +42,7 @@ class DiverseBranchBlock(BranchedLayer):
         self._act = act
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         x = self.add_up(x)
         return x if self._act is None else self._act(x)
 
@@ -63,7 +58,7 @@ class DiverseBranchBlock(BranchedLayer):
 
 
 class AverageBranch(FoldableBranch):
-    """A 1x1 convolution, and the average of k x k pixels, each with batch norm; arguments as the block's."""
+    """A 1x1 convolution and average pooling, each with batch norm."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
@@ -76,7 +71,7 @@ class AverageBranch(FoldableBranch):
         self._kernel = kernel
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         return self.avgbn(self.avg(self.bn(self.conv(x))))
 
     def folded(self) -> tuple[Array, Array]:
@@ -87,7 +82,7 @@ class AverageBranch(FoldableBranch):
 
 
 class ChainedConvBranch(FoldableBranch):
-    """A 1x1 convolution that begins as the identity, and one of k x k; arguments as the block's."""
+    """A 1x1 convolution, initially the identity, and a k x k convolution, each with batch norm."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
@@ -108,7 +103,7 @@ class ChainedConvBranch(FoldableBranch):
         self.bn2 = batch_norm(out_channels, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         return self.bn2(self.conv2(self.bn1(self.idconv1(x))))
 
     def folded(self) -> tuple[Array, Array]:
@@ -119,32 +114,31 @@ class ChainedConvBranch(FoldableBranch):
 
 
 class IdentityConv(nn.Conv2D):  # type: ignore[misc]
-    """A 1x1 convolution by the identity and ``weight``, so that weight decay draws it to the identity."""
+    """A 1x1 convolution by the identity plus ``weight``, which weight decay pulls towards the identity."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same, or [B, H, W, C]."""
-        return x + nn.Conv2D.forward(self, x)  # Paddle 2.6 compiles no super()
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return x + nn.Conv2D.forward(self, x)  # Paddle 2.6 cannot compile super()
 
 
 class PaddedNorm(nn.Layer):  # type: ignore[misc]
-    """Batch norm, and a frame of what it makes of 0, as if the zeros had been there before it.
+    """Batch norm, then a border with the value that it maps 0 to, as if its input had been padded with zeros.
 
-    So what follows has no padding of its own, and is one convolution with what went before (section 3.3).
+    The next layer then needs no padding, and can be merged with the previous one (section 3.3).
 
     Args:
         channels: Channels of the input.
-        width: Of the frame.
-        data_format: Layout of input and output.
+        width: Width of the border.
     """
 
     def __init__(self, channels: int, width: int, data_format: DataFormat) -> None:
         super().__init__()
-        # PaddleClas's momentum: the frame is by running statistics, which so follow the batch's closely.
+        # PaddleClas's momentum, with which the running statistics, used for the border, follow the batch's.
         self.bn = batch_norm(channels, data_format, momentum=0.1)
         self._width, self._data_format = width, data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C, H + 2 width, W + 2 width], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C, H + 2 width, W + 2 width]; or NHWC."""
         x = self.bn(x)
         first = self._data_format == "NCHW"
         deviation = paddle.sqrt(self.bn._variance + self.bn._epsilon)
@@ -157,7 +151,7 @@ class PaddedNorm(nn.Layer):  # type: ignore[misc]
 
 
 def _chained(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns the convolution that does a 1x1 convolution and then another, as kernel and bias."""
+    """Returns kernel and bias of one convolution equal to a 1x1 convolution followed by another one."""
     (kernel, bias), (last_kernel, last_bias) = first, second
-    chained = np.einsum("omhw,mi->oihw", last_kernel, kernel[:, :, 0, 0])
+    chained = np.einsum("omhw,mi->oihw", last_kernel, kernel[:, :, 0, 0], optimize=True)
     return chained, last_kernel.sum((2, 3)) @ bias + last_bias

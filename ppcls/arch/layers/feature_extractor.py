@@ -1,4 +1,4 @@
-"""What layers within a model give, beside what the model gives."""
+"""Extracts the outputs of layers within a model."""
 
 from __future__ import annotations
 
@@ -14,62 +14,60 @@ _INDEX = re.compile(r"\[(\d+)\]")
 
 
 class FeatureLayerError(UserError):
-    """A model has no such layer, or does not use it as one."""
+    """A layer is missing in the model, or is not called as a layer."""
 
 
 class FeatureExtractor:
-    """A model whose layers' outputs are handed out with its own.
+    """A model that also returns the outputs of some of its layers.
 
     Args:
-        model: Is hooked, and works as before when it is called by itself.
-        layers: Names as PaddleClas's ``return_patterns`` have them, such as ``blocks[2].conv1``.
+        model: Model, which gets hooks. Calls of the model itself work as before.
+        layers: Names in the form of PaddleClas's ``return_patterns``, such as ``blocks[2].conv1``.
         data_format: Layout within the model.
 
     Raises:
-        FeatureLayerError: There is no such layer.
+        FeatureLayerError: A layer is missing.
     """
 
     def __init__(
         self, model: nn.Layer, layers: Sequence[str], data_format: Literal["NCHW", "NHWC"] = "NCHW"
     ) -> None:
         self.model, self._layers, self._nhwc = model, tuple(layers), data_format == "NHWC"
-        self._given: dict[str, Tensor] | None = None  # of the call that is under way
+        self._features: dict[str, Tensor] | None = None  # of the running call
         known = dict(model.named_sublayers())
         for layer in self._layers:
             path = _INDEX.sub(r".\1", layer)
             if path not in known:
                 parent = path.rpartition(".")[0]
-                near = [name for name in known if name.rpartition(".")[0] == parent]
-                raise FeatureLayerError(
-                    f"{type(model).__name__} has no layer {layer!r}; there are: {', '.join(near)}"
-                )
-            known[path].register_forward_post_hook(self._keep(layer))
+                siblings = ", ".join(name for name in known if name.rpartition(".")[0] == parent)
+                raise FeatureLayerError(f"{type(model).__name__} has no layer {layer!r}; known: {siblings}")
+            known[path].register_forward_post_hook(self._hook(layer))
 
     def __call__(self, image: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the logits, and by the layers' names what each gave last: [B, ...], maps as [B, C, H, W].
+        """Returns the logits, and layer name to its last output [B, ...], with feature maps as [B, C, H, W].
 
         Raises:
-            FeatureLayerError: The model did not call a layer by itself, or this gave no tensor.
+            FeatureLayerError: The model did not call a layer, or its output is not one tensor.
         """
-        self._given = {}
+        self._features = {}
         try:
-            logits, given = self.model(image), self._given
+            logits, features = self.model(image), self._features
         finally:
-            self._given = None
+            self._features = None
         for layer in self._layers:
-            if not isinstance(given.get(layer), Tensor):
-                kind = type(self.model).__name__
+            if not isinstance(features.get(layer), Tensor):
                 raise FeatureLayerError(
-                    f"{kind} gives nothing of its layer {layer!r} by itself; take one around it"
+                    f"{type(self.model).__name__} has no separate output of layer {layer!r}; "
+                    "choose a layer that contains it"
                 )
-        return logits, {layer: self._laid_out(given[layer]) for layer in self._layers}
+        return logits, {layer: self._channels_first(features[layer]) for layer in self._layers}
 
-    def _keep(self, layer: str) -> Any:
-        def hook(_layer: nn.Layer, _inputs: Any, output: Any) -> None:
-            if self._given is not None:
-                self._given[layer] = output
+    def _hook(self, layer: str) -> Any:
+        def store(_layer: nn.Layer, _inputs: Any, output: Any) -> None:
+            if self._features is not None:
+                self._features[layer] = output
 
-        return hook
+        return store
 
-    def _laid_out(self, given: Tensor) -> Tensor:
-        return given.transpose([0, 3, 1, 2]) if self._nhwc and given.ndim == 4 else given
+    def _channels_first(self, feature: Tensor) -> Tensor:
+        return feature.transpose([0, 3, 1, 2]) if self._nhwc and feature.ndim == 4 else feature

@@ -1,8 +1,8 @@
-"""BatchNorm, addition and ReLU in one operator, where Paddle has one that can be trained with.
+"""BatchNorm, addition and ReLU as one operator, where Paddle has a trainable one.
 
-In ResNet-50 these read and write more memory than all convolutions. cuDNN's kernels for the three at once
-take images in NHWC and float16; Paddle 2.6 reaches them from a compiled model only: called operator by
-operator, their gradient fails there ("Mean and MeanOut should share the same memory", or a crash).
+In ResNet-50 these three read and write more memory than all convolutions. cuDNN's fused kernels support NHWC
+float16 images. In Paddle 2.6 only compiled models can use them: in eager mode their gradient fails ("Mean and
+MeanOut should share the same memory", or a crash).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from paddle.nn import functional as F
 
 
 def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-    """Returns ``relu(norm(x) + shortcut)``, or ``relu(norm(x))`` without one.
+    """Returns ``relu(norm(x) + shortcut)``, or ``relu(norm(x))`` without a shortcut.
 
     Args:
-        norm: The layer; its running statistics change while it trains.
-        x: [B, C, H, W] or [B, H, W, C], as ``norm`` has it.
-        shortcut: As ``x``.
+        norm: Batch norm layer; training updates its running statistics.
+        x: [B, C, H, W] or [B, H, W, C], in the layout of ``norm``.
+        shortcut: Tensor of the same shape.
     """
     if fuses(norm, x):
         return _fused(norm, x, shortcut)
@@ -28,13 +28,13 @@ def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -
 
 
 def fuses(norm: nn.BatchNorm2D, x: Tensor) -> bool:
-    """Whether there is one operator for it: in a program of Paddle 2.6, for NHWC float16 on a GPU."""
+    """Returns whether there is a fused operator: in programs of Paddle 2.6, for NHWC float16 on a GPU."""
     return (
         not paddle.in_dynamic_mode()
         and not paddle.framework.in_pir_mode()
         and type(norm) is nn.BatchNorm2D
         and norm.training
-        and not norm._use_global_stats  # as in a frozen layer
+        and not norm._use_global_stats  # set in frozen layers
         and norm._data_format == "NHWC"
         and x.dtype == paddle.float16
         and paddle.is_compiled_with_cuda()

@@ -1,8 +1,8 @@
-"""Branches that become one convolution for inference (Ding et al. 2021, https://arxiv.org/abs/2101.03697).
+"""Merges parallel branches into one convolution (Ding et al. 2021, https://arxiv.org/abs/2101.03697).
 
-Networks such as RepVGG train with several branches side by side, whose outputs are added up: convolutions
-with batch norm, batch norm alone, and what gives its own convolution. In evaluation batch norm multiplies and
-adds fixed numbers, so the sum is a single convolution with a bias (section 3.3).
+Networks such as RepVGG train with the sum of several branches: convolutions with batch norm, and batch norm
+alone. In evaluation batch norm is a multiplication and an addition of constants, so that the sum equals a
+single convolution with bias (section 3.3).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 class FoldableBranch(nn.Layer):  # type: ignore[misc]
-    """A branch that is no `ConvNorm`, and yet one convolution in evaluation."""
+    """A branch other than `ConvNorm` that equals one convolution in evaluation."""
 
     def folded(self) -> tuple[Array, Array]:
         """Returns the kernel [C', C / groups, side, side] of that convolution, and its bias [C']."""
@@ -28,7 +28,7 @@ class FoldableBranch(nn.Layer):  # type: ignore[misc]
 
 
 class BranchedLayer(nn.Layer):  # type: ignore[misc]
-    """A layer with branches whose outputs are added up.
+    """A layer that adds up the outputs of its branches.
 
     Attributes:
         branches: Batch norms, `FoldableBranch`es, and convolutions without activation that have the same
@@ -40,28 +40,28 @@ class BranchedLayer(nn.Layer):  # type: ignore[misc]
         self.branches: list[nn.Layer] = []
 
     def add_up(self, x: Tensor) -> Tensor:
-        """Returns the sum of what the branches, one at least, make of ``x``."""
+        """Returns the sum of the branches' outputs for ``x``."""
         y = self.branches[0](x)
         for branch in self.branches[1:]:
             y = y + branch(x)
         return y
 
     def merge(self) -> None:
-        """Makes one convolution of several branches; the layer is for evaluation from then on."""
+        """Merges the branches into one convolution; afterwards the layer is for evaluation only."""
         if len(self.branches) > 1:
             convolution = _merged(self.branches)
             self.replace_branches(convolution)
             self.branches = [convolution]
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
-        """Registers ``convolution`` under its name in checkpoints, and removes the branches."""
+        """Registers ``convolution`` under its name in checkpoints and removes the branches."""
         raise NotImplementedError
 
 
 def reparameterize(model: nn.Layer) -> None:
-    """Merges all branches of ``model``, which computes the same in evaluation, up to rounding.
+    """Merges all branches of ``model``, whose outputs in evaluation stay the same up to rounding.
 
-    It has fewer parameters then, under other names: fill it before.
+    Load weights before: parameters get fewer and have other names.
     """
     for layer in model.sublayers(include_self=True):
         if isinstance(layer, BranchedLayer):
@@ -69,13 +69,13 @@ def reparameterize(model: nn.Layer) -> None:
 
 
 def fold(kernel: Array, norm: nn.BatchNorm2D) -> tuple[Array, Array]:
-    """Returns the kernel and bias [C'] of a convolution by ``kernel`` [C', ...] with ``norm`` behind it."""
+    """Returns kernel and bias [C'] of a convolution with ``kernel`` [C', ...] followed by ``norm``."""
     scale = numbers(norm.weight) / np.sqrt(numbers(norm._variance) + norm._epsilon)
     return kernel * scale[:, None, None, None], numbers(norm.bias) - numbers(norm._mean) * scale
 
 
 def numbers(tensor: Any) -> Array:
-    """Returns what is in a tensor, exactly."""
+    """Returns the values of a tensor in float64."""
     return np.asarray(tensor.numpy(), np.float64)
 
 
@@ -116,6 +116,6 @@ def _convolution(branch: ConvNorm) -> nn.Conv2D:
 
 
 def _identity(channels: int, groups: int) -> Array:
-    """Returns the kernel [channels, channels / groups, 1, 1] of a convolution that changes nothing."""
+    """Returns the kernel [channels, channels / groups, 1, 1] of the identity."""
     share = channels // groups
     return np.eye(share)[np.arange(channels) % share][:, :, None, None]

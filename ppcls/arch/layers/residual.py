@@ -1,4 +1,4 @@
-"""Residual blocks, and the network of ResNet's shape that its descendants share."""
+"""Residual blocks, and the network structure that ResNet's descendants share."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ RESNET_WIDTHS = (64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class ResidualStyle:
-    """What the blocks of one network have in common.
+    """Properties shared by the blocks of one network.
 
     Attributes:
-        conv: The kind of `ConvNorm`, which names the parameters.
-        groups: Of the middle convolution of a bottleneck (ResNeXt's cardinality).
-        expansion: A bottleneck's output channels, as a multiple of its width.
-        pooled_shortcut: Whether a shortcut that halves the size averages 2x2 pixels and then projects
-            ("vd"; figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187) rather than skips pixels.
+        conv: Kind of `ConvNorm`, which defines the parameter names.
+        groups: Groups of a bottleneck's middle convolution (ResNeXt's cardinality).
+        expansion: Output channels of a bottleneck, as a multiple of its width.
+        pooled_shortcut: Whether a shortcut that halves the size averages 2x2 pixels before projecting
+            ("vd"; figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187) instead of skipping pixels.
         excited: Whether squeeze-and-excitation ends the residual.
-        diverse: Whether a `BasicBlock`'s two convolutions are `DiverseBranchBlock`s.
-        first_projected: Whether the first block of all projects its shortcut.
+        diverse: Whether the convolutions of a `BasicBlock` are `DiverseBranchBlock`s.
+        first_projected: Whether the first block of the network projects its shortcut.
     """
 
     conv: type[ConvNorm] = ConvNorm
@@ -44,12 +44,9 @@ class ResidualBlock(nn.Layer):  # type: ignore[misc]
     """A residual block: ``relu(residual(x) + shortcut(x))``.
 
     Args:
-        in_channels: Channels of the input.
         width: Channels of the inner convolutions.
-        stride: Of the block.
-        project: Whether the shortcut is a 1x1 convolution rather than the identity.
-        style: Of the network.
-        data_format: Layout of input and output.
+        project: Whether the shortcut is a 1x1 convolution instead of the identity.
+        style: Properties of the network's blocks.
     """
 
     def __init__(
@@ -76,15 +73,15 @@ class ResidualBlock(nn.Layer):  # type: ignore[misc]
 
     @staticmethod
     def out_channels(width: int, style: ResidualStyle) -> int:
-        """Returns the channels of the output."""
+        """Returns the number of output channels."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         raise NotImplementedError
 
     def _join(self, last: ConvNorm | DiverseBranchBlock, inner: Tensor, x: Tensor) -> Tensor:
-        """Ends the block: ``last`` on what the inner convolutions made, and the shortcut of ``x``."""
+        """Applies the ``last`` convolution to ``inner`` and adds the shortcut of ``x``."""
         shortcut = self.short(self.pool(x))
         if self._excited:
             return F.relu(self.scale(last(inner)) + shortcut)
@@ -119,7 +116,7 @@ class BasicBlock(ResidualBlock):
 
 
 class BottleneckBlock(ResidualBlock):
-    """1x1, 3x3 and 1x1 convolutions (He et al. 2015, figure 5, right); the 3x3 one has the stride."""
+    """1x1, 3x3 and 1x1 convolutions (He et al. 2015, figure 5, right); the 3x3 convolution has the stride."""
 
     def __init__(
         self,
@@ -153,7 +150,7 @@ def make_blocks(
     style: ResidualStyle,
     data_format: DataFormat,
 ) -> Iterator[tuple[int, int, ResidualBlock]]:
-    """Yields (stage, place in the stage, block): each stage but the first halves the size."""
+    """Yields (stage, position in the stage, block); each stage but the first halves the size."""
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         for i in range(depth):
             stride = 2 if stage > 0 and i == 0 else 1
@@ -165,7 +162,7 @@ def make_blocks(
 def make_stem(
     conv: type[ConvNorm], in_channels: int, widths: Sequence[int], data_format: DataFormat
 ) -> list[ConvNorm]:
-    """Returns the convolutions that begin a network and halve the size: one of 7x7, or several of 3x3."""
+    """Returns the first convolutions, which halve the size: one of 7x7, or several of 3x3."""
     kernel = 7 if len(widths) == 1 else 3
     inputs = (in_channels, *widths)
     return [
@@ -175,20 +172,17 @@ def make_stem(
 
 
 class NumberedResNet(nn.Layer):  # type: ignore[misc]
-    """A network of ResNet's shape whose blocks go by their numbers in checkpoints: ``bb_0_2`` and so on.
+    """A network with ResNet's structure whose blocks are numbered in checkpoints: ``bb_0_2`` and so on.
 
     Args:
-        kind: The kind of block.
-        depths: Blocks in each of the four stages.
-        style: Of the blocks.
+        kind: Kind of block.
+        depths: Number of blocks per stage.
+        style: Properties of the blocks.
         stem: Widths of the first convolutions: one of 7x7, or three of 3x3.
-        widths: Of the four stages' blocks.
-        class_num: Number of classes.
-        data_format: Layout of the input; parameters have the same shapes in both.
-        input_image_channel: Channels of the input.
+        widths: Widths of the blocks per stage.
     """
 
-    stem_name: ClassVar[str] = "conv"  # of a first convolution that is alone, in checkpoints
+    stem_name: ClassVar[str] = "conv"  # of a single first convolution, in checkpoints
 
     def __init__(
         self,
@@ -214,7 +208,7 @@ class NumberedResNet(nn.Layer):  # type: ignore[misc]
         self.out = uniform_linear(kind.out_channels(widths[-1], style), class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         for conv in self._stem:
             x = conv(x)
         x = self.max_pool(x)

@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation (Hu et al. 2017, https://arxiv.org/abs/1709.01507): the image weights channels."""
+"""Squeeze-and-excitation (Hu et al. 2017, https://arxiv.org/abs/1709.01507)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from ppcls.arch.layers.conv_norm import Activation, DataFormat, uniform_linear
 
 
 class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
-    """Weights each channel by what two 1x1 convolutions make of all channels' means.
+    """Multiplies each channel by a gate, computed from the means of all channels by two 1x1 convolutions.
 
     Args:
-        channels: Of input and output.
+        channels: Channels of input and output.
         squeezed: Channels between the two convolutions.
-        act: Between the two.
-        gate: Makes a weight of each channel's number.
-        data_format: Layout of input and output.
+        act: Activation between the two convolutions.
+        gate: Activation of the gates.
     """
 
-    names: ClassVar[tuple[str, str]] = ("conv1", "conv2")  # of the parameters, in checkpoints
+    names: ClassVar[tuple[str, str]] = ("conv1", "conv2")  # of the layers, in checkpoints
 
     def __init__(
         self,
@@ -44,20 +43,19 @@ class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
         return nn.Conv2D(in_channels, out_channels, 1, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape, or [B, H, W, C]."""
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
         reduce, expand = self.names
         squeezed = self._act(getattr(self, reduce)(self.avg_pool(x)))
         return x * self._gate(getattr(self, expand)(squeezed))
 
 
 class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
-    """The paper's own: two linear layers, ReLU between them, a sigmoid at the end.
+    """Squeeze-and-excitation with two linear layers, as in the paper.
 
     Args:
-        channels: Of input and output.
-        reduction: How many times fewer there are between the two layers.
-        gate: Makes a weight of each channel's number.
-        data_format: Layout of input and output.
+        channels: Channels of input and output.
+        reduction: Factor between the channels and the width between the layers.
+        gate: Activation of the gates.
     """
 
     def __init__(
@@ -75,6 +73,6 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         self._spatial = [2, 3] if data_format == "NCHW" else [1, 2]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape, or [B, H, W, C]."""
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
         weight = self.squeeze(self.avg_pool(x).squeeze(self._spatial))
         return x * self._gate(self.excitation(F.relu(weight))).unsqueeze(self._spatial)

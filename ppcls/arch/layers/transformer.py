@@ -1,7 +1,6 @@
-"""The block that vision transformers are made of (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
+"""The block of vision transformers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
-Normalization comes first in each half, as in ViT; names of parameters are PaddleClas's. SelfAttention is made
-of plain operators.
+As in ViT, each half starts with normalization. Attention uses plain operators.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import paddle
 from paddle import ParamAttr, Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.layers.drop_path import DropPath, dropout
 
-DEVIATION = 0.02  # of what linear layers, positions and tokens begin with
+DEVIATION = 0.02  # standard deviation of initial linear layers, positions and tokens
 
 
 class MatrixProduct(nn.Layer):  # type: ignore[misc]
-    """The matrix product of two inputs: a layer, so that it is counted and rounded as linear layers are.
+    """The matrix product of two inputs, as a layer, so that `ppcls.arch.cost` and AMP can find it.
 
     Args:
-        transposed: Whether the second one's last two axes change places first.
+        transposed: Whether to swap the last two axes of the second input.
     """
 
     def __init__(self, *, transposed: bool = False) -> None:
@@ -29,22 +28,22 @@ class MatrixProduct(nn.Layer):  # type: ignore[misc]
         self._transposed = transposed
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Maps [..., N, K] and [..., K, M], or [..., M, K] where it is transposed, to [..., N, M]."""
+        """Maps [..., N, K] and [..., K, M], or [..., M, K] if transposed, to [..., N, M]."""
         return paddle.matmul(x, y, transpose_y=self._transposed)
 
-    def multiplications(self, x: Tensor, made: Tensor) -> int:
-        """Counts those that made ``made``; see `ppcls.arch.cost`."""
-        return int(math.prod(made.shape) * x.shape[-1])
+    def multiplications(self, x: Tensor, output: Tensor) -> int:
+        """Returns the number of multiply-adds of an output; see `ppcls.arch.cost`."""
+        return int(math.prod(output.shape) * x.shape[-1])
 
 
 class SelfAttention(nn.Layer):  # type: ignore[misc]
-    """Self-attention with several heads.
+    """Multi-head self-attention.
 
     Args:
-        width: Numbers of a token; a multiple of ``heads``.
-        heads: How many attend side by side.
+        width: Width of a token, a multiple of ``heads``.
+        heads: Number of heads.
         bias: Whether queries, keys and values have a bias.
-        scale: Of the products of queries and keys; by default 1 / sqrt(numbers of a head).
+        scale: Factor on the products of queries and keys; ``(width / heads) ** -0.5`` by default.
         drop_rate: Dropout of the output.
         attn_drop_rate: Dropout of the attention weights.
     """
@@ -71,16 +70,14 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         return self.attend(x)
 
     def attend(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Maps tokens to the same shape.
+        """Maps tokens [B * W, N, width] of W groups per image to the same shape.
 
-        Args:
-            x: [B * W, N, width]; W groups of each image.
-            bias: [W, heads, N, N] or [1, heads, N, N], added to the products of queries and keys.
+        ``bias``, [W, heads, N, N] or [1, heads, N, N], is added to the products of queries and keys.
         """
         tokens, width = x.shape[-2:]
         split = self.qkv(x).reshape([-1, tokens, 3, self._heads, width // self._heads])
         query, key, value = split.transpose([2, 0, 3, 1, 4]).unbind(0)
-        scores = self.scores(query * self._scale, key)  # scaled first, for float16's range
+        scores = self.scores(query * self._scale, key)  # scaled first, to stay in float16's range
         if bias is not None:
             groups = scores.reshape([-1, *bias.shape])
             scores = (groups + bias).reshape([-1, self._heads, tokens, tokens])
@@ -90,11 +87,11 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
 
 
 class Mlp(nn.Layer):  # type: ignore[misc]
-    """Two linear layers, GELU between them.
+    """Two linear layers with GELU between them.
 
     Args:
-        width: Numbers of a token.
-        hidden: Numbers of a token between the layers.
+        width: Width of a token.
+        hidden: Width between the layers.
         drop_rate: Dropout after each layer.
     """
 
@@ -109,15 +106,15 @@ class Mlp(nn.Layer):  # type: ignore[misc]
 
 
 class TransformerBlock(nn.Layer):  # type: ignore[misc]
-    """Attention, then the two linear layers, each normalized first and added to its input.
+    """Attention, then `Mlp`, each with normalization first and a shortcut.
 
     Args:
-        width: Numbers of a token.
-        attention: Maps tokens to the same shape.
-        hidden: Numbers of a token within `Mlp`.
-        epsilon: Of layer norm.
+        width: Width of a token.
+        attention: Layer from tokens to tokens.
+        hidden: Width within `Mlp`.
+        epsilon: Epsilon of layer norm.
         drop_rate: Dropout within `Mlp`.
-        drop_path: How often each half is left out.
+        drop_path: Probability of skipping each half.
     """
 
     def __init__(
@@ -137,31 +134,21 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps tokens [B, ..., width] to the same shape; an attention that takes a mask is given it."""
+        """Maps tokens [B, ..., width] to the same shape; passes ``mask`` to the attention if there is one."""
         normed = self.norm1(x)
         x = x + self.drop_path(self.attn(normed) if mask is None else self.attn(normed, mask))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True, deviation: float = DEVIATION) -> nn.Linear:
-    """Returns a linear layer whose weight begins with a normal distribution of that deviation."""
+    """Returns a linear layer with initial weights from a normal distribution of this deviation."""
     return nn.Linear(inputs, outputs, weight_attr=normal(deviation), bias_attr=None if bias else False)
 
 
 def normal(deviation: float = DEVIATION) -> ParamAttr:
-    """Returns how such a parameter begins.
+    """Returns the attribute of a parameter with a normal initial distribution.
 
-    PaddleClas cuts it off by an operator that Paddle 2.6 has cut at two deviations, and Paddle 3 at 2, a
-    hundred deviations; there it gives a 2 itself now and then.
+    PaddleClas truncates it by an operator that cuts at two deviations in Paddle 2.6, but at the value 2, a
+    hundred deviations, in Paddle 3, where it sometimes returns 2 itself.
     """
     return ParamAttr(initializer=nn.initializer.Normal(std=deviation))
-
-
-def dropout(rate: float) -> nn.Layer:
-    """Returns dropout, or nothing where the rate is 0: a model without it draws no random numbers."""
-    return nn.Dropout(rate) if rate else nn.Identity()
-
-
-def drop_paths(rate: float, depth: int) -> list[float]:
-    """Returns the rates of ``depth`` blocks, growing evenly from 0 to ``rate``."""
-    return [rate * i / max(depth - 1, 1) for i in range(depth)]

@@ -23,7 +23,7 @@ from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
-from ppcls.loss.learning import build_learning, learning_losses
+from ppcls.loss.learned import build_learned_loss, learned_losses
 from ppcls.outputs import zero_loss
 from ppcls.weights.files import Arrays, fill_model, read_weights, start_from
 
@@ -91,8 +91,8 @@ def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
         if source is not None:
             start_from(peer, read_weights(Path(source)), source)
         beside[name] = peer
-    for name, spec in learning_losses(losses).items():
-        beside[name] = build_learning(spec, arch)
+    for name, spec in learned_losses(losses).items():
+        beside[name] = build_learned_loss(spec, arch)
     for name, layer in beside.items():
         try:
             attach_to_student(student, name, layer)
@@ -127,7 +127,7 @@ def build_distilling(
         except FeatureLayerError as error:
             raise UserError(f"Arch.models: {name}: {error}") from None
     return DistillationNetwork(
-        arch.student, student, extractors, arch.peers, tuple(learning_losses(losses)), contexts
+        arch.student, student, extractors, arch.peers, tuple(learned_losses(losses)), contexts
     )
 
 
@@ -150,7 +150,7 @@ def read_inferred(config: Config, source: Path) -> Arrays:
     arrays = read_weights(source)
     if not isinstance(config.Arch, DistillationModel):
         return arrays
-    names = (*config.Arch.peers, *learning_losses(config.Loss.Train))
+    names = (*config.Arch.peers, *learned_losses(config.Loss.Train))
     prefixes = tuple(f"{name}." for name in names)
     return {name: array for name, array in arrays.items() if not name.startswith(prefixes)}
 

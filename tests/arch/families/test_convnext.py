@@ -7,7 +7,7 @@ import pytest
 from ppcls.arch.families.convnext import ChannelNorm, ConvNeXt
 
 
-def test_a_layer_scale_of_zero_is_none() -> None:
+def test_layer_scale_of_zero_adds_no_parameter() -> None:
     sizes = (1, 1, 1, 1), (4, 4, 6, 6)
     scaled, plain = (ConvNeXt(*sizes, layer_scale_init_value=value) for value in (0.25, 0.0))
     gammas = {name for name in scaled.state_dict() if name.endswith(".gamma")}
@@ -16,13 +16,13 @@ def test_a_layer_scale_of_zero_is_none() -> None:
     assert (scaled.state_dict()["stages.0.0.gamma"] == 0.25).all()
 
 
-def test_the_head_is_scaled_as_it_begins() -> None:
+def test_head_init_scale_scales_initial_weights() -> None:
     paddle.seed(1)
     model = ConvNeXt((1, 1, 1, 1), (4, 4, 4, 100), head_init_scale=0.1)
     assert model.head.weight.numpy().std() == pytest.approx(0.002, rel=0.02)
 
 
-def test_drop_path_holds_in_training_alone() -> None:
+def test_drop_path_applies_in_training_only() -> None:
     paddle.seed(1)
     model = ConvNeXt((1, 1, 1, 1), (4, 4, 4, 8), 2, drop_path_rate=0.5, layer_scale_init_value=1.0)
     x = paddle.randn([16, 3, 32, 32])
@@ -33,7 +33,7 @@ def test_drop_path_holds_in_training_alone() -> None:
 
 
 @pytest.mark.parametrize(("data_format", "axis"), [("NCHW", 1), ("NHWC", 3)])
-def test_channel_norm_is_over_channels(data_format: str, axis: int) -> None:
+def test_channel_norm_normalizes_channels(data_format: str, axis: int) -> None:
     shape = [2, 5, 5, 5]
     y = ChannelNorm(5, data_format)(paddle.randn(shape)).numpy()
     np.testing.assert_allclose(y.mean(axis), 0, atol=1e-6)

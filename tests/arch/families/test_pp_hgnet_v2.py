@@ -12,7 +12,7 @@ from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import Factors
 
 
-def test_the_activation_is_scaled_and_shifted():
+def test_affine_scales_and_shifts_activation():
     layer = AffineConvNorm(3, 4, 3, act=F.relu)
     images = paddle.randn([2, 3, 5, 5])
     plain = ConvNorm.forward(layer, images)
@@ -22,14 +22,14 @@ def test_the_activation_is_scaled_and_shifted():
     assert not paddle.allclose(plain, layer(images))
 
 
-def test_what_has_no_activation_is_not_scaled():
+def test_affine_without_activation_is_identity():
     assert not [name for name in AffineConvNorm(3, 4, 3).state_dict() if name.startswith("lab.")]
     with paddle.LazyGuard():
         assert not [name for name, _ in PPHGNetV2_B4(class_num=5).named_parameters() if ".lab." in name]
 
 
 @pytest.mark.parametrize("name", ["SGD", "Momentum", "AdamW", "Lion"])
-def test_scale_and_shift_learn_at_a_hundredth_of_the_rate(name):
+def test_affine_learns_at_hundredth_of_rate(name):
     layer = LearnedAffine()
     spec = getattr(specs, name).model_validate({"lr": {"name": "Constant", "learning_rate": 0.5}})
     build_optimizer(spec, layer, factors={"bias": Factors(rate=7.0)})

@@ -21,7 +21,7 @@ SIDES = st.integers(1, 3)
 
 @given(SIDES, SIDES, st.integers(1, 4))
 @settings(max_examples=20, deadline=None)
-def test_windows_are_cut_out_and_put_back(down: int, along: int, window: int) -> None:
+def test_windows_round_trip(down: int, along: int, window: int) -> None:
     height, width = down * window, along * window
     x = np.arange(2 * height * width * 3).reshape(2, height, width, 3)
     windows = to_windows(paddle.to_tensor(x), window).numpy()
@@ -34,7 +34,7 @@ def test_windows_are_cut_out_and_put_back(down: int, along: int, window: int) ->
 
 @given(SIDES, SIDES, st.integers(2, 5))
 @settings(max_examples=20, deadline=None)
-def test_the_mask_keeps_apart_what_shifting_brought_together(down: int, along: int, window: int) -> None:
+def test_shift_mask_separates_wrapped_regions(down: int, along: int, window: int) -> None:
     """Two tokens of a shifted window attend to each other where neither row nor column wrapped around."""
     height, width, shift = down * window, along * window, window // 2
     mask = shift_mask(height, width, window).numpy()
@@ -52,7 +52,7 @@ def test_the_mask_keeps_apart_what_shifting_brought_together(down: int, along: i
     assert {*np.unique(mask)} <= {0.0, -100.0}
 
 
-def test_equal_displacements_share_a_bias() -> None:
+def test_equal_displacements_share_bias() -> None:
     window = 3
     index = relative_positions(window)
     rows, columns = np.divmod(np.arange(window**2), window)
@@ -70,14 +70,14 @@ def model() -> SwinTransformer:
 
 
 @pytest.mark.parametrize("sides", [(32, 32), (33, 70), (3, 1)])
-def test_images_may_have_any_size(model: SwinTransformer, sides: tuple[int, int]) -> None:
+def test_any_image_size_is_accepted(model: SwinTransformer, sides: tuple[int, int]) -> None:
     model.eval()
     logits = model(paddle.randn([2, 3, *sides]))
     assert logits.shape == [2, 5]
     assert np.isfinite(logits.numpy()).all()
 
 
-def test_padding_is_no_part_of_the_result(model: SwinTransformer) -> None:
+def test_padding_does_not_affect_logits(model: SwinTransformer) -> None:
     """Columns that only fill up the last patch are zeros, whoever adds them."""
     model.eval()
     x = paddle.randn([1, 3, 30, 45])
@@ -85,7 +85,7 @@ def test_padding_is_no_part_of_the_result(model: SwinTransformer) -> None:
     np.testing.assert_allclose(model(x).numpy(), model(padded).numpy(), rtol=0, atol=1e-6)
 
 
-def test_checkpoints_may_hold_or_lack_what_follows_from_the_architecture(model: SwinTransformer) -> None:
+def test_checkpoint_with_or_without_derived_buffers_loads(model: SwinTransformer) -> None:
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     name = "layers.1.blocks.1.attn.relative_position_index"
     index = arrays[name]

@@ -8,19 +8,19 @@ from ppcls.arch.families.vision_transformer import DistilledVisionTransformer, V
 from ppcls.errors import UserError
 
 
-def test_another_image_size_is_refused_by_name() -> None:
+def test_other_image_size_is_rejected() -> None:
     model = VisionTransformer(32, 16, 12, 1, 3, class_num=2)
     with pytest.raises(UserError, match=r"^Arch\.name: this model takes images of 32 x 32, got 32 x 48; "):
         model(paddle.zeros([1, 3, 32, 48]))
 
 
-def test_img_size_comes_before_the_name() -> None:
+def test_img_size_overrides_name() -> None:
     model = build_model("DeiT_tiny_patch16_224", 3, img_size=48)
     assert model.pos_embed.shape == [1, 1 + 9, 192]
     assert model(paddle.zeros([1, 3, 48, 48])).shape == [1, 3]
 
 
-def test_distilled_logits_are_the_mean_of_both_classifiers() -> None:
+def test_distilled_logits_average_both_classifiers() -> None:
     paddle.seed(1)
     model = DistilledVisionTransformer(32, 16, 12, 1, 3, class_num=2)
     x = paddle.randn([2, 3, 32, 32])
@@ -31,7 +31,7 @@ def test_distilled_logits_are_the_mean_of_both_classifiers() -> None:
 
 
 @pytest.mark.parametrize("rate", ["drop_rate", "attn_drop_rate", "drop_path_rate"])
-def test_rates_hold_in_training_alone(rate: str) -> None:
+def test_dropout_applies_in_training_only(rate: str) -> None:
     paddle.seed(1)
     model = VisionTransformer(32, 16, 12, 2, 3, class_num=2, **{rate: 0.5})
     for parameter in model.parameters():

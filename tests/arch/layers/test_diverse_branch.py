@@ -37,7 +37,7 @@ def draw(*shape: int) -> paddle.Tensor:
     return paddle.to_tensor(np.random.default_rng(3).standard_normal(shape, dtype=np.float32))
 
 
-def test_names_shapes_first_values_and_logits_are_those_of_paddleclas(
+def test_network_equals_paddleclas(
     reference: dict[str, np.ndarray],
 ) -> None:
     paddle.seed(1)
@@ -64,7 +64,7 @@ def test_names_shapes_first_values_and_logits_are_those_of_paddleclas(
     stride=st.sampled_from([1, 2]),
     layout=st.sampled_from(["NCHW", "NHWC"]),
 )
-def test_one_convolution_computes_the_block(
+def test_reparameterize_block_keeps_outputs(
     kernel: int, channels: tuple[int, int], stride: int, layout: str
 ) -> None:
     block = DiverseBranchBlock(*channels, kernel, stride, data_format=layout)
@@ -78,7 +78,7 @@ def test_one_convolution_computes_the_block(
     assert block.dbb_reparam.weight.shape == [*channels[::-1], kernel, kernel]
 
 
-def test_the_network_becomes_a_plain_one() -> None:
+def test_reparameterize_network_keeps_logits_at_plain_cost() -> None:
     model = build_model("ResNet18", class_num=CLASSES, **OPTIONS[NAME])
     fill(model)
     model.eval()
@@ -91,7 +91,7 @@ def test_the_network_becomes_a_plain_one() -> None:
     assert measure_on(model, images[:1]).flops == measure_on(plain, images[:1]).flops - projection
 
 
-def test_layouts_agree_and_every_parameter_learns() -> None:
+def test_layouts_agree_and_all_parameters_get_gradients() -> None:
     found = []
     for layout, axes in (("NCHW", (0, 1, 2, 3)), ("NHWC", (0, 2, 3, 1))):
         model = SMALL(data_format=layout)
@@ -110,7 +110,7 @@ def test_layouts_agree_and_every_parameter_learns() -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4 * np.abs(found[0]).max())
 
 
-def test_a_fresh_1x1_convolution_is_the_identity() -> None:
+def test_new_identity_conv_is_identity() -> None:
     layer, images = IdentityConv(4, 4, 1, bias_attr=False), draw(2, 4, 3, 3)
     layer.weight.set_value(paddle.zeros_like(layer.weight))
     assert (layer(images).numpy() == images.numpy()).all()
@@ -119,7 +119,7 @@ def test_a_fresh_1x1_convolution_is_the_identity() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_the_frame_is_what_batch_norm_makes_of_zero(layout: str) -> None:
+def test_padded_norm_border_is_norm_of_zero(layout: str) -> None:
     norm = PaddedNorm(4, 2, layout)
     fill(norm)
     norm.eval()
@@ -130,7 +130,7 @@ def test_the_frame_is_what_batch_norm_makes_of_zero(layout: str) -> None:
     np.testing.assert_allclose(norm(images).numpy(), norm.bn(zeros_before).numpy(), atol=1e-6)
 
 
-def test_it_trains_the_same_when_it_is_compiled() -> None:
+def test_compiled_block_trains_like_eager_block() -> None:
     block = DiverseBranchBlock(4, 6, 3, 2)
     fill(block)
     first = {key: value.numpy() for key, value in block.state_dict().items()}

@@ -8,7 +8,7 @@ from ppcls.arch.layers.drop_path import DropPath
 from ppcls.engine.cuda_graph.graphed_step import draws
 
 
-def test_drops_whole_images_and_keeps_the_mean():
+def test_drop_path_skips_images_and_keeps_mean():
     paddle.seed(1)
     drop = DropPath(0.25)
     x = paddle.ones([4000, 2, 3])
@@ -20,7 +20,7 @@ def test_drops_whole_images_and_keeps_the_mean():
     np.testing.assert_array_equal(drop(x).numpy(), x.numpy())
 
 
-def test_works_in_a_compiled_model():
+def test_drop_path_compiles():
     paddle.seed(1)
     compiled = paddle.jit.to_static(
         DropPath(0.5), input_spec=[paddle.static.InputSpec([None, 3])], full_graph=True
@@ -29,7 +29,7 @@ def test_works_in_a_compiled_model():
     assert {*np.unique(y)} == {0.0, 2.0}
 
 
-def test_a_model_with_it_is_known_to_draw():
+def test_model_with_drop_path_draws_random_numbers():
     """A recorded training step would draw the same numbers again."""
     assert draws(paddle.nn.Sequential(DropPath(0.1)))
     assert draws(build_model("EfficientNetB0_small", 2))

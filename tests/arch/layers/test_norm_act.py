@@ -24,7 +24,7 @@ class Block(nn.Layer):
 
 
 @pytest.mark.parametrize("shortcut", [False, True])
-def test_is_relu_of_the_norm_and_the_shortcut(shortcut: bool) -> None:
+def test_norm_relu_adds_shortcut_before_relu(shortcut: bool) -> None:
     paddle.seed(1)
     block = Block(8, shortcut=shortcut)
     x = paddle.randn([4, 3, 3, 8])
@@ -54,7 +54,7 @@ def one_pass(compiled: bool, half: bool) -> tuple[paddle.nn.Layer, dict[str, np.
 
 
 @pytest.mark.gpu
-def test_a_compiled_model_is_as_exact_as_the_model_itself() -> None:
+def test_fused_operator_is_as_accurate_as_eager() -> None:
     """Both are held against float32: float16 alone already gives other sums."""
     if not paddle.__version__.startswith("2.6"):
         pytest.skip("the operators are Paddle 2.6's")

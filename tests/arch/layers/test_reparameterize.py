@@ -56,7 +56,7 @@ def draw(*shape: int) -> paddle.Tensor:
     groups=st.sampled_from([1, 2, 4]),
     layout=st.sampled_from(["NCHW", "NHWC"]),
 )
-def test_one_convolution_computes_the_sum(kernels, channels, stride, groups, layout):
+def test_reparameterize_layer_keeps_outputs(kernels, channels, stride, groups, layout):
     images = draw(2, 4, 7, 8) if layout == "NCHW" else draw(2, 7, 8, 4)
     model = Sum(kernels, channels, stride, groups, layout)
     several = len(model.branches) > 1
@@ -67,8 +67,8 @@ def test_one_convolution_computes_the_sum(kernels, channels, stride, groups, lay
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_repvgg_becomes_3x3_convolutions(layout):
-    small = RepVGG((1, 2, 2, 1), 0.25, 0.5, 4, weighed=True, class_num=5, data_format=layout)
+def test_reparameterize_repvgg_leaves_3x3_convolutions(layout):
+    small = RepVGG((1, 2, 2, 1), 0.25, 0.5, 4, use_se=True, class_num=5, data_format=layout)
     agree(small, draw(2, 3, 32, 32) if layout == "NCHW" else draw(2, 32, 32, 3))
     convolutions = {name for name in small.state_dict() if ".rbr_" in name}
     blocks = ["stage0", "stage1.0", "stage2.0", "stage2.1", "stage3.0", "stage3.1", "stage4.0"]
@@ -79,21 +79,21 @@ def test_repvgg_becomes_3x3_convolutions(layout):
     assert all(np.array_equal(value.numpy(), again[name]) for name, value in small.state_dict().items())
 
 
-def test_repvgg_is_as_large_as_published():
+def test_reparameterized_repvgg_has_published_size():
     """Table 4 of the paper."""
     model = build_model("RepVGG_A0")
     agree(model, draw(1, 3, 32, 32))
     assert count_parameters(model) == pytest.approx(8.30e6, rel=2e-3)
 
 
-def test_pp_lcnet_v2_becomes_what_paddleclas_exports():
+def test_reparameterized_pp_lcnet_v2_equals_paddleclas():
     model = build_model("PPLCNetV2_small", class_num=5)
     names = {name for name in model.state_dict() if ".dw_conv_list." not in name}
     agree(model, draw(2, 3, 32, 32))
     assert set(model.state_dict()) == names
 
 
-def test_a_model_without_branches_stays_as_it_is():
+def test_reparameterize_without_branches_changes_nothing():
     model = build_model("ShuffleNetV2_x0_25", class_num=5)
     names = {*model.state_dict()}
     agree(model, draw(2, 3, 32, 32))

@@ -8,7 +8,8 @@ import pytest
 from paddle import nn
 
 from ppcls.arch.cost import measure
-from ppcls.arch.layers.transformer import Mlp, SelfAttention, TransformerBlock, drop_paths, dropout, linear
+from ppcls.arch.layers.drop_path import drop_paths, dropout
+from ppcls.arch.layers.transformer import Mlp, SelfAttention, TransformerBlock, linear
 from ppcls.engine.cuda_graph.graphed_step import draws
 
 
@@ -18,7 +19,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("groups", [None, 1, 3])
-def test_attention_is_that_of_the_paper(groups: int | None) -> None:
+def test_attention_equals_formula(groups: int | None) -> None:
     """Equation 1 of Vaswani et al., head by head."""
     paddle.seed(1)
     batch, tokens, width, heads = 6, 5, 8, 2
@@ -42,7 +43,7 @@ def test_attention_is_that_of_the_paper(groups: int | None) -> None:
     np.testing.assert_allclose(layer.attend(x, bias).numpy(), expected, rtol=0, atol=1e-5)
 
 
-def test_products_of_attention_are_counted() -> None:
+def test_cost_includes_attention_products() -> None:
     tokens, width = 7, 12
 
     class Model(nn.Layer):
@@ -58,7 +59,7 @@ def test_products_of_attention_are_counted() -> None:
     assert measure(Model, (1, tokens, width)) == (parameters, linears + 2 * tokens * tokens * width)
 
 
-def test_mlp_is_two_linear_layers_around_gelu() -> None:
+def test_mlp_equals_formula() -> None:
     layer = Mlp(4, 6)
     x = paddle.randn([3, 4])
     hidden = layer.fc1(x).numpy()
@@ -67,7 +68,7 @@ def test_mlp_is_two_linear_layers_around_gelu() -> None:
     np.testing.assert_allclose(layer(x).numpy(), expected.numpy(), rtol=0, atol=1e-6)
 
 
-def test_a_block_without_dropout_draws_nothing() -> None:
+def test_block_without_dropout_draws_no_random_numbers() -> None:
     """So a training step with it can be recorded."""
     assert not draws(TransformerBlock(6, SelfAttention(6, 2), 8))
     for rate in ("drop_rate", "drop_path"):
@@ -76,12 +77,12 @@ def test_a_block_without_dropout_draws_nothing() -> None:
     assert isinstance(dropout(0.0), nn.Identity)
 
 
-def test_rates_grow_by_depth() -> None:
+def test_drop_paths_increase_with_depth() -> None:
     assert drop_paths(0.3, 4) == pytest.approx([0, 0.1, 0.2, 0.3])
     assert drop_paths(0.3, 1) == [0]
 
 
-def test_linear_layers_begin_within_bounds() -> None:
+def test_linear_initial_weights_have_deviation() -> None:
     """No value stands out: Paddle's truncated normal gives its bound, a hundred deviations, now and then."""
     paddle.seed(1)
     weight = linear(1000, 1000).weight.numpy()

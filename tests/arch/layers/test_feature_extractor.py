@@ -27,7 +27,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]
 
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_give_what_paddleclas_gives(
+def test_extracted_features_equal_paddleclas(
     reference: dict[str, np.ndarray], name: str, data_format: str
 ) -> None:
     model = build_model(name, class_num=CLASSES, data_format=data_format)
@@ -44,13 +44,13 @@ def test_layers_give_what_paddleclas_gives(
         np.testing.assert_allclose(value.numpy(), want, atol=1e-4 * np.abs(want).max(), err_msg=key)
 
 
-def test_a_model_works_by_itself_as_before_and_keeps_nothing() -> None:
+def test_model_call_is_unchanged_and_stores_no_features() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    tapped, image = FeatureExtractor(model, ["0", "1"]), paddle.randn([5, 3])
+    extractor, image = FeatureExtractor(model, ["0", "1"]), paddle.randn([5, 3])
     plain = model(image)
-    assert tapped._given is None
-    logits, given = tapped(image)
-    assert tapped._given is None
+    assert extractor._features is None
+    logits, given = extractor(image)
+    assert extractor._features is None
     np.testing.assert_array_equal(plain.numpy(), logits.numpy())
     np.testing.assert_array_equal(given["0"].numpy(), model[0](image).numpy())
     np.testing.assert_array_equal(given["1"].numpy(), np.maximum(given["0"].numpy(), 0))
@@ -59,18 +59,16 @@ def test_a_model_works_by_itself_as_before_and_keeps_nothing() -> None:
     assert model[2].weight.grad is None
 
 
-def test_a_layer_that_is_not_there_or_not_used_as_one_is_refused() -> None:
+def test_missing_or_uncalled_layer_is_rejected() -> None:
     model = build_model("ResNet18", class_num=CLASSES)
     with pytest.raises(
-        FeatureLayerError, match=r"ResNet has no layer 'blocks\[8\]'; there are: blocks.0, blocks.1,"
+        FeatureLayerError, match=r"ResNet has no layer 'blocks\[8\]'; known: blocks.0, blocks.1,"
     ):
         FeatureExtractor(model, ["blocks[8]"])
-    with pytest.raises(
-        FeatureLayerError, match=r"no layer 'neck'; there are: stem, max_pool, blocks, avg_pool"
-    ):
+    with pytest.raises(FeatureLayerError, match=r"no layer 'neck'; known: stem, max_pool, blocks, avg_pool"):
         FeatureExtractor(model, ["neck"])
     fused = FeatureExtractor(model, ["blocks[0].conv1"])  # its norm is taken together with the sum behind it
     with pytest.raises(
-        FeatureLayerError, match=r"ResNet gives nothing of its layer 'blocks\[0\].conv1' by itself"
+        FeatureLayerError, match=r"ResNet has no separate output of layer 'blocks\[0\].conv1'"
     ):
         fused(paddle.to_tensor(images(SIDES)))

@@ -1,0 +1,133 @@
+"""Losses of logits and labels, computed in float32.
+
+Logits have the shape [B, C] and any floating dtype. Every loss is a float32 scalar, the mean over the batch.
+"""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor
+from paddle.nn import functional as F
+
+
+def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Returns the cross-entropy between the softmax of ``logits`` and ``label``.
+
+    As a target ``t`` sums to 1, ``-sum(t * log softmax(z)) = log(sum(exp(z))) - sum(t * z)``. With smoothing
+    ``s`` the target is ``(1 - s) * t + s / C`` (Szegedy et al. 2016, section 7), so ``sum(t * z)`` becomes
+    ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used: on the CPU it stops at -64.
+
+    Args:
+        logits: Logits.
+        label: [B] int64, classes in 0..C-1; or [B, C] float, rows that sum to 1.
+        smoothing: Label smoothing in [0, 1).
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z = logits.astype("float32")
+        z = z - z.detach().max(axis=-1, keepdim=True)
+        if label.ndim == 2:
+            expected = (label.astype("float32") * z).sum(axis=-1)
+        else:
+            expected = paddle.take_along_axis(z, label.unsqueeze(-1), axis=-1).squeeze(-1)
+        if smoothing:
+            expected = (1.0 - smoothing) * expected + smoothing * z.mean(axis=-1)
+        return (z.exp().sum(axis=-1).log() - expected).mean()
+
+
+def binary_cross_entropy(
+    logits: Tensor,
+    label: Tensor,
+    smoothing: float = 0.0,
+    size_sum: bool = False,
+    positives: Tensor | None = None,
+) -> Tensor:
+    """Returns the binary cross-entropy of the sigmoid of each class.
+
+    Args:
+        logits: Logits.
+        label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
+        smoothing: Label smoothing in [0, 1): the target is ``(1 - smoothing) * label + smoothing / C``.
+        size_sum: Whether to sum over classes instead of averaging.
+        positives: Share of images of each class, [C] float32, for the weights of `label_weights`.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z, target = logits.astype("float32"), _many_hot(label, logits.shape[-1])
+        smooth = _smoothed(target, smoothing)
+        cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
+        if positives is not None:
+            cost = cost * label_weights(target, positives)
+        return cost.sum(axis=-1).mean() if size_sum else cost.mean()
+
+
+def thresholded_cross_entropy(logits: Tensor, label: Tensor, smoothing: float, threshold: float) -> Tensor:
+    """Returns the binary cross-entropy with targets of 1 above a threshold and 0 elsewhere.
+
+    See "ResNet strikes back" (Wightman et al. 2021, section 2.2).
+
+    Args:
+        logits: Logits.
+        label: [B, C] float, 0..1, such as the shares of a mixed image; or [B] int64, converted to one-hot.
+        smoothing: Label smoothing in [0, 1), applied before the threshold.
+        threshold: Threshold in [0, 1).
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z = logits.astype("float32")
+        target = _smoothed(_many_hot(label, z.shape[-1]), smoothing) > threshold
+        return F.binary_cross_entropy_with_logits(z, target.astype("float32"))
+
+
+def label_weights(label: Tensor, positives: Tensor) -> Tensor:
+    """Returns the weight of each label, [B, C] float32: rarer labels weigh more.
+
+    With the share ``r`` of positives the weight is ``exp(1 - r)`` for labels above 0.5, and ``exp(r)`` for
+    others (DeepMAR, Li et al. 2015, section 3.3, with sigma = 1).
+
+    Args:
+        label: Labels [B, C] float, 0..1.
+        positives: Share of images of each class, [C] float32.
+    """
+    return paddle.where(label > 0.5, 1.0 - positives, positives).exp()
+
+
+def asymmetric_loss(
+    logits: Tensor,
+    label: Tensor,
+    gamma_pos: float,
+    gamma_neg: float,
+    clip: float,
+    epsilon: float,
+    constant_focus: bool,
+    mean: bool,
+) -> Tensor:
+    """Returns the asymmetric loss (Ridnik et al. 2021, equations 4 to 7).
+
+    With ``p = sigmoid(z)``, ``q = min(1 - p + clip, 1)`` and the label ``y``, ``s = y * p + (1 - y) * q`` is
+    the probability of the right answer. A class costs ``-(1 - s)^g * log(max(s, epsilon))`` with
+    ``g = y * gamma_pos + (1 - y) * gamma_neg``.
+
+    Args:
+        logits: Logits.
+        label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
+        gamma_pos: Exponent for positives.
+        gamma_neg: Exponent for negatives.
+        clip: Probability up to which negatives cost nothing.
+        epsilon: Lower bound of the logarithm's argument.
+        constant_focus: Whether ``(1 - s)^g`` gets no gradient.
+        mean: Whether to average over classes instead of summing.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z, y = logits.astype("float32"), _many_hot(label, logits.shape[-1])
+        right = y * F.sigmoid(z) + (1.0 - y) * (F.sigmoid(-z) + clip).clip(max=1.0)
+        # Not 0: there the gradient of a power with exponent 0 is NaN in Paddle 2.6.
+        wrong = (1.0 - (right.detach() if constant_focus else right)).clip(min=1e-8)
+        focus = wrong.pow(y * gamma_pos + (1.0 - y) * gamma_neg)
+        cost = -right.clip(min=epsilon).log() * focus
+        return cost.mean() if mean else cost.sum(axis=-1).mean()
+
+
+def _smoothed(target: Tensor, smoothing: float) -> Tensor:
+    return (1.0 - smoothing) * target + smoothing / target.shape[-1] if smoothing else target
+
+
+def _many_hot(label: Tensor, classes: int) -> Tensor:
+    return F.one_hot(label, classes) if label.ndim == 1 else label.astype("float32")

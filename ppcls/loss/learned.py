@@ -1,0 +1,263 @@
+"""Losses with layers of their own, which are trained with the student; they compare layers of two models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.config.objectives.distillation_losses import DistillationLossSpec
+from ppcls.config.objectives.layer_losses import AFDLoss, DistillationPairLoss
+from ppcls.config.sections.objective import LossSpec
+from ppcls.errors import UserError
+from ppcls.outputs import layer_output_name
+
+FeatureShape = tuple[int, int, int]  # [channels, height, width]
+
+
+def learned_losses(losses: Sequence[LossSpec]) -> dict[str, DistillationLossSpec]:
+    """Returns the losses that have layers, by the names of these layers: ``loss1`` for the second loss."""
+    return {
+        f"loss{position}": spec
+        for position, spec in enumerate(losses)
+        if isinstance(spec, DistillationLossSpec) and spec.has_weights
+    }
+
+
+def build_learned_loss(spec: DistillationLossSpec, arch: DistillationModel) -> nn.Layer:
+    """Returns a layer that maps the outputs of a `DistillationNetwork` to the cost per image, [B] float32.
+
+    Raises:
+        TypeError: The loss has no layers.
+    """
+    match spec:
+        case AFDLoss():
+            student, teacher = (
+                [layer_output_name(name, key) for key in keys]
+                for name, keys in zip(spec.model_name_pair, spec.attended(arch), strict=True)
+            )
+            return AttentionTransfer(student, teacher, spec.s_shapes, spec.t_shapes, spec.qk_dim)
+        case DistillationPairLoss():
+            pairs = [
+                (layer_output_name(one, spec.keys[0]), layer_output_name(other, spec.keys[1]))
+                for one, other in spec.model_name_pairs
+            ]
+            if spec.base_loss_name == "MGDLoss":
+                return MaskedGeneration(pairs, *spec.channels, spec.lambda_mgd, spec.alpha_mgd)
+            return ProjectorEnsemble(pairs, *spec.channels, spec.num_projectors)
+    raise TypeError(f"{spec.kind} has no layers")
+
+
+class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
+    """The sum of a cost over pairs of feature maps; no gradient reaches the second map of a pair.
+
+    Args:
+        pairs: Names of the two outputs of each pair.
+        channels: Channels of the first output of each pair.
+        other_channels: Channels of the second one.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], channels: int, other_channels: int) -> None:
+        super().__init__()
+        self._pairs, self._channels = tuple(pairs), (channels, other_channels)
+
+    def forward(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        """Maps outputs by name to the cost per image, [B] float32.
+
+        Raises:
+            UserError: An output has other channels, or height and width differ within a pair.
+        """
+        total: Tensor | float = 0.0
+        for one, other in self._pairs:
+            own, target = outputs[one], outputs[other].detach()
+            for name, feature, channels in zip((one, other), (own, target), self._channels, strict=True):
+                _check_shape(name, feature, [channels, *target.shape[2:]])
+            total = total + self.cost(own, target)
+        return total
+
+    def cost(self, own: Tensor, other: Tensor) -> Tensor:
+        """Maps [B, C, H, W] and [B, C', H, W] to [B] float32."""
+        raise NotImplementedError
+
+
+class MaskedGeneration(FeaturePairLoss):
+    """Masked generative distillation (Yang et al. 2022, equation 4).
+
+    Two convolutions generate the other model's features from the own ones, of which random channels are
+    masked. The cost is the mean squared difference.
+
+    Args:
+        pairs: Names of the two outputs of each pair.
+        channels: Channels of the own features.
+        other_channels: Channels of the other model's features.
+        masked: Share of masked channels.
+        factor: Factor on the cost.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        channels: int,
+        other_channels: int,
+        masked: float,
+        factor: float,
+    ) -> None:
+        super().__init__(pairs, channels, other_channels)
+        self._masked, self._factor = masked, factor
+        self.align = nn.Identity() if channels == other_channels else _conv(channels, other_channels, 1)
+        first, second = _conv(other_channels, other_channels, 3), _conv(other_channels, other_channels, 3)
+        self.generation = nn.Sequential(first, nn.ReLU(), second)
+
+    def cost(self, own: Tensor, other: Tensor) -> Tensor:
+        """See `FeaturePairLoss.cost`."""
+        own = self.align(own)
+        mask = (paddle.rand([*own.shape[:2], 1, 1]) >= self._masked).astype(own.dtype)
+        generated = self.generation(own * mask)
+        with paddle.amp.auto_cast(enable=False):
+            difference = generated.astype("float32") - other.astype("float32")
+            return difference.square().mean(axis=[1, 2, 3]) * self._factor
+
+
+def _conv(in_channels: int, out_channels: int, kernel: int) -> nn.Conv2D:
+    initializer = nn.initializer.KaimingNormal(fan_in=out_channels * kernel**2)  # the authors use the fan-out
+    return nn.Conv2D(in_channels, out_channels, kernel, padding=kernel // 2, weight_attr=initializer)
+
+
+class ProjectorEnsemble(FeaturePairLoss):
+    """Projector ensemble (Chen et al. 2022, equations 5 and 6): one minus the cosine of two features.
+
+    Args:
+        pairs: Names of the two outputs of each pair.
+        channels: Channels of the own features.
+        other_channels: Channels of the other model's features.
+        projectors: Number of projections of the own features, which are averaged.
+    """
+
+    def __init__(
+        self, pairs: Sequence[tuple[str, str]], channels: int, other_channels: int, projectors: int
+    ) -> None:
+        super().__init__(pairs, channels, other_channels)
+        self.projectors = nn.LayerList([nn.Conv2D(channels, other_channels, 1) for _ in range(projectors)])
+
+    def cost(self, own: Tensor, other: Tensor) -> Tensor:
+        """See `FeaturePairLoss.cost`."""
+        projected = sum(F.relu(project(own)) for project in self.projectors) / len(self.projectors)
+        with paddle.amp.auto_cast(enable=False):
+            one, two = projected.astype("float32").flatten(1), other.astype("float32").flatten(1)
+            return 1.0 - F.cosine_similarity(one, two, axis=1)
+
+
+class LinearNorm(nn.Layer):  # type: ignore[misc]
+    """A linear layer and batch norm."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear, self.bn = nn.Linear(inputs, outputs), nn.BatchNorm1D(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, inputs] to [B, outputs]."""
+        return self.bn(self.linear(x))
+
+
+class AttentionTransfer(nn.Layer):  # type: ignore[misc]
+    """Attention-based feature distillation, AFD (Ji, Heo & Park 2021, equations 2 to 6).
+
+    Queries are computed from the channel means of the teacher's layers, keys from those of the student's
+    layers. The softmax of their products is the weight of each pair of layers. It multiplies the mean squared
+    difference of their energies: the mean squares over channels, normalized to length 1.
+
+    Args:
+        student: Output names of the student's layers.
+        teacher: Output names of the teacher's layers.
+        student_shapes: Shapes of the student's layers.
+        teacher_shapes: Shapes of the teacher's layers.
+        size: Size of a query or key.
+    """
+
+    def __init__(
+        self,
+        student: Sequence[str],
+        teacher: Sequence[str],
+        student_shapes: Sequence[FeatureShape],
+        teacher_shapes: Sequence[FeatureShape],
+        size: int,
+    ) -> None:
+        super().__init__()
+        self._student, self._teacher = tuple(student), tuple(teacher)
+        names = (*student, *teacher)
+        self._shapes = dict(zip(names, (*student_shapes, *teacher_shapes), strict=True))
+        self._sides = [(height, width) for _, height, width in teacher_shapes]
+        self._size = size
+        self.query_layer = nn.LayerList([LinearNorm(shape[0], size) for shape in teacher_shapes])
+        self.key_layer = nn.LayerList([LinearNorm(shape[0], size) for shape in student_shapes])
+        self.bilinear = LinearNorm(size, size * len(teacher_shapes))
+        normal = nn.initializer.XavierNormal()
+        self.p_t, self.p_s = (
+            self.create_parameter([len(names), size], default_initializer=normal)
+            for names in (teacher, student)
+        )
+
+    def forward(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        """Maps outputs by name to the cost per image, [B] float32; no gradient reaches the teacher's.
+
+        Raises:
+            UserError: An output has another shape than the config says.
+        """
+        for name, shape in self._shapes.items():
+            _check_shape(name, outputs[name], shape)
+        own = [outputs[name] for name in self._student]
+        targets = [outputs[name].detach() for name in self._teacher]
+        attention = self._attention(own, targets)  # [B, teacher's layers, student's layers]
+        with paddle.amp.auto_cast(enable=False):
+            energies = {sides: _pooled_energies(own, sides) for sides in set(self._sides)}
+            cost = paddle.zeros([len(own[0])])
+            for position, (target, sides) in enumerate(zip(targets, self._sides, strict=True)):
+                energy = F.normalize(_energy(target).flatten(1), axis=1)
+                difference = (energies[sides] - energy.unsqueeze(1)).square().mean(axis=2)
+                cost = cost + (difference * attention[:, position]).sum(axis=1)
+            return cost
+
+    def _attention(self, own: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        """Returns weights [B, teacher's layers, student's layers] float32, whose last axis sums to 1."""
+        queries = [layer(_means(each)) for layer, each in zip(self.query_layer, targets, strict=True)]
+        query = paddle.stack(queries, 1)
+        keys = [F.relu(layer(_means(each))) for layer, each in zip(self.key_layer, own, strict=True)]
+        key = self.bilinear(paddle.stack(keys, 1).flatten(0, 1))
+        key = key.reshape([-1, len(own), len(targets), self._size])
+        with paddle.amp.auto_cast(enable=False):
+            fit = paddle.einsum("bstq,btq->bts", key.astype("float32"), query.astype("float32"))
+            prior = self.p_t.astype("float32").matmul(self.p_s.astype("float32"), transpose_y=True)
+            return F.softmax((fit + prior) / self._size**0.5, axis=2)
+
+
+def _check_shape(name: str, feature: Tensor, shape: Sequence[int]) -> None:
+    """Checks that an output has the shape [B, *shape].
+
+    Raises:
+        UserError: It has not.
+    """
+    found = list(feature.shape[1:])
+    if found != list(shape):
+        raise UserError(
+            f"Loss.Train: {name} has the shape {found}, channels first, but the loss expects {list(shape)}; "
+            "correct the shape there, or choose another layer"
+        )
+
+
+def _means(feature: Tensor) -> Tensor:
+    """Maps [B, C, H, W] to the means of the channels, [B, C]."""
+    return feature.mean(axis=[2, 3])
+
+
+def _energy(feature: Tensor) -> Tensor:
+    """Maps [B, C, H, W] to the mean square over channels, [B, 1, H, W] float32."""
+    return feature.astype("float32").square().mean(axis=1, keepdim=True)
+
+
+def _pooled_energies(features: Sequence[Tensor], sides: tuple[int, int]) -> Tensor:
+    """Returns the energies of all features, pooled to ``sides`` and normalized: [B, layers, H * W]."""
+    pooled = [F.adaptive_avg_pool2d(_energy(each), sides).flatten(1) for each in features]
+    return F.normalize(paddle.stack(pooled, 1), axis=2)
