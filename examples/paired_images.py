@@ -66,7 +66,7 @@ def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dal
     if not dali:
         from ppcls.data.loaders.paddle import PaddleLoader
 
-        return PairLoader(*(PaddleLoader(index, order, ops, workers=0) for index in indices))
+        return PairLoader(*(PaddleLoader(index, order, ops) for index in indices))
     from ppcls.data.loaders.dali.loader import DaliLoader
     from ppcls.data.loaders.dali.settings import DaliSettings
 

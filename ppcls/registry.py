@@ -124,12 +124,12 @@ TRANSFORMS = Registry(
         **_in(
             "ppcls.data.transforms.specs.basic", "DecodeImage", "ResizeImage", "CropImage", "RandCropImage"
         ),
-        **_in("ppcls.data.transforms.specs.arrays", "DecodeNumpy"),
+        **_in("ppcls.data.transforms.specs.basic", "DecodeNumpy"),
         **_in("ppcls.data.transforms.specs.basic", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
         **_in("ppcls.data.transforms.specs.geometry", "Pad", "RandomCropImage", "RandCropImageV2"),
         **_in("ppcls.data.transforms.specs.geometry", "RandomRotation", "RandomRot90"),
         **_in("ppcls.data.transforms.specs.policies", "AutoAugment", "RandAugment", "TrivialAugment"),
-        **_in("ppcls.data.transforms.specs.timm_auto_augment", "TimmAutoAugment"),
+        **_in("ppcls.data.transforms.specs.policies", "TimmAutoAugment"),
         **_in("ppcls.data.transforms.specs.photometric", "ColorJitter", "RandomGrayscale"),
         **_in("ppcls.data.transforms.specs.photometric", "PCALighting", "GaussianBlur"),
         **_in("ppcls.data.transforms.specs.erasing", "RandomErasing", "Cutout", "GridMask"),

@@ -16,7 +16,7 @@ from ppcls.config.sections.transform import Layout, check_chain
 from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, RejectedImages
 from ppcls.data.index.read import Index, read_index
 from ppcls.data.loaders.batch import Loader
-from ppcls.data.loaders.dali.settings import DaliSettings, resolve
+from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.sampling.build import build_sampler
 from ppcls.data.sampling.input_size import EqualPixelsOrder
 from ppcls.data.sampling.order import Order
@@ -79,7 +79,7 @@ def build_loader(
     chain = f"DataLoader.{place}.dataset.transform_ops"
     loader: Loader
     if run.use_dali:
-        settings = resolve(split.loader.dali, runtime)
+        settings = resolve_dali_settings(split.loader.dali, runtime)
         if settings.device_id is None:
             _check_no_gpu_settings(split.loader.dali, f"DataLoader.{place}.loader.dali")
         check_dali(ops, chain, settings)
@@ -88,20 +88,13 @@ def build_loader(
         loader = DaliLoader(index, order, ops, settings, split.sizes, quarantine)
     else:
         check_numpy(ops, chain)
-        from ppcls.data.loaders.paddle import PaddleLoader
+        from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
 
-        loader = PaddleLoader(
-            index,
-            order,
-            ops,
-            split.loader.num_workers,
-            split.loader.use_shared_memory,
-            sizes=split.sizes,
-            quarantine=quarantine,
-        )
+        workers = PaddleSettings(split.loader.num_workers, split.loader.use_shared_memory)
+        loader = PaddleLoader(index, order, ops, workers, split.sizes, quarantine)
     if not mixing:
         return loader
-    from ppcls.data.loaders.mixed import MixedLoader
+    from ppcls.data.loaders.mixing import MixedLoader
 
     return MixedLoader(loader, mixing[0], arch.class_num, layout)
 
@@ -144,9 +137,9 @@ class Feed:
 
 def describe_feed(split: Split, runtime: Runtime, arch: ModelInput, *, use_dali: bool) -> Feed:
     """Returns how a training split is loaded, without building the loader."""
-    settings = resolve(split.loader.dali, runtime)
+    settings = resolve_dali_settings(split.loader.dali, runtime)
     if use_dali:
-        return Feed(True, True, settings.pipelines * (settings.of_each().prefetch + _READER_BATCHES))
+        return Feed(True, True, settings.pipelines * (settings.per_pipeline().prefetch + _READER_BATCHES))
     prefetched = 2 * split.loader.num_workers  # paddle.io's number
     try:
         check_dali(plan_chain(split.dataset.transform_ops, _layout(arch)), "", settings)
@@ -161,7 +154,7 @@ def gpu_memory_need(split: Split, runtime: Runtime) -> int:
         return 0
     state = check_chain(split.dataset.transform_ops)
     assert state.size is not None  # by check_chain
-    dali = resolve(split.loader.dali, runtime)
+    dali = resolve_dali_settings(split.loader.dali, runtime)
     options = {"itemsize": 2} if state.dtype == "float16" else {}
     if "device_memory_padding" in dali.decoder:
         options["padding"] = dali.decoder["device_memory_padding"]

@@ -11,7 +11,7 @@ from ppcls.data.sampling.input_size import VariableSize
 from ppcls.data.transforms import numpy_ops
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
-from ppcls.data.transforms.specs.fuse import Fused
+from ppcls.data.transforms.specs.fuse import FusedTransform
 from ppcls.errors import UserError
 
 
@@ -26,7 +26,7 @@ def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:
     The transform that the model's layout adds has no position and is the last one.
     """
     spec = base_spec(op)
-    specs = spec.parts if isinstance(spec, Fused) else (spec,)
+    specs = spec.parts if isinstance(spec, FusedTransform) else (spec,)
     return [(position, spec) for position, spec in zip_longest(op.positions, specs) if spec is not None]
 
 
@@ -60,11 +60,11 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
     Raises:
         UserError: DALI does not support a transform on this device.
     """
-    from ppcls.data.transforms.dali_ops import UnsupportedError, draft
+    from ppcls.data.transforms.dali_ops import UnsupportedError, check_graph
 
     fused = settings.fuse(ops)
     try:
-        draft(fused, settings.device_id, settings.exec_dynamic)
+        check_graph(fused, settings.device_id, settings.exec_dynamic)
     except UnsupportedError as error:
         fixes = ["remove this transform (docs/data.md describes how to implement it for DALI)"]
         if all(_missing_in_numpy(spec) is None for _, spec in transforms_of(error.op)):
@@ -81,10 +81,10 @@ def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
 
 def _dynamic_supports(ops: Sequence[Op], device_id: int | None) -> bool:
     """Returns whether DALI's dynamic executor supports a chain."""
-    from ppcls.data.transforms.dali_ops import UnsupportedError, draft
+    from ppcls.data.transforms.dali_ops import UnsupportedError, check_graph
 
     try:
-        draft(ops, device_id)
+        check_graph(ops, device_id)
     except UnsupportedError:
         return False
     return True

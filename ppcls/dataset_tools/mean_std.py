@@ -24,7 +24,7 @@ from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, s
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import ListSampler
-from ppcls.data.transforms.dali_ops import Place, lower
+from ppcls.data.transforms.dali_ops import LoweringContext, lower
 from ppcls.data.transforms.specs import DecodeImage
 
 _BATCH = 32
@@ -131,7 +131,7 @@ def _pipeline(
     )
     with pipeline:
         encoded = fn.external_source(files, batch=True, no_copy=True)
-        pixels = lower(decoder, encoded, Place("cpu", settings.threads))
+        pixels = lower(decoder, encoded, LoweringContext("cpu", settings.threads))
         wide = fn.cast(pixels, dtype=types.UINT32 if decoder.dtype == "uint16" else types.UINT16)
         sums = [fn.reductions.sum(each, axes=[0, 1], dtype=types.UINT64) for each in (pixels, wide * wide)]
         pipeline.set_outputs(*sums)

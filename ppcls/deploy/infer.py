@@ -16,7 +16,7 @@ import numpy as np
 from ppcls.data.bad_images.quarantine import AllRejectedError, RejectedImages
 from ppcls.data.images.paths import NOT_REGULAR, is_special_file
 from ppcls.data.index.files import list_files, read_image
-from ppcls.data.loaders.dali.settings import resolve
+from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.deploy.predictor import Array, Predictor
 from ppcls.deploy.results import Answer, Embedding, Gallery, Nearest, printable
 from ppcls.errors import UserError
@@ -147,7 +147,7 @@ def _by_dali(predictor: Predictor, files: Sequence[Path], runtime: Runtime) -> I
 
     rejected = RejectedImages(list_files(files))
     loader = build_file_loader(
-        rejected, predictor.chain, predictor.batch_size, resolve(predictor.source.dali, runtime)
+        rejected, predictor.chain, predictor.batch_size, resolve_dali_settings(predictor.source.dali, runtime)
     )
     done = 0
     try:

@@ -25,7 +25,7 @@ from ppcls.data.build import describe_feed
 from ppcls.data.images.header import DecodeError, read_header
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch, Loader
-from ppcls.data.loaders.dali.settings import resolve
+from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.engine.advice import Feeding, advise
 from ppcls.engine.core.hooks import NO_HOOKS
@@ -310,7 +310,7 @@ def _feeding(config: Config, state: TrainState, measured: Measured) -> Feeding:
         on_gpu=runtime.device == "gpu",
         cores=runtime.cores,
         workers=split.loader.num_workers,
-        threads=resolve(split.loader.dali, runtime).threads,
+        threads=resolve_dali_settings(split.loader.dali, runtime).threads,
         dali=split.loader.dali,
         picture=_picture(split, state.loader.index),
         kept=height * width,

@@ -1,1 +1,1 @@
-"""What the data pipelines of a run are, as they were really built: a table and a picture."""
+"""Describes the data pipelines of a run as they are built: a table and a picture."""

@@ -1,30 +1,26 @@
-"""A data pipeline in words: what `ppcls.explain.describe` finds out, and table and picture show."""
+"""The description of a data pipeline, and the words for its parts; the table and the picture show it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ppcls.config.base.fields import Spec
 from ppcls.config.sections.transform import Transform
 from ppcls.data.supported import base_spec, transforms_of
 from ppcls.data.transforms.specs import Op
-from ppcls.data.transforms.specs.decisions import decide, sides_after
-from ppcls.data.transforms.specs.fuse import Fused
-
-ENCODED = "[?] uint8"  # a file's bytes
+from ppcls.data.transforms.specs.decisions import decide
+from ppcls.data.transforms.specs.fuse import FusedTransform
 
 
 @dataclass(frozen=True)
-class Operator:
+class StageOperator:
     """One operator of DALI, or one function of a library.
 
     Attributes:
-        name: ``decoders.image``, ``cv2.resize``.
+        name: Name such as ``decoders.image`` or ``cv2.resize``.
         device: ``"cpu"``, ``"gpu"`` or ``"mixed"``.
-        output: Shape, layout and dtype of what it gives, ``?`` where images differ; may be empty.
+        output: Shape, layout and dtype of its output, with ``?`` where images differ; may be empty.
     """
 
     name: str
@@ -33,41 +29,41 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What became of one transform, or of several that were fused.
+class PipelineStage:
+    """The implementation of one transform, or of several fused ones.
 
     Attributes:
-        transforms: Each with its place in ``transform_ops`` and its parameters.
-        operators: That do it.
-        decided: What is decided for each image.
-        fused: Name of what the transforms were fused to; empty where they were not.
+        transforms: Each transform with its position in ``transform_ops`` and its parameters.
+        operators: The operators that implement them.
+        decisions: What is decided for each image.
+        fused: Name of the fused transform; empty if the transforms are not fused.
     """
 
     transforms: tuple[str, ...]
-    operators: tuple[Operator, ...]
-    decided: str = ""
+    operators: tuple[StageOperator, ...]
+    decisions: str = ""
     fused: str = ""
 
 
 @dataclass(frozen=True)
-class Description:
+class PipelineDescription:
     """The pipeline of one split.
 
     Attributes:
-        split: ``DataLoader.Train``.
-        feeder: ``DALI on GPU 0``.
-        facts: What there is to know of the whole, by name.
-        stages: In order, reading first.
+        split: Name such as ``DataLoader.Train``.
+        backend: Name and device such as ``DALI on GPU 0``.
+        facts: Facts about the whole pipeline, by name.
+        stages: The stages in order, starting with reading.
     """
 
     split: str
-    feeder: str
+    backend: str
     facts: dict[str, str]
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
 
     @property
     def fusions(self) -> list[str]:
-        """One line for each."""
+        """One line for each fusion."""
         return [
             f"{' + '.join(each.split(' ')[1] for each in stage.transforms)} → {stage.fused}: "
             f"{', '.join(operator.name for operator in stage.operators)}"
@@ -76,34 +72,25 @@ class Description:
         ]
 
 
-def stage_of(op: Op, operators: Sequence[Operator]) -> Stage:
-    """Puts into words what ``operators`` do for ``op``."""
-    placed, spec = transforms_of(op), base_spec(op)
-    return Stage(
-        transforms=tuple(f"[{'+' if at is None else at}] {named(each)}" for at, each in placed),
+def describe_stage(op: Op, operators: Sequence[StageOperator]) -> PipelineStage:
+    """Describes ``op``, which ``operators`` implement."""
+    transforms, spec = transforms_of(op), base_spec(op)
+    return PipelineStage(
+        transforms=tuple(f"[{'+' if at is None else at}] {describe_spec(each)}" for at, each in transforms),
         operators=tuple(operators),
-        decided="; ".join(filter(None, (_decided(each) for _, each in placed))),
-        fused=spec.kind if isinstance(spec, Fused) else "",
+        decisions="; ".join(filter(None, (_describe_decisions(each) for _, each in transforms))),
+        fused=spec.kind if isinstance(spec, FusedTransform) else "",
     )
 
 
-def sizes_vary(ops: Sequence[Op]) -> Iterator[bool]:
-    """Yields, for each op, whether images that differ in size still do behind it."""
-    sides = np.array([[600, 800], [900, 700]])
-    for op in ops:
-        decided = decide(op.spec, np.full([2, op.spec.draws], 0.5, np.float32), sides)
-        sides = sides_after(op.spec, sides, decided)
-        yield bool((sides[0] != sides[1]).any())
-
-
 def describe_arrays(shapes: Sequence[Sequence[int]], layout: str, dtype: str, vary: bool) -> str:
-    """Returns such as ``[?, ?, 3] HWC uint8`` for images that differ in height and width.
+    """Returns text such as ``[?, ?, 3] HWC uint8`` for images that differ in height and width.
 
     Args:
-        shapes: Of one batch.
-        layout: Such as HWC.
-        dtype: Such as uint8.
-        vary: Whether heights and widths differ, although those of this batch may not.
+        shapes: Shapes of one batch.
+        layout: Layout such as HWC.
+        dtype: Name of the dtype.
+        vary: Whether heights and widths differ, even if those of this batch happen to be equal.
     """
     sides = [str(each[0]) if len(set(each)) == 1 else "?" for each in zip(*shapes, strict=True)]
     if vary:
@@ -111,25 +98,24 @@ def describe_arrays(shapes: Sequence[Sequence[int]], layout: str, dtype: str, va
     return " ".join(filter(None, [f"[{', '.join(sides)}]", layout, dtype]))
 
 
-def named(spec: Spec) -> str:
-    """Returns a spec's name and what the config sets of it."""
-    given = spec.model_dump(exclude_defaults=True).items()
-    return " ".join([spec.kind, *(f"{key}={_short(value)}" for key, value in given)])
+def describe_spec(spec: Spec) -> str:
+    """Returns a spec's name and the parameters that the config sets."""
+    parameters = spec.model_dump(exclude_defaults=True).items()
+    return " ".join([spec.kind, *(f"{key}={_format(value)}" for key, value in parameters)])
 
 
-def _short(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(_short, value))})"
+        return f"({', '.join(map(_format, value))})"
     if isinstance(value, dict):
-        return f"({', '.join(f'{key}={_short(each)}' for key, each in value.items())})"
+        return f"({', '.join(f'{key}={_format(each)}' for key, each in value.items())})"
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
-def _decided(spec: Transform) -> str:
-    """Returns what `decide` says of itself for such a transform."""
-    own = decide.dispatch(type(spec))
-    if own is decide.dispatch(object):
+def _describe_decisions(spec: Transform) -> str:
+    """Returns the first docstring line of the transform's `decide`, and its number of random numbers."""
+    implementation = decide.dispatch(type(spec))
+    if implementation is decide.dispatch(object):
         return ""
-    text = (own.__doc__ or "").split("\n")[0].rstrip(".").replace("`", "")
-    numbers = f" ({spec.draws} random number{'s' if spec.draws > 1 else ''})" if spec.draws else ""
-    return f"{text}{numbers}"
+    text = (implementation.__doc__ or "").split("\n")[0].rstrip(".").replace("`", "")
+    return f"{text} ({spec.draws} random number{'s' if spec.draws > 1 else ''})" if spec.draws else text

@@ -88,7 +88,7 @@ class Formless(Transform):
 @pytest.mark.parametrize(
     ("use_dali", "text"),
     [
-        (True, "not supported by DALI on a CPU: dali_ops knows no"),
+        (True, "not supported by DALI on a CPU: dali_ops does not implement"),
         (False, "not supported by paddle.io: numpy_ops does not implement"),
     ],
 )

@@ -11,7 +11,7 @@ from nvidia.dali import fn
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.supported import check_dali, check_numpy, transforms_of
-from ppcls.data.transforms.dali_ops import Place, lower
+from ppcls.data.transforms.dali_ops import LoweringContext, lower
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.specs import (
     CropImage,
@@ -23,7 +23,7 @@ from ppcls.data.transforms.specs import (
     ToCHWImage,
     plan_chain,
 )
-from ppcls.data.transforms.specs.decisions import Decided
+from ppcls.data.transforms.specs.decisions import Decisions
 from ppcls.data.transforms.specs.fuse import fuse
 from ppcls.errors import UserError
 
@@ -61,27 +61,27 @@ class Undecided(_Same):
 @apply.register(OnlyOnCpu)
 @apply.register(Returning)
 @apply.register(Undecided)
-def _(spec: Transform, image: np.ndarray, decided: Decided) -> Any:
+def _(spec: Transform, image: np.ndarray, decided: Decisions) -> Any:
     return image
 
 
 @lower.register
-def _(spec: OnlyDali, node: Any, place: Place) -> Any:
+def _(spec: OnlyDali, node: Any, place: LoweringContext) -> Any:
     return node
 
 
 @lower.register
-def _(spec: OnlyOnCpu, node: Any, place: Place) -> Any:
+def _(spec: OnlyOnCpu, node: Any, place: LoweringContext) -> Any:
     return fn.peek_image_shape(node)
 
 
 @lower.register
-def _(spec: Returning, node: Any, place: Place) -> Any:
+def _(spec: Returning, node: Any, place: LoweringContext) -> Any:
     return node.cpu()
 
 
 @lower.register
-def _(spec: Undecided, node: Any, place: Place) -> Any:
+def _(spec: Undecided, node: Any, place: LoweringContext) -> Any:
     return node
 
 
@@ -96,7 +96,7 @@ def test_no_dali_form(device_id: int | None, where: str) -> None:
     with pytest.raises(UserError) as raised:
         check_dali(around(OnlyNumpy()), PATH, DaliSettings(device_id))
     assert str(raised.value) == (
-        f"{PATH}[2].OnlyNumpy: not supported by DALI on {where}: dali_ops knows no OnlyNumpy; "
+        f"{PATH}[2].OnlyNumpy: not supported by DALI on {where}: dali_ops does not implement OnlyNumpy; "
         "set Global.use_dali=False to use paddle.io, or remove this transform "
         "(docs/data.md describes how to implement it for DALI)"
     )
@@ -128,7 +128,7 @@ def test_what_the_static_executor_refuses() -> None:
 def test_no_decisions() -> None:
     for check in (lambda ops: check_dali(ops, PATH, DaliSettings(None)), lambda ops: check_numpy(ops, PATH)):
         with pytest.raises(
-            UserError, match=r"transform_ops\[2\]\.Undecided: .* decisions knows no Undecided"
+            UserError, match=r"transform_ops\[2\]\.Undecided: .* no decisions are registered for Undecided"
         ):
             check(around(Undecided()))
 

@@ -10,31 +10,31 @@ import pytest
 
 from ppcls.data.bad_images.lists import BadImageError
 from ppcls.explain.describe import describe
-from ppcls.explain.description import Description, Operator, describe_arrays
+from ppcls.explain.description import PipelineDescription, StageOperator, describe_arrays
 from ppcls.registry import SOURCES
 from ppcls.runtime.start import Runtime
 
 WINDOW = "Start (top, left) and size (height, width) of the window, [N, 2] int32 each (4 random numbers)"
-MIRROR = "Whether the image is mirrored, [N] int32 (1 random number)"
+MIRROR = "Whether the image is flipped, [N] int32 (1 random number)"
 BYTES = "[?] uint8"
 VARIED = "[?, ?, 3] HWC uint8"
 
 
-def names(described: Description) -> list[list[str]]:
+def names(described: PipelineDescription) -> list[list[str]]:
     return [[each.split(" ")[0] for each in stage.transforms] for stage in described.stages]
 
 
-def operators(described: Description) -> list[Operator]:
+def operators(described: PipelineDescription) -> list[StageOperator]:
     return [operator for stage in described.stages for operator in stage.operators]
 
 
-def cpu(*pairs: tuple[str, str]) -> list[Operator]:
-    return [Operator(name, "cpu", output) for name, output in pairs]
+def cpu(*pairs: tuple[str, str]) -> list[StageOperator]:
+    return [StageOperator(name, "cpu", output) for name, output in pairs]
 
 
 def test_resnet50_by_dali(make: Any) -> None:
     train, evaluation = describe(make("ResNet50", "Global.use_dali=True"), Runtime())
-    assert (train.split, train.feeder) == ("DataLoader.Train", "DALI on the CPU")
+    assert (train.split, train.backend) == ("DataLoader.Train", "DALI on the CPU")
     assert names(train) == [["read"], ["[0]", "[1]", "[2]", "[3]", "[+]"]]
     assert operators(train) == cpu(
         ("external_source", ""),
@@ -43,7 +43,7 @@ def test_resnet50_by_dali(make: Any) -> None:
         ("python_function(by_numpy)", "[3, 224, 224] CHW uint8"),
         ("normalize", "[3, 224, 224] CHW float32"),
     )
-    assert [stage.decided for stage in train.stages] == ["", f"{WINDOW}; {MIRROR}"]
+    assert [stage.decisions for stage in train.stages] == ["", f"{WINDOW}; {MIRROR}"]
     assert train.fusions == [
         "DecodeImage + RandCropImage + RandFlipImage + NormalizeImage + ToCHWImage → "
         "DecodeCropFlipNormalize: decoders.image_slice, python_function(by_numpy), normalize"
@@ -73,7 +73,7 @@ def test_the_pipelines_of_mixed_precision(make: Any, name: str, pixels: str, use
 
 def test_resnet50_by_paddle(make: Any) -> None:
     train, evaluation = describe(make("ResNet50", "Global.use_dali=False"), Runtime())
-    assert train.feeder == "paddle.io, by numpy on the CPU"
+    assert train.backend == "paddle.io with NumPy on the CPU"
     assert names(train) == [["read"], ["[0]"], ["[1]"], ["[2]"], ["[3]"], ["[+]"]]
     assert operators(train) == cpu(
         ("read", BYTES),
@@ -87,8 +87,8 @@ def test_resnet50_by_paddle(make: Any) -> None:
         ("numpy", "[3, 224, 224] CHW float32"),
     )
     assert train.fusions == []
-    assert [stage.decided for stage in train.stages] == ["", "", WINDOW, MIRROR, "", ""]
-    assert operators(evaluation)[5] == Operator("cv2.resize", "cpu", VARIED)
+    assert [stage.decisions for stage in train.stages] == ["", "", WINDOW, MIRROR, "", ""]
+    assert operators(evaluation)[5] == StageOperator("cv2.resize", "cpu", VARIED)
 
 
 def test_quickstart(make: Any) -> None:
@@ -98,7 +98,7 @@ def test_quickstart(make: Any) -> None:
         "[1] RandCropImage size=(32, 32) scale=(0.6, 1) ratio=(0.8, 1.25)",
     )
     facts = train.facts
-    assert facts["sampler"] == "DistributedBatchSampler, 6 samples an epoch: 2 steps of 4"
+    assert facts["sampler"] == "DistributedBatchSampler, 6 samples per epoch: 2 steps of 4"
     assert facts["DALI"] == "1 threads, 4 batches ahead, dynamic executor; decoder: DALI's defaults"
     assert facts["batch"] == "[4, 3, 32, 32] NCHW float32 on the CPU, labels [4] int64"
 
@@ -129,7 +129,7 @@ def test_a_size_that_changes(make: Any, use_dali: bool) -> None:
     assert train.facts["batch"].startswith("[4, 3, 16, 16]")
     crop = next(stage for stage in train.stages if any("RandCropImage" in each for each in stage.transforms))
     assert crop.operators[-1].output == "[16, 16, 3] HWC uint8"
-    assert WINDOW in crop.decided
+    assert WINDOW in crop.decisions
 
 
 @pytest.mark.parametrize("use_dali", [True, False])
@@ -137,7 +137,7 @@ def test_mixing(make: Any, use_dali: bool) -> None:
     mixing = "DataLoader.Train.dataset.batch_transform_ops=[MixupOperator: {alpha: 0.2}]"
     train, evaluation = describe(make("quickstart", mixing, f"Global.use_dali={use_dali}"), Runtime())
     assert train.stages[-1].transforms == ("[batch] MixupOperator alpha=0.2",)
-    assert train.stages[-1].operators == (Operator("mix_images", "cpu", "[4, 3, 32, 32] NCHW"),)
+    assert train.stages[-1].operators == (StageOperator("mix_images", "cpu", "[4, 3, 32, 32] NCHW"),)
     assert train.facts["batch"].endswith("labels [4, 10] float32")
     assert "batch" not in evaluation.stages[-1].transforms[0]
 
@@ -164,7 +164,7 @@ def test_images_that_are_no_files(
     chain = "[DecodeImage, ResizeImage: {size: 8}, NormalizeImage]"
     dataset = f"DataLoader.Train.dataset={{name: PythonDataset, source: photos, transform_ops: {chain}}}"
     train, _ = describe(make("quickstart", dataset, f"Global.use_dali={use_dali}"), Runtime())
-    assert train.stages[0].operators == (Operator(reader, "cpu", BYTES),)
+    assert train.stages[0].operators == (StageOperator(reader, "cpu", BYTES),)
     assert train.facts["data"] == "PythonDataset photos"
     assert train.facts["batch"].startswith("[4, 3, 8, 8]")
 
@@ -195,7 +195,7 @@ def test_arrays_in_words() -> None:
 def test_devices_on_a_gpu(make: Any) -> None:
     runtime = Runtime(device="gpu", device_id=0, cores=2)
     train, evaluation = describe(make("ResNet50", "Global.device=gpu", "Global.use_dali=True"), runtime)
-    assert train.feeder == "DALI on GPU 0"
+    assert train.backend == "DALI on GPU 0"
     made = {each.name: each.device for each in (*operators(train), *operators(evaluation))}
     assert made == {
         "external_source": "cpu",

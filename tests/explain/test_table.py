@@ -7,22 +7,22 @@ import re
 
 import pytest
 
-from ppcls.explain.description import Description, Operator, Stage
+from ppcls.explain.description import PipelineDescription, PipelineStage, StageOperator
 from ppcls.explain.table import print_descriptions
 
-DESCRIBED = Description(
+DESCRIBED = PipelineDescription(
     "DataLoader.Train",
     "DALI on GPU 0",
     {"data": "somewhere", "batch": "[4]"},
     (
-        Stage(("read",), (Operator("io.file.read", "cpu", "[?] uint8"),)),
-        Stage(
+        PipelineStage(("read",), (StageOperator("io.file.read", "cpu", "[?] uint8"),)),
+        PipelineStage(
             ("[0] DecodeImage", "[1] RandCropImage size=(8, 8)", "[2] Third"),
             (
-                Operator("decoders.image_slice", "mixed", "[?, ?, 3] HWC uint8"),
-                Operator("resize", "gpu", "x"),
+                StageOperator("decoders.image_slice", "mixed", "[?, ?, 3] HWC uint8"),
+                StageOperator("resize", "gpu", "x"),
             ),
-            decided="where",
+            decisions="where",
             fused="DecodeRandCrop",
         ),
     ),
@@ -46,7 +46,7 @@ def test_in_a_pipe() -> None:
         ["data", "somewhere"],
         ["batch", "[4]"],
         [],
-        ["transform_ops", "operator", "device", "gives", "decided", "for", "each", "image"],
+        ["transform_ops", "operator", "device", "output", "decided", "per", "image"],
         [lines[5]],
         ["read", "io.file.read", "cpu", "[?]", "uint8"],
         [

@@ -40,7 +40,7 @@ from ppcls.data.records.shard import OpenFiles, default_index_path
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
-from ppcls.data.transforms.specs.arrays import DecodeNumpy
+from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.errors import UserError
 from ppcls.weights.files import read_weights
 from ppcls.weights.manifest import MANIFEST, DamagedError, FileRecord, Manifest, verify
@@ -582,7 +582,7 @@ HUGE: dict[str, Callable[[], bytes]] = {
 }
 LOADERS: dict[str, Callable[..., Any]] = {
     "dali": lambda index, order, ops: DaliLoader(index, order, ops, DaliSettings(threads=1)),
-    "paddle": lambda index, order, ops: PaddleLoader(index, order, ops, 0, False),
+    "paddle": lambda index, order, ops: PaddleLoader(index, order, ops),
 }
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.transforms.dali_ops import Device, Node, Place, lower_chain
-from ppcls.data.transforms.numpy_ops import run, run_each
+from ppcls.data.transforms.dali_ops import Device, LoweringContext, Node, lower_chain
+from ppcls.data.transforms.numpy_ops import run, run_steps
 from ppcls.data.transforms.specs import Op
-from ppcls.data.transforms.specs.decisions import decide_chain
+from ppcls.data.transforms.specs.chain import decide_chain
 from ppcls.data.transforms.specs.fuse import DecodeRandCrop
 
 Images = list[NDArray[Any]]
@@ -92,20 +92,20 @@ def _content(batch: Any) -> Hashable:
 
 
 def chain_branch(
-    ops: tuple[Op, ...], files: Sequence[bytes], draws: NDArray[np.float32], place: Place
+    ops: tuple[Op, ...], files: Sequence[bytes], draws: NDArray[np.float32], place: LoweringContext
 ) -> Branch:
     """Makes a branch of a whole chain, fused or not, over encoded images."""
     first = ops[0].spec
     decoder = first.decode if isinstance(first, DecodeRandCrop) else first
     sides = np.array([_decode(decoder, file).shape[:2] for file in files])
     inputs = [[np.frombuffer(file, np.uint8) for file in files], *chain(*decide_chain(ops, draws, sides))]
-    return Branch(inputs, lambda encoded, *decided: lower_chain(ops, encoded, decided, place))
+    return Branch(inputs, lambda encoded, *decided: lower_chain(ops, encoded, decided, place)[-1])
 
 
 def expected(ops: tuple[Op, ...], file: bytes, draws: NDArray[np.float32]) -> NDArray[Any]:
     """Returns what `ppcls.data.transforms.numpy_ops.run` does, and decodes each file once for all chains."""
     first = _decode(ops[0].spec, file).copy()
-    *_, image = first, *run_each(ops[1:], first, draws)
+    *_, image = first, *run_steps(ops[1:], first, draws)
     return np.ascontiguousarray(image)
 
 

@@ -14,7 +14,7 @@ from ppcls.bench.loader.timing import Epoch
 from ppcls.config.sections.loader import Split
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.read import Index
-from ppcls.data.loaders.dali.settings import DaliSettings, resolve
+from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.sampling.sampler import Positions
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, RandFlipImage, ToCHWImage
 from ppcls.errors import UserError
@@ -79,7 +79,10 @@ def bare_pipeline(read: Read, split: Split, runtime: Runtime, layout: str) -> Pi
             "DataLoader.Train has another chain"
         )
     return _pipeline(
-        read, images, split.sampler.rows(runtime.world_size), resolve(split.loader.dali, runtime)
+        read,
+        images,
+        split.sampler.rows(runtime.world_size),
+        resolve_dali_settings(split.loader.dali, runtime),
     )
 
 

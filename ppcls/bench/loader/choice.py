@@ -13,7 +13,7 @@ from ppcls.bench.results.results import Metric
 from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Split
 from ppcls.data.build import describe_feed
-from ppcls.data.loaders.dali.settings import resolve
+from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.runtime.start import Runtime
 
 _LOADER = "DataLoader.Train.loader"
@@ -40,7 +40,7 @@ class Choice:
 def present(config: Config, split: Split, runtime: Runtime, *, cold: bool) -> Contender:
     """Returns the config's own setting."""
     if describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali).uses_dali:
-        dali = resolve(split.loader.dali, runtime)
+        dali = resolve_dali_settings(split.loader.dali, runtime)
         return Contender(own_backend(runtime), "config", dali.threads, dali.prefetch, cold=cold)
     return Contender("paddle.io", "config", split.loader.num_workers, cold=cold)
 

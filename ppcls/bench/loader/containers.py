@@ -35,7 +35,7 @@ from ppcls.config.sections.loader import Split
 from ppcls.data.build import build_loader
 from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.reader import Reader, build_reader
-from ppcls.data.loaders.dali.settings import resolve
+from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import default_index_path
 from ppcls.data.sampling.order import Order
@@ -141,7 +141,7 @@ def _compare(
     _, index, steps = train_split(config, runtime)
     batch_size = split.sampler.rows(runtime.world_size)
     decoder = split.dataset.transform_ops[0]
-    settings = resolve(split.loader.dali, runtime)
+    settings = resolve_dali_settings(split.loader.dali, runtime)
     by_hand = bare_pipeline(read, split, runtime, layout_of(config))
     order = Order(ShuffledSampler(len(index)), batch_size, config.Global.seed, drop_last=True)
     classes = config.class_count(training=True)

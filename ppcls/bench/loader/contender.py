@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ppcls.bench.loader.subject import Chain
 from ppcls.bench.results.results import Label
-from ppcls.data.loaders.dali.settings import usual_prefetch
+from ppcls.data.loaders.dali.settings import default_prefetch
 
 Backend = Literal["read only", "bare DALI", "paddle.io", "DALI CPU", "DALI GPU"]
 BACKENDS: tuple[Backend, ...] = ("read only", "bare DALI", "paddle.io", "DALI CPU", "DALI GPU")
@@ -182,5 +182,5 @@ def not_counted(contender: Contender) -> int:
         ahead = 2 * contender.workers
     else:
         on_gpu = contender.backend == "DALI GPU"
-        ahead = contender.prefetch or usual_prefetch(contender.workers, on_gpu=on_gpu)
+        ahead = contender.prefetch or default_prefetch(contender.workers, on_gpu=on_gpu)
     return min(ahead, 8) + 1

@@ -17,10 +17,11 @@ from ppcls.bench.loader.bottleneck import Stage
 from ppcls.bench.loader.contender import Contender
 from ppcls.bench.loader.feeds import Counts, end
 from ppcls.bench.loader.subject import Subject
-from ppcls.data.loaders.dali.loader import hand_over
-from ppcls.data.transforms.dali_ops import Place, lower_each
+from ppcls.data.loaders.dali.loader import iter_batches
+from ppcls.data.transforms.dali_ops import LoweringContext, lower_chain
 from ppcls.data.transforms.specs import Op, RandCropImage
-from ppcls.data.transforms.specs.decisions import count_decisions, decide_chain
+from ppcls.data.transforms.specs.chain import decide_chain
+from ppcls.data.transforms.specs.decisions import count_decisions
 
 
 class _Dali:
@@ -36,7 +37,7 @@ class _Dali:
         self._subject, self._rows = subject, subject.held()
         self.settings = subject.settings(contender.workers, contender.prefetch, **contender.dali)
         self._device = "cpu" if self.settings.device_id is None else "gpu"
-        self._place = Place(
+        self._place = LoweringContext(
             "cpu" if self.settings.device_id is None else "gpu",
             self.settings.threads,
             pool=pool,
@@ -116,7 +117,7 @@ class _Dali:
             assert decoded is not None
             decided = [self._decide(ops, *each) for each in zip(decoded, self._rows, strict=True)]
             nodes = _cycled(decided, num_outputs=count)
-        return lower_each(ops, images, nodes, self._place)[-1]
+        return lower_chain(ops, images, nodes, self._place)[-1]
 
     def _decide(self, ops: tuple[Op, ...], decoded: Any, row: list[int]) -> list[NDArray[Any]]:
         sides = np.array([shape[:2] for shape in decoded.shape()], np.int64)
@@ -147,7 +148,7 @@ def _hand_over(contender: Contender, subject: Subject) -> Counts:
     with ThreadPoolExecutor(contender.workers) as pool:
         dali = _Dali(contender, subject, pool)
         pipeline = dali.given()
-        batches = hand_over(pipeline, dali.settings)
+        batches = iter_batches(pipeline, dali.settings)
         try:
             for image, _ in batches:
                 yield int(image.shape[0])

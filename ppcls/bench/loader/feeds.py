@@ -21,7 +21,7 @@ from ppcls.bench.loader.subject import Subject
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.reader import build_reader, shut_down
-from ppcls.data.loaders.paddle import PaddleLoader, collect_before_fork, end_with_parent
+from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings, collect_before_fork, exit_with_parent
 from ppcls.data.sampling.order import Cursor, Order
 
 Counts = Generator[int, None, None]  # images of each batch
@@ -112,8 +112,8 @@ def _paddle(contender: Contender, subject: Subject) -> Counts:
         steps = _steps(order, once=contender.cold)
         yield from from_workers(partial(_size, subject), steps, contender.workers)
         return
-    shared = subject.split.loader.use_shared_memory
-    loader = PaddleLoader(subject.index, order, subject.ops(contender.chain), contender.workers, shared)
+    settings = PaddleSettings(contender.workers, subject.split.loader.use_shared_memory)
+    loader = PaddleLoader(subject.index, order, subject.ops(contender.chain), settings)
     yield from _through(loader, subject, once=contender.cold)
 
 
@@ -162,7 +162,7 @@ def from_workers(function: Callable[[int], NDArray[Any]], steps: Iterator[list[i
         num_workers=workers,
         use_shared_memory=workers > 0,
         return_list=True,
-        worker_init_fn=end_with_parent,
+        worker_init_fn=exit_with_parent,
     )
     if workers:
         collect_before_fork()

@@ -13,7 +13,7 @@ from ppcls.bench.loader.bottleneck import Stage
 from ppcls.bench.loader.contender import Contender
 from ppcls.bench.loader.feeds import Counts, from_workers
 from ppcls.bench.loader.subject import Subject
-from ppcls.data.transforms.numpy_ops import apply_drawn, run
+from ppcls.data.transforms.numpy_ops import decide_and_apply, run
 
 Array = NDArray[Any]
 
@@ -48,7 +48,7 @@ def _transform(contender: Contender, subject: Subject) -> Counts:
     def transform(held: tuple[Array, NDArray[np.float32]]) -> Array:
         image, draws = held
         for op in ops:
-            image = apply_drawn(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
+            image = decide_and_apply(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
         return _nothing_of(np.ascontiguousarray(image))
 
     return _work(make, transform, contender, subject)

@@ -15,7 +15,7 @@ from ppcls.config.sections.loader import Dali, Split
 from ppcls.config.sections.sampler import DistributedBatchSampler, MultiScaleSampler
 from ppcls.config.sections.transform import Layout, check_chain
 from ppcls.data.index.read import Index, read_index
-from ppcls.data.loaders.dali.settings import DaliSettings, resolve
+from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import Positions
 from ppcls.data.transforms.specs import CropImage, Op, ResizeImage, count_draws, plan_chain
@@ -167,7 +167,7 @@ class Subject:
         """Returns DALI's settings: the config's but for these."""
         update = {"num_threads": threads, **({"prefetch_queue_depth": prefetch} if prefetch else {}), **more}
         dali: Dali = self.split.loader.dali.model_copy(update=update)
-        return resolve(dali, self.runtime)
+        return resolve_dali_settings(dali, self.runtime)
 
 
 def layout_of(config: Config) -> Layout:

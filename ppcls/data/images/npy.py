@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError
-from ppcls.data.transforms.specs.arrays import DecodeNumpy
+from ppcls.data.transforms.specs.basic import DecodeNumpy
 
 _MAX_HEADER = 10_000  # bytes, NumPy's own limit
 

@@ -1,1 +1,1 @@
-"""Data loaders, one protocol."""
+"""Data loaders that implement one protocol."""

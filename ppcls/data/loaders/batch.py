@@ -1,4 +1,4 @@
-"""What a loader gives, and what a loader is."""
+"""The batch that a loader yields, and the protocol of loaders."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's images on one rank.
+    """The images of one step on one rank.
 
     Attributes:
         image: [B, C, H, W] or [B, H, W, C], float32 or float16, on the training device.
-        label: [B] int64; or [B, classes] float32: where images are mixed, rows that sum to 1, and where
-            they have several labels, 0 or 1 for each class, or between them if both. On the training device.
-        valid: Leading real samples, 0..B; the rows behind them repeat others and count nowhere.
-        weight: Factor of this batch's mean loss in its optimizer update: the update's gradient,
-            averaged over ranks, is then the mean over all real samples of the update.
-        update: Whether the optimizer update comes after this batch (gradient accumulation).
-        positions: [B] int64, on the host: which samples of the index the rows are; None where nobody knows.
+        label: [B] int64; or [B, classes] float32: rows that sum to 1 if images are mixed, 0 or 1 for each
+            class if images have several labels, values in between if both. On the training device.
+        valid: Number of leading real samples, 0..B; the rows after them are padding and never counted.
+        weight: Factor of this batch's mean loss in its optimizer update. With it, the update's gradient,
+            averaged over ranks, is the mean over all real samples of the update.
+        update: Whether the optimizer update follows this batch (gradient accumulation).
+        positions: [B] int64, on the host: samples of the index in these rows; None if unknown.
     """
 
     image: paddle.Tensor
@@ -40,12 +40,12 @@ class Batch:
 
 
 class Loader(Protocol):
-    """Feeds one rank. One iteration is one epoch, or what is left of it after `load_state_dict`.
+    """Yields the batches of one rank. One iteration is one epoch, or its rest after `load_state_dict`.
 
     Attributes:
         index: The samples.
-        order: Which of them come when.
-        quarantine: Of bad images, where the run goes on without them.
+        order: The order of the samples.
+        quarantine: The bad images that the run skips; None if the first one ends the run.
     """
 
     index: Index
@@ -53,21 +53,21 @@ class Loader(Protocol):
     quarantine: Quarantine | None
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields the batches from the present position to the end of the epoch."""
+        """Yields the batches from the current position to the end of the epoch."""
 
     def __len__(self) -> int:
-        """Returns the batches of a whole epoch, equal on every rank."""
+        """Returns the number of batches of a whole epoch; it is equal on all ranks."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position behind the last batch that was yielded."""
+        """Returns the position after the last batch that was yielded."""
 
     def release(self) -> None:
-        """Lets go of threads and memory until the next iteration, which takes them again."""
+        """Frees threads and memory; the next iteration allocates them again."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to a position that `state_dict` gave.
+        """Moves to a position that `state_dict` returned.
 
         Raises:
-            ppcls.errors.UserError: The position means nothing here: another global batch within an
-                epoch, or another dataset size.
+            ppcls.errors.UserError: The position is in the middle of an epoch of another order; see
+            `Order.restore`.
         """

@@ -1,25 +1,32 @@
-"""How a batch is mixed: decided for each step of all ranks, in pure numpy.
+"""Mixup and CutMix: mixes the batches of any loader, on the device where they are.
 
-Rows ``2k`` and ``2k + 1`` of the global batch are partners, each of the other. So partners are on one
-rank, and a global batch is mixed alike by any number of ranks.
+Rows ``2k`` and ``2k + 1`` of the global batch are each other's partners. Both are on the same rank, so a
+global batch is mixed in the same way by any number of ranks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import singledispatch
+from typing import Any
 
+import cv2
 import numpy as np
+import paddle
 from numpy.typing import NDArray
+from paddle.nn import functional as F
 from scipy.special import betaincinv
 
-from ppcls.config.sections.transform import BatchTransform, CutmixOperator, MixupOperator, OpSampler
+from ppcls.config.sections.transform import BatchTransform, CutmixOperator, Layout, MixupOperator, OpSampler
+from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.sampling.order import Cursor
 from ppcls.data.transforms.specs.rng import step_fractions
 
-# The columns of a step's numbers: which transform, how much, and where.
-_CHOICE, _SHARE, _ROW, _COLUMN = range(4)
+# Columns of a step's random numbers: the transform, its strength, the window's centre.
+_CHOICE, _STRENGTH, _ROW, _COLUMN = range(4)
 _DRAWS = 4
 
 Draws = NDArray[np.float64]
@@ -27,7 +34,7 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Window:
+class MixWindow:
     """Rows ``[top, bottom)`` and columns ``[left, right)`` of an image."""
 
     top: int
@@ -37,38 +44,73 @@ class Window:
 
     @property
     def area(self) -> int:
-        """Pixels."""
+        """Number of pixels."""
         return (self.bottom - self.top) * (self.right - self.left)
+
+    def slices(self, layout: Layout) -> tuple[slice, ...]:
+        """Returns the window as an index of an image."""
+        spatial = slice(self.top, self.bottom), slice(self.left, self.right)
+        return (slice(None), *spatial) if layout == "CHW" else (*spatial, slice(None))
 
 
 @dataclass(frozen=True)
 class Mix:
-    """What happens to every image of a batch.
+    """How every image of a batch is mixed with its partner.
 
     Attributes:
-        kept: Weight of its own label, 0..1, without a window 0.5..1; the partner's is the rest.
-        window: Pixels that become the partner's; None where all are summed up by the labels' weights.
+        kept: Weight of the image's label, 0..1, or 0.5..1 without a window; the partner's label has the rest.
+        window: Pixels replaced by the partner's; None to sum all pixels with the labels' weights.
     """
 
     kept: float = 1.0
-    window: Window | None = None
+    window: MixWindow | None = None
 
 
 def decide_mix(spec: BatchTransform, seed: int, cursor: Cursor, size: Size) -> Mix:
     """Decides how a step's images are mixed.
 
     Args:
-        spec: The batch transform.
-        seed: The run's seed, >= 0.
+        spec: The transform.
+        seed: Seed of the run.
         cursor: The step.
-        size: (height, width) of the images.
+        size: Height and width of the images.
     """
     return _decide(spec, step_fractions(seed, cursor.epoch, cursor.step, _DRAWS), size)
 
 
 @singledispatch
 def _decide(spec: BatchTransform, draws: Draws, size: Size) -> Mix:
-    raise NotImplementedError(f"mixing knows no {spec.kind}")
+    raise NotImplementedError(f"mixing does not implement {spec.kind}")
+
+
+@_decide.register
+def decide_mixup(spec: MixupOperator, draws: Draws, size: Size) -> Mix:
+    """Draws the weight as in the paper; partners with swapped weights are the same two images."""
+    share = _beta(spec.alpha, draws[_STRENGTH])
+    return Mix(max(share, 1.0 - share))
+
+
+@_decide.register
+def decide_cutmix(spec: CutmixOperator, draws: Draws, size: Size) -> Mix:
+    """Chooses a window of the image's aspect ratio around a random pixel, clipped at the edges."""
+    side = math.sqrt(1.0 - _beta(spec.alpha, draws[_STRENGTH]))
+    (top, bottom), (left, right) = (
+        _clipped_interval(length, int(length * side), int(length * draws[column]))
+        for length, column in zip(size, (_ROW, _COLUMN), strict=True)
+    )
+    window = MixWindow(top, bottom, left, right)
+    return Mix(1.0 - window.area / math.prod(size), window)
+
+
+@_decide.register
+def decide_one_of(spec: OpSampler, draws: Draws, size: Size) -> Mix:
+    """Chooses Mixup, CutMix or neither."""
+    mixup, cutmix = spec.MixupOperator, spec.CutmixOperator
+    if draws[_CHOICE] < mixup.prob:
+        return _decide(MixupOperator(alpha=mixup.alpha), draws, size)
+    if draws[_CHOICE] < mixup.prob + cutmix.prob:
+        return _decide(CutmixOperator(alpha=cutmix.alpha), draws, size)
+    return Mix()
 
 
 def _beta(alpha: float, uniform: float) -> float:
@@ -76,36 +118,123 @@ def _beta(alpha: float, uniform: float) -> float:
     return float(betaincinv(alpha, alpha, uniform))
 
 
-@_decide.register
-def _(spec: MixupOperator, draws: Draws, size: Size) -> Mix:
-    """Weights as the paper's: two partners with theirs exchanged are the same two images."""
-    share = _beta(spec.alpha, draws[_SHARE])
-    return Mix(max(share, 1.0 - share))
-
-
-@_decide.register
-def _(spec: CutmixOperator, draws: Draws, size: Size) -> Mix:
-    """A window of the image's aspect ratio around a random pixel, cut off at the edges (equation 2)."""
-    side = math.sqrt(1.0 - _beta(spec.alpha, draws[_SHARE]))
-    (top, bottom), (left, right) = (
-        _cut(length, int(length * side), int(length * draws[column]))
-        for length, column in zip(size, (_ROW, _COLUMN), strict=True)
-    )
-    window = Window(top, bottom, left, right)
-    return Mix(1.0 - window.area / math.prod(size), window)
-
-
-def _cut(length: int, wanted: int, centre: int) -> tuple[int, int]:
-    """Returns where a stretch of ``wanted`` around ``centre`` begins and ends within ``[0, length)``."""
+def _clipped_interval(length: int, wanted: int, centre: int) -> tuple[int, int]:
+    """Returns begin and end of ``wanted`` pixels around ``centre`` within ``[0, length)``."""
     begin = centre - wanted // 2
     return max(begin, 0), min(begin + wanted, length)
 
 
-@_decide.register
-def _(spec: OpSampler, draws: Draws, size: Size) -> Mix:
-    mixup, cutmix = spec.MixupOperator, spec.CutmixOperator
-    if draws[_CHOICE] < mixup.prob:
-        return _decide(MixupOperator(alpha=mixup.alpha), draws, size)
-    if draws[_CHOICE] < mixup.prob + cutmix.prob:
-        return _decide(CutmixOperator(alpha=cutmix.alpha), draws, size)
-    return Mix()
+class MixedLoader:
+    """A `ppcls.data.loaders.batch.Loader` that mixes pairs of images of another loader.
+
+    Labels become shares of classes. A row whose partner is padding is not mixed.
+
+    Args:
+        loader: Yields the batches; its order must keep pairs of rows together.
+        spec: The transform that mixes them.
+        classes: Number of classes.
+        layout: Layout of an image.
+    """
+
+    def __init__(self, loader: Loader, spec: BatchTransform, classes: int, layout: Layout) -> None:
+        if loader.order.group % 2:
+            raise ValueError(f"partners must be on one rank, but the order's group is {loader.order.group}")
+        self.loader, self._spec, self._classes, self._layout = loader, spec, classes, layout
+        self.index, self.order, self.quarantine = loader.index, loader.order, loader.quarantine
+
+    def __len__(self) -> int:
+        """Returns the number of batches of an epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields the batches from the current position to the end of the epoch."""
+        state = self.loader.state_dict()
+        cursor = Cursor(int(state["epoch"]), int(state["step"]))
+        for batch in self.loader:
+            yield self._mix(batch, cursor)
+            cursor = cursor.next(len(self.order))
+
+    def release(self) -> None:
+        """Releases the other loader."""
+        self.loader.release()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position after the last batch that was yielded."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Moves to a position that `state_dict` returned."""
+        self.loader.load_state_dict(state)
+
+    def _mix(self, batch: Batch, cursor: Cursor) -> Batch:
+        axes = slice(2, 4) if self._layout == "CHW" else slice(1, 3)
+        height, width = batch.image.shape[axes]
+        mix = decide_mix(self._spec, self.order.seed, cursor, (height, width))
+        rows = batch.valid - batch.valid % 2
+        return replace(
+            batch,
+            image=mix_images(batch.image, mix, rows, self._layout),
+            label=mix_labels(batch.label, mix, rows, self._classes),
+        )
+
+
+def mix_labels(label: paddle.Tensor, mix: Mix, rows: int, classes: int) -> paddle.Tensor:
+    """Mixes labels, [B] int64 or [B, classes] float32, into the latter; the first ``rows`` are pairs."""
+    shares = F.one_hot(label, classes) if label.ndim == 1 else label.clone()
+    if _on_cpu(shares):
+        pairs = _as_array(shares)[:rows].reshape(rows // 2, 2, classes)
+        pairs[:] = mix.kept * pairs + (1.0 - mix.kept) * pairs[:, ::-1]
+        return shares
+    return paddle.lerp(_partners(shares, rows), shares, mix.kept)
+
+
+def mix_images(image: paddle.Tensor, mix: Mix, rows: int, layout: Layout) -> paddle.Tensor:
+    """Mixes images, [B, ...] in ``layout``; the first ``rows`` are pairs. May change ``image``."""
+    if mix.kept == 1.0 or not rows:
+        return image
+    if _on_cpu(image):
+        mix_in_place(_as_array(image)[:rows], mix, layout)
+        return image
+    if mix.window is None:
+        return paddle.lerp(_partners(image, rows), image, mix.kept)
+    window = (slice(None), *mix.window.slices(layout))
+    image[window] = _partners(image[window], rows)
+    return image
+
+
+def _on_cpu(tensor: paddle.Tensor) -> bool:
+    """Returns whether to use NumPy and OpenCV: on a CPU Paddle's operators take 20 times as long or more."""
+    return bool(tensor.place.is_cpu_place())
+
+
+def _partners(tensor: paddle.Tensor, rows: int) -> paddle.Tensor:
+    """Returns the partner of each of the first ``rows``, and the other rows unchanged."""
+    if rows < len(tensor):  # slices are copies, so only slice if necessary
+        return paddle.concat([_partners(tensor[:rows], rows), tensor[rows:]])
+    shape = list(tensor.shape[1:])
+    return tensor.reshape([rows // 2, 2, *shape]).flip(1).reshape([rows, *shape])
+
+
+def _as_array(tensor: paddle.Tensor) -> NDArray[Any]:
+    """Returns the memory of a CPU tensor, float32 or float16, without the copy that ``numpy()`` makes."""
+    dtype = np.float32 if tensor.dtype == paddle.float32 else np.float16
+    memory = (ctypes.c_byte * int(tensor.size * np.dtype(dtype).itemsize)).from_address(tensor.data_ptr())
+    return np.ctypeslib.as_array(memory).view(dtype).reshape(tensor.shape)
+
+
+def mix_in_place(images: NDArray[Any], mix: Mix, layout: Layout) -> None:
+    """Mixes pairs of images, [2N, ...] float32 or float16, N > 0."""
+    if mix.window is not None:
+        window = mix.window.slices(layout)
+        for one, other in images.reshape(-1, 2, *images.shape[1:]):
+            one[window], other[window] = other[window].copy(), one[window].copy()
+        return
+    # One pair at a time, so that it stays in the processor's cache. First one = k * one + (1 - k) * other for
+    # k = mix.kept, then from it other = (1 - s) * other + s * one with s = (1 - k) / k. Each image is one
+    # row, because OpenCV is slow on columns.
+    for pair in images.reshape(len(images) // 2, 2, 1, -1):
+        one, other = pair.astype(np.float32, copy=False)
+        cv2.accumulateWeighted(other, one, 1.0 - mix.kept)
+        cv2.accumulateWeighted(one, other, (1.0 - mix.kept) / mix.kept)
+        if pair.dtype != np.float32:
+            pair[:] = one, other

@@ -1,4 +1,4 @@
-"""Feeds the training loop by ``paddle.io`` with worker processes: the same samples as DALI, by numpy."""
+"""The loader on ``paddle.io`` with worker processes: the same samples as DALI, computed by NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Thread
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import paddle
@@ -27,20 +27,49 @@ from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.rng import uniforms
 
-Key = tuple[int, int, int, int]
 Sample = tuple[NDArray[Any], Any]  # image, and label of one class or of all
 
 
 @dataclass(frozen=True)
-class _Bad:
-    """Stands for a sample that can't be read: paddle.io would wrap an exception, or lose it in a thread."""
+class PaddleSettings:
+    """Settings of ``paddle.io.DataLoader``.
+
+    Attributes:
+        workers: Number of worker processes; 0 reads in the training process.
+        use_shared_memory: Whether workers pass batches in shared memory.
+    """
+
+    workers: int = 0
+    use_shared_memory: bool = True
+
+
+class SampleKey(NamedTuple):
+    """Identifies a sample at one point of a run; size 0 is the chain's own size."""
+
+    epoch: int
+    position: int
+    repeat: int
+    size: int
+
+
+class ChainInput(NamedTuple):
+    """The arguments of `numpy_ops.run` for one sample."""
+
+    ops: tuple[Op, ...]
+    encoded: bytes | memoryview
+    draws: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _BadSample:
+    """Replaces a sample that can't be read: paddle.io would wrap an exception, or lose it in a thread."""
 
     position: int
     reason: str
 
 
-class _Images(paddle.io.Dataset):  # type: ignore[misc]
-    """Maps (epoch, position, repeat, size) to an image and its label; size 0 is the chain's own."""
+class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
+    """Maps a `SampleKey` to an image and its label."""
 
     def __init__(self, index: Index, ops: Sequence[Op], seed: int) -> None:
         super().__init__()
@@ -50,25 +79,29 @@ class _Images(paddle.io.Dataset):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self._index)
 
-    def __getitem__(self, key: Key) -> Sample | _Bad:
-        epoch, position, repeat, size = key
-        draws = uniforms(self._seed, epoch, np.asarray([position]), self._draws, np.asarray([repeat]))[0]
+    def chain_input(self, key: SampleKey) -> ChainInput:
+        """Reads a sample and draws its random numbers."""
+        positions, repeats = np.asarray([key.position]), np.asarray([key.repeat])
+        draws = uniforms(self._seed, key.epoch, positions, self._draws, repeats)[0]
+        ops = resize_chain(self._ops, key.size) if key.size else self._ops
+        return ChainInput(ops, self._index.read(key.position), draws)
+
+    def __getitem__(self, key: SampleKey) -> Sample | _BadSample:
         try:
-            ops = resize_chain(self._ops, size) if size else self._ops
-            image = run(ops, self._index.read(position), draws)
+            image = run(*self.chain_input(key))
         except ValueError as error:
-            return _Bad(position, str(error))
-        return image, self._index.labels[position]
+            return _BadSample(key.position, str(error))
+        return image, self._index.labels[key.position]
 
 
-class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
+class _StepSampler(paddle.io.BatchSampler):  # type: ignore[misc]
     """Lists the samples of the epoch's remaining steps."""
 
     def __init__(self, plan: BatchOrder, sizes: InputSize | None) -> None:
         self._plan, self._sizes = plan, sizes
         self.cursor = Cursor()
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def __iter__(self) -> Iterator[list[SampleKey]]:
         epoch = self.cursor.epoch
         for step in range(self.cursor.step, len(self._plan)):
             yield self.keys(Cursor(epoch, step))
@@ -76,17 +109,17 @@ class _Steps(paddle.io.BatchSampler):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self._plan) - self.cursor.step
 
-    def keys(self, cursor: Cursor) -> list[Key]:
-        """Returns what the samples of a step are asked for by."""
-        part = self._plan.at(cursor)
+    def keys(self, cursor: Cursor) -> list[SampleKey]:
+        """Returns the keys of a step's samples."""
+        step = self._plan.at(cursor)
         size = size_at(self._sizes, self._plan.seed, cursor) if self._sizes is not None else 0
-        rows = zip(part.indices.tolist(), part.repeats.tolist(), strict=True)
-        return [(cursor.epoch, *row, size) for row in rows]
+        rows = zip(step.indices.tolist(), step.repeats.tolist(), strict=True)
+        return [SampleKey(cursor.epoch, *row, size) for row in rows]
 
 
-def _stack(samples: list[Sample | _Bad]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns images and labels; instead of images what is bad, as [N] uint8 of JSON: position to reason."""
-    bad = {sample.position: sample.reason for sample in samples if isinstance(sample, _Bad)}
+def _stack(samples: list[Sample | _BadSample]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns images and labels. If samples are bad: [N] uint8 of JSON, position to reason, as the images."""
+    bad = {sample.position: sample.reason for sample in samples if isinstance(sample, _BadSample)}
     if bad:
         return np.frombuffer(json.dumps(bad).encode(), np.uint8), np.zeros(1, np.int64)
     images, labels = zip(*cast(list[Sample], samples), strict=True)
@@ -94,7 +127,7 @@ def _stack(samples: list[Sample | _Bad]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _read_bad(image: Any) -> dict[int, str]:
-    """Returns what `_stack` gave in place of images; nothing where these are images."""
+    """Returns the bad samples that `_stack` returned as the images; empty for real images."""
     if image.ndim > 1:
         return {}
     bad = json.loads(np.asarray(image).tobytes())
@@ -102,42 +135,42 @@ def _read_bad(image: Any) -> dict[int, str]:
 
 
 def collect_before_fork() -> None:
-    """Frees what is garbage.
+    """Collects all garbage.
 
-    A worker that inherits a DALI pipeline as garbage would shut it down, without its threads, and hang or
-    crash. What one pipeline held of another is garbage only after the first is gone.
+    A worker that inherits a DALI pipeline as garbage would shut it down, but the pipeline's threads are not
+    in the worker, so it would hang or crash. Objects that one pipeline holds become garbage only after it is
+    freed.
     """
     while gc.collect():
         pass
 
 
-def end_with_parent(_worker: int) -> None:
-    """Has a worker end when the run does, which may be killed: Paddle's own would wait for ever to be asked.
+def exit_with_parent(_worker: int) -> None:
+    """Makes a worker exit when the training process ends, even if it is killed.
 
-    Batches in shared memory that nobody will fetch are freed.
+    Paddle's own workers would wait forever. Batches in shared memory that nobody will fetch are freed.
     """
 
-    def end() -> None:
+    def wait_and_exit() -> None:
         parent = multiprocessing.parent_process()
         assert parent is not None
         parent.join()
         core._cleanup_mmap_fds()  # type: ignore[attr-defined]
         os._exit(1)
 
-    Thread(target=end, daemon=True).start()
+    Thread(target=wait_and_exit, daemon=True).start()
 
 
 class PaddleLoader:
-    """A `ppcls.data.loaders.batch.Loader` over ``paddle.io.DataLoader``.
+    """A `ppcls.data.loaders.batch.Loader` on ``paddle.io.DataLoader``.
 
     Args:
         index: The samples.
-        order: Which of them when.
+        order: The order of the samples.
         ops: The chain.
-        workers: Processes; 0 reads in this one.
-        use_shared_memory: Hand batches over in shared memory.
-        sizes: Of the images, where they change from step to step.
-        quarantine: Of bad images, to go on without; by default the first one ends the run.
+        settings: Settings of the workers.
+        sizes: Sizes of the images, if they change from step to step.
+        quarantine: Collects bad images, which are skipped; by default the first one ends the run.
     """
 
     def __init__(
@@ -145,47 +178,45 @@ class PaddleLoader:
         index: Index,
         order: Order,
         ops: Sequence[Op],
-        workers: int,
-        use_shared_memory: bool = True,
+        settings: PaddleSettings = PaddleSettings(),
         sizes: InputSize | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
-        self.index, self.order, self.ops, self.sizes = index, order, tuple(ops), sizes
-        self.quarantine = quarantine
+        self.index, self.order, self.quarantine = index, order, quarantine
         self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
-        self._steps, self._images = _Steps(self._plan, sizes), _Images(index, ops, order.seed)
+        self._steps, self._images = _StepSampler(self._plan, sizes), _ImageDataset(index, ops, order.seed)
         self._cursor = Cursor()
         self._loader = paddle.io.DataLoader(
             self._images,
             batch_sampler=self._steps,
             collate_fn=_stack,
-            num_workers=workers,
-            use_shared_memory=use_shared_memory and workers > 0,
+            num_workers=settings.workers,
+            use_shared_memory=settings.use_shared_memory and settings.workers > 0,
             return_list=True,
-            worker_init_fn=end_with_parent,
+            worker_init_fn=exit_with_parent,
         )
 
     def __len__(self) -> int:
-        """Returns the batches of an epoch."""
+        """Returns the number of batches of an epoch."""
         return len(self.order)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields the batches from the present position to the end of the epoch."""
+        """Yields the batches from the current position to the end of the epoch."""
         self._steps.cursor = self._cursor
         if self._loader.num_workers:
             collect_before_fork()
         batches = iter(self._loader)
         try:
             for image, label in batches:
-                image, label = self._mended(image, label)
+                image, label = self._without_bad(image, label)
                 step = self._plan.at(self._cursor)
                 self._cursor = self._cursor.next(len(self.order))
                 yield Batch(image, label, step.valid, step.weight, step.update, step.indices)
         finally:
-            batches._try_shutdown_all()  # else the workers of an iteration that is broken off live on
+            batches._try_shutdown_all()  # otherwise the workers of an interrupted iteration survive
 
-    def _mended(self, image: paddle.Tensor, label: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """Returns a batch as it came, or made anew here as often as there are bad images to leave out."""
+    def _without_bad(self, image: paddle.Tensor, label: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+        """Returns a good batch unchanged; reads a bad one again, here, until no bad image is left."""
         bad = _read_bad(image)
         if not bad:
             return image, label
@@ -197,13 +228,17 @@ class PaddleLoader:
             bad = _read_bad(images)
         return paddle.to_tensor(images), paddle.to_tensor(labels)
 
+    def first_batch_inputs(self) -> list[ChainInput]:
+        """Returns the chain, bytes and random numbers of each sample of the run's first batch."""
+        return [self._images.chain_input(key) for key in self._steps.keys(Cursor())]
+
     def release(self) -> None:
         """Does nothing: workers end with the iteration."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position behind the last batch that was yielded."""
+        """Returns the position after the last batch that was yielded."""
         return self.order.state_dict(self._cursor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to a position that `state_dict` gave; see `Order.restore` for what is refused."""
+        """Moves to a position that `state_dict` returned; see `Order.restore` for errors."""
         self._cursor = self.order.restore(state)

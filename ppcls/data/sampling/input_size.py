@@ -12,7 +12,7 @@ from ppcls.config.sections.sampler import EqualPixels, InputSize, MultiScale, Pr
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.transforms.specs import Op, RandCropImage, ResizeImage
-from ppcls.data.transforms.specs.decisions import Decided, Draws, Sides, decide, sides_after
+from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, sides_after
 from ppcls.data.transforms.specs.fuse import DecodeRandCrop
 from ppcls.data.transforms.specs.rng import Purpose, step_fractions
 
@@ -73,14 +73,14 @@ class VariableSize(Transform):
 
 
 @decide.register
-def decide_variable_size(spec: VariableSize, draws: Draws, sides: Sides) -> Decided:
+def decide_variable_size(spec: VariableSize, draws: Draws, sides: Sides) -> Decisions:
     """Returns the transform's decisions and the output size (width, height), [N, 2] float32."""
     size = np.array(spec.crop.size, np.float32)
     return *decide(spec.part, draws, sides), np.tile(size, (len(sides), 1))
 
 
 @sides_after.register
-def sides_after_variable_size(spec: VariableSize, sides: Sides, decided: Decided) -> Sides:
+def sides_after_variable_size(spec: VariableSize, sides: Sides, decided: Decisions) -> Sides:
     """Returns the output size of each image."""
     return sides_after(spec.part, sides, decided[:-1])
 

@@ -1,1 +1,1 @@
-"""Transforms of images: what they do (specs), and how NumPy and DALI do it."""
+"""Image transforms: the specs say what they do; NumPy and DALI implement them."""

@@ -146,7 +146,7 @@ def _float(number: float) -> Tensor:
 
 
 def _target(spec: ResizeImage, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns height and width; see `ppcls.data.transforms.specs.decisions.scale_to_short_side`."""
+    """Returns height and width; see `ppcls.data.transforms.specs.basic.scale_to_short_side`."""
     height, width = _length(images, _HEIGHT), _length(images, _WIDTH)
     if spec.size is not None:
         zero = height - height  # so that nobody computes ahead: Paddle Inference 3.3 on a CPU does it wrongly

@@ -24,7 +24,7 @@ from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali import loader as dali_loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, ResizeImage, plan_chain
@@ -35,8 +35,8 @@ EVAL = plan_chain([DecodeImage(), ResizeImage(size=(20, 20)), NormalizeImage()],
 MAKERS: dict[str, Callable[..., Loader]] = {
     "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2, prefetch=4)),  # two pipelines
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(0, threads=2)),
-    "paddle-0": partial(PaddleLoader, workers=0),
-    "paddle-2": partial(PaddleLoader, workers=2),
+    "paddle-0": PaddleLoader,
+    "paddle-2": partial(PaddleLoader, settings=PaddleSettings(workers=2)),
 }
 ON_CPU = [name for name in MAKERS if "gpu" not in name]
 COUNT = 22

@@ -16,7 +16,7 @@ from zoo import make_zoo, noise, tiff
 from ppcls.data.images.decode import decode
 from ppcls.data.images.header import DecodeError, read_header
 from ppcls.data.loaders.dali.headers import admit, peek
-from ppcls.data.transforms.dali_ops import Device, Place, lower_chain
+from ppcls.data.transforms.dali_ops import Device, LoweringContext, lower_chain
 from ppcls.data.transforms.specs import DecodeImage, Op
 
 RGB, RGB16 = DecodeImage(), DecodeImage(dtype="uint16")
@@ -63,7 +63,7 @@ def decode_by_dali(spec: DecodeImage, files: list[bytes], device: Device) -> lis
     decoder = Pipeline(len(files), 1, device_id=device_id, exec_dynamic=True)
     with decoder:
         node = fn.external_source(lambda: encoded, batch=True)
-        decoder.set_outputs(lower_chain([Op(spec, 0)], node, (), Place(device)))
+        decoder.set_outputs(lower_chain([Op(spec, 0)], node, (), LoweringContext(device))[-1])
     encoded, *peeked = reader.run()
     sides = admit(spec, encoded, *peeked, on_gpu=device == "gpu")
     (images,) = decoder.run()

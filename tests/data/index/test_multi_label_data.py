@@ -15,9 +15,8 @@ from ppcls.config.sections.transform import MixupOperator
 from ppcls.data.index.read import Index, describe_index, positive_rates, read_index
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.loaders.mixed import MixedLoader, mix_labels
-from ppcls.data.loaders.mixing import Mix, decide_mix
-from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.loaders.mixing import Mix, MixedLoader, decide_mix, mix_labels
+from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
@@ -30,8 +29,8 @@ OPS = plan_chain(CHAIN, "CHW")
 MAKERS: dict[str, Callable[[Index, Order], Any]] = {
     "dali-cpu": lambda index, order: DaliLoader(index, order, OPS, DaliSettings(threads=1)),
     "dali-gpu": lambda index, order: DaliLoader(index, order, OPS, DaliSettings(device_id=0, threads=1)),
-    "paddle-0": lambda index, order: PaddleLoader(index, order, OPS, 0),
-    "paddle-1": lambda index, order: PaddleLoader(index, order, OPS, 1),
+    "paddle-0": lambda index, order: PaddleLoader(index, order, OPS),
+    "paddle-1": lambda index, order: PaddleLoader(index, order, OPS, PaddleSettings(workers=1)),
 }
 LABELS = [[0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 1, 1], [0, 1, 0]]
 kinds = pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from ppcls.data.index.records import RecordIndex
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
 from ppcls.data.records.formats import FORMATS as CONTAINER_FORMATS
 from ppcls.data.records.shard import ImageRecord, OpenFiles, Shard, default_index_path
 from ppcls.data.sampling.order import Cursor, Order
@@ -51,7 +51,7 @@ from ppcls.data.transforms.specs import (
     count_draws,
     plan_chain,
 )
-from ppcls.data.transforms.specs.decisions import Decided
+from ppcls.data.transforms.specs.decisions import Decisions
 from ppcls.data.transforms.specs.erasing import Cutout, RandomErasing
 from ppcls.data.transforms.specs.geometry import Pad, RandomCropImage, RandomRotation
 from ppcls.data.transforms.specs.photometric import GaussianBlur, RandomGrayscale
@@ -64,7 +64,7 @@ class _Collect(Transform):
 
 
 @apply.register
-def _(spec: _Collect, image: np.ndarray, decided: Decided) -> NDArray[Any]:
+def _(spec: _Collect, image: np.ndarray, decided: Decisions) -> NDArray[Any]:
     gc.collect()
     return image
 
@@ -75,8 +75,8 @@ Arrays = tuple[NDArray[np.float32], NDArray[np.int64], int, float, bool]
 MAKERS: dict[str, Make] = {
     "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2, prefetch=4)),  # two pipelines
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
-    "paddle-0": partial(PaddleLoader, workers=0),
-    "paddle-2": partial(PaddleLoader, workers=2),
+    "paddle-0": PaddleLoader,
+    "paddle-2": partial(PaddleLoader, settings=PaddleSettings(workers=2)),
 }
 # On a GPU a loader takes seconds to start, so its tests are those of what it does there: decode, hand batches
 # over, begin anew. The order, its states and the reader, which works on the CPU, are tested by these.
@@ -513,8 +513,8 @@ def test_prefetching_changes_no_batch(index: Index, prefetch: int) -> None:
 
 def test_without_shared_memory(index: Index) -> None:
     assert_equal(
-        take(PaddleLoader(index, ORDER, TRAIN, workers=1, use_shared_memory=False)),
-        take(PaddleLoader(index, ORDER, TRAIN, workers=0)),
+        take(PaddleLoader(index, ORDER, TRAIN, PaddleSettings(workers=1, use_shared_memory=False))),
+        take(PaddleLoader(index, ORDER, TRAIN)),
     )
 
 
@@ -527,7 +527,9 @@ def test_workers_do_not_inherit_what_is_left_of_dali(index: Index) -> None:
         take(cycle[0])
         cycle.append(cycle)
         del cycle
-        found = take(PaddleLoader(index, order, (*TRAIN[:1], Op(_Collect(), 0), *TRAIN[1:]), workers=1))
+        found = take(
+            PaddleLoader(index, order, (*TRAIN[:1], Op(_Collect(), 0), *TRAIN[1:]), PaddleSettings(workers=1))
+        )
     finally:
         gc.enable()
     assert_equal(found, take(MAKERS["paddle-0"](index, order, TRAIN)))

@@ -28,9 +28,17 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.loaders.mixed import MixedLoader, _partners, mix_images, mix_in_place, mix_labels
-from ppcls.data.loaders.mixing import Mix, Window, decide_mix
-from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.loaders.mixing import (
+    Mix,
+    MixedLoader,
+    MixWindow,
+    _partners,
+    decide_mix,
+    mix_images,
+    mix_in_place,
+    mix_labels,
+)
+from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import IdentitySampler, ShuffledSampler
 from ppcls.data.transforms.specs import (
@@ -55,8 +63,8 @@ ORDER = Order(ShuffledSampler(SIZE), batch_size=4, seed=3, group=2)  # six steps
 MAKERS: dict[str, Callable[..., Loader]] = {
     "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
-    "paddle-0": partial(PaddleLoader, workers=0),
-    "paddle-1": partial(PaddleLoader, workers=1),
+    "paddle-0": PaddleLoader,
+    "paddle-1": partial(PaddleLoader, settings=PaddleSettings(workers=1)),
 }
 # On a GPU, where loaders take seconds to start, only tensors are mixed in another way. Which mix a step has,
 # and for which rows, is decided before that, and tested by these.
@@ -242,17 +250,17 @@ def test_images_of_an_identity_stay_partners(make: Make) -> None:
 
 
 def test_an_order_that_parts_pairs_is_refused(index: FileIndex) -> None:
-    loader = PaddleLoader(index, replace(ORDER, group=1), chain("CHW"), 0)
-    with pytest.raises(ValueError, match="partners must be on one rank, and the order's group is 1"):
+    loader = PaddleLoader(index, replace(ORDER, group=1), chain("CHW"))
+    with pytest.raises(ValueError, match="partners must be on one rank, but the order's group is 1"):
         MixedLoader(loader, MixupOperator(), CLASSES, "CHW")
 
 
-WINDOW = Window(2, 7, 0, 3)
+WINDOW = MixWindow(2, 7, 0, 3)
 MIXES = [
     *map(Mix, (0.5, 0.7, 0.99, 1.0)),
     Mix(1 - 15 / 80, WINDOW),
-    Mix(0.0, Window(0, 8, 0, 10)),
-    Mix(1.0, Window(3, 3, 0, 5)),
+    Mix(0.0, MixWindow(0, 8, 0, 10)),
+    Mix(1.0, MixWindow(3, 3, 0, 5)),
 ]
 
 
@@ -287,7 +295,7 @@ def test_half_precision_on_the_cpu(mix: Mix) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("valid", [6, 5, 1])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
-@pytest.mark.parametrize("mix", [Mix(0.7), Mix(1 - 15 / 80, WINDOW), Mix(0.0, Window(0, 8, 0, 10))])
+@pytest.mark.parametrize("mix", [Mix(0.7), Mix(1 - 15 / 80, WINDOW), Mix(0.0, MixWindow(0, 8, 0, 10))])
 def test_tensors_on_a_gpu(mix: Mix, layout: Layout, valid: int, dtype: str) -> None:
     """Each operator once: all rows, some or none; all pixels, a window or the whole image.
 
@@ -299,7 +307,7 @@ def test_tensors_on_a_gpu(mix: Mix, layout: Layout, valid: int, dtype: str) -> N
 @pytest.fixture
 def _device_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the way of a GPU, whose operators a CPU has too."""
-    monkeypatch.setattr("ppcls.data.loaders.mixed._on_cpu", lambda image: False)
+    monkeypatch.setattr("ppcls.data.loaders.mixing._on_cpu", lambda image: False)
 
 
 @pytest.mark.usefixtures("_device_operators")

@@ -125,5 +125,5 @@ def test_a_share_of_one_is_always() -> None:
 
 
 def test_an_unknown_batch_transform_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="mixing knows no BatchTransform"):
+    with pytest.raises(NotImplementedError, match="mixing does not implement BatchTransform"):
         decide_mix(BatchTransform(), 0, Cursor(), (8, 8))

@@ -37,7 +37,7 @@ from ppcls.registry import TRANSFORMS
 MAKERS: dict[str, Callable[[FileIndex, Order, tuple[Op, ...]], Loader]] = {
     "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
-    "paddle-0": partial(PaddleLoader, workers=0),
+    "paddle-0": PaddleLoader,
 }
 ON_CPU = ["dali-cpu", "paddle-0"]  # what is tested of the order alone; on a GPU loaders are slow to start
 SIZE = 11
@@ -157,12 +157,12 @@ def test_a_bad_second_image_leaves_both_at_one_place(folder: Path, tmp_path: Pat
     listing.write_text("".join(f"{number}.png;negative of {number}.png\n" for number in range(4)))
     order = replace(ORDER, sampler=ShuffledSampler(4), batch_size=1)
     first, second = (
-        PaddleLoader(index, order, plan_chain(GEOMETRY, "CHW"), 0)
+        PaddleLoader(index, order, plan_chain(GEOMETRY, "CHW"))
         for index in read_pairs(tmp_path, listing, ";")
     )
     whole = take(PairLoader(first, second))
     loader = PairLoader(
-        *(PaddleLoader(each.index, order, plan_chain(GEOMETRY, "CHW"), 0) for each in (first, second))
+        *(PaddleLoader(each.index, order, plan_chain(GEOMETRY, "CHW")) for each in (first, second))
     )
     bad = int(order.at(Cursor(0, 2)).indices[0])
     good = (tmp_path / f"negative of {bad}.png").read_bytes()
@@ -183,7 +183,7 @@ def test_two_orders_are_refused(folder: Path) -> None:
     first, second = read_pairs(folder, folder / "copy.txt", ";")
     ops = plan_chain(GEOMETRY, "CHW")
     with pytest.raises(ValueError, match="need loaders of one order"):
-        PairLoader(PaddleLoader(first, ORDER, ops, 0), PaddleLoader(second, replace(ORDER, seed=3), ops, 0))
+        PairLoader(PaddleLoader(first, ORDER, ops), PaddleLoader(second, replace(ORDER, seed=3), ops))
 
 
 def test_wrong_lines_are_told_by_number(folder: Path, tmp_path: Path) -> None:

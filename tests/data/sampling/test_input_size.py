@@ -48,7 +48,7 @@ GROWING = Progressive(sizes=(16, 24, 40), epochs=(0, 1, 3))
 MAKERS: dict[str, Callable[..., Loader]] = {
     "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(0, threads=2)),
-    "paddle": partial(PaddleLoader, workers=0),
+    "paddle": PaddleLoader,
 }
 
 

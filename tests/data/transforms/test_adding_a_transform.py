@@ -20,9 +20,8 @@ from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms import dali_ops, numpy_ops
 from ppcls.data.transforms.specs import Op
-from ppcls.data.transforms.specs.basic import need_8_bit, need_hwc
-from ppcls.data.transforms.specs.decisions import Decided, Draws, Sides, decide
-from ppcls.data.transforms.specs.fields import chosen
+from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
+from ppcls.data.transforms.specs.fields import bernoulli, need_8_bit, need_hwc
 from ppcls.data.transforms.specs.fuse import fuse
 from ppcls.registry import TRANSFORMS
 
@@ -32,9 +31,9 @@ DOCUMENT = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
 IMPORTED: dict[str, Any] = {
     **{"np": np, "fn": fn, "Any": Any, "ClassVar": ClassVar, "Field": Field, "Fraction": Fraction},
     **{"Transform": Transform, "ImageState": ImageState, "need_hwc": need_hwc, "need_8_bit": need_8_bit},
-    **{"decide": decide, "chosen": chosen, "Draws": Draws, "Sides": Sides, "Decided": Decided},
+    **{"decide": decide, "bernoulli": bernoulli, "Draws": Draws, "Sides": Sides, "Decisions": Decisions},
     **{"apply": numpy_ops.apply, "Array": np.ndarray, "decoded": test_parity.decoded},
-    **{"lower": dali_ops.lower, "Place": dali_ops.Place, "Node": dali_ops.Node},
+    **{"lower": dali_ops.lower, "LoweringContext": dali_ops.LoweringContext, "Node": dali_ops.Node},
 }
 
 

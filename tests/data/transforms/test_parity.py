@@ -17,8 +17,8 @@ from nvidia.dali import Pipeline, fn
 from together import Images, Together, chain_branch, expected
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.transforms.dali_ops import Device, Place, lower_chain
-from ppcls.data.transforms.dali_ops.operators import nodes_between, operator_device, operator_name
+from ppcls.data.transforms.dali_ops import Device, LoweringContext, lower_chain
+from ppcls.data.transforms.dali_ops.graph import nodes_between, operator_device, operator_name
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import (
     CropImage,
@@ -33,7 +33,7 @@ from ppcls.data.transforms.specs import (
 )
 from ppcls.data.transforms.specs.decisions import count_decisions, decide
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing
-from ppcls.data.transforms.specs.fuse import DecodeRandCrop, Fused, fuse
+from ppcls.data.transforms.specs.fuse import DecodeRandCrop, FusedTransform, fuse
 from ppcls.data.transforms.specs.geometry import (
     Pad,
     RandCropImageV2,
@@ -42,9 +42,8 @@ from ppcls.data.transforms.specs.geometry import (
     RandomRotation,
 )
 from ppcls.data.transforms.specs.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
-from ppcls.data.transforms.specs.policies import AutoAugment, RandAugment, TrivialAugment
+from ppcls.data.transforms.specs.policies import AutoAugment, RandAugment, TimmAutoAugment, TrivialAugment
 from ppcls.data.transforms.specs.rng import uniforms
-from ppcls.data.transforms.specs.timm_auto_augment import TimmAutoAugment
 from ppcls.registry import TRANSFORMS
 
 DECODE, NORMALIZE, TO_CHW, FLIP = DecodeImage(), NormalizeImage(), ToCHWImage(), RandFlipImage()
@@ -274,7 +273,7 @@ def together(
     chains: Iterable[tuple[Op, ...]], photos: dict[str, Path], device: Device, callbacks: bool = True
 ) -> Together:
     """Takes the photographs through many chains."""
-    files, place = encode(photos), Place(device, 2, callbacks=callbacks)
+    files, place = encode(photos), LoweringContext(device, 2, callbacks=callbacks)
     return Together({ops: chain_branch(ops, files, draws_for(ops, files), place) for ops in chains}, device)
 
 
@@ -341,7 +340,7 @@ def calls_python(case: Case) -> bool:
     count = 1 + sum(count_decisions(op.spec) for op in ops)
     with Pipeline(batch_size=1, num_threads=1, device_id=None):
         files, *nodes = fn.external_source(lambda: None, num_outputs=count, batch=True)
-        added = nodes_between(lower_chain(ops, files, nodes, Place("cpu")), [files, *nodes])
+        added = nodes_between(lower_chain(ops, files, nodes, LoweringContext("cpu"))[-1], [files, *nodes])
     return any(operator_name(each).startswith("python_function") for each in added)
 
 
@@ -391,7 +390,7 @@ def test_a_graph_for_a_gpu_stays_on_it(case: Case) -> None:
     count = 1 + sum(count_decisions(op.spec) for op in ops)
     with Pipeline(batch_size=1, num_threads=1, device_id=0, exec_dynamic=False):
         files, *nodes = fn.external_source(lambda: None, num_outputs=count, batch=True)
-        images = lower_chain(ops, files, nodes, Place("gpu"))
+        images = lower_chain(ops, files, nodes, LoweringContext("gpu"))[-1]
         added = nodes_between(images, [files, *nodes])
     assert images.device == "gpu"
     for each in added:
@@ -420,8 +419,8 @@ def test_slots_are_as_many_as_used(name: str) -> None:
 
 def test_every_fused_transform_is_compared() -> None:
     ops = {op for case in FUSED for op in fuse(plan(case.chain)) + by_opencv(case.chain)}
-    seen = {type(op.spec) for op in ops if isinstance(op.spec, Fused)}
-    assert seen == {*Fused.__subclasses__(), *DecodeRandCrop.__subclasses__()}
+    seen = {type(op.spec) for op in ops if isinstance(op.spec, FusedTransform)}
+    assert seen == {*FusedTransform.__subclasses__(), *DecodeRandCrop.__subclasses__()}
 
 
 def test_the_photographs_differ_enough_to_tell(photos: dict[str, Path]) -> None:

@@ -14,7 +14,7 @@ from together import Together, chain_branch, expected
 from zoo import tiff
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.transforms.dali_ops import Device, Place
+from ppcls.data.transforms.dali_ops import Device, LoweringContext
 from ppcls.data.transforms.specs import (
     CropImage,
     DecodeImage,
@@ -96,7 +96,7 @@ def together() -> Make:
 
     @cache
     def make(kind: Kind, device: Device) -> Together:
-        files, place = photographs(*kind), Place(device, 2)
+        files, place = photographs(*kind), LoweringContext(device, 2)
         graphs = alone_and_fused(chains(*kind))
         return Together({ops: chain_branch(ops, files, draws_for(ops), place) for ops in graphs}, device)
 

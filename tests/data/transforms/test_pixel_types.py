@@ -12,7 +12,7 @@ from nvidia.dali import fn
 from together import Branch, Images, Together
 
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.transforms.dali_ops import Device, Node, Place, lower
+from ppcls.data.transforms.dali_ops import Device, LoweringContext, Node, lower
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.specs.decisions import decide
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing
@@ -78,8 +78,8 @@ def branch(case: Case, device: Device) -> Branch:
 
     def lowered(node: Node, *decided: Node) -> Node:
         node = fn.reshape(node, layout="HWC")
-        place = Place(device, callbacks=False, decided=decided)
-        return lower(spec, node.gpu() if device == "gpu" else node, place)
+        context = LoweringContext(device, callbacks=False, decisions=decided)
+        return lower(spec, node.gpu() if device == "gpu" else node, context)
 
     return Branch([pictures(dtype, channels), *decisions(spec)], lowered)
 

@@ -11,7 +11,7 @@ from ppcls.config.schema import Config
 from ppcls.data.index.read import read_index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ToCHWImage
-from ppcls.data.transforms.specs.arrays import DecodeNumpy
+from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.evaluation.pictures import RunPictures, unnormalized

@@ -1,1 +1,1 @@
-"""The loader that NVIDIA DALI feeds."""
+"""The loader on NVIDIA DALI."""

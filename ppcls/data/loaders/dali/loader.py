@@ -1,7 +1,7 @@
-"""Feeds the training loop by a DALI pipeline, on the CPU or a GPU.
+"""The loader on DALI pipelines, on the CPU or a GPU.
 
-An external source gives the pipeline encoded images and what was decided for each of them; it decodes
-and transforms in its own threads, ahead of the training step.
+External sources feed a pipeline with encoded images and the decisions for each of them. The pipeline decodes
+and transforms them in its own threads, ahead of the training step.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import paddle
-from nvidia.dali import Pipeline
+from nvidia.dali import Pipeline, fn
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
@@ -26,18 +27,20 @@ from ppcls.data.bad_images.search import bisect_bad_images, find_undecodable, is
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch
-from ppcls.data.loaders.dali.reader import shut_down
+from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.loaders.dali.source import Source
-from ppcls.data.sampling.input_size import resize_chain
+from ppcls.data.sampling.input_size import resize_chain, size_at
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
 from ppcls.data.sampling.sampler import ListSampler
-from ppcls.data.transforms.dali_ops import Device, Node, Place, lower_each
-from ppcls.data.transforms.specs import Op
+from ppcls.data.transforms.dali_ops import LoweringContext, Node, lower_chain
+from ppcls.data.transforms.specs import Op, count_draws
+from ppcls.data.transforms.specs.chain import decide_chain
+from ppcls.data.transforms.specs.decisions import count_decisions
+from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.files import RETRY_DELAYS
 
-_KEPT = 4  # batches that the host may be ahead of the GPU
-_READING = "fn.io.file.read"
+_MAX_KEPT = 4  # batches that the host may be ahead of the GPU
+_READ_OPERATOR = "fn.io.file.read"
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
 Batches = Generator[Tensors, None, None]
@@ -46,29 +49,29 @@ Batches = Generator[Tensors, None, None]
 def _on_gpu(pipeline: Pipeline) -> Batches:
     """Yields images and labels on the GPU.
 
-    They are DALI's memory, which it takes back when nothing here refers to it any more. By then the GPU may
-    not have begun what the host had it do with them, so they are kept until it is done.
+    DALI owns their memory and reuses it once nothing here refers to it. By then the GPU may not have started
+    the work that the host queued on it, so the tensors are kept until the GPU has finished.
     """
     kept: deque[tuple[paddle.device.cuda.Event, Tensors]] = deque()
     for (outputs,) in DALIGenericIterator([pipeline], ["image", "label"]):
-        # The plugin gives Paddle's inner tensors; to_tensor wraps those of the same device without a copy.
+        # The plugin returns Paddle's inner tensors; to_tensor wraps those of the same device without a copy.
         tensors = paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
         yield tensors
         used = paddle.device.cuda.Event()
         used.record()
         kept.append((used, tensors))
-        if len(kept) > _KEPT:
+        if len(kept) > _MAX_KEPT:
             kept[0][0].synchronize()
         while kept and kept[0][0].query():
             kept.popleft()
 
 
 def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
-    """Yields images and labels on the CPU, where DALIGenericIterator fails: it asks for a GPU's stream.
+    """Yields images and labels on the CPU, where DALIGenericIterator would ask for a GPU's stream and fail.
 
     Args:
-        pipeline: Built.
-        keeps: Whether the executor leaves a batch alone that it has handed out; else it is copied.
+        pipeline: The built pipeline.
+        keeps: Whether the executor never reuses the memory of its outputs; otherwise they are copied.
     """
     while True:
         outputs = [each.as_tensor() for each in pipeline.run()]
@@ -79,68 +82,154 @@ def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
         yield image, label
 
 
-def hand_over(pipeline: Pipeline, settings: DaliSettings) -> Batches:
-    """Yields a built pipeline's images and labels as Paddle's tensors, where they are."""
+def iter_batches(pipeline: Pipeline, settings: DaliSettings) -> Batches:
+    """Yields a built pipeline's images and labels as Paddle tensors on the pipeline's device."""
     return _on_gpu(pipeline) if settings.device_id is not None else _on_cpu(pipeline, settings.exec_dynamic)
 
 
+@dataclass
+class _BatchInDecoding:
+    """A batch in the pipeline; keeps the encoded bytes, which DALI uses in place, until images are out."""
+
+    batch: EncodedBatch
+    passed: set[str] = field(default_factory=set)  # parts that the pipeline already has
+
+
+class PipelineInput:
+    """The external sources of a decoding pipeline; tracks the batches under way.
+
+    Args:
+        index: The samples.
+        order: The order of the samples.
+        ops: The chain, as it is lowered.
+        sizes: Sizes of the images, if they change from step to step.
+        reader: Reads the encoded images.
+        pool: The reader's threads.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        order: BatchOrder,
+        ops: tuple[Op, ...],
+        sizes: InputSize | None,
+        reader: Reader,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._index, self._order, self._ops, self._sizes = index, order, ops, sizes
+        self.reader, self._pool = reader, pool
+        self._draws = count_draws(ops)
+        self._decoding: deque[_BatchInDecoding] = deque()
+
+    @property
+    def under_way(self) -> list[Cursor]:
+        """Batches that are requested and not yet returned, in order."""
+        reading = [cursor for cursor, _ in self.reader.under_way]
+        return [each.batch.cursor for each in self._decoding] + reading
+
+    def seek(self, cursor: Cursor) -> None:
+        """Continues from another position; batches under way still come first."""
+        self.reader.seek(cursor)
+
+    def pop(self) -> Cursor:
+        """Removes the batch that just came out of the pipeline and returns its position."""
+        return self._decoding.popleft().batch.cursor
+
+    def close(self) -> None:
+        """Ends its threads."""
+        self.reader.close()
+        self._pool.shutdown(wait=False)
+
+    def nodes(self) -> tuple[Node, list[Node]]:
+        """Adds nodes of the encoded images, and of the labels and all ops' decisions, to the current graph.
+
+        The encoded images are large and owned by the reader, so the pipeline uses them in place. The rest is
+        copied.
+        """
+        count = 1 + sum(count_decisions(op.spec) for op in self._ops)
+        files = fn.external_source(self._files, batch=True, no_copy=True)
+        return files, list(fn.external_source(self._arrays, batch=True, num_outputs=count))
+
+    def _files(self) -> Any:
+        return self._next("files").files
+
+    def _arrays(self) -> list[Any]:
+        batch = self._next("arrays")
+        indices = batch.step.indices
+        draws = uniforms(self._order.seed, batch.cursor.epoch, indices, self._draws, batch.step.repeats)
+        ops = self._ops
+        if self._sizes is not None:
+            ops = resize_chain(ops, size_at(self._sizes, self._order.seed, batch.cursor))
+        decisions = decide_chain(ops, draws, batch.sides)
+        return [self._index.labels[indices], *chain.from_iterable(decisions)]
+
+    def _next(self, part: str) -> EncodedBatch:
+        """Returns the first batch whose ``part`` the pipeline lacks; DALI requests parts in any order."""
+        decoding = next((each for each in self._decoding if part not in each.passed), None)
+        if decoding is None:
+            decoding = _BatchInDecoding(self.reader.read())
+            self._decoding.append(decoding)
+        decoding.passed.add(part)
+        return decoding.batch
+
+
 @dataclass(frozen=True)
-class Graph:
-    """A loader's pipeline, not built yet, and what is in it.
+class DaliGraph:
+    """A loader's pipeline before it is built, and the nodes of its graph.
 
     Attributes:
-        pipeline: With its outputs set.
-        source: What feeds it.
-        ops: The chain as it was lowered.
-        encoded: Node of the files' bytes.
+        pipeline: The pipeline, with its outputs set.
+        input: Its external sources.
+        ops: The chain, as it was lowered.
+        encoded: Node of the encoded images.
         label: Node of the labels, on the pipeline's device.
-        decided: Nodes of all ops' decisions, one after the other.
+        decisions: Nodes of all ops' decisions, one after the other.
         images: Nodes of the images after each op.
     """
 
     pipeline: Pipeline
-    source: Source
+    input: PipelineInput
     ops: tuple[Op, ...]
     encoded: Node
     label: Node
-    decided: tuple[Node, ...]
+    decisions: tuple[Node, ...]
     images: tuple[Node, ...]
 
 
 @dataclass
-class _Lane:
-    """One of the pipelines that make a loader's batches in turn."""
+class _RunningPipeline:
+    """One of the pipelines that take turns in making a loader's batches."""
 
-    source: Source
+    input: PipelineInput
     pipeline: Pipeline
     batches: Batches
 
     def take(self, cursor: Cursor) -> Tensors:
-        """Returns the batch of ``cursor``, dropping batches that were made ahead for another position."""
-        if cursor not in self.source.under_way:
-            self.source.seek(cursor)
+        """Returns the batch of ``cursor``, after dropping batches prefetched for another position."""
+        if cursor not in self.input.under_way:
+            self.input.seek(cursor)
         while True:
-            data = next(self.batches)
-            if self.source.taken() == cursor:
-                return data
+            tensors = next(self.batches)
+            if self.input.pop() == cursor:
+                return tensors
 
     def close(self) -> None:
         """Ends its threads."""
-        self.batches.close()  # in so many words: Python ignores a Ctrl-C that comes while it tidies up
+        self.batches.close()  # explicitly: Python ignores a Ctrl-C that arrives during garbage collection
         shut_down(self.pipeline)
-        self.source.close()
+        self.input.close()
 
 
 class DaliLoader:
-    """A `ppcls.data.loaders.batch.Loader` over DALI.
+    """A `ppcls.data.loaders.batch.Loader` on DALI.
 
     Args:
         index: The samples.
-        order: Which of them when.
+        order: The order of the samples.
         ops: The chain.
-        settings: Of DALI.
-        sizes: Of the images, where they change from step to step.
-        quarantine: Of bad images, to go on without; by default the first one ends the run.
+        settings: Settings of DALI.
+        sizes: Sizes of the images, if they change from step to step.
+        quarantine: Collects bad images, which are skipped; by default the first one ends the run.
     """
 
     def __init__(
@@ -155,50 +244,50 @@ class DaliLoader:
         self.index, self.order, self._settings, self._sizes = index, order, settings, sizes
         self.quarantine = quarantine
         self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
-        self._decoder, self._asked = ops[0].spec, tuple(ops)
+        self._decoder, self._unfused = ops[0].spec, tuple(ops)
         self._ops = settings.fuse(ops)
         if sizes is not None:
             self._ops = resize_chain(self._ops, sizes.sizes[0])
         self._cursor = Cursor()
-        self._lanes: list[_Lane] = []
+        self._running: list[_RunningPipeline] = []
 
     def __del__(self) -> None:
         self.release()
 
     def __len__(self) -> int:
-        """Returns the batches of an epoch."""
+        """Returns the number of batches of an epoch."""
         return len(self.order)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields the batches from the present position to the end of the epoch."""
+        """Yields the batches from the current position to the end of the epoch."""
         epoch = self._cursor.epoch
         while self._cursor.epoch == epoch:
             cursor = self._cursor
-            image, label = self._take(cursor)
+            image, label = self._take_without_bad(cursor)
             step = self._plan.at(cursor)
             self._cursor = cursor.next(len(self.order))
             yield Batch(image, label, step.valid, step.weight, step.update, step.indices)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position behind the last batch that was yielded."""
+        """Returns the position after the last batch that was yielded."""
         return self.order.state_dict(self._cursor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to a position that `state_dict` gave; see `Order.restore` for what is refused."""
+        """Moves to a position that `state_dict` returned; see `Order.restore` for errors."""
         self._cursor = self.order.restore(state)
 
-    def _take(self, cursor: Cursor) -> Tensors:
-        """Returns the batch of ``cursor``, as often begun anew as there are bad images to leave out."""
+    def _take_without_bad(self, cursor: Cursor) -> Tensors:
+        """Returns the batch of ``cursor``; rebuilds the pipelines until no bad image is left in it."""
         waits = list(RETRY_DELAYS)
         while True:
             try:
-                return self._next(cursor)
+                return self._take(cursor)
             except (RuntimeError, DecodeError) as error:
-                under_way = self._lane(cursor).source.under_way if self._lanes else []
-                self.release()  # a failed pipeline can't go on
+                under_way = self._pipeline_for(cursor).input.under_way if self._running else []
+                self.release()  # a failed pipeline can't continue
                 bad = self._find_bad(under_way or [cursor], error)
-                if not bad and waits and _READING in str(error):
-                    time.sleep(waits.pop(0))  # a network drive failed, and is back
+                if not bad and waits and _READ_OPERATOR in str(error):
+                    time.sleep(waits.pop(0))  # a network drive failed and works again
                     continue
                 if not bad:
                     raise
@@ -206,15 +295,14 @@ class DaliLoader:
                     raise bad_image_error(to_bad_images(self.index, bad)) from error
                 self.quarantine.add(bad)
 
-    def _next(self, cursor: Cursor) -> Tensors:
-        """Returns the batch of ``cursor``."""
-        if not self._lanes:
+    def _take(self, cursor: Cursor) -> Tensors:
+        if not self._running:
             self._build()
-        return self._lane(cursor).take(cursor)
+        return self._pipeline_for(cursor).take(cursor)
 
-    def _lane(self, cursor: Cursor) -> _Lane:
-        """Returns whose turn a batch is."""
-        return self._lanes[(cursor.epoch * len(self.order) + cursor.step) % len(self._lanes)]
+    def _pipeline_for(self, cursor: Cursor) -> _RunningPipeline:
+        """Returns the pipeline whose turn a batch is."""
+        return self._running[(cursor.epoch * len(self.order) + cursor.step) % len(self._running)]
 
     def _find_bad(self, under_way: list[Cursor], error: Exception) -> dict[int, str]:
         """Returns the bad images among batches, one of which failed with ``error``."""
@@ -222,32 +310,33 @@ class DaliLoader:
         bad = find_undecodable(self.index, self._decoder, chain.from_iterable(batches))
         if not bad and (isinstance(error, DecodeError) or is_image_error(str(error))):
             for batch in batches:
-                bad |= bisect_bad_images(list(dict.fromkeys(batch)), self._fails)
+                bad |= bisect_bad_images(list(dict.fromkeys(batch)), self._error_of)
         return bad
 
-    def _fails(self, positions: list[int]) -> str | None:
-        """Returns the error of a batch of these samples; None where DALI can do it."""
+    def _error_of(self, positions: list[int]) -> str | None:
+        """Returns the error of a batch of these samples; None if DALI can make it."""
         order = Order(ListSampler(tuple(positions)), batch_size=len(positions), seed=self.order.seed)
         settings = replace(self._settings, prefetch=1)
         try:
-            DaliLoader(self.index, order, self._asked, settings, self._sizes)._next(Cursor())
+            DaliLoader(self.index, order, self._unfused, settings, self._sizes)._take(Cursor())
         except (RuntimeError, DecodeError) as error:
             return str(error)
         return None
 
     def release(self) -> None:
-        """Ends all pipelines, and returns the memory they leave; the next iteration builds them anew."""
-        lanes, self._lanes = self._lanes, []
-        for lane in lanes:
-            lane.close()
-        if lanes:
+        """Ends all pipelines and frees their memory; the next iteration rebuilds them."""
+        running, self._running = self._running, []
+        for each in running:
+            each.close()
+        if running:
             ReleaseUnusedMemory()
 
-    def graph(self) -> Graph:
-        """Makes one of its pipelines, with the whole graph, for itself or for who describes it."""
-        settings, stride = self._settings.of_each(), self._settings.pipelines
-        device: Device = "cpu" if settings.device_id is None else "gpu"
-        source = Source(self.index, self._plan, self._decoder, self._ops, settings, self._sizes, stride)
+    def graph(self) -> DaliGraph:
+        """Makes one of its pipelines with the whole graph, to run it or to describe it."""
+        settings, stride = self._settings.per_pipeline(), self._settings.pipelines
+        pool = ThreadPoolExecutor(max_workers=settings.threads)
+        reader = build_reader(self.index, self._plan, settings, self._decoder, pool, stride)
+        source = PipelineInput(self.index, self._plan, self._ops, self._sizes, reader, pool)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=settings.threads,
@@ -255,25 +344,25 @@ class DaliLoader:
             prefetch_queue_depth=settings.prefetch,
             exec_dynamic=settings.exec_dynamic,
         )
+        context = LoweringContext(
+            device="cpu" if settings.device_id is None else "gpu",
+            threads=settings.threads,
+            pool=pool,
+            decoder=settings.decoder,
+            decodes_on_gpu=settings.decodes_on_gpu,
+        )
         with pipeline:
-            encoded, (label, *decided) = source.nodes()
-            place = Place(
-                device,
-                settings.threads,
-                pool=source.pool,
-                decoder=settings.decoder,
-                decodes_on_gpu=settings.decodes_on_gpu,
-            )
-            images = lower_each(self._ops, encoded, decided, place)
-            label = label if device == "cpu" else label.gpu()
+            encoded, (label, *decisions) = source.nodes()
+            images = lower_chain(self._ops, encoded, decisions, context)
+            label = label if context.device == "cpu" else label.gpu()
             pipeline.set_outputs(images[-1], label)
-        return Graph(pipeline, source, self._ops, encoded, label, tuple(decided), tuple(images))
+        return DaliGraph(pipeline, source, self._ops, encoded, label, tuple(decisions), tuple(images))
 
     def _build(self) -> None:
         settings = self._settings
         with settings.on_cores():
             for _ in range(settings.pipelines):
                 graph = self.graph()
-                batches = hand_over(graph.pipeline, settings)
-                self._lanes.append(_Lane(graph.source, graph.pipeline, batches))
+                batches = iter_batches(graph.pipeline, settings)
+                self._running.append(_RunningPipeline(graph.input, graph.pipeline, batches))
                 graph.pipeline.build()

@@ -1,8 +1,8 @@
-"""Reads encoded images ahead of the pipeline that decodes them, and their shapes from their headers.
+"""Reads encoded images ahead of the pipeline that decodes them, and their sizes from their headers.
 
-A pipeline of its own: DALI runs the CPU operators of one pipeline one after the other, so reading within
-the decoding pipeline would take its time away from decoding. And what depends on an image's shape, such as
-a random crop's window, is known before decoding begins.
+The reader has a pipeline of its own, because DALI runs the CPU operators of a pipeline one after the other:
+within the decoding pipeline, reading would take time from decoding. And decisions that depend on an image's
+size, such as the window of a random crop, are then known before decoding begins.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
+from nvidia.dali.backend import TensorCPU, TensorListCPU
 
 from ppcls.config.sections.transform import Transform
+from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.read import Index
-from ppcls.data.loaders.dali.encoded import Begun, encoded_images
-from ppcls.data.loaders.dali.encoded import Encoded as EncodedImages
 from ppcls.data.loaders.dali.headers import admit, peek
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import BatchOrder, Cursor, StepSamples
+from ppcls.data.transforms.dali_ops import Node
 from ppcls.errors import UserError
 
-_AHEAD = 2  # batches read before they are asked for
+_PREFETCH = 2  # batches
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class EncodedBatch:
     """One batch before decoding.
 
     Attributes:
-        cursor: Its position.
+        cursor: Its position in the run.
         step: Its samples.
         files: [B] encoded images, a DALI tensor list on the CPU.
-        sides: [B, 2] int64, heights and widths as the decoder will give them, turned by EXIF.
-        memory: Owns the bytes of ``files`` where DALI does not.
+        sides: [B, 2] int64, heights and widths of the decoded images, after the EXIF orientation.
+        memory: Owner of the bytes of ``files``, if it is not DALI.
     """
 
     cursor: Cursor
@@ -50,20 +51,20 @@ class EncodedBatch:
 
 
 class Reader(Protocol):
-    """Gives the batches of an order, one after the other, from wherever `seek` put it."""
+    """Reads the batches of an order, one after the other, from the position that `seek` set."""
 
     under_way: deque[tuple[Cursor, StepSamples]]
-    node: Any  # of the files' bytes in its own graph, once it has read
+    node: Any  # of the encoded images in the reader's own graph; set once it has read
 
     def seek(self, cursor: Cursor) -> None:
-        """Goes on from another position; what is under way still comes first."""
+        """Continues from another position; batches under way still come first."""
 
     def read(self) -> EncodedBatch:
         """Returns the next batch.
 
         Raises:
-            RuntimeError: A file can't be read or is not an image; the reader is of no use any more.
-            DecodeError: An image is refused by its header.
+            RuntimeError: A file can't be read or is not an image; the reader can't be used any more.
+            DecodeError: An image is rejected by its header.
         """
 
     def close(self) -> None:
@@ -78,60 +79,58 @@ def build_reader(
     pool: Executor,
     stride: int = 1,
 ) -> Reader:
-    """Returns what reads the samples of ``index`` in ``order`` for a ``decoder``.
+    """Returns a reader of the samples of ``index`` in ``order``.
 
     Args:
         index: The samples.
-        order: Which of them when.
-        settings: Of DALI.
-        decoder: What will decode.
-        pool: Reads samples that are not files of their own.
-        stride: Of as many batches it reads one.
+        order: The order of the samples.
+        settings: Settings of DALI.
+        decoder: The transform that decodes; it determines which headers are rejected.
+        pool: Threads that read samples other than files.
+        stride: The reader reads every stride-th batch.
 
     Raises:
-        UserError: The decoder is to cache images that are not files of their own.
+        UserError: The decoder's cache is enabled, but the samples are not files.
     """
-    if not settings.caches:
-        return DaliReader(encoded_images(index, pool, settings.threads), order, settings, decoder, stride)
-    if not isinstance(index, FileIndex):
-        raise UserError(f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0")
-    return NamingReader(index, order, settings, decoder)
+    if settings.caches:
+        if not isinstance(index, FileIndex):
+            raise UserError(
+                f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0"
+            )
+        return CacheReader(index, order, settings, decoder)
+    if isinstance(index, FileIndex):
+        return FileReader(index, order, settings, decoder, stride)
+    return MemoryReader(index, order, settings, decoder, pool, stride)
 
 
-class DaliReader:
-    """Reads whatever an index holds.
+class _PipelineReader:
+    """Base of readers whose pipeline reads all batches; subclasses start and finish the input of each batch.
 
     Args:
-        images: How DALI gets the samples.
-        order: Which of them when.
-        settings: Of DALI.
-        decoder: What will decode: it knows headers, and what it refuses by them.
-        stride: Of as many batches it reads one.
+        order: The order of the samples.
+        settings: Settings of DALI.
+        decoder: The transform that decodes.
+        stride: Every stride-th batch is read.
     """
 
-    def __init__(
-        self,
-        images: EncodedImages,
-        order: BatchOrder,
-        settings: DaliSettings,
-        decoder: Transform,
-        stride: int = 1,
-    ) -> None:
-        self._images, self._order, self._decoder, self._stride = images, order, decoder, stride
+    _started_ahead = 0  # batches whose input is started before DALI asks for it
+
+    def __init__(self, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int) -> None:
+        self._order, self._decoder, self._stride = order, decoder, stride
         self._on_gpu = settings.decodes_on_gpu
         self._next = Cursor()
-        self._begun: deque[tuple[Cursor, StepSamples, Begun]] = deque()
+        self._started: deque[tuple[Cursor, StepSamples, Any]] = deque()
         self.under_way: deque[tuple[Cursor, StepSamples]] = deque()
         self._memory: deque[Any] = deque()  # of the batches under way
         self._pipeline = _pipeline(order, settings.threads)
         with self._pipeline:
-            files = self.node = self._images.node(self._batch)
-            self._pipeline.set_outputs(files, *peek(decoder, files))
+            self.node = self._encoded(self._next_input)
+            self._pipeline.set_outputs(self.node, *peek(decoder, self.node))
         self._pipeline.build()
 
     def seek(self, cursor: Cursor) -> None:
-        """Goes on from another position."""
-        self._begun.clear()
+        """Continues from another position."""
+        self._started.clear()
         self._next = cursor
 
     def read(self) -> EncodedBatch:
@@ -144,29 +143,108 @@ class DaliReader:
         """Ends its threads."""
         shut_down(self._pipeline)
 
-    def _batch(self) -> Any:
-        while len(self._begun) <= self._images.ahead:
+    def _next_input(self) -> Any:
+        while len(self._started) <= self._started_ahead:
             step = self._order.at(self._next)
-            self._begun.append((self._next, step, self._images.begin(step.indices)))
+            self._started.append((self._next, step, self._start(step.indices)))
             self._next = self._next.next(len(self._order), self._stride)
-        cursor, step, begun = self._begun.popleft()
+        cursor, step, started = self._started.popleft()
         self.under_way.append((cursor, step))
-        given, memory = self._images.batch(begun)
+        source, memory = self._finish(started)
         self._memory.append(memory)
-        return given
+        return source
+
+    def _start(self, positions: NDArray[np.int64]) -> Any:
+        """Starts to read samples [N]."""
+        raise NotImplementedError
+
+    def _finish(self, started: Any) -> tuple[Any, Any]:
+        """Returns the pipeline's input for them, and the memory to keep while DALI uses it."""
+        raise NotImplementedError
+
+    def _encoded(self, source: Any) -> Node:
+        """Returns the node of the encoded images; calling ``source`` returns the pipeline's next input."""
+        raise NotImplementedError
 
 
-class NamingReader:
-    """Reads image files, and tells the decoder their names, by which its cache knows them.
+class FileReader(_PipelineReader):
+    """Reads files: DALI receives their paths and reads them in its own threads."""
 
-    Only DALI's own reader hands names on, and it reads a list from its beginning to its end: so each epoch
-    gets a list of its own, in our order.
+    def __init__(
+        self, index: FileIndex, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int
+    ) -> None:
+        self._index = index
+        super().__init__(order, settings, decoder, stride)
+
+    def _start(self, positions: NDArray[np.int64]) -> Any:
+        return self._index.path_block(positions)  # one array: DALI accepts it far faster than a list
+
+    def _finish(self, started: Any) -> tuple[Any, Any]:
+        return started, None  # DALI copies the paths
+
+    def _encoded(self, source: Any) -> Node:
+        # Memory-mapped files are slower: all threads share one lock for their pages.
+        return fn.io.file.read(fn.external_source(source, batch=True), dont_use_mmap=True)
+
+
+class MemoryReader(_PipelineReader):
+    """Reads samples other than files: threads read them ahead, and DALI receives the bytes.
+
+    The bytes are copied once, from the system's memory to ours. Memory-mapped files would save that copy. But
+    they end the process if a file is truncated or a network drive fails, and read a cold disk in small
+    pieces.
+    """
+
+    _started_ahead = 1
+
+    def __init__(
+        self,
+        index: Index,
+        order: BatchOrder,
+        settings: DaliSettings,
+        decoder: Transform,
+        pool: Executor,
+        stride: int,
+    ) -> None:
+        self._index, self._pool, self._threads = index, pool, settings.threads
+        super().__init__(order, settings, decoder, stride)
+
+    def _start(self, positions: NDArray[np.int64]) -> Any:
+        # One task per thread: a task per image would cost more than reading it.
+        parts = np.array_split(positions, min(self._threads, len(positions)))
+        return [self._pool.submit(self._read_images, part.tolist()) for part in parts]
+
+    def _finish(self, started: Any) -> tuple[Any, Any]:
+        images = [image for part in started for image in part.result()]
+        tensors = [TensorCPU(image, "") for image in images]
+        in_place = TensorListCPU(tensors, "", contiguous=False)  # type: ignore[call-overload]
+        return in_place, images
+
+    def _encoded(self, source: Any) -> Node:
+        return fn.external_source(source, batch=True, no_copy=True)
+
+    def _read_images(self, positions: list[int]) -> list[NDArray[np.uint8]]:
+        return [self._read_image(position) for position in positions]
+
+    def _read_image(self, position: int) -> NDArray[np.uint8]:
+        """Returns no bytes for an image that can't be read, so that decoding fails and finds the reason."""
+        try:
+            return np.frombuffer(self._index.read(position), np.uint8)
+        except DecodeError:
+            return np.zeros(0, np.uint8)
+
+
+class CacheReader:
+    """Reads image files and passes their names to the decoder, whose cache identifies images by name.
+
+    Only DALI's own file reader passes names on, and it reads a list from beginning to end. So each epoch has
+    its own list, in our order.
 
     Args:
-        index: The samples.
-        order: Which of them when.
-        settings: Of DALI.
-        decoder: What will decode: it knows headers, and what it refuses by them.
+        index: The files.
+        order: The order of the samples.
+        settings: Settings of DALI.
+        decoder: The transform that decodes.
     """
 
     def __init__(
@@ -180,7 +258,7 @@ class NamingReader:
         self.node: Any = None
 
     def seek(self, cursor: Cursor) -> None:
-        """Goes on from another position."""
+        """Continues from another position."""
         self.close()
         self._next = cursor
 
@@ -188,7 +266,7 @@ class NamingReader:
         """Returns the next batch."""
         cursor, step = self._next, self._order.at(self._next)
         self.under_way.append((cursor, step))
-        pipeline = self._pipeline or self._list(cursor)
+        pipeline = self._pipeline or self._build_from(cursor)
         files, *peeked = pipeline.run()
         sides = admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
         self.under_way.popleft()
@@ -203,23 +281,22 @@ class NamingReader:
             shut_down(self._pipeline)
         self._pipeline = None
 
-    def _list(self, cursor: Cursor) -> Pipeline:
+    def _build_from(self, cursor: Cursor) -> Pipeline:
         """Builds the pipeline that reads from ``cursor`` to the end of its epoch."""
         steps = (self._order.at(Cursor(cursor.epoch, step)) for step in range(cursor.step, len(self._order)))
         names = [os.fsdecode(self._index.path(position)) for step in steps for position in step.indices]
         self._pipeline = _pipeline(self._order, self._threads)
         with self._pipeline:
-            files, _ = fn.readers.file(files=names)
-            self.node = files
-            self._pipeline.set_outputs(files, *peek(self._decoder, files))
+            self.node, _ = fn.readers.file(files=names)
+            self._pipeline.set_outputs(self.node, *peek(self._decoder, self.node))
         self._pipeline.build()
         return self._pipeline
 
 
 def shut_down(pipeline: Pipeline) -> None:
-    """Ends a pipeline's threads, as its end would.
+    """Ends a pipeline's threads.
 
-    Left to the garbage collector, that may run in one of these threads, which can't wait for itself.
+    The garbage collector might do so in one of these threads, which cannot wait for itself.
     """
     pipeline._shutdown()
 
@@ -229,6 +306,6 @@ def _pipeline(order: BatchOrder, threads: int) -> Pipeline:
         batch_size=order.batch_size,
         num_threads=threads,
         device_id=None,
-        prefetch_queue_depth=_AHEAD,
+        prefetch_queue_depth=_PREFETCH,
         exec_dynamic=True,
     )

@@ -1,30 +1,25 @@
-"""How DALI does each transform, on the CPU or a GPU: specs become nodes of its graph."""
+"""The transforms in DALI, on the CPU or a GPU: specs become nodes of its graph."""
 
-from ppcls.data.transforms.dali_ops import arrays, basic, erasing, geometry, photometric, policies
+from ppcls.data.transforms.dali_ops import augmentations, basic, policies
 from ppcls.data.transforms.dali_ops.graph import (
     Device,
+    LoweringContext,
     Node,
-    Place,
     UnsupportedError,
-    draft,
+    check_graph,
     lower,
     lower_chain,
-    lower_each,
 )
 
 __all__ = [
     "Device",
+    "LoweringContext",
     "Node",
-    "Place",
     "UnsupportedError",
-    "arrays",
+    "augmentations",
     "basic",
-    "draft",
-    "erasing",
-    "geometry",
+    "check_graph",
     "lower",
     "lower_chain",
-    "lower_each",
-    "photometric",
     "policies",
 ]

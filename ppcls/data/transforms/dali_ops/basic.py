@@ -1,4 +1,4 @@
-"""Decoding, resizing, cropping, mirroring and normalizing by DALI."""
+"""Decoding, resizing, cropping, flipping and normalizing in DALI."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
 from ppcls.data.sampling.input_size import VariableSize
-from ppcls.data.transforms.dali_ops.graph import Node, Place, by_numpy, lower
+from ppcls.data.transforms.dali_ops.graph import LoweringContext, Node, by_numpy, lower
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.numpy_ops.basic import resize
-from ppcls.data.transforms.specs import (
+from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,
+    DecodeNumpy,
     NormalizeImage,
     RandCropImage,
     RandFlipImage,
@@ -32,34 +33,46 @@ _INTERPOLATION = {
     "bicubic": types.INTERP_CUBIC,
     "lanczos": types.INTERP_LANCZOS3,
 }
+_DTYPES = {"uint8": types.UINT8, "uint16": types.UINT16, "float32": types.FLOAT}
 
 
-def _decode_options(spec: DecodeImage, place: Place) -> dict[str, Any]:
+def _decoder_options(spec: DecodeImage, context: LoweringContext) -> dict[str, Any]:
     if spec.channels == 3:
-        kind = types.RGB if spec.to_rgb else types.BGR
+        output_type = types.RGB if spec.to_rgb else types.BGR
     else:
-        kind = types.GRAY if spec.channels == 1 else types.ANY_DATA
+        output_type = types.GRAY if spec.channels == 1 else types.ANY_DATA
     return {
-        "device": place.decoder_device,
-        "output_type": kind,
-        "dtype": types.UINT16 if spec.dtype == "uint16" else types.UINT8,
-        **place.decoder,
+        "device": context.decoder_device,
+        "output_type": output_type,
+        "dtype": _DTYPES[spec.dtype],
+        **context.decoder,
     }
 
 
 @lower.register
-def _(spec: DecodeImage, node: Any, place: Place) -> Node:
-    return place.moved(fn.decoders.image(node, **_decode_options(spec, place)))
+def decode_image(spec: DecodeImage, node: Any, context: LoweringContext) -> Node:
+    return context.to_device(fn.decoders.image(node, **_decoder_options(spec, context)))
 
 
-def _resize(spec: ResizeImage | RandCropImage, images: Node, place: Place) -> Node:
-    if place.calls_numpy and not spec.antialias and spec.interpolation == "bilinear":
+@lower.register
+def decode_numpy(spec: DecodeNumpy, node: Any, context: LoweringContext) -> Node:
+    # The array is the file's last bytes.
+    (shape,) = context.decisions
+    length = shape[0] * shape[1] * (spec.channels * np.dtype(spec.dtype).itemsize)
+    begin = fn.cast(node.shape(device="cpu")[0], dtype=types.INT32) - length
+    values = fn.slice(node, start=fn.reshape(begin, shape=[1]), axes=[0])
+    images = fn.reinterpret(values, shape=shape, dtype=_DTYPES[spec.dtype], layout="HWC")
+    return images.gpu() if context.device == "gpu" else images
+
+
+def _resize(spec: ResizeImage | RandCropImage, images: Node, context: LoweringContext) -> Node:
+    if context.calls_numpy and not spec.antialias and spec.interpolation == "bilinear":
         # OpenCV takes a quarter of the time of DALI's operator
-        if place.size is not None:
-            return by_numpy(lambda image, size: resize(spec, image, size), images, place, place.size)
-        return by_numpy(lambda image: resize(spec, image), images, place)
-    if place.size is not None:
-        size: dict[str, Any] = {"resize_x": place.size[0], "resize_y": place.size[1]}
+        if context.size is not None:
+            return by_numpy(lambda image, size: resize(spec, image, size), images, context, context.size)
+        return by_numpy(lambda image: resize(spec, image), images, context)
+    if context.size is not None:
+        size: dict[str, Any] = {"resize_x": context.size[0], "resize_y": context.size[1]}
     elif spec.size is None:
         assert isinstance(spec, ResizeImage)
         size = {"resize_shorter": spec.resize_short}
@@ -69,99 +82,100 @@ def _resize(spec: ResizeImage | RandCropImage, images: Node, place: Place) -> No
         images,
         interp_type=_INTERPOLATION[spec.interpolation],
         antialias=spec.antialias,
-        # The whole image fills the rounded size, as in numpy_ops, rather than a slightly smaller window.
+        # Scale the whole image to the rounded size, as numpy_ops does, instead of a slightly smaller window.
         subpixel_scale=False,
         **size,
     )
 
 
 @lower.register
-def _(spec: ResizeImage, node: Any, place: Place) -> Node:
-    return _resize(spec, node, place)
+def resize_image(spec: ResizeImage, node: Any, context: LoweringContext) -> Node:
+    return _resize(spec, node, context)
 
 
 @lower.register
-def _(spec: VariableSize, node: Any, place: Place) -> Node:
-    *decided, size = place.decided
-    return lower(spec.part, node, replace(place, decided=tuple(decided), size=size))
+def lower_sized(spec: VariableSize, node: Any, context: LoweringContext) -> Node:
+    *decisions, size = context.decisions
+    return lower(spec.part, node, replace(context, decisions=tuple(decisions), size=size))
 
 
 @lower.register
-def _(spec: CropImage, node: Any, place: Place) -> Node:
-    # DALI rounds the margin by default; numpy_ops floors it.
+def crop_image(spec: CropImage, node: Any, context: LoweringContext) -> Node:
+    # DALI rounds the margin by default; numpy_ops rounds it down.
     return fn.crop(node, crop_w=spec.size[0], crop_h=spec.size[1], rounding="truncate")
 
 
-def _window(place: Place) -> dict[str, Node]:
-    start, size, *_ = place.decided
+def _window(context: LoweringContext) -> dict[str, Node]:
+    start, size, *_ = context.decisions
     return {"start": start, "shape": size, "axis_names": "HW"}
 
 
 @lower.register
-def _(spec: RandCropImage, node: Any, place: Place) -> Node:
-    return _resize(spec, fn.slice(node, **_window(place)), place)
+def rand_crop_image(spec: RandCropImage, node: Any, context: LoweringContext) -> Node:
+    return _resize(spec, fn.slice(node, **_window(context)), context)
+
+
+def _decode_window(spec: DecodeRandCrop, node: Node, context: LoweringContext) -> Node:
+    options = {**_window(context), **_decoder_options(spec.decode, context)}
+    return context.to_device(fn.decoders.image_slice(node, **options))
 
 
 @lower.register
-def _(spec: DecodeRandCrop, node: Any, place: Place) -> Node:
-    return _resize(spec.crop, _decode_window(spec, node, place), place)
-
-
-def _decode_window(spec: DecodeRandCrop, node: Node, place: Place) -> Node:
-    return place.moved(fn.decoders.image_slice(node, **_window(place), **_decode_options(spec.decode, place)))
+def decode_rand_crop(spec: DecodeRandCrop, node: Any, context: LoweringContext) -> Node:
+    return _resize(spec.crop, _decode_window(spec, node, context), context)
 
 
 @lower.register
-def _(spec: RandFlipImage, node: Any, place: Place) -> Node:
-    (mirrored,) = place.decided
+def flip_image(spec: RandFlipImage, node: Any, context: LoweringContext) -> Node:
+    (flipped,) = context.decisions
     return fn.flip(
         node,
-        horizontal=mirrored if spec.flip_code in (1, -1) else 0,
-        vertical=mirrored if spec.flip_code in (0, -1) else 0,
+        horizontal=flipped if spec.flip_code in (1, -1) else 0,
+        vertical=flipped if spec.flip_code in (0, -1) else 0,
     )
 
 
-def _normalize(spec: NormalizeImage, node: Node, **more: Any) -> Node:
-    # (pixel * scale - mean) / std with the scale moved into mean and std
+def _normalize(spec: NormalizeImage, node: Node, **options: Any) -> Node:
+    # (pixel * scale - mean) / std, with the scale included in mean and std
     return fn.crop_mirror_normalize(
         node,
         dtype=types.FLOAT16 if spec.output_fp16 else types.FLOAT,
         pad_output=spec.channel_num is not None and spec.channel_num > len(spec.mean),
         mean=[value / spec.scale for value in spec.mean],
         std=[value / spec.scale for value in spec.std],
-        **more,
+        **options,
     )
 
 
 @lower.register
-def _(spec: NormalizeImage, node: Any, place: Place) -> Node:
+def normalize_image(spec: NormalizeImage, node: Any, context: LoweringContext) -> Node:
     return _normalize(spec, node, output_layout="HWC")
 
 
 @lower.register
-def _(spec: CropFlipNormalize, node: Any, place: Place) -> Node:
+def crop_flip_normalize(spec: CropFlipNormalize, node: Any, context: LoweringContext) -> Node:
     options: dict[str, Any] = {"output_layout": "CHW" if spec.to_chw else "HWC"}
     if spec.crop is not None:
         options |= {"crop_w": spec.crop.size[0], "crop_h": spec.crop.size[1], "rounding": "truncate"}
     if spec.flip is not None:
-        (options["mirror"],) = place.decided
+        (options["mirror"],) = context.decisions
     return _normalize(spec.normalize, node, **options)
 
 
 @lower.register
-def _(spec: DecodeCropFlipNormalize, node: Any, place: Place) -> Node:
-    """On a CPU only: with planes from OpenCV, fn.normalize takes half the time of crop_mirror_normalize."""
-    mirrored, sizes = place.decided[-1], () if place.size is None else (place.size,)
+def decode_crop_flip_normalize(spec: DecodeCropFlipNormalize, node: Any, context: LoweringContext) -> Node:
+    # CPU only: with planes from OpenCV, fn.normalize takes half the time of crop_mirror_normalize.
+    flipped, sizes = context.decisions[-1], () if context.size is None else (context.size,)
 
-    def planes(image: NDArray[Any], mirrored: NDArray[Any], *size: NDArray[Any]) -> NDArray[Any]:
-        image = apply(spec.flip, resize(spec.crop, image, *size), (mirrored,))
-        done = np.empty([image.shape[2], *image.shape[:2]], image.dtype)
-        cv2.split(image, list(done))  # into the planes of `done`
-        return done
+    def planes(image: NDArray[Any], flipped: NDArray[Any], *size: NDArray[Any]) -> NDArray[Any]:
+        image = apply(spec.flip, resize(spec.crop, image, *size), (flipped,))
+        result = np.empty([image.shape[2], *image.shape[:2]], image.dtype)
+        cv2.split(image, list(result))  # writes into the planes of the result
+        return result
 
-    normalize, cut = spec.normalize, _decode_window(spec, node, place)
+    normalize, window = spec.normalize, _decode_window(spec, node, context)
     return fn.normalize(
-        by_numpy(planes, cut, place, mirrored, *sizes, layout="CHW"),
+        by_numpy(planes, window, context, flipped, *sizes, layout="CHW"),
         axes=[1, 2],
         mean=_per_plane([value / normalize.scale for value in normalize.mean]),
         stddev=_per_plane(normalize.std),
@@ -170,10 +184,10 @@ def _(spec: DecodeCropFlipNormalize, node: Any, place: Place) -> Node:
 
 
 def _per_plane(values: Sequence[float]) -> NDArray[np.float32]:
-    """Returns one value a plane, [3, 1, 1], of three or of one for all."""
+    """Returns three values, or one value three times, as [3, 1, 1]."""
     return np.resize(np.asarray(values, np.float32), (3, 1, 1))
 
 
 @lower.register
-def _(spec: ToCHWImage, node: Any, place: Place) -> Node:
+def to_chw(spec: ToCHWImage, node: Any, context: LoweringContext) -> Node:
     return fn.transpose(node, perm=[2, 0, 1])

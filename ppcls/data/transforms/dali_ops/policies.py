@@ -1,4 +1,4 @@
-"""Automatic augmentation by ``nvidia.dali.auto_aug``, which is told what was decided."""
+"""Automatic augmentation with ``nvidia.dali.auto_aug``, which carries out the decisions of the specs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ from nvidia.dali._utils import dali_trace
 from nvidia.dali.auto_aug import augmentations, auto_augment, rand_augment, trivial_augment
 from nvidia.dali.auto_aug.core import select, signed_bin
 
-from ppcls.data.transforms.dali_ops.graph import Node, Place, lower, numpy_on_cpu
-from ppcls.data.transforms.specs.policies import AutoAugment, Policy, RandAugment, TrivialAugment
-from ppcls.data.transforms.specs.timm_auto_augment import TimmAutoAugment
+from ppcls.data.transforms.dali_ops.graph import LoweringContext, Node, lower, numpy_on_cpu
+from ppcls.data.transforms.specs.policies import (
+    AutoAugment,
+    Policy,
+    RandAugment,
+    TimmAutoAugment,
+    TrivialAugment,
+)
 
-Operator = Any  # an Augmentation of nvidia.dali.auto_aug
+DaliSuite = Mapping[str, Any]  # augmentations of nvidia.dali.auto_aug by name
 
 
 @lower.register
 @numpy_on_cpu
-def _(spec: Policy, node: Any, place: Place) -> Node:
+def lower_policy(spec: Policy, node: Any, context: LoweringContext) -> Node:
     suite = dali_suite(spec)
-    operations, bins, negated, *sides = place.decided
+    operations, bins, negated, *sides = context.decisions
     options = {"shape": sides[0]} if sides else {}
-    with _conditionals(node, *place.decided) as select_each:
+    with _conditionals(node, *context.decisions) as select_operation:
         for stage, names in enumerate(spec.stages):
-            node = select_each(
+            node = select_operation(
                 [suite[name] for name in names],
                 operations[stage],
                 data=node,
@@ -42,37 +47,36 @@ def _(spec: Policy, node: Any, place: Place) -> Node:
 
 
 @singledispatch
-def dali_suite(spec: Policy) -> Mapping[str, Operator]:
-    """Returns DALI's operators by the names that `Policy.stages` has."""
+def dali_suite(spec: Policy) -> DaliSuite:
+    """Returns DALI's augmentations by the names in `Policy.stages`."""
     raise NotImplementedError(f"nvidia.dali.auto_aug has no {spec.kind}")
 
 
 @dali_suite.register
-def _(spec: AutoAugment) -> Mapping[str, Operator]:
+def auto_augment_suite(spec: AutoAugment) -> DaliSuite:
     make = getattr(auto_augment, f"get_{spec.policy}_policy")
     policy = make(**_translation(spec)) if spec.translates else make()
     return {**policy.augmentations, "identity": augmentations.identity}
 
 
 @dali_suite.register
-def _(spec: RandAugment) -> Mapping[str, Operator]:
+def rand_augment_suite(spec: RandAugment) -> DaliSuite:
     kind = "" if spec.monotonic_mag else "non_monotonic_"
     make = getattr(rand_augment, f"get_rand_augment_{kind}suite")
     return {each.name: each for each in make(**_translation(spec))}
 
 
 @dali_suite.register
-def _(spec: TrivialAugment) -> Mapping[str, Operator]:
+def trivial_augment_suite(spec: TrivialAugment) -> DaliSuite:
     return {each.name: each for each in trivial_augment.get_trivial_augment_wide_suite(**_translation(spec))}
 
 
 @dali_suite.register
-def _(spec: TimmAutoAugment) -> Mapping[str, Operator]:
-    own = spec.suite["posterize"]
-    usual = {each.name: each for each in rand_augment.get_rand_augment_suite(**_translation(spec))}
+def timm_suite(spec: TimmAutoAugment) -> DaliSuite:
+    posterize = spec.suite["posterize"]
     return {
-        **usual,
-        "posterize": augmentations.posterize.augmentation((own.low, own.high)),
+        **{each.name: each for each in rand_augment.get_rand_augment_suite(**_translation(spec))},
+        "posterize": augmentations.posterize.augmentation((posterize.low, posterize.high)),
         "solarize_add": augmentations.solarize_add,
         "invert": augmentations.invert,
     }
@@ -85,27 +89,27 @@ def _translation(spec: Policy) -> dict[str, Any]:
 
 @contextmanager
 def _conditionals(*nodes: Node) -> Iterator[Callable[..., Node]]:
-    """Turns on what ``pipeline_def(enable_conditionals=True)`` does, for a part of the present graph.
+    """Enables ``pipeline_def(enable_conditionals=True)`` for a part of the current graph.
 
-    The public decorator rewrites a whole pipeline's Python, and our code with it. These are the functions
-    that it calls, private to DALI 2.4, and used nowhere else.
+    The public decorator rewrites a whole pipeline's Python, including our code. These are the functions
+    that it calls. They are private to DALI 2.4, and used nowhere else.
 
     Args:
-        *nodes: What the part takes from the rest of the graph.
+        *nodes: Inputs of the part from the rest of the graph.
 
     Yields:
         `nvidia.dali.auto_aug.core.select`, for use within the block.
     """
     pipeline = Pipeline.current()
     dali_pipeline._preprocess_pipe_object(pipeline, True, nodes, {})
-    traced = dali_trace.is_tracing_enabled()
-    dali_trace.set_tracing(enabled=False)  # it fails where only a part of the graph is rewritten
+    tracing = dali_trace.is_tracing_enabled()
+    dali_trace.set_tracing(enabled=False)  # it fails if only a part of the graph is rewritten
     try:
-        with warnings.catch_warnings(record=True) as seen:  # DALI's own filter would show them all
+        with warnings.catch_warnings(record=True) as caught:  # DALI's own filter would show them all
             yield dali_pipeline._preprocess_pipe_func(select, True)
     finally:
-        dali_trace.set_tracing(enabled=traced)
+        dali_trace.set_tracing(enabled=tracing)
         pipeline._conditionals_enabled = False
-    for each in seen:
-        if not issubclass(each.category, DeprecationWarning):  # auto_aug itself uses old names of operators
+    for each in caught:
+        if not issubclass(each.category, DeprecationWarning):  # auto_aug itself uses deprecated operators
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

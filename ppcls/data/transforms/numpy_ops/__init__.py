@@ -1,28 +1,25 @@
-"""How numpy, OpenCV and Pillow do each transform: the reference that other backends must match."""
+"""The transforms in NumPy, OpenCV and Pillow: the reference that other backends must match."""
 
-from ppcls.data.transforms.numpy_ops import arrays, basic, erasing, geometry, photometric, policies
+from ppcls.data.transforms.numpy_ops import augmentations, basic, policies
 from ppcls.data.transforms.numpy_ops.chain import (
     Array,
     DecodeError,
     apply,
-    apply_drawn,
+    decide_and_apply,
     run,
-    run_each,
     run_on_pixels,
+    run_steps,
 )
 
 __all__ = [
     "Array",
     "DecodeError",
     "apply",
-    "apply_drawn",
-    "arrays",
+    "augmentations",
     "basic",
-    "erasing",
-    "geometry",
-    "photometric",
+    "decide_and_apply",
     "policies",
     "run",
-    "run_each",
     "run_on_pixels",
+    "run_steps",
 ]

@@ -1,4 +1,4 @@
-"""Decoding, resizing, cropping, mirroring and normalizing by OpenCV, Pillow and numpy."""
+"""Decoding, resizing, cropping, flipping and normalizing with OpenCV, Pillow and NumPy."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ import numpy as np
 from PIL import Image
 
 from ppcls.data.images.decode import decode
+from ppcls.data.images.npy import read_npy
 from ppcls.data.sampling.input_size import VariableSize
 from ppcls.data.transforms.numpy_ops.chain import Array, apply
-from ppcls.data.transforms.specs import (
+from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,
+    DecodeNumpy,
     NormalizeImage,
     RandCropImage,
     RandFlipImage,
     ResizeImage,
     ToCHWImage,
+    scale_to_short_side,
 )
-from ppcls.data.transforms.specs.decisions import Decided, scale_to_short_side
+from ppcls.data.transforms.specs.decisions import Decisions
 
-# One thread an image: loaders work on many images at once, in threads or processes of their own.
+# One thread per image: loaders process many images at once, in their own threads or processes.
 cv2.setNumThreads(1)
 
-_PIL = {
+_PIL_FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
@@ -34,12 +37,17 @@ _PIL = {
 
 
 @apply.register
-def _(spec: DecodeImage, image: bytes, decided: Decided) -> Array:
+def decode_image(spec: DecodeImage, image: bytes, decisions: Decisions) -> Array:
     return decode(spec, image)
 
 
+@apply.register
+def decode_numpy(spec: DecodeNumpy, image: bytes, decisions: Decisions) -> Array:
+    return read_npy(spec, image)
+
+
 def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None = None) -> Array:
-    """Resizes an image [H, W, C] as ``spec`` asks; ``size`` (width, height) stands in for its own."""
+    """Resizes an image [H, W, C] as ``spec`` says; ``size`` (width, height) overrides the spec's size."""
     if size is not None:
         width, height = int(size[0]), int(size[1])
     elif spec.size is not None:
@@ -49,54 +57,63 @@ def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None =
         assert spec.resize_short is not None
         height, width = scale_to_short_side(np.array([image.shape[:2]]), spec.resize_short)[0].tolist()
     if spec.backend == "pil":
-        return _resize_by_pillow(image, width, height, _PIL[spec.interpolation])
+        return _resize_by_pillow(image, width, height, _PIL_FILTERS[spec.interpolation])
     return _keep_channels(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
 
 
-def _resize_by_pillow(image: Array, width: int, height: int, filter_: Image.Resampling) -> Array:
+def _resize_by_pillow(image: Array, width: int, height: int, resampling: Image.Resampling) -> Array:
     if image.shape[2] == 3:
-        return np.asarray(Image.fromarray(image).resize((width, height), filter_))
+        return np.asarray(Image.fromarray(image).resize((width, height), resampling))
     channels = (Image.fromarray(image[:, :, k]) for k in range(image.shape[2]))
-    return np.stack([np.asarray(each.resize((width, height), filter_)) for each in channels], axis=-1)
+    return np.stack([np.asarray(each.resize((width, height), resampling)) for each in channels], axis=-1)
 
 
 def _keep_channels(image: Any) -> Array:
-    """Returns [H, W, C], of [H, W] too: OpenCV drops a single channel."""
+    """Returns [H, W, C] for [H, W] too: OpenCV drops a single channel."""
     return np.asarray(image).reshape(*image.shape[:2], -1)
 
 
 @apply.register
-def _(spec: ResizeImage, image: np.ndarray, decided: Decided) -> Array:
+def resize_image(spec: ResizeImage, image: np.ndarray, decisions: Decisions) -> Array:
     return resize(spec, image)
 
 
 @apply.register
-def _(spec: VariableSize, image: Any, decided: Decided) -> Array:
-    return apply(spec.part, image, decided[:-1])
+def apply_sized(spec: VariableSize, image: Any, decisions: Decisions) -> Array:
+    return apply(spec.part, image, decisions[:-1])
 
 
-@apply.register
-def _(spec: CropImage, image: np.ndarray, decided: Decided) -> Array:
-    width, height = spec.size
+def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
+    """Crops a window of ``size`` (width, height).
+
+    Raises:
+        ValueError: The window is larger than the image.
+    """
+    width, height = size
     if image.shape[0] < height or image.shape[1] < width:
         raise ValueError(f"a {width}x{height} crop doesn't fit an image of {image.shape[1]}x{image.shape[0]}")
-    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
     return image[top : top + height, left : left + width]
 
 
 @apply.register
-def _(spec: RandCropImage, image: np.ndarray, decided: Decided) -> Array:
-    (top, left), (height, width) = decided
+def crop_image(spec: CropImage, image: np.ndarray, decisions: Decisions) -> Array:
+    width, height = spec.size
+    return crop(image, (image.shape[0] - height) // 2, (image.shape[1] - width) // 2, spec.size)
+
+
+@apply.register
+def rand_crop_image(spec: RandCropImage, image: np.ndarray, decisions: Decisions) -> Array:
+    (top, left), (height, width) = decisions
     return resize(spec, image[top : top + height, left : left + width])
 
 
 @apply.register
-def _(spec: RandFlipImage, image: np.ndarray, decided: Decided) -> Array:
-    return _keep_channels(cv2.flip(image, spec.flip_code)) if decided[0] else image
+def flip_image(spec: RandFlipImage, image: np.ndarray, decisions: Decisions) -> Array:
+    return _keep_channels(cv2.flip(image, spec.flip_code)) if decisions[0] else image
 
 
 @apply.register
-def _(spec: NormalizeImage, image: np.ndarray, decided: Decided) -> Array:
+def normalize_image(spec: NormalizeImage, image: np.ndarray, decisions: Decisions) -> Array:
     mean, std = np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32)
     pixels = (image.astype(np.float32) * np.float32(spec.scale) - mean) / std
     if spec.channel_num is not None:
@@ -105,5 +122,5 @@ def _(spec: NormalizeImage, image: np.ndarray, decided: Decided) -> Array:
 
 
 @apply.register
-def _(spec: ToCHWImage, image: np.ndarray, decided: Decided) -> Array:
+def to_chw(spec: ToCHWImage, image: np.ndarray, decisions: Decisions) -> Array:
     return image.transpose(2, 0, 1)

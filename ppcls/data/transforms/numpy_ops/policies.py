@@ -1,4 +1,4 @@
-"""The operations of automatic augmentation on one image, by OpenCV."""
+"""The operations of automatic augmentation on one image, with OpenCV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.transforms.numpy_ops.chain import apply
-from ppcls.data.transforms.specs.decisions import Decided
+from ppcls.data.transforms.specs.decisions import Decisions
 from ppcls.data.transforms.specs.policies import Policy
 
 Image = NDArray[np.uint8]
@@ -22,9 +22,9 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
 @apply.register
-def _(spec: Policy, image: np.ndarray, decided: Decided) -> Image:
+def apply_policy(spec: Policy, image: np.ndarray, decisions: Decisions) -> Image:
     suite, relative = spec.suite, spec.translation[1]
-    for names, operation, number, negated in zip(spec.stages, *decided[:3], strict=True):
+    for names, operation, number, negated in zip(spec.stages, *decisions[:3], strict=True):
         augmentation = suite[names[operation]]
         magnitude = float(augmentation.magnitudes(spec.bins)[number])
         if augmentation.signed and negated:
@@ -41,11 +41,11 @@ def augment(name: str, image: Image, parameter: float, fill: int) -> Image:
     """Applies one operation to an image.
 
     Args:
-        name: Of the operation.
+        name: Name of the operation.
         image: [H, W, 3] RGB.
         parameter: Pixels of a translation, slope of a shear, degrees of a rotation, factor of an enhancement,
             bits that posterize keeps, the lowest level that solarize inverts, levels that solarize_add adds.
-        fill: Grey level of what is uncovered.
+        fill: Grey level of the uncovered area.
     """
     if name in WARP:
         return warp(image, WARP[name](parameter, image.shape[1], image.shape[0]), fill)
@@ -53,14 +53,15 @@ def augment(name: str, image: Image, parameter: float, fill: int) -> Image:
 
 
 def warp(image: Image, matrix: NDArray[np.float64], fill: int) -> Image:
-    """Moves each point of an image, bilinearly.
+    """Warps an image by an affine map, with bilinear interpolation.
 
     Args:
         image: [H, W, 3].
-        matrix: [2, 3], from old to new (x, y), where pixel centres are at halves and (0, 0) is the corner.
-        fill: Grey level of what is uncovered.
+        matrix: [2, 3] map from old to new (x, y); (0, 0) is the image's corner, so pixel centres are at
+            halves.
+        fill: Grey level of the uncovered area.
     """
-    # OpenCV counts from the centre of the first pixel.
+    # OpenCV measures from the centre of the first pixel.
     centred = matrix.copy()
     centred[:, 2] += matrix[:, :2] @ (0.5, 0.5) - 0.5
     size = image.shape[1], image.shape[0]
@@ -78,7 +79,7 @@ def _matrix(*rows: tuple[float, float, float]) -> NDArray[np.float64]:
 
 
 def _rotation(angle: float, width: int, height: int) -> NDArray[np.float64]:
-    """Turns counterclockwise about the image's centre by ``angle`` degrees."""
+    """Returns the counter-clockwise rotation by ``angle`` degrees about the image's centre."""
     c, s, x, y = cos(radians(angle)), sin(radians(angle)), width / 2, height / 2
     return _matrix((c, s, x - c * x - s * y), (-s, c, y + s * x - c * y))
 
@@ -106,19 +107,19 @@ def _brightness(image: Image, factor: float) -> Image:
 
 
 def _contrast(image: Image, factor: float) -> Image:
-    """Away from, or towards, the image's mean luma."""
+    """Moves pixels away from, or towards, the image's mean luma."""
     centre = np.float32(cv2.mean(image)[:3] @ _LUMA)
     return _look_up(image, _rounded(centre + (_LEVELS.astype(np.float32) - centre) * np.float32(factor)))
 
 
 def _color(image: Image, factor: float) -> Image:
-    """Away from, or towards, each pixel's luma."""
+    """Moves colours away from, or towards, each pixel's luma."""
     matrix = np.float32(factor) * np.eye(3, dtype=np.float32) + np.float32(1 - factor) * _LUMA
     return _as_image(cv2.transform(image, matrix))
 
 
 def _sharpness(image: Image, factor: float) -> Image:
-    """Away from, or towards, the image smoothed by 3x3 pixels of which the middle weighs five."""
+    """Moves pixels away from, or towards, the image smoothed by 3x3 weights, 5 in the middle and 1 around."""
     smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
     kernel = (1 - factor) * smooth
     kernel[1, 1] += factor
@@ -134,7 +135,7 @@ ENHANCE: dict[str, Callable[[Image, float], Image]] = {
 
 
 def _posterize(image: Image, bits: float) -> Image:
-    """Keeps the upper ``bits``, of which at least one."""
+    """Keeps the upper ``bits``, at least one."""
     kept = min(max(round(bits), 1), 8)
     return image & np.uint8(256 - 2 ** (8 - kept))
 
@@ -152,7 +153,7 @@ def _equalize(image: Image, _: float) -> Image:
 
 
 def _auto_contrast(image: Image, _: float) -> Image:
-    """Stretches each channel to 0..255; one of a single level stays."""
+    """Stretches each channel to 0..255; a channel of a single level stays unchanged."""
     table = np.empty([256, 3], np.uint8)
     for number, channel in enumerate(cv2.split(image)):
         low, high, *_places = cv2.minMaxLoc(channel)

@@ -1,7 +1,7 @@
 """The transforms of ``transform_ops`` as frozen specs: what happens to an image, not how.
 
-A file is a family, and has the decisions of its random transforms beside their specs; ``numpy_ops`` and
-``dali_ops`` have files of the same names, which interpret them. ``ppcls.registry`` has all names.
+Each file holds one family of specs and the decisions of its random transforms. ``numpy_ops`` and ``dali_ops``
+implement the specs. ``ppcls.registry`` lists all names.
 """
 
 from ppcls.data.transforms.specs.basic import (

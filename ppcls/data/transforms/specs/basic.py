@@ -1,85 +1,45 @@
-"""What nearly every chain is made of: decoding, resizing, cropping, mirroring, normalizing."""
+"""The transforms of nearly every chain: decode, resize, crop, flip, normalize."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from ppcls.config.base.fields import Bound, Count, Fraction, Number, expected
+from ppcls.config.base.fields import Bound, Count, Fraction, Number
 from ppcls.config.sections.transform import Dtype, ImageState, Transform
+from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, fixed_sides, sides_after
+from ppcls.data.transforms.specs.fields import (
+    Size,
+    cropped_state,
+    need_8_bit,
+    need_hwc,
+    need_pixels,
+    need_unnormalized,
+    resized_state,
+)
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
-
-
-def need_pixels(state: ImageState) -> None:
-    """Raises ValueError where it is not decoded."""
-    if state.encoded:
-        raise ValueError("the image is not decoded yet; put DecodeImage before it")
-
-
-def need_hwc(state: ImageState) -> None:
-    """Raises ValueError where it is not an image [H, W, C]."""
-    need_pixels(state)
-    if state.layout != "HWC":
-        raise ValueError("works on HWC images; put it before ToCHWImage")
-
-
-def need_unnormalized(state: ImageState) -> None:
-    """Raises ValueError where NormalizeImage has been at its pixels."""
-    if state.normalized:
-        raise ValueError("works on images as they are decoded; put it before NormalizeImage")
-
-
-def need_8_bit(state: ImageState) -> None:
-    """Raises ValueError where its pixels are not 8-bit."""
-    if state.normalized:
-        raise ValueError("works on 8-bit images; put it before NormalizeImage")
-    if state.dtype != "uint8":
-        raise ValueError(f"works on 8-bit images, and these are {state.dtype}; decode to dtype: uint8")
-
-
-def _width_height(value: Any) -> Any:
-    """Reads ``224`` or ``[224, 192]`` (width, height, PaddleClas's order)."""
-    sides = value if isinstance(value, (list, tuple)) else (value, value)
-    if len(sides) != 2 or any(
-        isinstance(each, bool) or not isinstance(each, int) or each <= 0 for each in sides
-    ):
-        raise expected("an integer > 0, or [width, height]", value)
-    return tuple(sides)
-
-
-Size = Annotated[tuple[int, int], BeforeValidator(_width_height)]
-
-
-def cut_state(state: ImageState, size: tuple[int, int]) -> ImageState:
-    """Returns the state of a window of ``size`` (width, height), or raises where it might not fit."""
-    width, height = size
-    if state.size is not None:
-        fits = height <= state.size[0] and width <= state.size[1]
-        found = f"{state.size[1]}x{state.size[0]}"
-    else:
-        fits = state.shorter is not None and max(width, height) <= state.shorter
-        found = f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
-    if not fits:
-        raise ValueError(f"a {width}x{height} crop doesn't fit {found}; resize before it")
-    return replace(state, size=(height, width), shorter=min(height, width))
+_MAX_PIXELS = 100_000_000
 
 
 class DecodeImage(Transform):
-    """Decodes JPEG, PNG, TIFF, BMP, WebP or JPEG 2000, turned upright as its EXIF orientation says."""
+    """Decodes JPEG, PNG, TIFF, BMP, WebP or JPEG 2000 and applies the EXIF orientation."""
 
-    to_rgb: bool = Field(True, description="RGB order; False gives BGR")
+    to_rgb: bool = Field(True, description="RGB order; False for BGR")
     channel_first: Literal[False] = Field(False, description="use ToCHWImage for CHW")
     channels: Count = Field(
-        3, description="3 makes colours of grey, palette and alpha; any other number must be the file's own"
+        3,
+        description="3 converts grey, palette and alpha images to colour; other numbers must match the file",
     )
     dtype: Literal["uint8", "uint16"] = Field(
         "uint8", description="depth of the pixels; a file of the other depth is scaled, 255 to 65535"
     )
     max_pixels: Count = Field(
-        100_000_000, description="an image of more pixels (width x height) is refused before it is decoded"
+        _MAX_PIXELS, description="an image with more pixels (width x height) is rejected before decoding"
     )
 
     @model_validator(mode="after")
@@ -95,8 +55,30 @@ class DecodeImage(Transform):
         return replace(state, encoded=False, channels=self.channels, dtype=self.dtype, rgb=self.to_rgb)
 
 
-class _Resampling(Transform):
-    """How pixels are interpolated."""
+class DecodeNumpy(Transform):
+    """Reads ``.npy`` files instead of DecodeImage: [height, width, channels] or [height, width], C order."""
+
+    channels: Count = Field(3, description="channels of every array; 1 for arrays [height, width]")
+    dtype: Literal["uint8", "uint16", "float32"] = Field("uint8", description="dtype of every array")
+    max_pixels: Count = Field(
+        _MAX_PIXELS, description="an array with more pixels (width x height) is rejected before it is read"
+    )
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns a decoded state."""
+        if not state.encoded:
+            raise ValueError("the image is decoded already; remove this DecodeNumpy")
+        return replace(state, encoded=False, channels=self.channels, dtype=self.dtype)
+
+
+@decide.register
+def decide_array_shape(spec: DecodeNumpy, draws: Draws, sides: Sides) -> Decisions:
+    """The array's shape, [N, 3] int32."""
+    return (np.column_stack([sides, np.full(len(sides), spec.channels)]).astype(np.int32),)
+
+
+class _ResamplingTransform(Transform):
+    """Interpolates pixels."""
 
     interpolation: Interpolation = "bilinear"
     backend: Literal["cv2", "pil"] = Field(
@@ -111,19 +93,21 @@ class _Resampling(Transform):
         return self.backend == "pil" and self.interpolation != "nearest"
 
     @model_validator(mode="after")
-    def _check_pair(self) -> _Resampling:
+    def _check_pair(self) -> _ResamplingTransform:
         if self.backend == "cv2" and self.interpolation != "bilinear":
-            raise ValueError(f"cv2's {self.interpolation} sampling is its own; use backend: pil, or bilinear")
+            raise ValueError(
+                f"no other backend matches cv2's {self.interpolation} sampling; use backend: pil, or bilinear"
+            )
         return self
 
-    def _need_pixels_to_resample(self, state: ImageState) -> None:
+    def _check_input(self, state: ImageState) -> None:
         need_hwc(state)
         need_unnormalized(state)
         if self.backend == "pil":
             need_8_bit(state)
 
 
-class ResizeImage(_Resampling):
+class ResizeImage(_ResamplingTransform):
     """Resizes to ``size``, or so that the shorter side becomes ``resize_short``."""
 
     size: Size | None = None
@@ -137,33 +121,47 @@ class ResizeImage(_Resampling):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the new size."""
-        self._need_pixels_to_resample(state)
+        self._check_input(state)
         if self.size is not None:
-            width, height = self.size
-            return replace(state, size=(height, width), shorter=min(height, width))
+            return resized_state(state, self.size)
         return replace(state, size=None, shorter=self.resize_short)
 
     def resized(self, size: int) -> ResizeImage | None:
-        """Returns the transform for another size; None where only the shorter side is given."""
+        """Returns the transform for another size; None if it only sets the shorter side."""
         return None if self.size is None else self.model_copy(update={"size": (size, size)})
 
 
+@sides_after.register
+def resized_sides(spec: ResizeImage, sides: Sides, decisions: Decisions) -> Sides:
+    """Returns the sides of resized images."""
+    if spec.resize_short is not None:
+        return scale_to_short_side(sides, spec.resize_short)
+    assert spec.size is not None
+    return fixed_sides(sides, spec.size)
+
+
+def scale_to_short_side(sides: Sides, short: int) -> Sides:
+    """Scales sides so that the shorter becomes ``short``, rounding half up; [N, 2] int64 to the same."""
+    shorter = sides.min(axis=-1, keepdims=True)
+    scaled: Sides = (2 * sides * short + shorter) // (2 * shorter)
+    return scaled
+
+
 class CropImage(Transform):
-    """Cuts the centre; an odd margin leaves the smaller half above and to the left."""
+    """Crops the centre; of an odd margin, the smaller half is above and to the left."""
 
     size: Size
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the crop's size."""
-        need_hwc(state)
-        return cut_state(state, self.size)
+        return cropped_state(state, self.size)
 
 
 Ratio = Annotated[float, Bound(ge=0.01, le=100)]
 
 
-class RandCropImage(_Resampling):
-    """Cuts a window of random area and aspect ratio and resizes it (Szegedy et al. 2015, section 6)."""
+class RandCropImage(_ResamplingTransform):
+    """Crops a window of random area and aspect ratio and resizes it (Szegedy et al. 2015, section 6)."""
 
     draws: ClassVar[int] = 4
 
@@ -184,17 +182,59 @@ class RandCropImage(_Resampling):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the crop's size."""
-        self._need_pixels_to_resample(state)
-        width, height = self.size
-        return replace(state, size=(height, width), shorter=min(height, width))
+        self._check_input(state)
+        return resized_state(state, self.size)
 
     def resized(self, size: int) -> RandCropImage:
         """Returns the transform for another size."""
         return self.model_copy(update={"size": (size, size)})
 
 
+def random_windows(
+    spec: RandCropImage, sides: NDArray[np.integer], draws: NDArray[np.floating]
+) -> NDArray[np.int32]:
+    """Computes the windows of PaddleClas's RandCropImage.
+
+    The aspect ratio is uniform in ``ratio`` and the share of the area uniform in ``scale``, both limited to
+    what the image can hold. All positions at which the window fits are equally likely.
+
+    Args:
+        spec: The transform.
+        sides: [N, 2] heights and widths of the images.
+        draws: [N, 4] uniform numbers in [0, 1): aspect, area, left, top.
+
+    Returns:
+        [N, 4] int32: top, left, height, width; within the image and not empty.
+    """
+    height, width = sides.astype(np.float64).T
+    draw_aspect, draw_area, draw_left, draw_top = draws.astype(np.float64).T
+    aspect = spec.ratio[0] + (spec.ratio[1] - spec.ratio[0]) * draw_aspect
+    bound = np.minimum(width / height / aspect, height / width * aspect)
+    lowest, highest = np.minimum(spec.scale[0], bound), np.minimum(spec.scale[1], bound)
+    area = width * height * (lowest + (highest - lowest) * draw_area)
+    cut_width = np.clip(np.floor(np.sqrt(area * aspect)), 1, width)
+    cut_height = np.clip(np.floor(np.sqrt(area / aspect)), 1, height)
+    left = np.floor((width - cut_width + 1) * draw_left)
+    top = np.floor((height - cut_height + 1) * draw_top)
+    return np.stack([top, left, cut_height, cut_width], axis=1).astype(np.int32)
+
+
+@decide.register
+def decide_window(spec: RandCropImage, draws: Draws, sides: Sides) -> Decisions:
+    """Start (top, left) and size (height, width) of the window, [N, 2] int32 each."""
+    windows = random_windows(spec, sides, draws)
+    return np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
+
+
+@sides_after.register(CropImage)
+@sides_after.register(RandCropImage)
+def cropped_sides(spec: CropImage | RandCropImage, sides: Sides, decisions: Decisions) -> Sides:
+    """Returns the sides of cropped images."""
+    return fixed_sides(sides, spec.size)
+
+
 class RandFlipImage(Transform):
-    """Mirrors every second image."""
+    """Flips half of the images."""
 
     draws: ClassVar[int] = 1
 
@@ -206,18 +246,24 @@ class RandFlipImage(Transform):
         return state
 
 
-class NormalizeImage(Transform):
-    """Computes ``(pixel * scale - mean) / std`` per channel, in float32; rounds to float16 where asked."""
+@decide.register
+def decide_flip(spec: RandFlipImage, draws: Draws, sides: Sides) -> Decisions:
+    """Whether the image is flipped, [N] int32."""
+    return ((draws[:, 0] < 0.5).astype(np.int32),)
 
-    scale: Number = Field(1.0 / 255.0, description="factor on the pixels before mean and std")
+
+class NormalizeImage(Transform):
+    """Computes ``(pixel * scale - mean) / std`` per channel, in float32; optionally rounds to float16."""
+
+    scale: Number = Field(1.0 / 255.0, description="factor applied to the pixels before mean and std")
     mean: tuple[Number, ...] = (0.485, 0.456, 0.406)
     std: tuple[Annotated[float, Bound(gt=0)], ...] = (0.229, 0.224, 0.225)
     order: Literal["", "hwc", "chw"] | None = Field(
-        None, description="layout of the image; '' and hwc are the same; by default whatever it has"
+        None, description="layout of the image; '' means hwc; by default the layout that the image has"
     )
-    output_fp16: bool = Field(False, description="hand over float16, for mixed precision")
+    output_fp16: bool = Field(False, description="return float16, for mixed precision")
     channel_num: Count | None = Field(
-        None, description="fill up to so many channels with zeros, such as 4, which suit tensor cores"
+        None, description="pad with zeros to this number of channels, such as 4, which suits tensor cores"
     )
 
     @model_validator(mode="after")
@@ -227,7 +273,7 @@ class NormalizeImage(Transform):
         if self.scale == 0:
             raise ValueError("expected a scale other than 0")
         if self.channel_num not in (None, 1) and len(self.mean) == 1:
-            raise ValueError("with channel_num, give mean and std for each channel")
+            raise ValueError("channel_num requires mean and std for each channel")
         return self
 
     def after(self, state: ImageState) -> ImageState:
@@ -235,15 +281,15 @@ class NormalizeImage(Transform):
         need_pixels(state)
         need_unnormalized(state)
         if state.dtype != "uint8" and "scale" not in self.model_fields_set:
-            raise ValueError(f"scale is by default for 8-bit pixels, and these are {state.dtype}; set scale")
+            raise ValueError(f"the default scale is for 8-bit pixels, but these are {state.dtype}; set scale")
         if len(self.mean) not in (1, state.channels):
             raise ValueError(f"expected 1 or {state.channels} values in mean and std, got {len(self.mean)}")
         if self.order is not None and (self.order or "hwc").upper() != state.layout:
             raise ValueError(f"order is '{self.order}', but the image is {state.layout}; set order: ''")
-        filled = 2 ** (state.channels - 1).bit_length()
-        if self.channel_num not in (None, state.channels, filled):
+        padded = 2 ** (state.channels - 1).bit_length()
+        if self.channel_num not in (None, state.channels, padded):
             raise ValueError(
-                f"expected channel_num {state.channels} or the next power of two, {filled}, "
+                f"expected channel_num {state.channels} or the next power of two, {padded}, "
                 f"got {self.channel_num}"
             )
         dtype: Dtype = "float16" if self.output_fp16 else "float32"

@@ -1,8 +1,9 @@
-"""Neighbouring transforms that DALI does in one operator: pure functions from chain to chain."""
+"""Fuses neighbouring transforms that DALI does in one operator: pure functions from chain to chain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.transforms.specs import (
@@ -14,15 +15,24 @@ from ppcls.data.transforms.specs import (
     RandFlipImage,
     ToCHWImage,
 )
+from ppcls.data.transforms.specs.decisions import (
+    Decisions,
+    Draws,
+    Sides,
+    count_decisions,
+    decide,
+    sides_after,
+)
 
 
-class Fused(Transform):
-    """Several neighbours in one; from the op's slot on, their random numbers lie side by side."""
+class FusedTransform(Transform):
+    """Several neighbours in one; their random numbers lie side by side from the op's slot on."""
 
     @property
     def parts(self) -> tuple[Transform, ...]:
         """The transforms that it replaces, in order."""
-        raise NotImplementedError
+        parts = (getattr(self, name) for name in type(self).model_fields)
+        return tuple(part for part in parts if part is not None)
 
     @property
     def draws(self) -> int:  # type: ignore[override]
@@ -36,16 +46,32 @@ class Fused(Transform):
         return state
 
 
-class DecodeRandCrop(Fused):
+@decide.register
+def decide_parts(spec: FusedTransform, draws: Draws, sides: Sides) -> Decisions:
+    """The decisions of its parts, one after the other."""
+    decisions: Decisions = ()
+    slot = 0
+    for part in spec.parts:
+        of_part = decide(part, draws[:, slot : slot + part.draws], sides)
+        sides = sides_after(part, sides, of_part)
+        decisions, slot = decisions + of_part, slot + part.draws
+    return decisions
+
+
+@sides_after.register
+def sides_after_parts(spec: FusedTransform, sides: Sides, decisions: Decisions) -> Sides:
+    """Returns the sides after all parts."""
+    remaining = iter(decisions)
+    for part in spec.parts:
+        sides = sides_after(part, sides, tuple(islice(remaining, count_decisions(part))))
+    return sides
+
+
+class DecodeRandCrop(FusedTransform):
     """Decodes only the window of a random crop."""
 
     decode: DecodeImage
     crop: RandCropImage
-
-    @property
-    def parts(self) -> tuple[Transform, ...]:
-        """Decode, crop."""
-        return self.decode, self.crop
 
     def resized(self, size: int) -> DecodeRandCrop:
         """Returns the transform for another size."""
@@ -53,30 +79,20 @@ class DecodeRandCrop(Fused):
 
 
 class DecodeCropFlipNormalize(DecodeRandCrop):
-    """Decodes the window of a random crop and gives it mirrored and normalized, plane by plane."""
+    """Decodes the window of a random crop, then flips and normalizes it, plane by plane."""
 
     flip: RandFlipImage
     normalize: NormalizeImage
     to_chw: ToCHWImage
 
-    @property
-    def parts(self) -> tuple[Transform, ...]:
-        """All five."""
-        return self.decode, self.crop, self.flip, self.normalize, self.to_chw
 
-
-class CropFlipNormalize(Fused):
-    """Cuts the centre, mirrors, normalizes and lays out in one pass over the pixels."""
+class CropFlipNormalize(FusedTransform):
+    """Crops the centre, flips, normalizes and transposes in one pass over the pixels."""
 
     crop: CropImage | None = None
     flip: RandFlipImage | None = None
     normalize: NormalizeImage
     to_chw: ToCHWImage | None = None
-
-    @property
-    def parts(self) -> tuple[Transform, ...]:
-        """Those of the four that are there."""
-        return tuple(part for part in (self.crop, self.flip, self.normalize, self.to_chw) if part is not None)
 
 
 def fuse(ops: Sequence[Op], *, decode_window: bool = True, by_opencv: bool = False) -> tuple[Op, ...]:
@@ -84,17 +100,16 @@ def fuse(ops: Sequence[Op], *, decode_window: bool = True, by_opencv: bool = Fal
 
     Args:
         ops: The chain.
-        decode_window: Whether a random crop that comes first is cut while decoding.
-        by_opencv: Whether OpenCV does what it can between decoding and normalizing, as on a CPU.
+        decode_window: Whether the decoder decodes only the window of a random crop that follows it.
+        by_opencv: Whether OpenCV does all it can between decoding and normalizing, as on a CPU.
     """
     fused = _fuse_normalize(_fuse_decode(tuple(ops)) if decode_window else tuple(ops))
     return _fuse_planes(fused) if by_opencv else fused
 
 
 def _fuse_decode(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    if len(ops) >= 2:
-        decode, crop = ops[0].spec, ops[1].spec
-        if isinstance(decode, DecodeImage) and isinstance(crop, RandCropImage):
+    match [op.spec for op in ops[:2]]:
+        case [DecodeImage() as decode, RandCropImage() as crop]:
             fused = DecodeRandCrop(decode=decode, crop=crop)
             return Op(fused, ops[1].slot, _positions(ops[:2])), *ops[2:]
     return ops

@@ -1,4 +1,4 @@
-"""Where pixels go: borders, windows of a fixed size, turns."""
+"""Transforms that move pixels: borders, windows of a fixed size, rotations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from pydantic import BeforeValidator, Field
 
 from ppcls.config.base.fields import Fraction, Number, expected
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.transforms.specs.basic import Size, cut_state, need_hwc
-from ppcls.data.transforms.specs.decisions import Decided, Draws, Sides, decide, fixed_sides, sides_after
-from ppcls.data.transforms.specs.fields import AroundZero, Fill, check_fill, chosen, spread
+from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, fixed_sides, sides_after
+from ppcls.data.transforms.specs.fields import (
+    AroundZero,
+    Fill,
+    Size,
+    bernoulli,
+    check_fill,
+    cropped_state,
+    need_hwc,
+    resized_state,
+    uniform_between,
+)
 
 
 def _border(value: Any) -> Any:
@@ -26,12 +35,12 @@ def _border(value: Any) -> Any:
 
 
 class Pad(Transform):
-    """Adds a border; ``edge`` repeats the outermost pixels, ``reflect`` mirrors the image but for them."""
+    """Adds a border. ``edge`` repeats the outermost pixels, ``reflect`` mirrors the image without them."""
 
     padding: Annotated[tuple[int, int, int, int], BeforeValidator(_border)] = Field(
         description="pixels on all sides, or [horizontal, vertical], or [left, top, right, bottom]"
     )
-    fill: Fill = Field((0.0,), description="value of a constant border: a number, or one a channel")
+    fill: Fill = Field((0.0,), description="value of a constant border: a number, or one per channel")
     padding_mode: Literal["constant", "edge", "reflect"] = "constant"
 
     def after(self, state: ImageState) -> ImageState:
@@ -41,27 +50,27 @@ class Pad(Transform):
             check_fill("fill", self.fill, state)
         left, top, right, bottom = self.padding
         if state.size is not None:
-            height, width = state.size[0] + top + bottom, state.size[1] + left + right
-            return replace(state, size=(height, width), shorter=min(height, width))
+            return resized_state(state, (state.size[1] + left + right, state.size[0] + top + bottom))
         if state.shorter is not None and left + right == top + bottom:
             return replace(state, shorter=state.shorter + left + right)
         return replace(state, shorter=None)
 
 
 @decide.register
-def _(spec: Pad, draws: Draws, sides: Sides) -> Decided:
+def decide_padded_sides(spec: Pad, draws: Draws, sides: Sides) -> Decisions:
     """Heights and widths with the border, [N, 2] int32."""
     left, top, right, bottom = spec.padding
     return ((sides + np.array([top + bottom, left + right])).astype(np.int32, order="C"),)
 
 
 @sides_after.register
-def _(spec: Pad, sides: Sides, decided: Decided) -> Sides:
-    return decided[0].astype(np.int64)
+def padded_sides(spec: Pad, sides: Sides, decisions: Decisions) -> Sides:
+    """Returns the sides with the border."""
+    return decisions[0].astype(np.int64)
 
 
 class RandomCropImage(Transform):
-    """Cuts a window of ``size`` at a random place, without resizing; all places are equally likely."""
+    """Crops a window of ``size`` without resizing; all positions are equally likely."""
 
     draws: ClassVar[int] = 2
 
@@ -69,32 +78,32 @@ class RandomCropImage(Transform):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the window's size."""
-        need_hwc(state)
-        return cut_state(state, self.size)
+        return cropped_state(state, self.size)
 
 
 @decide.register
-def _(spec: RandomCropImage, draws: Draws, sides: Sides) -> Decided:
+def decide_start(spec: RandomCropImage, draws: Draws, sides: Sides) -> Decisions:
     """Start (top, left) of the window, [N, 2] int32."""
-    room = np.maximum(sides - np.array(spec.size[::-1]), 0)
-    return (np.floor((room + 1) * draws.astype(np.float64)).astype(np.int32),)
+    margin = np.maximum(sides - np.array(spec.size[::-1]), 0)
+    return (np.floor((margin + 1) * draws.astype(np.float64)).astype(np.int32),)
 
 
 @sides_after.register
-def _(spec: RandomCropImage, sides: Sides, decided: Decided) -> Sides:
+def window_sides(spec: RandomCropImage, sides: Sides, decisions: Decisions) -> Sides:
+    """Returns the window's sides."""
     return fixed_sides(sides, spec.size)
 
 
 class RandCropImageV2(RandomCropImage):
-    """`RandomCropImage` by PaddleClas's other name for it."""
+    """PaddleClas's other name for `RandomCropImage`."""
 
 
 class RandomRotation(Transform):
-    """Turns the image around its centre and keeps its size; what was outside of it is ``fill``."""
+    """Rotates the image around its centre and keeps its size; uncovered pixels become ``fill``."""
 
     draws: ClassVar[int] = 2
 
-    prob: Fraction = Field(0.5, description="share of the images that are turned")
+    prob: Fraction = Field(0.5, description="share of the images that are rotated")
     degrees: Annotated[tuple[Number, Number], AroundZero] = Field(
         description="[min, max] of the angle, counter-clockwise; d means [-d, d]"
     )
@@ -109,32 +118,33 @@ class RandomRotation(Transform):
 
 
 @decide.register
-def _(spec: RandomRotation, draws: Draws, sides: Sides) -> Decided:
-    """The angle in degrees, 0 where it is not turned, [N] float32."""
-    angle = spread(spec.degrees, draws[:, 1])
-    return (np.where(chosen(spec.prob, draws[:, 0]), angle, np.float32(0)),)
+def decide_angle(spec: RandomRotation, draws: Draws, sides: Sides) -> Decisions:
+    """The angle in degrees, 0 where the image is not rotated, [N] float32."""
+    angle = uniform_between(spec.degrees, draws[:, 1])
+    return (np.where(bernoulli(spec.prob, draws[:, 0]), angle, np.float32(0)),)
 
 
 class RandomRot90(Transform):
-    """Turns square images by 0, 90, 180 or 270 degrees, equally likely."""
+    """Rotates square images by 0, 90, 180 or 270 degrees; all are equally likely."""
 
     draws: ClassVar[int] = 1
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged: where sides differ between images, they may change places."""
+        """Returns the state unchanged."""
         need_hwc(state)
         if state.size is not None and state.size[0] != state.size[1]:
             height, width = state.size
-            raise ValueError(f"a quarter turn needs square images, and these are {width}x{height}")
+            raise ValueError(f"a quarter turn needs square images, but these are {width}x{height}")
         return state
 
 
 @decide.register
-def _(spec: RandomRot90, draws: Draws, sides: Sides) -> Decided:
+def decide_quarter_turn(spec: RandomRot90, draws: Draws, sides: Sides) -> Decisions:
     """The angle in degrees, counter-clockwise, [N] float32."""
     return (np.floor(4 * draws[:, 0]) * np.float32(90),)
 
 
 @sides_after.register
-def _(spec: RandomRot90, sides: Sides, decided: Decided) -> Sides:
-    return np.where(decided[0][:, None] % 180 == 90, sides[:, ::-1], sides)
+def turned_sides(spec: RandomRot90, sides: Sides, decisions: Decisions) -> Sides:
+    """Returns the sides, swapped where the angle is 90 or 270 degrees."""
+    return np.where(decisions[0][:, None] % 180 == 90, sides[:, ::-1], sides)

@@ -1,4 +1,4 @@
-"""What becomes of pixels' values: colours, blur."""
+"""Transforms that change pixel values: colours, blur."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from pydantic import Field, model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, NonNegative, Positive
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.transforms.specs.basic import need_8_bit, need_hwc
-from ppcls.data.transforms.specs.decisions import Decided, Draws, Sides, decide
-from ppcls.data.transforms.specs.fields import AroundOne, AroundZero, Itself, chosen, spread
+from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
+from ppcls.data.transforms.specs.fields import (
+    AroundOne,
+    AroundZero,
+    Itself,
+    bernoulli,
+    need_hwc,
+    need_rgb,
+    uniform_between,
+)
 from ppcls.data.transforms.specs.rng import normals
 
 MIDDLE_GREY = 128.0
 NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 
-# Rows: luma and the two chroma axes of NTSC. Chroma of grey is 0, so grey stays grey at any hue.
+# Rows: luma and the two chroma axes of NTSC. Grey has no chroma, so it stays grey at any hue.
 _RGB_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 _LUMA = np.tile(_RGB_TO_YIQ[0], (3, 1))
-# Columns: along which ImageNet's colours vary, the most first, and how far, in grey levels.
+# Columns: principal axes of ImageNet's colours, the largest first; and the extent along each, in grey levels.
 _PRINCIPAL = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
 _EXTENT = 255 * np.array([0.2175, 0.0188, 0.0045])
 
@@ -30,25 +37,22 @@ Turn = Annotated[float, Bound(ge=-0.5, le=0.5)]
 
 
 class ColorMap(Transform):
-    """Maps each pixel's colour to another by an affine map, the same for all pixels of an image."""
+    """Base of transforms that apply one affine map to the colours of all pixels of an image."""
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state unchanged."""
-        need_hwc(state)
-        need_8_bit(state)
-        if state.channels != 3:
-            raise ValueError(f"works on RGB images, and these have {state.channels} channels")
+        need_rgb(state)
         if not state.rgb:
-            raise ValueError("works on RGB images, and these are BGR; set DecodeImage.to_rgb")
+            raise ValueError("works on RGB images, but these are BGR; set DecodeImage.to_rgb")
         return state
 
 
 class ColorJitter(ColorMap):
     """Changes saturation and hue, then contrast, then brightness, each by a random factor.
 
-    One affine map of a pixel's colour: hue turns the chroma plane of YIQ, contrast is around grey 128. It
-    differs from torchvision's, which shuffles the four, clips in between, turns hue in HSV, and takes
-    contrast around each image's own mean.
+    It is one affine map of a pixel's colour: hue rotates the chroma plane of YIQ, contrast is around grey
+    128. It differs from torchvision's, which shuffles the four, clips in between, rotates hue in HSV, and
+    takes contrast around each image's own mean.
     """
 
     draws: ClassVar[int] = 5
@@ -63,24 +67,24 @@ class ColorJitter(ColorMap):
 
 
 @decide.register
-def _(spec: ColorJitter, draws: Draws, sides: Sides) -> Decided:
+def decide_color_jitter(spec: ColorJitter, draws: Draws, sides: Sides) -> Decisions:
     """Matrix [N, 3, 3] and offset [N, 3] of the map from RGB to RGB in grey levels, float32."""
     brightness, contrast, saturation, hue = (
-        spread(limits, draws[:, at]).astype(np.float64)
+        uniform_between(limits, draws[:, at]).astype(np.float64)
         for at, limits in enumerate((spec.brightness, spec.contrast, spec.saturation, spec.hue), start=1)
     )
-    colour = _LUMA + saturation[:, None, None] * _turned_chroma(2 * np.pi * hue)
+    colour = _LUMA + saturation[:, None, None] * _rotated_chroma(2 * np.pi * hue)
     matrix = (brightness * contrast)[:, None, None] * colour
     offset = np.tile((brightness * (1 - contrast) * MIDDLE_GREY)[:, None], 3)
-    changed = chosen(spec.prob, draws[:, 0])
+    changed = bernoulli(spec.prob, draws[:, 0])
     return (
         np.where(changed[:, None, None], matrix, np.eye(3)).astype(np.float32),
         np.where(changed[:, None], offset, 0).astype(np.float32),
     )
 
 
-def _turned_chroma(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [N, 3, 3] maps from RGB to the part of RGB that is colour, its hue turned by [N] radians."""
+def _rotated_chroma(angle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns [N, 3, 3] maps from RGB to its chroma in RGB, the hue rotated by [N] radians."""
     turn = np.zeros([len(angle), 3, 3])
     turn[:, 1, 1] = turn[:, 2, 2] = np.cos(angle)
     turn[:, 1, 2], turn[:, 2, 1] = np.sin(angle), -np.sin(angle)
@@ -88,7 +92,7 @@ def _turned_chroma(angle: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class RandomGrayscale(ColorMap):
-    """Makes images grey: all three channels become 0.299 R + 0.587 G + 0.114 B."""
+    """Converts images to grey: all three channels become 0.299 R + 0.587 G + 0.114 B."""
 
     draws: ClassVar[int] = 1
 
@@ -96,33 +100,35 @@ class RandomGrayscale(ColorMap):
 
 
 @decide.register
-def _(spec: RandomGrayscale, draws: Draws, sides: Sides) -> Decided:
+def decide_grayscale(spec: RandomGrayscale, draws: Draws, sides: Sides) -> Decisions:
     """Matrix [N, 3, 3] and offset [N, 3] of the map from RGB to RGB, float32."""
-    grey = chosen(spec.prob, draws[:, 0])[:, None, None]
+    grey = bernoulli(spec.prob, draws[:, 0])[:, None, None]
     return np.where(grey, _LUMA, np.eye(3)).astype(np.float32), np.zeros([len(draws), 3], np.float32)
 
 
 class PCALighting(ColorMap):
-    """Shifts all pixels by one random colour, as light changes (Krizhevsky et al. 2012, section 4.1).
+    """Shifts all pixels by one random colour, like a change of light (Krizhevsky et al. 2012, section 4.1).
 
-    It is normal along each of the three axes along which ImageNet's colours vary.
+    The shift is normally distributed along each of the three principal axes of ImageNet's colours.
     """
 
     draws: ClassVar[int] = 4
 
-    alphastd: NonNegative = Field(0.1, description="standard deviation, as a share of the colours' own")
+    alphastd: NonNegative = Field(
+        0.1, description="standard deviation, relative to that of ImageNet's colours along each axis"
+    )
 
 
 @decide.register
-def _(spec: PCALighting, draws: Draws, sides: Sides) -> Decided:
-    """Matrix [N, 3, 3], which changes nothing, and offset [N, 3] in grey levels, float32."""
+def decide_lighting(spec: PCALighting, draws: Draws, sides: Sides) -> Decisions:
+    """Identity matrix [N, 3, 3] and offset [N, 3] in grey levels, float32."""
     shares = spec.alphastd * normals(draws)[:, 1:].astype(np.float64)
     offset = (shares * _EXTENT) @ _PRINCIPAL.T
     return np.tile(np.eye(3, dtype=np.float32), (len(draws), 1, 1)), offset.astype(np.float32)
 
 
 class GaussianBlur(Transform):
-    """Blurs by a Gaussian kernel; at the image's edge pixels are mirrored (Chen et al. 2020, appendix A)."""
+    """Blurs with a Gaussian kernel; pixels are mirrored at the edge (Chen et al. 2020, appendix A)."""
 
     draws: ClassVar[int] = 2
 
@@ -147,7 +153,7 @@ class GaussianBlur(Transform):
 
 
 @decide.register
-def _(spec: GaussianBlur, draws: Draws, sides: Sides) -> Decided:
-    """Sigma in pixels, `NO_BLUR` where it is not blurred, [N] float32."""
-    sigma = np.maximum(spread(spec.sigma, draws[:, 1]), np.float32(NO_BLUR))
-    return (np.where(chosen(spec.prob, draws[:, 0]), sigma, np.float32(NO_BLUR)),)
+def decide_sigma(spec: GaussianBlur, draws: Draws, sides: Sides) -> Decisions:
+    """Sigma in pixels, `NO_BLUR` where the image is not blurred, [N] float32."""
+    sigma = np.maximum(uniform_between(spec.sigma, draws[:, 1]), np.float32(NO_BLUR))
+    return (np.where(bernoulli(spec.prob, draws[:, 0]), sigma, np.float32(NO_BLUR)),)

@@ -1,33 +1,44 @@
-"""Automatic augmentation: AutoAugment, RandAugment, TrivialAugment.
+"""Automatic augmentation: AutoAugment, RandAugment, TrivialAugment, and timm's variant of RandAugment.
 
-An image goes through stages; each chooses one operation from a list, a bin of its magnitude, and a sign.
+An image passes through stages. Each stage chooses an operation from a list, a bin of its magnitude, and a
+sign.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Index
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.transforms.specs.augmentation import (
+from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
+from ppcls.data.transforms.specs.fields import need_rgb
+from ppcls.data.transforms.specs.policy_tables import (
     AUTO,
+    BINS,
     RAND,
     RAND_AS_AUTO,
+    TIMM,
     TRIVIAL_WIDE,
     Augmentation,
+    PolicyName,
+    Stages,
+    Suite,
+    sub_policy_table,
     with_translation,
 )
-from ppcls.data.transforms.specs.auto_augment import BINS, PolicyName, as_table, operations_by_place
-from ppcls.data.transforms.specs.basic import need_8_bit, need_hwc
-from ppcls.data.transforms.specs.decisions import Decided, Draws, Sides, decide
+from ppcls.data.transforms.specs.rng import normals
 
-Grey = Annotated[int, Bound(ge=0, le=255)]
-Stages = tuple[tuple[str, ...], ...]
+_MAX_TIMM_MAGNITUDE = 10
+_TIMM_BINS_PER_UNIT = 10  # of the magnitude
+_TIMM_PART = re.compile(r"m(?P<m>\d+)|mstd(?P<mstd>\d+(?:\.\d+)?)|inc(?P<inc>\d+)|n(?P<n>[1-9]\d*)")
+
+GreyLevel = Annotated[int, Bound(ge=0, le=255)]
 Integers = NDArray[np.int32]
 
 
@@ -40,18 +51,34 @@ def _coin(draws: Draws) -> Integers:
     return (draws < 0.5).astype(np.int32)
 
 
+class SearchSpace(NamedTuple):
+    """What a policy chooses from.
+
+    Attributes:
+        operations: Operations by name, their translations not yet scaled.
+        stages: Names of the operations that each stage chooses from.
+        bins: Number of magnitudes, from the weakest to the strongest.
+    """
+
+    operations: Suite
+    stages: Stages
+    bins: int
+
+
 class Policy(Transform):
-    """What the three have in common; they work on 8-bit RGB images of any size, and leave the size.
+    """Base of the policies. They work on 8-bit RGB images of any size and keep the size.
 
     Their decisions are three arrays [N, stages] int32: the operation, as a position in the stage's list of
-    `stages`; the bin of its magnitude; and 1 where a magnitude that has a sign is negated. Where a
-    translation is a share of the side, a fourth, [N, 2] float32, has heights and widths.
+    `stages`; the bin of its magnitude; and 1 where a signed magnitude is negated. If translations are shares
+    of the side, a fourth array, [N, 2] float32, holds heights and widths.
     """
 
     furthest_share: ClassVar[float | None] = None
     furthest_pixels: ClassVar[int | None] = None
 
-    fill_value: Grey = Field(128, description="grey of what a translation, shear or rotation uncovers")
+    fill_value: GreyLevel = Field(
+        128, description="grey level of the area that a translation, shear or rotation uncovers"
+    )
     max_translate_rel: Fraction | None = Field(
         None,
         description="furthest translation as a share of the side; by default 150/331 in AutoAugment, 100/224 "
@@ -69,15 +96,32 @@ class Policy(Transform):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state unchanged."""
-        need_hwc(state)
-        need_8_bit(state)
-        if state.channels != 3:
-            raise ValueError(f"works on RGB images, these have {state.channels} channels")
+        need_rgb(state)
         return state
 
     @property
+    def space(self) -> SearchSpace:
+        """The operations that it chooses from."""
+        raise NotImplementedError
+
+    @property
+    def stages(self) -> Stages:
+        """Names of the operations that each stage chooses from."""
+        return self.space.stages
+
+    @property
+    def bins(self) -> int:
+        """Number of magnitudes, from the weakest to the strongest."""
+        return self.space.bins
+
+    @property
+    def suite(self) -> Mapping[str, Augmentation]:
+        """The operations by name, with the ranges of their magnitudes."""
+        return with_translation(self.space.operations, self.translation[0])
+
+    @property
     def translation(self) -> tuple[float, bool]:
-        """The furthest translation, and whether it is a share of the image's side rather than pixels."""
+        """The furthest translation, and whether it is a share of the image's side instead of pixels."""
         if self.max_translate_rel is not None:
             return self.max_translate_rel, True
         if self.max_translate_abs is not None:
@@ -87,71 +131,41 @@ class Policy(Transform):
         assert self.furthest_pixels is not None
         return float(self.furthest_pixels), False
 
-    def sides_for_translation(self, sides: Sides) -> tuple[NDArray[np.float32], ...]:
-        """Returns the images' heights and widths as the fourth decision, or nothing."""
-        needed = self.translates and self.translation[1]
-        return (sides.astype(np.float32, order="C"),) if needed else ()
-
     @property
     def translates(self) -> bool:
         """Whether any of its operations is a translation."""
         return any(name.startswith("translate") for names in self.stages for name in names)
 
-    @property
-    def suite(self) -> Mapping[str, Augmentation]:
-        """The operations by name, with the ranges of their magnitudes."""
-        return with_translation(self.operations, self.translation[0])
-
-    @property
-    def operations(self) -> Mapping[str, Augmentation]:
-        """The operations by name, their translations not yet scaled."""
-        raise NotImplementedError
-
-    @property
-    def bins(self) -> int:
-        """Steps between the weakest and the strongest magnitude, both included."""
-        raise NotImplementedError
-
-    @property
-    def stages(self) -> Stages:
-        """Names of the operations that each stage chooses from."""
-        raise NotImplementedError
+    def sides_for_translation(self, sides: Sides) -> tuple[NDArray[np.float32], ...]:
+        """Returns the images' heights and widths as the fourth decision, or nothing if not needed."""
+        needed = self.translates and self.translation[1]
+        return (sides.astype(np.float32, order="C"),) if needed else ()
 
 
 class AutoAugment(Policy):
-    """One of 25 pairs of operations that a search found (Cubuk et al. 2019)."""
+    """One of 25 pairs of operations found by a search (Cubuk et al. 2019)."""
 
     draws: ClassVar[int] = 5
     furthest_share: ClassVar[float | None] = 150 / 331  # table 6 of the paper: 150 pixels of 331
 
     policy: PolicyName = Field(
-        "reduced_image_net", description="which pairs, by what they were found on; by default PaddleClas's"
+        "reduced_image_net", description="data set that the pairs were found on; PaddleClas's by default"
     )
 
     @property
-    def operations(self) -> Mapping[str, Augmentation]:
-        """Those of AutoAugment."""
-        return AUTO
-
-    @property
-    def bins(self) -> int:
-        """As the paper has it."""
-        return BINS
-
-    @property
-    def stages(self) -> Stages:
-        """What the pairs have at their first and second place, and nothing at all."""
-        return operations_by_place(self.policy)
+    def space(self) -> SearchSpace:
+        """The first and second operations of the pairs, and identity."""
+        return SearchSpace(AUTO, sub_policy_table(self.policy).stages, BINS)
 
 
 @decide.register
-def _(spec: AutoAugment, draws: Draws, sides: Sides) -> Decided:
-    """Operation, bin, sign and sides as `Policy` says, of a pair whose parts are applied or not."""
-    table = as_table(spec.policy)
+def decide_pair(spec: AutoAugment, draws: Draws, sides: Sides) -> Decisions:
+    """Operation, bin, sign and sides as `Policy` describes, of a pair whose parts are applied or not."""
+    table = sub_policy_table(spec.policy)
     pair = _pick(draws[:, 0], len(table.operation))
     applied = draws[:, 1:3] < table.probability[pair]
-    nothing = [len(names) - 1 for names in spec.stages]
-    operation = np.where(applied, table.operation[pair], np.array(nothing, np.int32))
+    identity = [len(names) - 1 for names in spec.stages]
+    operation = np.where(applied, table.operation[pair], np.array(identity, np.int32))
     return operation, table.bin[pair], _coin(draws[:, 3:5]), *spec.sides_for_translation(sides)
 
 
@@ -160,13 +174,13 @@ class RandAugment(Policy):
 
     furthest_share: ClassVar[float | None] = 100 / 224  # 100 pixels of 224, as in the paper's code
 
-    num_layers: Count = Field(2, description="operations an image")
+    num_layers: Count = Field(2, description="operations per image")
     magnitude: Index = Field(5, description="from 0, the weakest, to num_magnitude_bins - 1")
     num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(
         11, description="11 for PaddleClas's scale from 0 to 10; 31 for DALI's and torchvision's to 30"
     )
     monotonic_mag: bool = Field(
-        True, description="stronger with magnitude; False takes AutoAugment's ranges, where some weaken"
+        True, description="strength grows with magnitude; False uses AutoAugment's ranges, where some shrink"
     )
 
     @model_validator(mode="after")
@@ -183,25 +197,16 @@ class RandAugment(Policy):
         return 2 * self.num_layers
 
     @property
-    def operations(self) -> Mapping[str, Augmentation]:
-        """The 14."""
-        return RAND if self.monotonic_mag else RAND_AS_AUTO
-
-    @property
-    def bins(self) -> int:
-        """As configured."""
-        return self.num_magnitude_bins
-
-    @property
-    def stages(self) -> Stages:
-        """All operations, ``num_layers`` times."""
-        return (tuple(self.operations),) * self.num_layers
+    def space(self) -> SearchSpace:
+        """All 14 operations in each layer."""
+        operations = RAND if self.monotonic_mag else RAND_AS_AUTO
+        return SearchSpace(operations, (tuple(operations),) * self.num_layers, self.num_magnitude_bins)
 
 
 @decide.register
-def _(spec: RandAugment, draws: Draws, sides: Sides) -> Decided:
-    """Operation, bin, sign and sides as `Policy` says, of each layer."""
-    operation = _pick(draws[:, 0::2], len(spec.operations))
+def decide_layers(spec: RandAugment, draws: Draws, sides: Sides) -> Decisions:
+    """Operation, bin, sign and sides as `Policy` describes, of each layer."""
+    operation = _pick(draws[:, 0::2], len(spec.space.operations))
     bins = np.full_like(operation, spec.magnitude)
     return operation, bins, _coin(draws[:, 1::2]), *spec.sides_for_translation(sides)
 
@@ -215,23 +220,109 @@ class TrivialAugment(Policy):
     num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(31, description="magnitudes to draw from")
 
     @property
-    def operations(self) -> Mapping[str, Augmentation]:
-        """The 14, in their wide ranges."""
-        return TRIVIAL_WIDE
-
-    @property
-    def bins(self) -> int:
-        """As configured."""
-        return self.num_magnitude_bins
-
-    @property
-    def stages(self) -> Stages:
-        """All operations, once."""
-        return (tuple(self.operations),)
+    def space(self) -> SearchSpace:
+        """All 14 operations, once."""
+        return SearchSpace(TRIVIAL_WIDE, (tuple(TRIVIAL_WIDE),), self.num_magnitude_bins)
 
 
 @decide.register
-def _(spec: TrivialAugment, draws: Draws, sides: Sides) -> Decided:
-    """Operation, bin, sign and sides as `Policy` says."""
-    operation, bins = _pick(draws[:, :1], len(spec.operations)), _pick(draws[:, 1:2], spec.bins)
+def decide_operation(spec: TrivialAugment, draws: Draws, sides: Sides) -> Decisions:
+    """Operation, bin, sign and sides as `Policy` describes."""
+    operation, bins = _pick(draws[:, :1], len(spec.space.operations)), _pick(draws[:, 1:2], spec.bins)
     return operation, bins, _coin(draws[:, 2:]), *spec.sides_for_translation(sides)
+
+
+class TimmStrength(NamedTuple):
+    """The numbers of ``config_str``."""
+
+    magnitude: float
+    deviation: float
+    layers: int
+
+
+def parse_timm_config(text: str) -> TimmStrength:
+    """Parses ``rand-m9-mstd0.5-inc1``, whose parts may have any order.
+
+    Raises:
+        ValueError: It is not the policy ``rand``, lacks ``inc``, or has an unknown part.
+    """
+    policy, *parts = text.split("-")
+    if policy != "rand":
+        raise ValueError(f"expected a text such as rand-m9-mstd0.5-inc1, got '{text}'; see also AutoAugment")
+    found: dict[str, str] = {}
+    for part in parts:
+        match = _TIMM_PART.fullmatch(part)
+        if match is None:
+            raise ValueError(f"expected parts m, mstd, inc and n, each with a number, got '{part}'")
+        found |= {name: number for name, number in match.groupdict().items() if number is not None}
+    if "inc" not in found:
+        raise ValueError(
+            f"expected the part inc1, for magnitudes that strengthen all operations, got '{text}'; "
+            "for the others use RandAugment with monotonic_mag: False"
+        )
+    return TimmStrength(
+        float(found.get("m", _MAX_TIMM_MAGNITUDE)), float(found.get("mstd", 0)), int(found.get("n", 2))
+    )
+
+
+def _check_timm_config(text: str) -> str:
+    parse_timm_config(text)
+    return text
+
+
+class TimmAutoAugment(Policy):
+    """Two operations, each drawn from 15 and applied to half of the images, of magnitudes around a mean.
+
+    This is timm's variant of RandAugment (Cubuk et al. 2020). Magnitudes are normally distributed and clipped
+    to 0..10. All operations except inversion strengthen with them.
+    """
+
+    furthest_share: ClassVar[float | None] = 0.45
+
+    config_str: Annotated[str, AfterValidator(_check_timm_config)] = Field(
+        "rand-m9-mstd0.5-inc1",
+        description="rand, then in any order: m, the mean magnitude, of 10; mstd, its standard deviation; "
+        "inc1; n, operations per image, by default 2",
+    )
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
+        None, description="accepted for PaddleClas's files without effect; interpolation is bilinear"
+    )
+    img_size: Count | tuple[Count, Count] | None = Field(
+        None, description="accepted for PaddleClas's files without effect; translations use the image's sides"
+    )
+    fill_value: GreyLevel = Field(
+        116,
+        description="grey level of the area that a translation, shear or rotation uncovers; ImageNet's mean",
+    )
+
+    @property
+    def strength(self) -> TimmStrength:
+        """The numbers of ``config_str``."""
+        return parse_timm_config(self.config_str)
+
+    @property
+    def draws(self) -> int:  # type: ignore[override]
+        """An operation, a coin and a sign for each layer; an even count for the normal distribution."""
+        layers = self.strength.layers
+        return 3 * layers + 2 * -(-layers // 2)
+
+    @property
+    def space(self) -> SearchSpace:
+        """The 15 operations and identity in each layer; ten bins per unit of the magnitude."""
+        bins = _MAX_TIMM_MAGNITUDE * _TIMM_BINS_PER_UNIT + 1
+        return SearchSpace(TIMM, (tuple(TIMM),) * self.strength.layers, bins)
+
+
+@decide.register
+def decide_timm_layers(spec: TimmAutoAugment, draws: Draws, sides: Sides) -> Decisions:
+    """Operation, bin, sign and sides as `Policy` describes, of each layer."""
+    mean, deviation, layers = spec.strength
+    identity = len(TIMM) - 1
+    drawn = _pick(draws[:, :layers], identity)
+    operation = np.where(draws[:, layers : 2 * layers] < 0.5, drawn, identity).astype(np.int32)
+    negated = _coin(draws[:, 2 * layers : 3 * layers])
+    magnitude = np.clip(
+        mean + deviation * normals(draws[:, 3 * layers :])[:, :layers], 0, _MAX_TIMM_MAGNITUDE
+    )
+    bins = np.rint(magnitude * _TIMM_BINS_PER_UNIT).astype(np.int32)
+    return operation, bins, negated, *spec.sides_for_translation(sides)

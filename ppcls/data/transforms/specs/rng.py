@@ -1,8 +1,8 @@
-"""Random numbers that belong to a sample: a function of seed, epoch, index, repeat and slot, of nothing else.
+"""Random numbers of a sample: a function of seed, epoch, index, repeat and slot, and of nothing else.
 
-The generator is SplitMix64 (Steele, Lea & Flood 2014) used as a counter-based hash: no state, so the
-numbers do not depend on the order, process, thread or library that asks for them. What belongs to a step
-of all ranks has the step's number for its index.
+The generator is SplitMix64 (Steele, Lea & Flood 2014), used as a counter-based hash. It has no state, so the
+numbers do not depend on the order, process, thread or library that asks for them. Numbers that all ranks
+share at a step use the step's number as their index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIRST_DRAW_SLOT = 1
 
 
 class Purpose(IntEnum):
-    """Slots of what is drawn for something else than a sample's transforms, far above theirs."""
+    """Slots of random numbers that are not for a sample's transforms; far above the transforms' slots."""
 
     CLASS = 2**32
     IMAGE = 2**32 + 1
@@ -45,7 +45,7 @@ def _hash(
         key = _mix(key ^ _mix(np.asarray([epoch], np.uint64) * _GOLDEN + _GOLDEN))
         rows = _mix(key + indices.astype(np.uint64) * _GOLDEN)
         if repeats is not None:
-            rows ^= _mix(repeats.astype(np.uint64) * _GOLDEN)  # of the first, 0: it changes nothing
+            rows ^= _mix(repeats.astype(np.uint64) * _GOLDEN)  # changes nothing for repeat 0
         return _mix(rows[:, None] + (slots.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
 
 
@@ -60,11 +60,11 @@ def uniforms(
     """Draws uniform numbers for samples.
 
     Args:
-        seed: The run's seed, >= 0.
-        epoch: From 0.
+        seed: Seed of the run, >= 0.
+        epoch: Epoch, from 0.
         indices: [N] positions in the dataset.
-        count: Numbers a sample.
-        repeats: [N] how often each has come before in the epoch; None where none has.
+        count: Numbers per sample.
+        repeats: [N] earlier occurrences of each sample in the epoch; None if there are none.
 
     Returns:
         [N, count] float32 in [0, 1), multiples of 2^-24.
@@ -75,7 +75,7 @@ def uniforms(
 
 
 def normals(uniform: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Turns uniform numbers into independent ones of the standard normal distribution (Box & Muller 1958).
+    """Converts uniform numbers to independent standard normal ones (Box & Muller 1958).
 
     Args:
         uniform: [..., 2 k] in [0, 1).
@@ -89,7 +89,7 @@ def normals(uniform: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def keys(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.uint64]:
-    """Draws a 64-bit number for each of ``range(size)``: [size] uint64, to sort by."""
+    """Draws a 64-bit sort key for each of ``range(size)``: [size] uint64."""
     return _hash(seed, epoch, np.arange(size, dtype=np.int64), np.asarray([purpose]))[:, 0]
 
 
@@ -101,7 +101,7 @@ def fractions(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.
 def step_fractions(
     seed: int, epoch: int, step: int, count: int, purpose: Purpose = Purpose.STEP
 ) -> NDArray[np.float64]:
-    """Draws numbers for a step of all ranks: [count] float64 in [0, 1), multiples of 2^-53."""
+    """Draws numbers that all ranks share at a step: [count] float64 in [0, 1), multiples of 2^-53."""
     slots = np.arange(purpose, purpose + count, dtype=np.int64)
     return _to_fractions(_hash(seed, epoch, np.asarray([step], np.int64), slots)[0])
 

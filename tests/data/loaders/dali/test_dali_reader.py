@@ -1,4 +1,4 @@
-"""Reading ahead of decoding: the same batches by path and by name, from any position."""
+"""Reading ahead of decoding: files, records and cached files, from any position."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 
 from ppcls.data.index.files import FileIndex
-from ppcls.data.loaders.dali.reader import DaliReader, NamingReader, Reader, build_reader
+from ppcls.data.index.python_source import PythonIndex
+from ppcls.data.loaders.dali.reader import CacheReader, FileReader, MemoryReader, Reader, build_reader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import ShuffledSampler
+from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import DecodeImage, plan_chain
 from ppcls.errors import UserError
+
+READERS = {"files": FileReader, "cached": CacheReader, "memory": MemoryReader}
 
 
 @pytest.fixture
@@ -31,6 +34,23 @@ def index(photos: dict[str, Path]) -> FileIndex:
     )
 
 
+@pytest.fixture
+def order(index: FileIndex) -> Order:
+    return Order(ShuffledSampler(len(index)), batch_size=4, seed=3)  # three steps, the last of one sample
+
+
+def make_reader(index: FileIndex, order: Order, kind: str) -> Reader:
+    settings = DaliSettings(threads=2, decoder={"cache_size": 1} if kind == "cached" else {})
+    samples = index if kind != "memory" else in_memory([index.read(row) for row in range(len(index))])
+    reader = build_reader(samples, order, settings, DecodeImage(), ThreadPoolExecutor(2))
+    assert isinstance(reader, READERS[kind])
+    return reader
+
+
+def in_memory(images: list[bytes]) -> PythonIndex:
+    return PythonIndex("x", images, np.zeros(len(images), np.int64))  # type: ignore[arg-type]
+
+
 def read(reader: Reader, batches: int) -> Iterator[tuple[Any, ...]]:
     for _ in range(batches):
         batch = reader.read()
@@ -38,21 +58,9 @@ def read(reader: Reader, batches: int) -> Iterator[tuple[Any, ...]]:
         yield batch.cursor, batch.step.indices.tolist(), files, batch.sides.tolist()
 
 
-def make(index: FileIndex, order: Order, cached: bool) -> Reader:
-    settings = DaliSettings(threads=2, decoder={"cache_size": 1} if cached else {})
-    reader = build_reader(index, order, settings, DecodeImage(), ThreadPoolExecutor(1))
-    assert isinstance(reader, NamingReader if cached else DaliReader)
-    return reader
-
-
-@pytest.fixture
-def order(index: FileIndex) -> Order:
-    return Order(ShuffledSampler(len(index)), batch_size=4, seed=3)  # three steps, the last of one sample
-
-
-@pytest.mark.parametrize("cached", [False, True])
-def test_batches_are_the_files_and_their_upright_sides(index: FileIndex, order: Order, cached: bool) -> None:
-    reader, cursor = make(index, order, cached), Cursor()
+@pytest.mark.parametrize("kind", READERS)
+def test_read_returns_encoded_files_and_upright_sides(index: FileIndex, order: Order, kind: str) -> None:
+    reader, cursor = make_reader(index, order, kind), Cursor()
     for found, indices, files, sides in read(reader, 5):
         assert found == cursor
         assert indices == order.at(cursor).indices.tolist()
@@ -62,30 +70,41 @@ def test_batches_are_the_files_and_their_upright_sides(index: FileIndex, order: 
         cursor = cursor.next(len(order))
 
 
-@pytest.mark.parametrize("cached", [False, True])
-def test_seeking_goes_on_from_there(index: FileIndex, order: Order, cached: bool) -> None:
-    reader = make(index, order, cached)
+@pytest.mark.parametrize("kind", READERS)
+def test_seek_continues_from_there_after_batches_under_way(index: FileIndex, order: Order, kind: str) -> None:
+    reader = make_reader(index, order, kind)
     next(read(reader, 1))
     reader.seek(Cursor(4, 1))
     found = [cursor for cursor, *_ in read(reader, 8)]
     begin = found.index(Cursor(4, 1))
     assert found[begin : begin + 3] == [Cursor(4, 1), Cursor(4, 2), Cursor(5, 0)]
-    assert all(cursor.epoch == 0 for cursor in found[:begin]), "what was under way comes first"
+    assert all(cursor.epoch == 0 for cursor in found[:begin]), "batches under way come first"
 
 
-def test_the_decoder_learns_the_names_of_files(index: FileIndex, order: Order) -> None:
-    reader = make(index, order, cached=True)
+def test_cache_reader_passes_file_names_to_decoder(index: FileIndex, order: Order) -> None:
+    reader = make_reader(index, order, "cached")
     batch = reader.read()
     names = [batch.files[row].source_info() for row in range(4)]
     assert names == [index.path(position).decode() for position in batch.step.indices]
 
 
-def test_a_cache_for_samples_without_files_is_refused(index: FileIndex, order: Order) -> None:
-    class Elsewhere:
-        labels, source = index.labels, index.source
-
-        def __len__(self) -> int:
-            return len(index)
-
+def test_cache_for_samples_without_files_is_rejected(index: FileIndex, order: Order) -> None:
+    settings = DaliSettings(decoder={"cache_size": 1})
     with pytest.raises(UserError, match="the decoder's cache works on image files"):
-        make(Elsewhere(), order, cached=True)  # type: ignore[arg-type]
+        build_reader(in_memory([b""]), order, settings, DecodeImage(), ThreadPoolExecutor(1))
+
+
+def test_memory_reader_passes_bytes_in_order_without_copy() -> None:
+    images = [b"%d" % number * (number + 1) for number in range(50)]
+    images[7] = b""  # can't be read
+    order = Order(SequentialSampler(50), batch_size=50)
+    reader = MemoryReader(
+        in_memory(images), order, DaliSettings(threads=3), DecodeImage(), ThreadPoolExecutor(3), 1
+    )
+    positions = np.random.default_rng(0).permutation(50)
+    batch, memory = reader._finish(reader._start(positions))
+    assert [np.array(each).tobytes() for each in batch] == [images[position] for position in positions]
+    shared = [
+        np.shares_memory(np.asarray(one), two) for one, two in zip(batch, memory, strict=True) if two.size
+    ]
+    assert all(shared)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from ppcls.config.sections.loader import Dali
-from ppcls.data.loaders.dali.settings import DaliSettings, resolve
+from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.runtime.start import Runtime
 
 CPU = Runtime(cores=3)
@@ -28,10 +28,12 @@ class _Card:
 
 
 def test_auto() -> None:
-    assert resolve(Dali(), CPU) == DaliSettings(threads=3, prefetch=4)
+    assert resolve_dali_settings(Dali(), CPU) == DaliSettings(threads=3, prefetch=4)
     load = {"hw_decoder_load": 0.9}
-    assert resolve(Dali(num_threads=4), CPU) == DaliSettings(threads=4, prefetch=8)
-    assert resolve(Dali(), GPU) == DaliSettings(device_id=1, threads=3, prefetch=2, decoder=load)
+    assert resolve_dali_settings(Dali(num_threads=4), CPU) == DaliSettings(threads=4, prefetch=8)
+    assert resolve_dali_settings(Dali(), GPU) == DaliSettings(
+        device_id=1, threads=3, prefetch=2, decoder=load
+    )
     words = dict.fromkeys(("num_threads", "prefetch_queue_depth", "hw_decoder_load", "affinity"), "auto")
     assert Dali.model_validate(words) == Dali()
 
@@ -51,7 +53,7 @@ def test_auto() -> None:
 def test_pipelines_share_threads_and_stock(
     settings: DaliSettings, pipelines: int, of_each: tuple[int, int]
 ) -> None:
-    each = settings.of_each()
+    each = settings.per_pipeline()
     assert (settings.pipelines, each.threads, each.prefetch) == (pipelines, *of_each)
 
 
@@ -66,7 +68,7 @@ def test_what_the_config_says_goes() -> None:
         preallocate_width_hint=4000,
         jpeg_fancy_upsampling=True,
     )
-    found = resolve(dali, GPU)
+    found = resolve_dali_settings(dali, GPU)
     assert (found.threads, found.prefetch, found.exec_dynamic, found.decode_window) == (5, 7, False, False)
     assert found.decoder == {
         "hw_decoder_load": 0.7,
@@ -74,16 +76,16 @@ def test_what_the_config_says_goes() -> None:
         "preallocate_width_hint": 4000,
         "jpeg_fancy_upsampling": True,
     }
-    assert resolve(dali, CPU).decoder == {}, "only decoders on a GPU take these"
+    assert resolve_dali_settings(dali, CPU).decoder == {}, "only decoders on a GPU take these"
     fast = Dali(jpeg_fast_idct=True)
-    assert (resolve(fast, CPU).decoder, resolve(fast, GPU).decoder) == (
+    assert (resolve_dali_settings(fast, CPU).decoder, resolve_dali_settings(fast, GPU).decoder) == (
         {"use_fast_idct": True},
         {"hw_decoder_load": 0.9},
     )
 
 
 def test_a_cache_needs_whole_images() -> None:
-    found = resolve(Dali(cache_size=100, cache_threshold=5), GPU)
+    found = resolve_dali_settings(Dali(cache_size=100, cache_threshold=5), GPU)
     assert found.caches
     assert not found.decode_window
     assert found.decoder == {
@@ -92,7 +94,7 @@ def test_a_cache_needs_whole_images() -> None:
         "cache_type": "largest",
         "cache_threshold": 5,
     }
-    assert not resolve(Dali(), GPU).caches
+    assert not resolve_dali_settings(Dali(), GPU).caches
     with pytest.raises(ValidationError, match="the decoder caches whole images; set decode: whole"):
         Dali(cache_size=1, decode="window")
 
@@ -101,9 +103,9 @@ def test_threads_stay_next_to_the_gpu() -> None:
     own = os.sched_getaffinity(0)
     near = frozenset(sorted(own)[:1])
     beside = Runtime(device="gpu", device_id=0, card=_Card(near | {100_000}))  # type: ignore[arg-type]
-    settings = resolve(Dali(), beside)
+    settings = resolve_dali_settings(Dali(), beside)
     assert settings.cores == (near if near != own else None)
-    assert resolve(Dali(affinity=False), beside).cores is None
+    assert resolve_dali_settings(Dali(affinity=False), beside).cores is None
     seen = []
     with DaliSettings(cores=near).on_cores():
         thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
@@ -116,4 +118,4 @@ def test_threads_stay_next_to_the_gpu() -> None:
 def test_unknown_or_foreign_cores_pin_nothing() -> None:
     for cores in (frozenset(), frozenset({100_000}), frozenset(os.sched_getaffinity(0))):
         beside = Runtime(device="gpu", device_id=0, card=_Card(cores))  # type: ignore[arg-type]
-        assert resolve(Dali(), beside).cores is None
+        assert resolve_dali_settings(Dali(), beside).cores is None

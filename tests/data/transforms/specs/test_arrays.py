@@ -24,7 +24,7 @@ from ppcls.data.index.files import read_folder
 from ppcls.data.loaders.dali.headers import admit
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import SequentialSampler
-from ppcls.data.transforms.dali_ops import Place
+from ppcls.data.transforms.dali_ops import LoweringContext
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import (
     CropImage,
@@ -35,7 +35,7 @@ from ppcls.data.transforms.specs import (
     count_draws,
     plan_chain,
 )
-from ppcls.data.transforms.specs.arrays import DecodeNumpy
+from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.data.transforms.specs.rng import uniforms
 
 FIVE16, GREY, FLOAT = (
@@ -132,7 +132,7 @@ def draws_for(ops: tuple[Op, ...]) -> NDArray[np.float32]:
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def made(request: pytest.FixtureRequest) -> Together:
-    place, chains = Place(request.param, 2), map(plan, CHAINS)
+    place, chains = LoweringContext(request.param, 2), map(plan, CHAINS)
     return Together(
         {ops: chain_branch(ops, saved_three(ops[0].spec), draws_for(ops), place) for ops in chains},
         request.param,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.transforms.numpy_ops import apply_drawn
+from ppcls.data.transforms.numpy_ops import decide_and_apply
 from ppcls.data.transforms.specs import (
     CropImage,
     DecodeImage,
@@ -19,10 +19,10 @@ from ppcls.data.transforms.specs import (
     count_draws,
     plan_chain,
 )
+from ppcls.data.transforms.specs.basic import scale_to_short_side
+from ppcls.data.transforms.specs.chain import decide_chain
 from ppcls.data.transforms.specs.decisions import (
     count_decisions,
-    decide_chain,
-    scale_to_short_side,
     sides_after,
 )
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, RandomErasing
@@ -61,7 +61,7 @@ def test_sides_are_those_of_the_images(chain: list[Transform], sides: list[tuple
     for op, decided in zip(ops, decide_chain(ops, draws, known), strict=True):
         known = sides_after(op.spec, known, decided)
         images = [
-            apply_drawn(op.spec, image, own[op.slot : op.slot + op.spec.draws])
+            decide_and_apply(op.spec, image, own[op.slot : op.slot + op.spec.draws])
             for image, own in zip(images, draws, strict=True)
         ]
         assert [list(image.shape[:2]) for image in images] == known.tolist()

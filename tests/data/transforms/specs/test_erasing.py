@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from ppcls.config.sections.transform import ImageState, Transform, check_chain
-from ppcls.data.transforms.numpy_ops import apply, apply_drawn
+from ppcls.data.transforms.numpy_ops import apply, decide_and_apply
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, ToCHWImage
 from ppcls.data.transforms.specs.decisions import decide
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing, noise_bank
@@ -40,7 +40,7 @@ def drawn(spec: Transform, index: int) -> NDArray[np.float32]:
         (RandomErasing, {"sl": 0.5}, "expected sl <= sh, got 0.5 and 0.4"),
         (RandomErasing, {"r1": 1.5}, "expected r1 <= 1, got 1.5"),
         (RandomErasing, {"mode": "noise"}, "expected 'const', 'rand' or 'pixel', got 'noise'"),
-        (RandomErasing, {"mean": []}, "expected a number, or one a channel, got []"),
+        (RandomErasing, {"mean": []}, "expected a number, or one per channel, got []"),
         (Cutout, {"n_holes": 0}, "expected an integer > 0, got 0"),
         (GridMask, {"d1": 50, "d2": 50}, "expected d1 < d2, got 50 and 50"),
         (GridMask, {"mode": 2}, "expected 0 or 1, got 2"),
@@ -82,17 +82,17 @@ def test_they_stand_anywhere_behind_the_decoder(erase: Transform) -> None:
         (
             RandomErasing(mode="rand"),
             {"dtype": "float32"},
-            "mode rand is in normalized units; put it after NormalizeImage",
+            "mode rand uses normalized units; put it after NormalizeImage",
         ),
         (
             RandomErasing(mode="pixel"),
             {"dtype": "float32", "normalized": True, "channels": 4},
-            "mode pixel needs 3 channels, and the image has 4",
+            "mode pixel needs 3 channels, but the image has 4",
         ),
         (Cutout(fill_value=(-1,)), {}, r"expected integers from 0 to 255 in fill_value, got \[-1.0\]"),
-        (GridMask(), {"dtype": "float16"}, "works on 8-bit and float32 images, and these are float16"),
-        (HideAndSeek(), {}, "works on images of one size; put it after what crops them"),
-        (HideAndSeek(), {"size": (224, 641)}, "expected at most 40 patches side by side, got 41"),
+        (GridMask(), {"dtype": "float16"}, "works on 8-bit and float32 images, but these are float16"),
+        (HideAndSeek(), {}, "works on images of one size; put it after the transform that crops them"),
+        (HideAndSeek(), {"size": (224, 641)}, "expected at most 40 patches per row, got 41"),
     ],
 )
 def test_where_they_can_not_stand(spec: Transform, known: dict[str, Any], text: str) -> None:
@@ -146,7 +146,7 @@ def test_only_the_rectangle_changes(mode: Any) -> None:
         (start, size, *more) = (
             each[0] for each in decide(spec, drawn(spec, index)[None], np.array([[40, 50]]))
         )
-        erased = apply_drawn(spec, FLOATS, drawn(spec, index))
+        erased = decide_and_apply(spec, FLOATS, drawn(spec, index))
         assert erased.dtype == np.float32
         inside = np.zeros([40, 50], bool)
         inside[int(start[0]) : int(start[0] + size[0]), int(start[1]) : int(start[1] + size[1])] = True
@@ -161,7 +161,7 @@ def test_only_the_rectangle_changes(mode: Any) -> None:
 
 def test_an_image_that_loses_nothing_stays_as_it_is() -> None:
     for spec in (RandomErasing(EPSILON=0), RandomErasing(EPSILON=0, mode="pixel")):
-        assert (apply_drawn(spec, FLOATS, drawn(spec, 0)) == FLOATS).all()
+        assert (decide_and_apply(spec, FLOATS, drawn(spec, 0)) == FLOATS).all()
 
 
 def test_erasing_before_or_after_normalizing_is_the_same() -> None:
@@ -170,8 +170,8 @@ def test_erasing_before_or_after_normalizing_is_the_same() -> None:
     mean = tuple(((np.array(grey) / 255 - normalize.mean) / normalize.std).tolist())
     before, after = RandomErasing(EPSILON=1, mean=grey), RandomErasing(EPSILON=1, mean=mean)
     for index in range(10):
-        one = apply(normalize, apply_drawn(before, IMAGE, drawn(before, index)), ())
-        two = apply_drawn(after, apply(normalize, IMAGE, ()), drawn(after, index))
+        one = apply(normalize, decide_and_apply(before, IMAGE, drawn(before, index)), ())
+        two = decide_and_apply(after, apply(normalize, IMAGE, ()), drawn(after, index))
         np.testing.assert_allclose(one, two, atol=1e-6)
 
 
@@ -217,7 +217,7 @@ def test_holes_pixel_by_pixel(height: int, width: int, holes: int, length: int, 
         for row in range(max(y - length // 2, 0), min(y + length // 2, height)):
             for column in range(max(x - length // 2, 0), min(x + length // 2, width)):
                 expected[row, column] = (7, 8)
-    assert (apply_drawn(spec, image, drawn(spec, index)) == expected).all()
+    assert (decide_and_apply(spec, image, drawn(spec, index)) == expected).all()
 
 
 def test_the_centre_of_a_hole_may_be_anywhere() -> None:
@@ -246,7 +246,7 @@ def test_an_upright_grid_is_bars_of_rows_and_columns(
     image = np.full([height, width, 2], 9, np.uint8)
     for mode in (0, 1):
         spec = GridMask(d1=d1, d2=d1 + 7, ratio=ratio, mode=mode)
-        masked = apply_drawn(spec, image, drawn(spec, index))
+        masked = decide_and_apply(spec, image, drawn(spec, index))
         squares = grid(height, width, spec, drawn(spec, index))
         assert (masked.dtype, masked.shape) == (image.dtype, image.shape)
         assert (masked == np.where(squares ^ bool(mode), 9, 0)[..., None]).all()
@@ -255,7 +255,7 @@ def test_an_upright_grid_is_bars_of_rows_and_columns(
 def test_a_turned_grid_keeps_its_share_and_is_turned() -> None:
     image = np.ones([400, 400, 1], np.float32)
     spec = GridMask(d1=20, d2=21, ratio=0.4, rotate=90)
-    kept = [apply_drawn(spec, image, drawn(spec, index)) for index in range(20)]
+    kept = [decide_and_apply(spec, image, drawn(spec, index)) for index in range(20)]
     np.testing.assert_allclose([each.mean() for each in kept], 0.6**2, atol=0.01)
     upright = [each for each in kept if each.any(axis=0).mean() < 0.7]
     assert len(upright) <= 2, "an upright grid has columns without any square"
@@ -278,14 +278,14 @@ def test_grids_are_spread_as_they_should() -> None:
 @pytest.mark.parametrize("mode", [0, 1])
 def test_an_image_that_is_not_masked_stays_as_it_is(mode: Any) -> None:
     spec = GridMask(d1=5, d2=9, rotate=90, prob=0, mode=mode)
-    assert (apply_drawn(spec, IMAGE, drawn(spec, 3)) == IMAGE).all()
+    assert (decide_and_apply(spec, IMAGE, drawn(spec, 3)) == IMAGE).all()
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 70), st.integers(0, 1000))
 def test_a_patch_is_hidden_as_a_whole(height: int, width: int, side: int, index: int) -> None:
     spec = HideAndSeek(grid_sizes=(side,))
     image = np.full([height, width, 2], 9, np.uint8)
-    hidden = apply_drawn(spec, image, drawn(spec, index))
+    hidden = decide_and_apply(spec, image, drawn(spec, index))
     corners = hidden[::side, ::side]
     grown = corners.repeat(side, axis=0).repeat(side, axis=1)[:height, :width]
     assert (hidden == grown).all()
@@ -309,4 +309,4 @@ def test_patches_are_hidden_as_often_as_they_should() -> None:
 
 def test_without_a_size_all_stays() -> None:
     spec = HideAndSeek(grid_sizes=(0,), hide_prob=1)
-    assert (apply_drawn(spec, IMAGE, drawn(spec, 3)) == IMAGE).all()
+    assert (decide_and_apply(spec, IMAGE, drawn(spec, 3)) == IMAGE).all()

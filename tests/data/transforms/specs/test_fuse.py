@@ -23,7 +23,7 @@ from ppcls.data.transforms.specs.fuse import (
     CropFlipNormalize,
     DecodeCropFlipNormalize,
     DecodeRandCrop,
-    Fused,
+    FusedTransform,
     fuse,
 )
 
@@ -136,7 +136,7 @@ def unfuse(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     found: list[Op] = []
     for op in ops:
         slot = op.slot
-        for part in op.spec.parts if isinstance(op.spec, Fused) else [op.spec]:
+        for part in op.spec.parts if isinstance(op.spec, FusedTransform) else [op.spec]:
             found.append(Op(part, slot))
             slot += part.draws
     return tuple(found)

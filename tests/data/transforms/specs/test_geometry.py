@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.transforms.numpy_ops import apply, apply_drawn
+from ppcls.data.transforms.numpy_ops import apply, decide_and_apply
 from ppcls.data.transforms.specs.decisions import decide, sides_after
 from ppcls.data.transforms.specs.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
 from ppcls.data.transforms.specs.rng import uniforms
@@ -96,7 +96,7 @@ def test_what_is_known_afterwards(
         (Pad(padding=4, fill=(1, 2)), SQUARE, "expected 1 or 3 values in fill, got 2"),
         (RandomCropImage(size=33), SQUARE, "a 33x33 crop doesn't fit 32x32; resize before it"),
         (RandomRotation(degrees=9, fill=-1), SQUARE, "expected integers from 0 to 255 in fill, got [-1.0]"),
-        (RandomRot90(), WIDE, "a quarter turn needs square images, and these are 40x32"),
+        (RandomRot90(), WIDE, "a quarter turn needs square images, but these are 40x32"),
     ],
 )
 def test_where_they_can_not_stand(spec: Transform, before: ImageState, text: str) -> None:
@@ -145,7 +145,7 @@ def test_all_places_of_a_window_are_equally_likely() -> None:
 @given(st.integers(5, 30), st.integers(7, 30), st.integers(0, 10**6))
 def test_a_window_is_cut_out_of_the_image(height: int, width: int, index: int) -> None:
     image = np.arange(height * width).reshape(height, width, 1)
-    cut = apply_drawn(RandomCropImage(size=(7, 5)), image, uniforms(1, 0, np.array([index]), 2)[0])
+    cut = decide_and_apply(RandomCropImage(size=(7, 5)), image, uniforms(1, 0, np.array([index]), 2)[0])
     top, left = divmod(int(cut[0, 0, 0]), width)
     assert (cut == image[top : top + 5, left : left + 7]).all()
     assert cut.shape == (5, 7, 1)
@@ -153,7 +153,7 @@ def test_a_window_is_cut_out_of_the_image(height: int, width: int, index: int) -
 
 def test_a_window_larger_than_the_image() -> None:
     with pytest.raises(ValueError, match="a 50x20 crop doesn't fit an image of 40x30"):
-        apply_drawn(RandomCropImage(size=(50, 20)), noise(30, 40), np.zeros(2, np.float32))
+        decide_and_apply(RandomCropImage(size=(50, 20)), noise(30, 40), np.zeros(2, np.float32))
 
 
 def test_angles_are_uniform_for_a_share_of_the_images() -> None:
@@ -203,7 +203,7 @@ def test_a_turn_pixel_by_pixel(degrees: float, channels: int, dtype: Any) -> Non
 def test_an_image_that_is_not_turned_stays_as_it_is(interpolation: str) -> None:
     image = noise(20, 31)
     spec = RandomRotation(prob=0, degrees=90, interpolation=interpolation)
-    assert (apply_drawn(spec, image, np.float32([0, 0.9])) == image).all()
+    assert (decide_and_apply(spec, image, np.float32([0, 0.9])) == image).all()
 
 
 @pytest.mark.parametrize("quarter", range(4))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.transforms.numpy_ops import apply, apply_drawn
+from ppcls.data.transforms.numpy_ops import apply, decide_and_apply
 from ppcls.data.transforms.specs.decisions import decide
 from ppcls.data.transforms.specs.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
 from ppcls.data.transforms.specs.rng import uniforms
@@ -30,7 +30,7 @@ def decided(spec: Transform, count: int = MANY) -> tuple[NDArray[Any], ...]:
 def jitter(image: NDArray[Any], **factors: float) -> NDArray[np.float64]:
     """Applies one jitter of known factors."""
     limits = {name: (value, value) for name, value in factors.items()}
-    return apply_drawn(ColorJitter(**limits), image, np.zeros(5, np.float32)).astype(float)  # type: ignore[arg-type]
+    return decide_and_apply(ColorJitter(**limits), image, np.zeros(5, np.float32)).astype(float)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_one_number_is_a_range() -> None:
     ("known", "text"),
     [
         ({"normalized": True}, "works on 8-bit images; put it before NormalizeImage"),
-        ({"dtype": "uint16"}, "works on 8-bit images, and these are uint16; decode to dtype: uint8"),
-        ({"channels": 1}, "works on RGB images, and these have 1 channels"),
-        ({"rgb": False}, "works on RGB images, and these are BGR; set DecodeImage.to_rgb"),
+        ({"dtype": "uint16"}, "works on 8-bit images, but these are uint16; decode to dtype: uint8"),
+        ({"channels": 1}, "works on RGB images, but these have 1 channels"),
+        ({"rgb": False}, "works on RGB images, but these are BGR; set DecodeImage.to_rgb"),
         ({"layout": "CHW"}, "works on HWC images; put it before ToCHWImage"),
     ],
 )
@@ -138,11 +138,11 @@ def test_grey_is_luma_for_a_share_of_the_images() -> None:
     grey = (matrix[:, 0] == matrix[:, 1]).all(axis=1)
     assert abs(grey.mean() - 0.2) < 0.012
     assert (matrix[~grey] == np.eye(3)).all()
-    made = apply_drawn(RandomGrayscale(prob=1), IMAGE, np.zeros(1, np.float32))
+    made = decide_and_apply(RandomGrayscale(prob=1), IMAGE, np.zeros(1, np.float32))
     assert np.abs(made - (IMAGE @ LUMA)[..., None]).max() <= 1.01
     assert (made[..., 0] == made[..., 1]).all()
     assert (made[..., 1] == made[..., 2]).all()
-    assert apply_drawn(RandomGrayscale(prob=0), IMAGE, np.zeros(1, np.float32)) is IMAGE
+    assert decide_and_apply(RandomGrayscale(prob=0), IMAGE, np.zeros(1, np.float32)) is IMAGE
 
 
 def test_light_is_normal_along_the_axes_of_imagenets_colours() -> None:
@@ -162,10 +162,10 @@ def test_light_shifts_all_pixels_alike() -> None:
     drawn = np.array([0.4, 0.9, 0.2, 0.05], np.float32)
     (offset,) = decide(PCALighting(alphastd=0.5), drawn[None], np.full([1, 2], 30))[1]
     assert np.abs(offset).max() > 10
-    made = apply_drawn(PCALighting(alphastd=0.5), IMAGE, drawn)
+    made = decide_and_apply(PCALighting(alphastd=0.5), IMAGE, drawn)
     assert made.dtype == np.uint8
     assert np.abs(made - np.clip(IMAGE + offset, 0, 255)).max() <= 0.51
-    assert apply_drawn(PCALighting(alphastd=0), IMAGE, drawn) is IMAGE
+    assert decide_and_apply(PCALighting(alphastd=0), IMAGE, drawn) is IMAGE
 
 
 def blur(image: NDArray[Any], sigma: float, size: int) -> NDArray[np.float64]:
@@ -195,4 +195,4 @@ def test_sigma_is_spread_over_its_range_for_a_share_of_the_images() -> None:
     assert abs(len(blurred) / MANY - 0.7) < 0.015
     counts, _ = np.histogram(blurred, bins=4, range=(0.5, 2.5))
     np.testing.assert_allclose(counts / len(blurred), 0.25, atol=0.02)
-    assert apply_drawn(GaussianBlur(prob=0), IMAGE, np.zeros(2, np.float32)) is IMAGE
+    assert decide_and_apply(GaussianBlur(prob=0), IMAGE, np.zeros(2, np.float32)) is IMAGE

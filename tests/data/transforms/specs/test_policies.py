@@ -31,18 +31,31 @@ from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
-from ppcls.data.transforms.dali_ops import Device, Node, Place, lower
-from ppcls.data.transforms.dali_ops.operators import nodes_between, operator_device
+from ppcls.data.transforms.dali_ops import Device, LoweringContext, Node, lower
+from ppcls.data.transforms.dali_ops.graph import nodes_between, operator_device
 from ppcls.data.transforms.dali_ops.policies import dali_suite
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.numpy_ops.policies import augment
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, Op, RandCropImage, plan_chain
-from ppcls.data.transforms.specs.augmentation import AUTO, RAND, RAND_AS_AUTO, TRIVIAL_WIDE, Suite
-from ppcls.data.transforms.specs.auto_augment import BINS, POLICIES, PolicyName
-from ppcls.data.transforms.specs.decisions import Decided, count_decisions, decide
-from ppcls.data.transforms.specs.policies import AutoAugment, Policy, RandAugment, TrivialAugment
+from ppcls.data.transforms.specs.decisions import Decisions, count_decisions, decide
+from ppcls.data.transforms.specs.policies import (
+    AutoAugment,
+    Policy,
+    RandAugment,
+    TimmAutoAugment,
+    TrivialAugment,
+)
+from ppcls.data.transforms.specs.policy_tables import (
+    AUTO,
+    BINS,
+    POLICIES,
+    RAND,
+    RAND_AS_AUTO,
+    TRIVIAL_WIDE,
+    PolicyName,
+    Suite,
+)
 from ppcls.data.transforms.specs.rng import uniforms
-from ppcls.data.transforms.specs.timm_auto_augment import TimmAutoAugment
 
 SPECS: list[Policy] = [
     RandAugment(),
@@ -172,7 +185,7 @@ def test_chains_of_paddleclas() -> None:
 def test_what_it_works_on() -> None:
     state = ImageState(encoded=False)
     assert RandAugment().after(state) == state
-    with pytest.raises(ValueError, match="works on RGB images, these have 4 channels"):
+    with pytest.raises(ValueError, match="works on RGB images, but these have 4 channels"):
         RandAugment().after(replace(state, channels=4))
     with pytest.raises(ValueError, match="not decoded yet"):
         RandAugment().after(ImageState())
@@ -265,13 +278,13 @@ def pictures() -> Images:
     return [*(np.ascontiguousarray(each) for each in cut), np.full([20, 30, 3], 77, np.uint8)]
 
 
-def branch(spec: Policy, images: Images, decided: Decided, device: Device) -> Branch:
+def branch(spec: Policy, images: Images, decided: Decisions, device: Device) -> Branch:
     """Makes a graph that goes on without conditionals: its images are mirrored."""
 
     def lowered(node: Node, *nodes: Node) -> Node:
         node = fn.reshape(node, layout="HWC")
-        place = Place(device, callbacks=False, decided=nodes)
-        return fn.flip(lower(spec, node.gpu() if device == "gpu" else node, place), horizontal=1)
+        context = LoweringContext(device, callbacks=False, decisions=nodes)
+        return fn.flip(lower(spec, node.gpu() if device == "gpu" else node, context), horizontal=1)
 
     return Branch([images, *decided], lowered)
 
@@ -324,7 +337,7 @@ def test_operations_on_a_gpu(spec: Policy, pictures: Images) -> None:
     compare_operations(spec, pictures, "gpu")
 
 
-def choices_for(spec: Policy, images: Images) -> Decided:
+def choices_for(spec: Policy, images: Images) -> Decisions:
     return *chosen_of(spec, len(images)), *sides_of(spec, images)
 
 
@@ -378,7 +391,7 @@ def test_a_graph_for_a_gpu_takes_nothing_back_from_it(spec: Policy) -> None:
         outputs = 1 + count_decisions(spec)
         node, *nodes = fn.external_source(lambda: None, num_outputs=outputs, batch=True)
         pixels = fn.reshape(node, layout="HWC").gpu()
-        augmented = lower(spec, pixels, Place("gpu", decided=tuple(nodes)))
+        augmented = lower(spec, pixels, LoweringContext("gpu", decisions=tuple(nodes)))
         added = nodes_between(augmented, [pixels, *nodes])
     assert augmented.device == "gpu"
     for each in added:
@@ -436,7 +449,7 @@ def test_the_rest_of_a_graph_is_as_without_a_policy(pictures: Images) -> None:
     with warnings.catch_warnings(record=True) as seen, pipeline:
         images, *decided = fn.external_source(lambda: fed, num_outputs=len(fed), batch=True)
         images, untouched = fn.reshape(images, layout="HWC"), fn.reshape(images, layout="HWC")
-        augmented = lower(spec, images, Place("cpu", callbacks=False, decided=tuple(decided)))
+        augmented = lower(spec, images, LoweringContext("cpu", callbacks=False, decisions=tuple(decided)))
         pipeline.set_outputs(fn.flip(augmented), fn.flip(untouched))
     assert [str(each.message) for each in seen] == []
     pipeline.build()
@@ -488,8 +501,8 @@ def epoch_of(loader: Any) -> NDArray[np.float32]:
 def test_loaders_agree(spec: Policy, index: Index) -> None:
     order, ops = Order(ShuffledSampler(15), batch_size=4, seed=3), planned(spec)
     dali = epoch_of(DaliLoader(index, order, ops, DaliSettings(threads=2)))
-    numpy = epoch_of(PaddleLoader(index, order, ops, workers=0))
-    plain = epoch_of(PaddleLoader(index, order, (*ops[:2], *ops[3:]), workers=0))
+    numpy = epoch_of(PaddleLoader(index, order, ops))
+    plain = epoch_of(PaddleLoader(index, order, (*ops[:2], *ops[3:])))
     np.testing.assert_array_equal(dali, numpy)
     assert (np.abs(dali - plain).mean(axis=(1, 2, 3)) > 1).mean() > 0.4
 
@@ -503,7 +516,7 @@ def test_the_loader_on_a_gpu(spec: Policy, index: Index) -> None:
     """
     order, ops = Order(ShuffledSampler(15), batch_size=4, seed=3), planned(spec)
     dali = epoch_of(DaliLoader(index, order, ops, DaliSettings(device_id=0, threads=2)))
-    numpy = epoch_of(PaddleLoader(index, order, ops, workers=0))
+    numpy = epoch_of(PaddleLoader(index, order, ops))
     assert np.abs(dali - numpy).mean() < 2
 
 
@@ -514,7 +527,7 @@ def test_a_sample_is_augmented_alike_in_any_batch_and_on_any_rank(backend: str, 
     def loader(order: Order) -> DaliLoader | PaddleLoader:
         if backend == "dali":
             return DaliLoader(index, order, ops, DaliSettings(threads=2))
-        return PaddleLoader(index, order, ops, workers=0)
+        return PaddleLoader(index, order, ops)
 
     alone = epoch_of(loader(Order(SequentialSampler(15), batch_size=1, seed=3)))
     for size, ranks in ((5, 1), (4, 2)):

@@ -65,7 +65,7 @@ def test_images_for_tensor_cores(normalize: NormalizeImage, channels: int, dtype
 def test_channels_that_nobody_can_fill_up() -> None:
     with pytest.raises(ChainError, match="expected channel_num 3 or the next power of two, 4, got 5"):
         check_chain([DECODE, SQUARE, NormalizeImage(channel_num=5)])
-    with pytest.raises(ValueError, match="with channel_num, give mean and std for each channel"):
+    with pytest.raises(ValueError, match="channel_num requires mean and std for each channel"):
         NormalizeImage(mean=(0.5,), std=(0.5,), channel_num=4)
 
 
@@ -139,17 +139,17 @@ def test_chains_of_other_images(chain: list[Transform]) -> None:
         (
             [DEEP, ResizeImage(size=(8, 8), backend="pil")],
             1,
-            "works on 8-bit images, and these are uint16; decode to dtype: uint8",
+            "works on 8-bit images, but these are uint16; decode to dtype: uint8",
         ),
         (
             [DEEP, RandCropImage(size=(8, 8), backend="pil")],
             1,
-            "works on 8-bit images, and these are uint16; decode to dtype: uint8",
+            "works on 8-bit images, but these are uint16; decode to dtype: uint8",
         ),
         (
             [DEEP, SQUARE, NormalizeImage(mean=(0.5,), std=(0.5,))],
             2,
-            "scale is by default for 8-bit pixels, and these are uint16; set scale",
+            "the default scale is for 8-bit pixels, but these are uint16; set scale",
         ),
         ([DEEP, SQUARE, NormalizeImage(scale=1.0)], 2, "expected 1 or 5 values in mean and std, got 3"),
         ([DECODE, NORMALIZE, SQUARE], 2, "works on images as they are decoded; put it before NormalizeImage"),
@@ -179,12 +179,12 @@ def test_chains_that_do_not(chain: list[Transform], position: int | None, text: 
         (
             ResizeImage,
             {"size": 8, "interpolation": "nearest"},
-            "cv2's nearest sampling is its own; use backend: pil, or bilinear",
+            "no other backend matches cv2's nearest sampling; use backend: pil, or bilinear",
         ),
         (
             RandCropImage,
             {"size": 8, "interpolation": "lanczos"},
-            "cv2's lanczos sampling is its own; use backend: pil, or bilinear",
+            "no other backend matches cv2's lanczos sampling; use backend: pil, or bilinear",
         ),
         (RandCropImage, {"size": 8, "scale": [0, 0]}, "expected a largest scale > 0"),
         (RandCropImage, {"size": 8, "ratio": [2, 1]}, "expected ratio as [min, max], got [2.0, 1.0]"),

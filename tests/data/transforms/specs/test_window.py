@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ppcls.data.transforms.specs import RandCropImage
-from ppcls.data.transforms.specs.decisions import random_windows
+from ppcls.data.transforms.specs.basic import random_windows
 from ppcls.data.transforms.specs.rng import uniforms
 
 Array = NDArray[np.float64]

@@ -1,0 +1,128 @@
+"""Geometric and photometric transforms and erasing, with OpenCV and NumPy."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from ppcls.data.transforms.numpy_ops.basic import crop
+from ppcls.data.transforms.numpy_ops.chain import Array, apply
+from ppcls.data.transforms.specs.decisions import Decisions
+from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing, noise_bank
+from ppcls.data.transforms.specs.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
+from ppcls.data.transforms.specs.photometric import NO_BLUR, ColorMap, GaussianBlur
+
+_INTERPOLATION = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR}
+_MAX_CHANNELS = 4  # for which OpenCV accepts a border colour
+
+
+@apply.register
+def pad_image(spec: Pad, image: np.ndarray, decisions: Decisions) -> Array:
+    left, top, right, bottom = spec.padding
+    if spec.padding_mode != "constant":
+        return np.pad(image, ((top, bottom), (left, right), (0, 0)), spec.padding_mode)
+    height, width, channels = image.shape
+    padded = np.empty([height + top + bottom, width + left + right, channels], image.dtype)
+    padded[:] = np.asarray(spec.fill, image.dtype)
+    padded[top : top + height, left : left + width] = image
+    return padded
+
+
+@apply.register
+def crop_random_window(spec: RandomCropImage, image: np.ndarray, decisions: Decisions) -> Array:
+    top, left = decisions[0]
+    return crop(image, top, left, spec.size)
+
+
+@apply.register
+def rotate_image(spec: RandomRotation, image: np.ndarray, decisions: Decisions) -> Array:
+    (angle,) = decisions
+    if angle == 0:
+        return image
+    height, width, channels = image.shape
+    pixels = image.astype(np.float32) if image.dtype == np.float16 else image  # OpenCV lacks float16
+    # OpenCV measures from the centre of the first pixel.
+    matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), float(angle), 1.0)
+    rotated = [
+        cv2.warpAffine(
+            pixels[:, :, begin : begin + _MAX_CHANNELS],
+            matrix,
+            (width, height),
+            flags=_INTERPOLATION[spec.interpolation],
+            borderMode=cv2.BORDER_CONSTANT,
+            borderValue=[spec.fill] * _MAX_CHANNELS,
+        ).reshape(height, width, -1)
+        for begin in range(0, channels, _MAX_CHANNELS)
+    ]
+    whole = rotated[0] if len(rotated) == 1 else np.concatenate(rotated, axis=2)
+    return whole.astype(image.dtype, copy=False)
+
+
+@apply.register
+def rotate_by_quarter_turns(spec: RandomRot90, image: np.ndarray, decisions: Decisions) -> Array:
+    return np.rot90(image, int(decisions[0]) // 90)
+
+
+@apply.register
+def map_colors(spec: ColorMap, image: np.ndarray, decisions: Decisions) -> Array:
+    matrix, offset = decisions
+    if not offset.any() and (matrix == np.eye(3)).all():
+        return image
+    return np.asarray(cv2.transform(image, np.column_stack([matrix, offset])))
+
+
+@apply.register
+def blur_image(spec: GaussianBlur, image: np.ndarray, decisions: Decisions) -> Array:
+    (sigma,) = decisions
+    if sigma <= np.float32(NO_BLUR):
+        return image
+    kernel = (spec.kernel_size, spec.kernel_size)
+    return np.asarray(cv2.GaussianBlur(image, kernel, float(sigma))).reshape(image.shape)
+
+
+@apply.register
+def erase_rectangle(spec: RandomErasing, image: np.ndarray, decisions: Decisions) -> Array:
+    (top, left), (height, width) = (each.astype(int) for each in decisions[:2])
+    if not height:
+        return image
+    if spec.mode == "pixel":
+        bank = noise_bank()
+        rows, columns = (np.arange(a, a + n) for a, n in ((top, height), (left, width)))
+        begin = decisions[2]
+        fill = bank[np.ix_((begin[0] + rows) % len(bank), (begin[1] + columns) % len(bank))]
+    else:
+        fill = decisions[2] if spec.mode == "rand" else np.asarray(spec.mean)
+    erased = image.copy()
+    erased[top : top + height, left : left + width] = fill
+    return erased
+
+
+def _fill_rectangles(image: np.ndarray, decisions: Decisions, fill: tuple[float, ...]) -> Array:
+    starts, sizes = (each.astype(int).reshape(-1, 2) for each in decisions)
+    filled, colour, erased = sizes.all(axis=1), np.asarray(fill), image.copy()
+    for (top, left), (height, width) in zip(starts[filled], sizes[filled], strict=True):
+        erased[top : top + height, left : left + width] = colour
+    return erased
+
+
+@apply.register
+def cut_out_holes(spec: Cutout, image: np.ndarray, decisions: Decisions) -> Array:
+    return _fill_rectangles(image, decisions, spec.fill_value)
+
+
+@apply.register
+def hide_patches(spec: HideAndSeek, image: np.ndarray, decisions: Decisions) -> Array:
+    return _fill_rectangles(image, decisions, (0,))
+
+
+@apply.register
+def mask_grid(spec: GridMask, image: np.ndarray, decisions: Decisions) -> Array:
+    tile, share, angle, *shifts = (np.float32(each) for each in decisions)
+    along, across = np.cos(angle) / tile, np.sin(angle) / tile
+    left, top = (shift / tile for shift in shifts)
+    y, x = (np.arange(side, dtype=np.float32) for side in image.shape[:2])
+    column = x[None] * along - (y * across)[:, None] - left
+    row = x[None] * across + (y * along)[:, None] - top
+    square = (column - np.floor(column) < share) & (row - np.floor(row) < share)
+    kept = square if spec.mode == 0 else ~square
+    return np.asarray(image * kept[:, :, None].astype(image.dtype))
