@@ -153,58 +153,58 @@ def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0) -> Metrics:
 
 
 def _build(spec: MetricSpec, classes: int) -> CountMetric | GatheredMetric:
-    names = spec.names
     match spec:
         case DistillationTopkAcc():
             count = _topk_of_model(spec.model_key, spec.topk)
-            return CountMetric(names, len(spec.topk), count, _shares)
+            return CountMetric(spec.names, len(spec.topk), count, _shares)
         case TopkAcc():
             topk = _of_logits(partial(single_label.topk_correct, topk=spec.topk))
-            return CountMetric(names, len(spec.topk), topk, _shares)
+            return CountMetric(spec.names, len(spec.topk), topk, _shares)
         case PerClassRecall():
             each = tuple(f"recall_{k}" for k in range(classes)) if spec.each else ()
             values = partial(_recall_values, each=spec.each)
-            return CountMetric((*names, *each), 2 * classes, _of_logits(single_label.class_hits), values)
+            return CountMetric((*spec.names, *each), 2 * classes, _of_logits(single_label.class_hits), values)
         case ConfusionMatrix():
             return CountMetric(
-                names,
+                spec.names,
                 classes**2,
                 _of_logits(single_label.confusion),
                 lambda counts, _: single_label.macro_averages(counts),
             )
         case AccuracyScore() if spec.base == "sample":
-            return CountMetric(names, 1, _of_logits(multi_label.right_images), _shares)
+            return CountMetric(spec.names, 1, _of_logits(multi_label.right_images), _shares)
         case AccuracyScore():
-            return CountMetric(names, 2, _count_labels, lambda counts, _: [float(counts[0] / counts[1])])
+            return CountMetric(spec.names, 2, _count_labels, lambda counts, _: [float(counts[0] / counts[1])])
         case HammingDistance():
             return CountMetric(
-                names, 2, _count_labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])]
+                spec.names, 2, _count_labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])]
             )
         case MultiLabelMAP():
             return GatheredMetric(
-                names,
+                spec.names,
                 lambda rows: [multi_label.mean_average_precision(rows.outputs, rows.labels, spec.map_type)],
             )
         case ATTRMetric():
             return GatheredMetric(
-                names, lambda rows: multi_label.attribute_measures(rows.outputs, rows.labels, spec.threshold)
+                spec.names,
+                lambda rows: multi_label.attribute_measures(rows.outputs, rows.labels, spec.threshold),
             )
         case TprAtFpr():
             return GatheredMetric(
-                names,
+                spec.names,
                 lambda rows: [
                     single_label.true_at_false_positives(rows.outputs, rows.labels[:, 0], spec.max_fpr)
                 ],
             )
         case Recallk():
             return GatheredMetric(
-                names,
+                spec.names,
                 lambda rows: retrieval.recalls_at(rows.outputs, rows.labels[:, 0], spec.topk, rows.queries),
                 "features",
             )
         case mAP():
             return GatheredMetric(
-                names,
+                spec.names,
                 lambda rows: [
                     retrieval.mean_average_precision(rows.outputs, rows.labels[:, 0], rows.queries)
                 ],
