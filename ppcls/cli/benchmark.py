@@ -1,42 +1,123 @@
-"""``tools/benchmark.py``: one command for each thing whose speed can be measured."""
+"""``tools/benchmark.py``: one command per thing whose speed can be measured, and comparison of results."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 
-from ppcls.cli import benchmark_infer as infer_benchmark_cli
-from ppcls.cli import benchmark_loader as loader_cli
-from ppcls.cli import benchmark_train as train_benchmark_cli
-from ppcls.cli.benchmark_results import start
+import yaml
+
+from ppcls.bench.infer.requests import (
+    EFFORT,
+    Request,
+    find_conclusions,
+    find_models,
+    inspect_machine,
+    make_candidates,
+    make_charts,
+    make_requests,
+    make_rows,
+)
+from ppcls.bench.measure.runner import Measurements
+from ppcls.bench.results.schema import Results, new_results, read_results
+from ppcls.cli import benchmark_loader, benchmark_train
+from ppcls.cli.benchmark_results import (
+    add_effort,
+    add_out,
+    check_out,
+    measure_and_report,
+    read_effort,
+    terminal_width,
+)
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import Subcommands, add_config_options, add_subcommand, positive_int
+from ppcls.cli.options import Subcommands, add_override, positive_int
 
 
 @command
 def main(argv: Arguments = None) -> None:
     """Measures speed on this machine."""
-    options = argparse.ArgumentParser(prog="tools/benchmark.py", description="Measure speed on this machine.")
-    commands = options.add_subparsers(required=True, metavar="COMMAND")
-    loader_cli.add_subcommand(commands)
-    _add_containers(commands)
-    train_benchmark_cli.add_subcommand(commands)
-    infer_benchmark_cli.add_infer(commands)
-    infer_benchmark_cli.add_compare(commands)
-    arguments = options.parse_args(argv)
+    parser = argparse.ArgumentParser(prog="tools/benchmark.py", description="Measure speed on this machine.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    benchmark_loader.add_loader(commands)
+    benchmark_loader.add_containers(commands)
+    benchmark_train.add_train(commands)
+    _add_infer(commands)
+    _add_compare(commands)
+    arguments = parser.parse_args(argv)
     arguments.measure(arguments)
 
 
-def _add_containers(commands: Subcommands) -> None:
-    made = add_subcommand(commands, "containers", "image files against containers of them")
-    add_config_options(made)
-    made.add_argument("--rounds", type=positive_int, default=5, help="counted epochs of each (%(default)s)")
-    made.set_defaults(measure=_containers)
+def _add_infer(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "infer",
+        help="predictions: latency and images/s of a model by batch size and threads",
+        description="Measures requests one after the other, from a batch in host memory to its scores there.",
+    )
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        required=True,
+        type=Path,
+        metavar="PATH",
+        help="folders written by tools/export.py, for Paddle or as ONNX, or checkpoint folders",
+    )
+    add_override(parser, "set values of Global, such as Global.device=cpu")
+    parser.add_argument(
+        "--batch-size", nargs="+", type=positive_int, default=[1, 8, 32], metavar="N", help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--threads",
+        nargs="+",
+        type=positive_int,
+        metavar="N",
+        help="CPU threads of the model (default: all cores)",
+    )
+    add_effort(parser, "requests", EFFORT)
+    add_out(parser)
+    parser.set_defaults(measure=_infer)
 
 
-def _containers(arguments: argparse.Namespace) -> None:
-    if (started := start(arguments)) is None:
-        return
-    from ppcls.bench.loader.containers import benchmark_containers
+def _infer(arguments: argparse.Namespace) -> None:
+    models = find_models(arguments.model, arguments.override)
+    check_out(arguments)
+    machine = inspect_machine(arguments.model[0], arguments.override)
+    effort = read_effort(arguments)
+    threads = arguments.threads or [machine["cores"]]
+    requests = make_requests(models, machine["device"], threads, arguments.batch_size)
+    write_output(
+        f"{machine['machine']['Device']}: kinds of requests: {len(requests)}, rounds: {effort.rounds}\n"
+    )
+    described = {str(path): source.description.model_dump(mode="json") for path, source in models}
+    config = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
 
-    for each in benchmark_containers(*started, arguments.rounds):
-        write_output(each.describe() + "\n")
+    def make_results(measured: list[Measurements[Request]]) -> Results:
+        results = new_results(
+            "infer", config, make_rows(measured), machine=machine["machine"], versions=machine["versions"]
+        )
+        findings = tuple(find_conclusions(measured))
+        return replace(results, charts=tuple(make_charts(measured)), findings=findings)
+
+    candidates = make_candidates(requests, arguments.override, effort)
+    measure_and_report(arguments, candidates, effort.rounds, make_results)
+
+
+def _add_compare(commands: Subcommands) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="two results: ratios, and which of them are within noise",
+        description="Shows B over A for each row that both results have, with its confidence interval.",
+    )
+    parser.add_argument("first", type=Path, metavar="A", help="results.json, or the folder of --out")
+    parser.add_argument("second", type=Path, metavar="B", help="the same of another run")
+    parser.set_defaults(measure=_compare)
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from ppcls.bench.results.compare import compare_results
+    from ppcls.bench.results.tables import render_comparison
+
+    comparison = compare_results(read_results(arguments.first), read_results(arguments.second))
+    write_output(
+        render_comparison(comparison, (str(arguments.first), str(arguments.second)), terminal_width())
+    )

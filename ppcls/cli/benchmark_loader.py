@@ -1,29 +1,35 @@
-"""``tools/benchmark.py loader``: how fast data loaders are, what limits them, and the setting to use."""
+"""``tools/benchmark.py loader`` and ``containers``: speed and bottleneck of data loaders."""
 
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress
-
-from ppcls.cli.benchmark_results import add_out, claim_out, finish, keep, made_results, start
-from ppcls.cli.command import write_output
-from ppcls.cli.options import Subcommands, add_config_options, non_negative_int, positive_int, within
+from ppcls.bench.measure.runner import Measurements, powers_of_two, run_rounds
+from ppcls.bench.results.schema import ResultRow, Results
+from ppcls.cli.benchmark_results import (
+    add_out,
+    check_out,
+    empty_results,
+    finish,
+    keep,
+    measure_and_report,
+    report,
+    start,
+)
+from ppcls.cli.options import (
+    Subcommands,
+    add_config_options,
+    add_subcommand,
+    non_negative_int,
+    positive_int,
+    within,
+)
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
-
-if TYPE_CHECKING:  # else every command would import what one needs
-    from ppcls.bench.loader.contender import Contender, Wanted
-    from ppcls.bench.loader.subject import Subject
-    from ppcls.bench.loader.sweep import Effort, Measured, Plan
-    from ppcls.bench.loader.timing import Speed
-    from ppcls.bench.results.results import Results
 
 _BACKENDS = {
     "read": "read only",
@@ -35,184 +41,182 @@ _BACKENDS = {
 _CHAINS = ("read", "decode", "crop", "config")
 _VARIED = ("workers", "prefetch", "decoder")
 _ROUNDS, _QUICK_ROUNDS = 3, 5
+_RUN_SECONDS = 1.0  # starting and ending a loader takes about so long
 
 
-def add_subcommand(commands: Subcommands) -> None:
-    """Adds the command."""
-    made = commands.add_parser(
+def add_loader(commands: Subcommands) -> None:
+    """Adds the command ``loader``."""
+    parser = commands.add_parser(
         "loader",
-        help="data loaders: DALI, paddle.io, a bare DALI pipeline; what limits them, and the setting to use",
-        description="Sweeps the settings of the data loaders, and says what limits them and which to use.",
+        help="data loaders: DALI, paddle.io, a bare DALI pipeline; the bottleneck, and the setting to use",
+        description="Measures data loaders with many settings, and reports bottleneck and best setting.",
     )
-    add_config_options(made)
-    made.add_argument(
+    add_config_options(parser)
+    parser.add_argument(
         "--quick",
         action="store_true",
-        help="in short: ratios of our DALI loader, a bare one, paddle.io",
+        help="only compare our DALI loader, a bare DALI pipeline and paddle.io, as configured",
     )
-    made.add_argument(
-        "--rounds", type=positive_int, help=f"runs of each ({_ROUNDS}; epochs with --quick: {_QUICK_ROUNDS})"
+    parser.add_argument(
+        "--rounds", type=positive_int, help=f"runs of each ({_ROUNDS}; with --quick {_QUICK_ROUNDS})"
     )
-    made.add_argument(
-        "--seconds", type=within(float, gt=0, le=3600), default=2.0, help="that count of a run (%(default)s)"
+    _add_duration(parser)
+    parser.add_argument(
+        "--cold", action="store_true", help="measure reading from the disk too, not only from memory"
     )
-    made.add_argument(
-        "--images", type=positive_int, default=8192, metavar="N", help="the most that are used (%(default)s)"
+    for name, choices in (("--backends", _BACKENDS), ("--chains", _CHAINS), ("--vary", _VARIED)):
+        parser.add_argument(name, nargs="+", choices=choices, default=list(choices), help="only these")
+    numbers: dict[str, Any] = {"nargs": "+", "metavar": "N"}
+    parser.add_argument(
+        "--threads", type=positive_int, **numbers, help="threads of DALI (1, 2, 4, … all cores)"
     )
-    made.add_argument(
-        "--cold", action="store_true", help="also with the images read from the disk, not from memory"
-    )
-    made.add_argument("--backends", nargs="+", choices=_BACKENDS, default=list(_BACKENDS), help="only these")
-    made.add_argument("--chains", nargs="+", choices=_CHAINS, default=list(_CHAINS), help="only these")
-    made.add_argument(
-        "--vary", nargs="+", choices=_VARIED, default=list(_VARIED), help="only these settings (all)"
-    )
-    made.add_argument(
-        "--threads", type=positive_int, nargs="+", metavar="N", help="of DALI (1, 2, 4, … to the cores)"
-    )
-    made.add_argument(
+    parser.add_argument(
         "--workers",
         type=non_negative_int,
-        nargs="+",
-        metavar="N",
-        help="of paddle.io (0, 1, 2, 4, …; --quick: 2)",
+        **numbers,
+        help="workers of paddle.io (0, 1, 2, 4, …; with --quick 2)",
     )
-    made.add_argument(
-        "--prefetch",
+    parser.add_argument(
+        "--prefetch", type=positive_int, **numbers, help="batches that DALI prepares ahead (1 2 4 8)"
+    )
+    parser.add_argument("--mixup", action="store_true", help="with --quick: our DALI loader with Mixup too")
+    parser.add_argument(
+        "--write-config", type=Path, metavar="FILE", help="write a copy of the config with the best setting"
+    )
+    add_out(parser)
+    parser.set_defaults(measure=_loader)
+
+
+def _add_duration(parser: argparse.ArgumentParser) -> None:
+    seconds = within(float, gt=0, le=3600)
+    parser.add_argument("--seconds", type=seconds, default=2.0, help="counted seconds of a run (%(default)s)")
+    parser.add_argument(
+        "--images",
         type=positive_int,
-        nargs="+",
+        default=8192,
         metavar="N",
-        help="batches that DALI makes ahead (1 2 4 8)",
+        help="use at most so many images (%(default)s)",
     )
-    made.add_argument("--mixup", action="store_true", help="with --quick: our DALI loader with Mixup, too")
-    made.add_argument(
-        "--write-config", type=Path, metavar="FILE", help="write a copy of the config with the setting to use"
-    )
-    add_out(made)
-    made.set_defaults(measure=_measure)
 
 
-def _measure(arguments: argparse.Namespace) -> None:
-    _check(arguments)
-    if arguments.print_config:
-        start(arguments)
-        return
-    claim_out(arguments)
-    if arguments.write_config is not None:
-        from ppcls.bench.loader.write_config import claim
-
-        claim(arguments.write_config)
-    if (started := start(arguments)) is None:
-        return
-    (_quick if arguments.quick else _sweep)(arguments, *started)
+def add_containers(commands: Subcommands) -> None:
+    """Adds the command ``containers``."""
+    parser = add_subcommand(commands, "containers", "reading: image files against containers of them")
+    add_config_options(parser)
+    parser.add_argument("--rounds", type=positive_int, default=5, help="runs of each (%(default)s)")
+    _add_duration(parser)
+    add_out(parser)
+    parser.set_defaults(measure=_containers)
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Refuses options that don't go together."""
+def _loader(arguments: argparse.Namespace) -> None:
+    _check_options(arguments)
+    if not arguments.print_config:
+        check_out(arguments)
+        if arguments.write_config is not None:
+            from ppcls.bench.loader.write_config import check_new_file
+
+            check_new_file(arguments.write_config)
+    if (started := start(arguments)) is not None:
+        (_quick if arguments.quick else _sweep)(arguments, *started)
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Rejects options that cannot be combined."""
     if arguments.mixup and not arguments.quick:
-        raise UserError("--mixup goes with --quick")
-    if not arguments.quick:
-        return
-    for name in ("cold", "write_config", "threads", "prefetch"):
+        raise UserError("--mixup needs --quick")
+    for name in ("cold", "write_config", "threads", "prefetch") if arguments.quick else ():
         if getattr(arguments, name):
-            raise UserError(f"--{name.replace('_', '-')} does not go with --quick")
+            raise UserError(f"--{name.replace('_', '-')} cannot be used with --quick")
 
 
 def _quick(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
-    from ppcls.bench.loader.quick import benchmark_loaders
-    from ppcls.bench.loader.results import QUICK_CHARTS, quick_rows
+    from ppcls.bench.loader.quick import CHARTS, find_conclusions, make_rows, quick_candidates
+    from ppcls.bench.loader.runners import make_timer
+    from ppcls.bench.loader.workload import read_workload
 
-    rounds, workers = arguments.rounds or _QUICK_ROUNDS, arguments.workers or [2]
+    workload = read_workload(config, run, arguments.images)
+    timer = make_timer(workload, arguments.seconds)
+    candidates = quick_candidates(workload, arguments.workers or [2], timer, mixup=arguments.mixup)
+    empty = replace(empty_results("quick loader", config, run), charts=CHARTS)
 
-    def results(speeds: Sequence[Speed]) -> Results:
-        rows = quick_rows(speeds)
-        return made_results("loader in short", config, run, rows, QUICK_CHARTS, _gains(speeds))
+    def make_results(measured: list[Measurements[str]]) -> Results:
+        return replace(empty, rows=tuple(make_rows(measured)), findings=tuple(find_conclusions(measured)))
 
-    compared = benchmark_loaders(
-        config, run, workers, rounds, mixup=arguments.mixup, keep=lambda it: keep(arguments, results(it))
-    )
-    lines = [speed.describe() for speed in compared.speeds]
-    write_output("".join(f"{line}\n" for line in [*lines, *_gains(compared.speeds)]))
-    finish(arguments, results(compared.speeds), shown=False)
-    if compared.interrupt is not None:
-        raise compared.interrupt
-
-
-def _gains(speeds: Sequence[Speed]) -> list[str]:
-    """Returns how many times our DALI loader, the second, is as fast as those behind it, a sentence each."""
-    dali, findings = speeds[1], list[str]()
-    for other in speeds[2:]:
-        gain = statistics.median(a / b for a, b in zip(dali.rates, other.rates, strict=True))
-        findings.append(f"{dali.name} is {gain:.2f} times {other.name}")
-    return findings
+    measure_and_report(arguments, candidates, arguments.rounds or _QUICK_ROUNDS, make_results)
 
 
 def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
-    from ppcls.bench.loader.results import charts, conclude, rows, warn_of_noise
-    from ppcls.bench.loader.subject import read_subject
-    from ppcls.bench.loader.sweep import Effort, make_plan
+    from ppcls.bench.loader.advice import config_values
+    from ppcls.bench.loader.results import find_conclusions, make_charts, make_rows
+    from ppcls.bench.loader.runners import make_timer
+    from ppcls.bench.loader.settings import SweepRange
+    from ppcls.bench.loader.sweep import SweepResult, SweepRunner, make_plan
+    from ppcls.bench.loader.workload import read_workload
+    from ppcls.bench.loader.write_config import write_config
 
-    subject = read_subject(config, run, arguments.images)
-    effort = Effort(arguments.rounds or _ROUNDS, arguments.seconds)
-    plan = make_plan(subject, _wanted(arguments, run), effort)
-    _say_plan(plan, subject, effort)
-
-    def results(measured: Measured, findings: Sequence[str]) -> Results:
-        return made_results("loader", config, run, rows(measured, subject), charts(measured), findings)
-
-    measured = _with_bar(plan, subject, effort, lambda known: keep(arguments, results(known, plan.remarks)))
-    setting, sentences = conclude(measured)
-    findings = [*plan.remarks, *warn_of_noise(measured), *sentences]
-    finish(arguments, results(measured, findings))
-    if measured.interrupted:
-        raise KeyboardInterrupt
-    if arguments.write_config is not None:
-        _write(arguments, setting)
-
-
-def _wanted(arguments: argparse.Namespace, run: Runtime) -> Wanted:
-    from ppcls.bench.loader.contender import Wanted, counts
-
-    threads = tuple(sorted(set(arguments.threads or counts(run.cores))))
-    workers = arguments.workers if arguments.workers is not None else (0, *counts(run.cores))
-    return Wanted(
+    workload, rounds = read_workload(config, run, arguments.images), arguments.rounds or _ROUNDS
+    counts = powers_of_two(run.cores)
+    workers = (0, *counts) if arguments.workers is None else arguments.workers
+    wanted = SweepRange(
         backends=tuple(_BACKENDS[name] for name in dict.fromkeys(arguments.backends)),  # type: ignore[misc]
         chains=tuple(dict.fromkeys(arguments.chains)),
         varied=tuple(dict.fromkeys(arguments.vary)),
-        threads=threads,
+        threads=tuple(sorted(set(arguments.threads or counts))),
         workers=tuple(sorted(set(workers))),
         prefetch=tuple(sorted(set(arguments.prefetch or (1, 2, 4, 8)))),
         cold=arguments.cold,
     )
-
-
-def _say_plan(plan: Plan, subject: Subject, effort: Effort) -> None:
-    for remark in plan.remarks:
-        write_output(f"{remark}\n")
-    minutes = plan.seconds / 60
-    write_output(
-        f"{subject.images} images of {subject.image_bytes / 1000:.0f} KB, batches of {subject.batch_size}. "
-        f"{len(plan.contenders)} settings x {effort.rounds} runs of {effort.seconds:g} s, then the best "
-        f"against the present one, and each stage alone: about {minutes:.0f} min. Fewer --chains, "
-        "--backends, --threads, --vary or --rounds take less; --quick takes the least.\n"
+    plan = make_plan(workload, wanted)
+    count = len(plan.settings)
+    minutes = (count + 6) * rounds * (arguments.seconds + _RUN_SECONDS) / 60
+    for line in plan.remarks:
+        report(line)
+    report(
+        f"{workload.images} images of {workload.image_bytes / 1000:.0f} KB, batches of "
+        f"{workload.batch_size}. {count} settings x {rounds} runs of {arguments.seconds:g} s, then the best "
+        f"against the present one, and each stage alone: at least {minutes:.0f} min. To save time, use fewer "
+        "--chains, --backends, --threads, --vary or --rounds, or --quick."
     )
+    empty = empty_results("loader", config, run)
 
+    def make_results(result: SweepResult, findings: list[str]) -> Results:
+        rows = tuple(make_rows(result, workload.image_bytes))
+        findings = [*plan.remarks, *findings]
+        return replace(empty, rows=rows, charts=tuple(make_charts(result)), findings=tuple(findings))
 
-def _with_bar(plan: Plan, subject: Subject, effort: Effort, swept: Callable[[Measured], None]) -> Measured:
-    from ppcls.bench.loader.sweep import measure, run_count
-
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("runs", total=run_count(plan, effort))
-        return measure(plan, subject, effort, lambda: bar.advance(task), swept)
-
-
-def _write(arguments: argparse.Namespace, setting: Contender | None) -> None:
-    from ppcls.bench.loader.choice import values_of
-    from ppcls.bench.loader.write_config import write_config
-
+    runner = SweepRunner(workload, make_timer(workload, arguments.seconds), rounds, report)
+    result = runner.run(plan, lambda known: keep(arguments, make_results(known, [])))
+    setting, findings = find_conclusions(result)
+    finish(arguments, make_results(result, findings))
+    if result.interrupt is not None:
+        raise result.interrupt
+    target = arguments.write_config
+    if target is None:
+        return
     if setting is None:
-        raise UserError(f"--write-config {arguments.write_config}: nothing to write, see above")
-    write_config(Path(arguments.config), arguments.write_config, values_of(setting))
-    overrides = "; what -o has set is not in it" if arguments.override else ""
-    write_output(f"{arguments.write_config}: {arguments.config} with {setting.describe()}{overrides}\n")
+        raise UserError(f"--write-config {target}: no setting is recommended, see above; nothing is written")
+    write_config(Path(arguments.config), target, config_values(setting))
+    overrides = "; values of -o are not included" if arguments.override else ""
+    report(f"{target}: {arguments.config} with {setting.describe()}{overrides}")
+
+
+def _containers(arguments: argparse.Namespace) -> None:
+    check_out(arguments)
+    if (started := start(arguments)) is None:
+        return
+    from ppcls.bench.loader.containers import container_groups, make_rows
+    from ppcls.bench.loader.runners import make_timer
+    from ppcls.bench.loader.workload import read_workload
+
+    config, run = started
+    workload = read_workload(config, run, arguments.images)
+    results, rows = empty_results("containers", config, run), list[ResultRow]()
+    for candidates in container_groups(workload, make_timer(workload, arguments.seconds)):
+        found = run_rounds(candidates, arguments.rounds, report)
+        rows += make_rows(found.measured)
+        keep(arguments, replace(results, rows=tuple(rows)))
+        if found.interrupt is not None:
+            finish(arguments, replace(results, rows=tuple(rows)))
+            raise found.interrupt
+    finish(arguments, replace(results, rows=tuple(rows)))

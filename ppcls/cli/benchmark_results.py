@@ -1,14 +1,16 @@
-"""What the commands of ``tools/benchmark.py`` share: where they run, and what becomes of their results."""
+"""Shared parts of the commands of ``tools/benchmark.py``: options, flow, and results."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ppcls.api import create_output_dir
+from ppcls.bench.measure.runner import Candidate, Effort, Key, Measurements, run_rounds
+from ppcls.bench.results.schema import JSON, Results, new_results, write_results
 from ppcls.cli.command import write_output
 from ppcls.cli.options import positive_float, positive_int, read_config
 from ppcls.config.load import dump_config
@@ -16,62 +18,74 @@ from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
-if TYPE_CHECKING:  # else every command would import what one needs
-    from ppcls.bench.infer import infer
-    from ppcls.bench.results.results import Chart, Results, Row
-    from ppcls.bench.train import train
 
-
-def add_length(made: argparse.ArgumentParser, counted: str, length: infer.Length | train.Length) -> None:
-    """Adds how long to measure.
+def add_effort(parser: argparse.ArgumentParser, counted: str, default: Effort) -> None:
+    """Adds the options that say how long to measure.
 
     Args:
-        made: Gets the options.
-        counted: What is counted: ``steps`` or ``requests``.
-        length: Has the defaults.
+        parser: Parser of the command.
+        counted: ``steps`` or ``requests``.
+        default: Default values.
     """
-    made.add_argument("--rounds", type=positive_int, default=length.rounds, help="(%(default)s)")
-    made.add_argument(
-        "--warm-up", type=positive_int, default=length.warm_up, help=f"{counted} not counted (%(default)s)"
+    parser.add_argument("--rounds", type=positive_int, default=default.rounds, help="(%(default)s)")
+    parser.add_argument(
+        "--warm-up",
+        type=positive_int,
+        default=default.warm_up,
+        help=f"{counted} that are not counted (%(default)s)",
     )
-    made.add_argument(f"--{counted}", type=positive_int, help="counted; by default as many as --seconds take")
-    made.add_argument("--seconds", type=positive_float, default=length.seconds, help="counted (%(default)s)")
-    made.add_argument(
+    parser.add_argument(
+        f"--{counted}",
+        dest="counted",
+        type=positive_int,
+        metavar="N",
+        help=f"{counted} that are counted; by default as many as --seconds take",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive_float,
+        default=default.seconds,
+        help="seconds that are counted (%(default)s)",
+    )
+    parser.add_argument(
         "--timeout",
         type=positive_float,
-        default=length.timeout,
+        default=default.timeout,
         help="seconds for one measurement (%(default)s)",
     )
 
 
-def add_out(made: argparse.ArgumentParser) -> None:
-    """Adds ``--out``, which `claim_out` checks and `finish` fills."""
-    made.add_argument(
+def read_effort(arguments: argparse.Namespace) -> Effort:
+    """Returns the values of the options of `add_effort`."""
+    names = ("rounds", "warm_up", "counted", "seconds", "timeout")
+    return Effort(**{name: getattr(arguments, name) for name in names})
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--out``, which `check_out` checks and `finish` fills."""
+    parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="also write results.json, .csv, plots and index.html"
     )
 
 
-def claim_out(arguments: argparse.Namespace) -> None:
-    """Shows, before anything is measured, that the results can be written.
+def check_out(arguments: argparse.Namespace) -> None:
+    """Checks that the results can be written, before anything is measured.
 
     Raises:
-        UserError: The folder holds results already, or is none, or can't be made or written.
+        UserError: The folder already has results, is not a folder, or cannot be created or written.
     """
     out: Path | None = arguments.out
     if out is None:
         return
-    from ppcls.api import create_output_dir
-    from ppcls.bench.results.results import JSON
-
     if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out}: is a file, expected a folder")
+        raise UserError(f"--out {out}: expected a folder, found a file")
     if (out / JSON).exists():
-        raise UserError(f"--out {out}: holds a benchmark's results already; name another folder")
+        raise UserError(f"--out {out}: already has the results of a benchmark; name another folder")
     create_output_dir(out, "name another one with --out")
 
 
 def start(arguments: argparse.Namespace) -> tuple[Config, Runtime] | None:
-    """Reads the config and settles where it runs, which is said; None where it was only to be printed."""
+    """Reads the config and starts the runtime, which is reported; None if the config was only printed."""
     config = read_config(arguments)
     if config is None:
         return None
@@ -82,48 +96,61 @@ def start(arguments: argparse.Namespace) -> tuple[Config, Runtime] | None:
     return config, run
 
 
-def made_results(
-    benchmark: str,
-    config: Config,
-    run: Runtime,
-    rows: Sequence[Row],
-    charts: Sequence[Chart] = (),
-    findings: Sequence[str] = (),
-) -> Results:
-    """Returns results of this process's command; arguments as in `ppcls.bench.results.results.Results`."""
-    from ppcls.bench.results.results import results_of
+def empty_results(benchmark: str, config: Config, run: Runtime) -> Results:
+    """Returns results without rows, measured in this process."""
+    from ppcls.report.environment import read_hardware, read_versions
 
-    return results_of(benchmark, sys.argv, run, dump_config(config), rows, charts, findings)
+    return new_results(
+        benchmark, dump_config(config), (), machine=read_hardware(run), versions=read_versions()
+    )
+
+
+def measure_and_report(
+    arguments: argparse.Namespace,
+    candidates: Sequence[Candidate[Key]],
+    rounds: int,
+    make_results: Callable[[list[Measurements[Key]]], Results],
+) -> None:
+    """Measures candidates, shows the results and writes them as ``--out`` says.
+
+    Args:
+        arguments: Arguments with ``out``.
+        candidates: Candidates.
+        rounds: Number of rounds.
+        make_results: Returns results from measurements; also called after each round.
+
+    Raises:
+        KeyboardInterrupt: Measuring was interrupted; what was measured before is written.
+    """
+    found = run_rounds(candidates, rounds, report, lambda measured: keep(arguments, make_results(measured)))
+    finish(arguments, make_results(found.measured))
+    if found.interrupt is not None:
+        raise found.interrupt
+
+
+def report(line: str) -> None:
+    """Prints a line about progress."""
+    write_output(f"{line}\n")
 
 
 def keep(arguments: argparse.Namespace, results: Results) -> None:
-    """Writes what is known by now where ``--out`` says, so that nothing is lost should the rest fail."""
+    """Writes the results so far as ``--out`` says, so that they survive a failure."""
     if arguments.out is not None:
-        from ppcls.bench.results.results import write_results
-
         write_results(arguments.out, results)
 
 
-def finish(arguments: argparse.Namespace, results: Results, *, shown: bool = True) -> None:
-    """Shows results on the terminal, and writes them where ``--out`` says.
+def finish(arguments: argparse.Namespace, results: Results) -> None:
+    """Prints results, and writes them as ``--out`` says."""
+    from ppcls.bench.results.page import PAGE, publish
+    from ppcls.bench.results.tables import render_results
 
-    Args:
-        arguments: With ``out``.
-        results: Of any benchmark.
-        shown: Whether to show them; else they are only written.
-    """
     if arguments.out is not None:
-        from ppcls.bench.results.page import PAGE, publish
-
         publish(arguments.out, results)
-    if shown:
-        from ppcls.bench.results.table import render
-
-        write_output(render(results, terminal_width()))
+    write_output(render_results(results, terminal_width()))
     if arguments.out is not None:
         write_output(f"written to {arguments.out}; open {arguments.out / PAGE} in a browser\n")
 
 
 def terminal_width() -> int | None:
-    """Returns the terminal's columns; None where there is none."""
+    """Returns the terminal's columns; None without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -1,91 +1,84 @@
-"""``tools/benchmark.py train``: training in several ways."""
+"""``tools/benchmark.py train``: speed of training in several variants."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from ppcls.bench.measure.turns import take_turns
-from ppcls.bench.results.results import Results
-from ppcls.bench.train.rows import Ways, charts_of, findings_of, rows_of
-from ppcls.bench.train.train import Length, Look, Run, look_at, runner
-from ppcls.bench.train.variants import PRECISIONS, Axes, Variant, find_variants
-from ppcls.cli.benchmark_results import add_length, add_out, claim_out, finish, keep
+from ppcls.bench.measure.runner import Effort
+from ppcls.bench.results.schema import Results, new_results
+from ppcls.bench.train.pytorch import PyTorchPython, find_pytorch
+from ppcls.bench.train.results import MeasuredVariant, find_conclusions, make_charts, make_rows
+from ppcls.bench.train.tasks import TrainTask, inspect_machine, make_candidates
+from ppcls.bench.train.variants import PRECISIONS, find_variants
+from ppcls.cli.benchmark_results import add_effort, add_out, check_out, measure_and_report, read_effort
 from ppcls.cli.command import write_output
-from ppcls.cli.options import Subcommands, add_config_options, non_negative_int, positive_int, read_config
+from ppcls.cli.options import (
+    Subcommands,
+    add_config_options,
+    non_negative_int,
+    positive_int,
+    read_config,
+)
 from ppcls.config.load import dump_config
 from ppcls.errors import UserError
 from ppcls.runtime.launch import read_launch
 
-if TYPE_CHECKING:  # only --torch needs it
-    from ppcls.bench.train.pytorch import Counterpart
+_DESCRIPTION = """Trains a config for a few steps in several variants, in alternating rounds and processes of
+their own.
 
-_ABOUT = """Trains a config for a few steps in several ways, each in processes of its own, in turns.
+Axes that are named are combined, and everything else stays as in the config. Without any axis, the variants
+are a tour: the config as it is, then one change at a time: each precision, both layouts, cuDNN's search on
+and off, gradient accumulation, and 1, 2, 4 … GPUs."""
+_AXES = ("precision", "layout", "cudnn_search", "processes", "accumulate", "batch_size")
 
-Where no axis is named, it makes a tour: the config's own way, and from there one thing changed at a time:
-each precision, both layouts, cuDNN's search on and off, accumulation, and on GPUs 1, 2, 4 … all of them. Axes
-that are named are crossed, and all else stays as the config has it."""
 
-
-def add_subcommand(commands: Subcommands) -> None:
+def add_train(commands: Subcommands) -> None:
     """Adds the command."""
-    made = commands.add_parser(
+    parser = commands.add_parser(
         "train",
-        help="training: precisions, layouts, GPUs, accumulation; where a step's time goes",
-        description=_ABOUT,
+        help="training: precisions, layouts, GPUs, accumulation; duration of each phase of a step",
+        description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_config_options(made)
-    axes = made.add_argument_group("axes")
-    axes.add_argument(
-        "--precision", nargs="+", default=[], choices=list(PRECISIONS), help="O1 and O2: float16"
-    )
-    axes.add_argument("--layout", nargs="+", default=[], choices=["NCHW", "NHWC"])
-    axes.add_argument("--cudnn-search", nargs="+", default=[], choices=["on", "off"])
-    axes.add_argument(
-        "--processes",
-        nargs="+",
-        default=[],
-        type=positive_int,
-        metavar="N",
-        help="GPUs, or gloo processes on a CPU",
-    )
-    axes.add_argument(
-        "--accumulate", nargs="+", default=[], type=positive_int, metavar="N", help="batches an update"
-    )
-    axes.add_argument(
-        "--batch-size", nargs="+", default=[], type=positive_int, metavar="N", help="of a process"
-    )
-    made.add_argument(
+    add_config_options(parser)
+    axes = parser.add_argument_group("axes")
+    many: dict[str, Any] = {"nargs": "+", "default": []}
+    axes.add_argument("--precision", **many, choices=list(PRECISIONS), help="O1 and O2 are float16")
+    axes.add_argument("--layout", **many, choices=["NCHW", "NHWC"])
+    axes.add_argument("--cudnn-search", **many, choices=["on", "off"])
+    numbers = many | {"type": positive_int, "metavar": "N"}
+    axes.add_argument("--processes", **numbers, help="GPUs, or gloo processes on a CPU")
+    axes.add_argument("--accumulate", **numbers, help="batches per update")
+    axes.add_argument("--batch-size", **numbers, help="images per batch and process")
+    parser.add_argument(
         "--source",
         nargs="+",
         default=["synthetic", "loader"],
         choices=["synthetic", "loader", "bare"],
-        help="one random batch on the device; the config's data; Paddle's own loop on a random batch "
-        "(default: synthetic loader)",
+        help="synthetic: one random batch on the device; loader: the config's data; bare: Paddle's own loop "
+        "on a random batch (default: synthetic loader)",
     )
-    length = Length()
-    add_length(made, "steps", length)
-    made.add_argument(
+    add_effort(parser, "steps", Effort())
+    parser.add_argument(
         "--phase-steps",
         type=non_negative_int,
-        default=length.split_steps,
-        help="to time phases in; 0: none (%(default)s)",
+        default=6,
+        help="steps to time phases in, or 0 (%(default)s)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--torch",
         nargs="?",
         const=sys.executable,
         metavar="PYTHON",
-        help="measure PyTorch's counterpart, too, by this Python or another that has torch and torchvision",
+        help="measure PyTorch too, with this Python or another one that has torch and torchvision",
     )
-    made.add_argument("--torch-compile", action="store_true", help="with --torch: compiled models, too")
-    add_out(made)
-    made.set_defaults(measure=_train)
+    parser.add_argument("--torch-compile", action="store_true", help="with --torch: compiled models too")
+    add_out(parser)
+    parser.set_defaults(measure=_train)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -93,78 +86,42 @@ def _train(arguments: argparse.Namespace) -> None:
     if config is None:
         return
     if read_launch().world_size > 1:
-        raise UserError("benchmark.py train starts its processes itself (--processes); start it as one")
-    claim_out(arguments)
-    length = Length(
-        arguments.rounds,
-        arguments.warm_up,
-        arguments.steps,
-        arguments.seconds,
-        arguments.phase_steps,
-        arguments.timeout,
-    )
-    counterpart = _find_torch(arguments) if arguments.torch else None
-    path = Path(arguments.config)
-    look = look_at(path, arguments.override)
-    variants = find_variants(config, look.place, _axes(arguments))
-    run = runner(path, arguments.override, config, look.place, length)
-    if counterpart is not None:
-        look.versions["PyTorch"] = counterpart.version
-        theirs = list(counterpart.variants(variants))
-        run = _either(run, theirs, counterpart.runner(config, look, length))
-        variants += theirs
-    write_output(f"{_where(look)}: ways: {len(variants)}, rounds: {length.rounds}\n")
-
-    def results(measured: list[Ways]) -> Results:
-        return Results(
-            benchmark="train",
-            command=tuple(sys.argv),
-            written=datetime.now().astimezone().isoformat(timespec="seconds"),
-            machine=look.machine,
-            versions=look.versions,
-            config=dump_config(config),
-            rows=tuple(rows_of(measured, look)),
-            charts=tuple(charts_of(measured)),
-            findings=tuple(findings_of(measured, look)),
+        raise UserError(
+            "benchmark.py train starts its processes itself (--processes); start it without a launcher"
         )
-
-    taken = take_turns(
-        variants,
-        length.rounds,
-        run,
-        lambda line: write_output(f"{line}\n"),
-        lambda measured: keep(arguments, results(measured)),
+    check_out(arguments)
+    pytorch = _find_pytorch(arguments) if arguments.torch else None
+    effort = read_effort(arguments)
+    inspection = inspect_machine(Path(arguments.config), arguments.override)
+    device = inspection.device
+    axes = {name: getattr(arguments, name) for name in _AXES}
+    variants = find_variants(config, device, arguments.source, axes)
+    task = TrainTask(
+        config=arguments.config,
+        overrides=tuple(arguments.override),
+        source="synthetic",
+        warm_up=effort.warm_up,
+        steps=effort.counted,
+        seconds=effort.seconds,
+        phase_steps=arguments.phase_steps,
     )
-    finish(arguments, results(taken.measured))
-    if taken.interrupt is not None:
-        raise taken.interrupt
+    candidates = make_candidates(task, variants, device, config, effort.timeout)
+    if pytorch is not None:
+        inspection.versions["PyTorch"] = pytorch.version
+        theirs = list(pytorch.variants(variants))
+        candidates += pytorch.candidates(theirs, task, config, inspection, effort.timeout)
+    write_output(f"{device.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}\n")
+
+    def make_results(measured: list[MeasuredVariant]) -> Results:
+        rows, findings = make_rows(measured, inspection), tuple(find_conclusions(measured, inspection))
+        machine, versions = inspection.machine, inspection.versions
+        results = new_results("train", dump_config(config), rows, machine=machine, versions=versions)
+        return replace(results, charts=tuple(make_charts(measured)), findings=findings)
+
+    measure_and_report(arguments, candidates, effort.rounds, make_results)
 
 
-def _axes(arguments: argparse.Namespace) -> Axes:
-    return Axes(
-        sources=tuple(arguments.source),
-        processes=tuple(arguments.processes),
-        precision=tuple(arguments.precision),
-        layout=tuple(arguments.layout),
-        cudnn_search=tuple(arguments.cudnn_search),
-        accumulate=tuple(arguments.accumulate),
-        batch_size=tuple(arguments.batch_size),
-    )
-
-
-def _where(look: Look) -> str:
-    if look.place.device == "cpu":
-        return f"CPU, {look.place.cores} cores"
-    return f"{look.place.gpus} x {look.place.card}"
-
-
-def _find_torch(arguments: argparse.Namespace) -> Counterpart:
-    from ppcls.bench.train.pytorch import find_counterpart
-
-    counterpart = find_counterpart(arguments.torch, compiled=arguments.torch_compile)
-    write_output(f"PyTorch {counterpart.version} of {counterpart.python}\n")
-    return counterpart
-
-
-def _either(ours: Run, theirs: Sequence[Variant], run_theirs: Run) -> Run:
-    return lambda variant: (run_theirs if variant in theirs else ours)(variant)
+def _find_pytorch(arguments: argparse.Namespace) -> PyTorchPython:
+    pytorch = find_pytorch(arguments.torch, compiled=arguments.torch_compile)
+    write_output(f"PyTorch {pytorch.version} of {pytorch.python}\n")
+    return pytorch

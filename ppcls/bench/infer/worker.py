@@ -1,4 +1,4 @@
-"""Measures a model's predictions in this process."""
+"""Measures the predictions of a model in this process."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from ppcls.bench.measure.usage import Meter
+from ppcls.bench.measure.usage import UsageMeter
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.runtime import start as runtime
 
 
-def look(task: dict[str, Any]) -> dict[str, Any]:
-    """Returns where a model runs: ``device``, ``cores``, and ``machine`` and ``versions`` for results.
+def inspect(task: dict[str, Any]) -> dict[str, Any]:
+    """Returns where a model runs: ``device``, ``cores``, and ``machine`` and ``versions`` for the results.
 
     Args:
         task: ``model`` and ``overrides``.
 
     Raises:
-        UserError: There is no such model, or nowhere to run it.
+        UserError: The model is missing, or its device is.
     """
     run = runtime.start(find_source(Path(task["model"]), task["overrides"]).run)
     from ppcls.report.environment import read_hardware, read_versions
@@ -36,18 +36,18 @@ def look(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """Measures requests, one after the other: images in the host's memory to scores there.
+    """Measures requests one after the other, from images in host memory to scores in host memory.
 
     Args:
-        task: ``model``, ``overrides``, ``batch_size``; ``warm_up``: requests not counted; ``requests``:
-            counted, None for as many as ``seconds`` take.
+        task: ``model``, ``overrides``, ``batch_size``, ``warm_up`` (number of requests not counted),
+            ``requests`` (number counted; None for as many as ``seconds`` take).
 
     Returns:
-        ``p50``, ``p90``, ``p99`` in seconds, ``images_per_second``, ``cpu_cores``, ``host_memory`` in MiB and
-        the number of ``requests``.
+        ``p50``, ``p90`` and ``p99`` in seconds, ``images_per_second``, ``cpu_cores``, ``host_memory`` in MiB
+        and the number of ``requests``.
 
     Raises:
-        UserError: The model can't be loaded, or not run.
+        UserError: The model cannot be loaded or run.
     """
     predictor = Predictor(find_source(Path(task["model"]), task["overrides"]))
     shape = (task["batch_size"], *predictor.description.Input.shape[1:])
@@ -55,15 +55,15 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     for _ in range(task["warm_up"]):
         predictor.model.run(images)
     latencies: list[float] = []
-    meter = Meter()
+    meter = UsageMeter()
     meter.start()
     began = time.perf_counter()
     while len(latencies) < (task["requests"] or 1) or (
         task["requests"] is None and time.perf_counter() - began < task["seconds"]
     ):
-        asked = time.perf_counter()
+        sent = time.perf_counter()
         predictor.model.run(images)
-        latencies.append(time.perf_counter() - asked)
+        latencies.append(time.perf_counter() - sent)
     wall, usage = time.perf_counter() - began, meter.stop()
     p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()
     return {

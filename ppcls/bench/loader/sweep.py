@@ -1,263 +1,212 @@
-"""The loaders' benchmark in full: all contenders in turns, then the best against the present setting."""
+"""Sweep over loader settings: measures all of them, then the best against the present one and its stages."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-import paddle
-
+from ppcls.bench.loader.advice import Choice, choose, own_backend, present_setting
 from ppcls.bench.loader.bare import bare_chains
-from ppcls.bench.loader.bottleneck import STAGES
-from ppcls.bench.loader.choice import Choice, choose, own_backend, present
-from ppcls.bench.loader.contender import LEAST, Contender, Wanted, line_up, not_counted, seconds_a_run
-from ppcls.bench.loader.feeds import opened
-from ppcls.bench.loader.page_cache import drop, try_dropping
-from ppcls.bench.loader.rounds import Run, Stopwatch, Taken, Turn, take_turns
-from ppcls.bench.loader.stages import opened_stage
-from ppcls.bench.loader.subject import Subject
-from ppcls.bench.measure.usage import Meter
+from ppcls.bench.loader.page_cache import COLD_SLOWDOWN, PageCache, slowdown_when_dropped
+from ppcls.bench.loader.runners import MIN_BATCHES, BatchTimer, Counts, batch_candidate, load_batches
+from ppcls.bench.loader.settings import LoaderSetting, SweepRange, list_settings
+from ppcls.bench.loader.stages import STAGES, run_stage
+from ppcls.bench.loader.workload import LoaderWorkload
+from ppcls.bench.measure.runner import Candidate, Key, Measurements, run_rounds
 from ppcls.data.supported import check_dali, check_numpy
-from ppcls.data.transforms.numpy_ops import run
-from ppcls.data.transforms.specs import RandCropImage, count_draws
-from ppcls.data.transforms.specs.rng import uniforms
+from ppcls.data.transforms.specs import RandCropImage
 from ppcls.errors import UserError
 
 BEST, PRESENT = "best found", "present"
-_TIMED = 16  # images, to estimate
-_GPU_IS = 8  # times as fast as a core, for the estimate
-_OPENED = 3.0  # seconds that a stage takes before it runs
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured.
+class SweepPlan:
+    """Settings to measure.
 
     Attributes:
-        rounds: Runs of each.
-        seconds: Counted ones of a run.
+        settings: Settings that can run here.
+        unsupported: Settings that cannot, with the reason.
+        remarks: Remarks for the reader, one sentence each.
     """
 
-    rounds: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What will be measured.
-
-    Attributes:
-        contenders: All that can run here.
-        missing: Those that can't, and why.
-        remarks: What else to know of it.
-        seconds: About how long it takes.
-    """
-
-    contenders: tuple[Contender, ...]
-    missing: tuple[tuple[Contender, str], ...]
+    settings: tuple[LoaderSetting, ...]
+    unsupported: list[Measurements[LoaderSetting]]
     remarks: tuple[str, ...]
-    seconds: float
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was measured; runs are in the order of the rounds.
+class SweepResult:
+    """Measurements of a sweep.
 
     Attributes:
-        sweep: Of the contenders.
-        missing: Those that could not run, and why.
-        choice: What follows from the sweep; None where the config's chain was not measured, or the last
-            rounds failed.
-        finals: Of `BEST` and `PRESENT`, or of the best alone where it is the present setting.
-        stages: Of each stage of the best.
-        interrupted: Whether Ctrl-C ended it before all was measured.
+        sweep: Measurements of all settings, unsupported ones included.
+        choice: Best and present setting; None if the config's chain was not measured completely.
+        finals: Measurements of `BEST`, of `PRESENT` if that differs, and of each stage of the best setting.
+        interrupt: Interrupt that ended the sweep early, to be raised once results are written.
     """
 
-    sweep: dict[Contender, list[Run]]
-    missing: tuple[tuple[Contender, str], ...]
-    choice: Choice | None
-    finals: dict[str, list[Run]]
-    stages: dict[str, list[Run]]
-    interrupted: bool = False
+    sweep: list[Measurements[LoaderSetting]]
+    choice: Choice | None = None
+    finals: dict[str, Measurements[str]] = field(default_factory=dict)
+    interrupt: KeyboardInterrupt | None = None
 
 
-def make_plan(subject: Subject, wanted: Wanted, effort: Effort) -> Plan:
-    """Says what will be measured and how long it takes; measures a few images for that.
+def make_plan(workload: LoaderWorkload, wanted: SweepRange) -> SweepPlan:
+    """Returns the settings to measure.
 
     Raises:
-        UserError: Nothing is left to measure, or an image can't be read.
+        UserError: No setting can run here, or there are too few images for a cold cache.
     """
     remarks = []
     if wanted.cold:
-        tried = try_dropping(subject.files)
-        if not tried.cold:
+        _need_cold_batches(workload)
+        if (slowdown := slowdown_when_dropped(workload.files)) < COLD_SLOWDOWN:
             wanted = replace(wanted, cold=False)
-            remarks.append(f"Nothing is measured with a cold cache: {tried.describe()}.")
-        _need_batches(subject)
-    specs = subject.split.dataset.transform_ops
-    windowed = len(specs) > 1 and isinstance(specs[1], RandCropImage)
-    bare = bare_chains(subject)
-    if "bare DALI" in wanted.backends and (left := [each for each in wanted.chains if each not in bare]):
+            remarks.append(
+                "The cold cache is not measured: this file system ignores POSIX_FADV_DONTNEED (dropped files "
+                f"are read only {slowdown:.1f} times more slowly)."
+            )
+    specs = workload.split.dataset.transform_ops
+    bare = bare_chains(workload)
+    missing = [chain for chain in wanted.chains if chain not in bare]
+    if "bare DALI" in wanted.backends and missing:
         remarks.append(
-            f"There is no bare pipeline of {', '.join(left)}: it is written for files of 8-bit colours, and "
-            "for DecodeImage, RandCropImage, RandFlipImage, NormalizeImage."
+            f"There is no bare pipeline for {', '.join(missing)}: it supports files of 8-bit colour images "
+            "and the chain DecodeImage, RandCropImage, RandFlipImage, NormalizeImage."
         )
-    found = line_up(wanted, on_gpu=subject.on_gpu, windowed=windowed, bare=bare)
-    reasons = {each: _refusal(each, subject) for each in found if not _is_configured(each, subject)}
-    able = tuple(each for each, reason in reasons.items() if not reason)
+    random_crop = len(specs) > 1 and isinstance(specs[1], RandCropImage)
+    settings = list_settings(wanted, on_gpu=workload.on_gpu, random_crop=random_crop, bare=bare)
+    settings = [setting for setting in settings if not _repeats_config(setting, workload)]
+    reasons = {setting: _unsupported(setting, workload) for setting in settings}
+    able = tuple(setting for setting, reason in reasons.items() if not reason)
     if not able:
-        why = " (dali-gpu needs a GPU)" if "DALI GPU" in wanted.backends and not subject.on_gpu else ""
-        raise UserError(f"nothing is left to measure{why}; widen --backends, --chains or --vary")
-    missing = tuple((each, reason) for each, reason in reasons.items() if reason)
-    return Plan(able, missing, tuple(remarks), _estimate(able, subject, effort))
+        why = " (dali-gpu needs a GPU)" if "DALI GPU" in wanted.backends and not workload.on_gpu else ""
+        raise UserError(f"no setting is left to measure{why}; widen --backends, --chains or --vary")
+    unsupported = [Measurements(key, key.describe(), [], reason) for key, reason in reasons.items() if reason]
+    return SweepPlan(able, unsupported, tuple(remarks))
 
 
-def _is_configured(contender: Contender, subject: Subject) -> bool:
-    """Whether a decoder's setting is what the config asks for anyway."""
-    if not contender.dali:
+def _repeats_config(setting: LoaderSetting, workload: LoaderWorkload) -> bool:
+    """Returns whether a setting of the decoder is that of the config."""
+    if not setting.dali:
         return False
-    configured = subject.settings(contender.workers, None)
-    return subject.settings(contender.workers, None, **contender.dali) == configured
+    configured = workload.dali_settings(setting.workers, None)
+    return workload.dali_settings(setting.workers, None, **setting.dali) == configured
 
 
-def _need_batches(subject: Subject) -> None:
-    needed = (9 + LEAST) * subject.batch_size
-    if subject.images < needed:
+def _need_cold_batches(workload: LoaderWorkload) -> None:
+    needed = (9 + MIN_BATCHES) * workload.batch_size
+    if workload.images < needed:
         raise UserError(
-            f"{subject.index.source}: {subject.images} images are too few to be read from a cold disk in "
-            f"batches of {subject.batch_size}: expected at least {needed}; raise --images or lower "
+            f"{workload.index.source}: a cold cache needs at least {needed} images in batches of "
+            f"{workload.batch_size}, got {workload.images}; raise --images or lower "
             "DataLoader.Train.sampler.batch_size"
         )
 
 
-def _refusal(contender: Contender, subject: Subject) -> str:
-    """Returns why a contender can't run; nothing where it can."""
-    ops = subject.ops(contender.chain)
-    if not ops or contender.backend in ("read only", "bare DALI"):
+def _unsupported(setting: LoaderSetting, workload: LoaderWorkload) -> str:
+    """Returns why a setting cannot run here; nothing if it can."""
+    ops = workload.ops(setting.chain)
+    if not ops or setting.backend in ("read only", "bare DALI"):
         return ""
     try:
-        if contender.backend == "paddle.io":
+        if setting.backend == "paddle.io":
             check_numpy(ops, "transform_ops")
         else:
-            place = subject if contender.backend == "DALI GPU" else subject.on_cpu
-            check_dali(ops, "transform_ops", place.settings(contender.workers, None, **contender.dali))
+            device = workload if setting.backend == "DALI GPU" else workload.on_cpu
+            settings = device.dali_settings(setting.workers, None, **setting.dali)
+            check_dali(ops, "transform_ops", settings)
     except UserError as error:
         return str(error)
     return ""
 
 
-def _estimate(contenders: Sequence[Contender], subject: Subject, effort: Effort) -> float:
-    ops = subject.ops("config")
-    positions = subject.positions[:_TIMED]
-    draws = uniforms(0, 0, positions, count_draws(ops), np.zeros(len(positions), np.int64))
-    encoded = [subject.index.read(position) for position in positions.tolist()]
-    took = []
-    for image, numbers in zip(encoded, draws, strict=True):
-        began = time.perf_counter()
-        run(ops, image, numbers)
-        took.append(time.perf_counter() - began)
-    image_seconds = statistics.median(took)  # the first takes many times as long
-    cores, gpu = subject.runtime.cores, image_seconds / _GPU_IS
-    a_round = 0.0
-    for each in contenders:
-        cost = gpu if each.backend == "DALI GPU" else image_seconds
-        a_round += seconds_a_run(each, subject.batch_size, effort.seconds, cost, cores)
-    finals = 2 * (a_round / len(contenders)) + len(STAGES) * (effort.seconds + _OPENED)
-    return effort.rounds * (a_round + finals)
+@dataclass(frozen=True)
+class SweepRunner:
+    """Measures a plan.
 
-
-def run_count(plan: Plan, effort: Effort) -> int:
-    """Returns the runs of a plan, at most."""
-    return effort.rounds * (len(plan.contenders) + 2 + len(STAGES))
-
-
-def measure(
-    plan: Plan,
-    subject: Subject,
-    effort: Effort,
-    done: Callable[[], None],
-    swept: Callable[[Measured], None],
-) -> Measured:
-    """Measures all that is planned.
-
-    Args:
-        plan: What.
-        subject: Of which images.
-        effort: How often and how long.
-        done: Is called after each run.
-        swept: Is called with what is known after each round of the sweep.
-
-    Returns:
-        What was measured; where Ctrl-C ended it early, until then.
-
-    Raises:
-        UserError: An image can't be read.
-        KeyboardInterrupt: Ctrl-C came before anything was measured.
+    Attributes:
+        workload: Images.
+        timer: Timer of batches.
+        rounds: Number of rounds.
+        report: Receives one line for people per measurement.
     """
-    finish = paddle.device.synchronize if subject.on_gpu else _nothing
-    watch = Stopwatch(effort.seconds, LEAST, Meter(subject.card), finish)
-    cache = _Cache(subject)
-    cold = [each for each in plan.contenders if each.cold]
-    warm = [each for each in plan.contenders if not each.cold]
-    groups = [
-        [Turn(each, partial(opened, each, subject), not_counted(each), cache.warm) for each in warm],
-        [Turn(each, partial(opened, each, subject), not_counted(each), cache.cold) for each in cold],
-    ]
 
-    def known(taken: Taken[Contender]) -> Measured:
-        missing = (*plan.missing, *taken.failed.items())
-        return Measured(taken.runs, missing, None, {}, {}, taken.interrupted)
+    workload: LoaderWorkload
+    timer: BatchTimer
+    rounds: int
+    report: Callable[[str], None]
 
-    taken = take_turns(groups, effort.rounds, watch, done, lambda each: swept(known(each)))
-    sweep, missing = taken.runs, (*plan.missing, *taken.failed.items())
-    now = present(subject.config, subject.split, subject.runtime, cold=bool(cold))
-    choice = choose(sweep, now, own_backend(subject.runtime))
-    if taken.interrupted and not taken.runs:
-        raise KeyboardInterrupt
-    if choice is None or taken.interrupted:
-        return known(taken)
-    last = take_turns(_last_groups(choice, subject, cache), effort.rounds, watch, done)
-    if last.failed or last.interrupted:
-        missing = (*missing, *((choice.best, f"{name}: {reason}") for name, reason in last.failed.items()))
-        return Measured(sweep, missing, None, {}, {}, last.interrupted)
-    finals = {name: runs for name, runs in last.runs.items() if name in (BEST, PRESENT)}
-    stages = {name: runs for name, runs in last.runs.items() if name not in finals}
-    return Measured(sweep, missing, choice, finals, stages)
+    def run(self, plan: SweepPlan, keep: Callable[[SweepResult], None]) -> SweepResult:
+        """Measures all settings, then the best against the present one, and the stages of the best.
 
+        Args:
+            plan: Settings.
+            keep: Receives the measurements so far, after each round of the sweep.
 
-def _last_groups(choice: Choice, subject: Subject, cache: _Cache) -> list[list[Turn[str]]]:
-    """Returns the best against the present setting, and each stage of the best."""
-    best, prepare = choice.best, cache.cold if choice.best.cold else cache.warm
-    read = [Turn(BEST, partial(opened, best, subject), not_counted(best), prepare)]
-    if not choice.same:
-        now = choice.present
-        read.append(Turn(PRESENT, partial(opened, now, subject), not_counted(now), prepare))
-    stages = {
-        name: Turn[str](name, partial(opened_stage, name, best, subject), not_counted(best), prepare)
-        for name in STAGES
-    }
-    return [[*read, stages.pop("disk")], list(stages.values())]
+        Raises:
+            UserError: An image cannot be read.
+            KeyboardInterrupt: The interrupt came before anything was measured.
+        """
+        cache = PageCache(self.workload.files, self._read_all)
+        candidates = [self._candidate(setting, cache) for setting in plan.settings]
 
+        def result(measured: list[Measurements[LoaderSetting]]) -> SweepResult:
+            return SweepResult([*measured, *plan.unsupported])
 
-class _Cache:
-    """Brings the subject's files into the page cache, or out of it, where they are not there already."""
+        sweep = run_rounds(candidates, self.rounds, self.report, lambda measured: keep(result(measured)))
+        found = replace(result(sweep.measured), interrupt=sweep.interrupt)
+        present = present_setting(self.workload, cold=any(setting.cold for setting in plan.settings))
+        choice = choose(sweep.measured, present, own_backend(self.workload))
+        if choice is None or sweep.interrupt is not None:
+            return found
+        try:
+            final = run_rounds(self._final_candidates(choice, cache), self.rounds, self.report)
+        except KeyboardInterrupt as interrupt:
+            return replace(found, interrupt=interrupt)
+        if final.interrupt is None and not any(each.reason for each in final.measured):
+            return replace(found, choice=choice, finals={each.key: each for each in final.measured})
+        failed = [
+            Measurements(choice.best, each.name, [], f"{each.name}: {each.reason}")
+            for each in final.measured
+            if each.reason
+        ]
+        return replace(found, sweep=[*found.sweep, *failed], interrupt=final.interrupt)
 
-    def __init__(self, subject: Subject) -> None:
-        self._subject, self._warm = subject, False
+    def _read_all(self) -> None:
+        for position in self.workload.positions.tolist():
+            self.workload.index.read(position)
 
-    def warm(self) -> None:
-        if not self._warm:
-            self._subject.read_all()
-            self._warm = True
+    def _candidate(self, setting: LoaderSetting, cache: PageCache) -> Candidate[LoaderSetting]:
+        stream = partial(load_batches, setting, self.workload)
+        name = f"{setting.describe()}, {setting.chain}" + (", cold cache" if setting.cold else "")
+        return self._stream(setting, name, setting, stream, cache)
 
-    def cold(self) -> None:
-        drop(self._subject.files)
-        self._warm = False
+    def _final_candidates(self, choice: Choice, cache: PageCache) -> Sequence[Candidate[str]]:
+        settings = {BEST: choice.best} | ({} if choice.same else {PRESENT: choice.present})
+        streams = {
+            name: (setting, partial(load_batches, setting, self.workload))
+            for name, setting in settings.items()
+        }
+        for stage in STAGES:
+            streams[stage] = (choice.best, partial(run_stage, stage, choice.best, self.workload))
+        return [
+            self._stream(name, f"{name}, {setting.describe()}", setting, stream, cache)
+            for name, (setting, stream) in streams.items()
+        ]
 
+    def _stream(
+        self,
+        key: Key,
+        name: str,
+        setting: LoaderSetting,
+        stream: Callable[[], Counts],
+        cache: PageCache,
+    ) -> Candidate[Key]:
+        def open_batches() -> Counts:
+            cache.prepare(cold=setting.cold)
+            return stream()
 
-def _nothing() -> None:
-    """On a CPU a batch that arrived is done."""
+        return batch_candidate(key, name, open_batches, self.timer, setting.skipped_batches)

@@ -1,4 +1,4 @@
-"""A copy of a config with other values, and all its comments."""
+"""A copy of a config with other values and all its comments."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from ppcls.config.load import apply_override, read_tree
 from ppcls.errors import UserError
 from ppcls.files import atomic_path
 
-_WIDTH = 1 << 16  # no line is broken
+_WIDTH = 1 << 16  # characters, so that no line is wrapped
 
 
-def claim(path: Path) -> Path:
-    """Shows, before the work is done, that a copy can be written there.
+def check_new_file(path: Path) -> Path:
+    """Returns the path of a file that can be created.
 
     Raises:
-        UserError: There is something already, or no folder to put it in.
+        UserError: The file exists, or its folder does not.
     """
     if path.exists():
-        raise UserError(f"--write-config {path}: is there already, and is not overwritten; name a new file")
+        raise UserError(f"--write-config {path}: already exists and is not overwritten; name a new file")
     if not path.parent.is_dir():
-        raise UserError(f"--write-config {path}: there is no folder {path.parent}")
+        raise UserError(f"--write-config {path}: no such folder: {path.parent}")
     return path
 
 
 def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
-    """Writes a copy of a YAML with some values set; comments, order and quotes stay.
+    """Writes a copy of a YAML file with some values set; comments, order and quotes stay.
 
     Args:
-        source: The YAML.
-        target: A new file.
+        source: YAML file.
+        target: New file.
         values: Path, such as ``DataLoader.Train.loader.num_workers``, to value.
 
     Raises:
-        UserError: ``target`` is there already, or can't be written; or the copy would not say the same, for
-            ``source`` has something that is written otherwise than it was read.
+        UserError: ``target`` exists or cannot be written, or the copy would not be read as intended.
     """
     yaml: Any = YAML()
     yaml.preserve_quotes = True
@@ -48,20 +47,17 @@ def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
     yaml.indent(mapping=2, sequence=4, offset=2)
     tree, expected = yaml.load(source.read_text(encoding="utf-8")), read_tree(source)
     for path, value in values.items():
-        _set(tree, path, value)
+        *parents, name = path.split(".")
+        section = tree
+        for key in parents:
+            if section.get(key) is None:
+                section[key] = CommentedMap()
+            section = section[key]
+        section[name] = value
         apply_override(expected, f"{path}={value}")
-    with atomic_path(claim(target)) as temporary:
+    with atomic_path(check_new_file(target)) as temporary:
         with temporary.open("x", encoding="utf-8") as file:
             yaml.dump(tree, file)
         if read_tree(temporary) != expected:
             settings = " ".join(f"{path}={value}" for path, value in values.items())
-            raise UserError(f"{source}: can't be copied with its comments; use it with -o {settings}")
-
-
-def _set(tree: Any, path: str, value: Any) -> None:
-    *parents, name = path.split(".")
-    for key in parents:
-        if tree.get(key) is None:
-            tree[key] = CommentedMap()
-        tree = tree[key]
-    tree[name] = value
+            raise UserError(f"{source}: cannot be copied with its comments; use it with -o {settings}")

@@ -1,1 +1,1 @@
-"""Worker processes, turns and system load, for all benchmarks."""
+"""The benchmark runner, measuring processes, and resource usage."""

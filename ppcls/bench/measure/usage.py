@@ -1,4 +1,4 @@
-"""What a stretch of work took of the machine: CPU time of this process and its children, the GPU's load."""
+"""Resource usage of a stretch of work: CPU time of this process and its children, load of the GPU."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import psutil
 
 from ppcls.runtime.hardware import Card, CardLoad
 
-_EVERY = 0.5  # seconds between two looks at the GPU, which tells means of about as long
+_INTERVAL = 0.5  # seconds between two queries of the GPU, which reports means over about as long
 
 
 @dataclass(frozen=True)
-class Usage:
-    """What was taken.
+class ResourceUsage:
+    """Resources used.
 
     Attributes:
-        cpu_seconds: Of all threads, and of child processes.
-        gpu_load: Median share of the time in which a kernel ran, 0..1; None without a GPU, or
-            where the driver doesn't tell.
-        jpeg_load: The same of the GPU's JPEG decoder; None where it has none, or doesn't tell.
-        gpu_memory: The most that was used of the card, by all its users, in MiB; None without a GPU.
+        cpu_seconds: CPU time of all threads and child processes.
+        gpu_load: Median share of the time in which a kernel ran, 0..1; None without a GPU, or if the driver
+            does not report it.
+        jpeg_load: The same for the GPU's JPEG decoder.
+        gpu_memory: Peak memory of the card, by all its users, in MiB; None without a GPU.
     """
 
     cpu_seconds: float
@@ -32,59 +32,60 @@ class Usage:
     gpu_memory: int | None = None
 
 
-class Meter:
-    """Measures from `start` to `stop`.
+class UsageMeter:
+    """Measures resource usage from `start` to `stop`.
 
     Args:
-        card: The GPU; None for the CPU alone.
+        card: GPU to query; None to measure the CPU only.
     """
 
     def __init__(self, card: Card | None = None) -> None:
         self._card = card
         self._process = psutil.Process()
         self._began, self._children = 0.0, dict[int, float]()
-        self._seen: list[CardLoad] = []
+        self._loads: list[CardLoad] = []
         self._stop = Event()
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begins."""
+        """Starts measuring."""
         if self._card is not None:
-            self._seen, self._stop = [], Event()
-            self._thread = Thread(target=self._look, args=(self._card, self._stop), daemon=True)
+            self._loads, self._stop = [], Event()
+            self._thread = Thread(target=self._query, args=(self._card, self._stop), daemon=True)
             self._thread.start()
-        self._children, self._began = self._of_children(), time.process_time()
+        self._children, self._began = self._children_seconds(), time.process_time()
 
-    def stop(self) -> Usage:
-        """Returns what was taken since `start`."""
-        own = time.process_time() - self._began
-        # A child that is new spent all its time here.
-        children = sum(spent - self._children.get(pid, 0.0) for pid, spent in self._of_children().items())
+    def stop(self) -> ResourceUsage:
+        """Returns the usage since `start`."""
+        seconds = time.process_time() - self._began
+        # A child that is new spent all its time since `start`.
+        for pid, spent in self._children_seconds().items():
+            seconds += spent - self._children.get(pid, 0.0)
         if self._thread is None:
-            return Usage(own + children)
+            return ResourceUsage(seconds)
         self._stop.set()
         self._thread.join()
-        gpu, jpeg = [load.gpu for load in self._seen], [load.jpeg for load in self._seen]
-        return Usage(own + children, _median(gpu), _median(jpeg), max(load.used for load in self._seen))
+        gpu, jpeg = [load.gpu for load in self._loads], [load.jpeg for load in self._loads]
+        return ResourceUsage(seconds, _median(gpu), _median(jpeg), max(load.used for load in self._loads))
 
-    def _of_children(self) -> dict[int, float]:
+    def _children_seconds(self) -> dict[int, float]:
         """Returns the CPU seconds of each child process so far."""
-        found = {}
+        seconds = {}
         for child in self._process.children(recursive=True):
             try:
                 times = child.cpu_times()
             except psutil.NoSuchProcess:  # it has just ended
                 continue
-            found[child.pid] = times.user + times.system
-        return found
+            seconds[child.pid] = times.user + times.system
+        return seconds
 
-    def _look(self, card: Card, stop: Event) -> None:
+    def _query(self, card: Card, stop: Event) -> None:
         while True:
-            self._seen.append(card.load())
-            if stop.wait(_EVERY):
+            self._loads.append(card.load())
+            if stop.wait(_INTERVAL):
                 return
 
 
 def _median(shares: list[float | None]) -> float | None:
-    known = [each for each in shares if each is not None]
+    known = [share for share in shares if share is not None]
     return statistics.median(known) if known else None

@@ -1,1 +1,1 @@
-"""Results of benchmarks: schema, tables, charts, comparison, page."""
+"""The result schema of all benchmarks, and how results are shown."""

@@ -1,9 +1,9 @@
-"""Two benchmarks' results, row by row: ratios, and which of them are more than noise. Pure.
+"""Comparison of two results, row by row: ratios, and which of them exceed noise.
 
-The rule: values are taken to spread by factors, so their logarithms are compared, by Welch's t-test (Welch
-1947), which asks for no equal spread. A ratio comes with the range that holds the true one in 95 of 100 such
-comparisons; where 1 is in it, the difference is within noise. Both sides need two rounds or more: one value
-has no spread. What changed between the two runs as a whole, such as the machine's clock, no rule can tell.
+Values are assumed to spread by factors, so logarithms are compared, by Welch's t-test (Welch 1947), which
+needs no equal variances. A ratio comes with its 95 % confidence interval; if the interval contains 1, the
+difference is within noise. Both sides need at least two rounds, because a single value has no spread. The
+test cannot detect a change that affects a whole run, such as another clock rate.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from ppcls.bench.results.results import Metric, Results, Row
+from ppcls.bench.results.schema import Quantity, ResultRow, Results
 
 CONFIDENCE = 0.95
-Verdict = Literal["within noise", "better", "worse", "more", "less", "can't be told"]
+Verdict = Literal["within noise", "better", "worse", "more", "less", "unknown"]
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One side over the other.
+    """Second side over first side.
 
     Attributes:
-        value: Of the geometric means.
-        low: The true ratio is at least this; 0 where nothing is known.
-        high: And at most this; infinity where nothing is known.
+        value: Ratio of the geometric means.
+        low: Lower end of the confidence interval; 0 if unknown.
+        high: Upper end of the confidence interval; infinity if unknown.
     """
 
     value: float
@@ -43,65 +43,56 @@ class Ratio:
 
     @property
     def known(self) -> bool:
-        """Whether the spread of both sides is known."""
+        """Whether both sides have a known spread."""
         return math.isfinite(self.high)
 
 
-def ratio(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Ratio | None:
-    """Returns ``second`` over ``first``; None where a value is not above 0, which has no ratio.
-
-    Args:
-        first: Values of one side.
-        second: Values of the other.
-        confidence: Share of such ranges that hold the true ratio, 0..1.
-    """
+def find_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
+    """Returns ``second`` over ``first``; None if a value is not above 0."""
     if min(*first, *second) <= 0:
         return None
-    logs = [np.log(np.asarray(each, np.float64)) for each in (first, second)]
+    logs = [np.log(np.asarray(values, np.float64)) for values in (first, second)]
     difference = float(logs[1].mean() - logs[0].mean())
     half = math.inf
     if min(len(first), len(second)) > 1:
-        errors = [float(each.var(ddof=1)) / len(each) for each in logs]
-        half = _half_width(errors, [len(each) - 1 for each in logs], confidence)
-    return Ratio(math.exp(difference), math.exp(difference - half), _exp(difference + half))
+        errors = [float(values.var(ddof=1)) / len(values) for values in logs]
+        half = _half_width(errors, [len(values) - 1 for values in logs])
+    high = math.exp(difference + half) if difference + half < 700 else math.inf
+    return Ratio(math.exp(difference), math.exp(difference - half), high)
 
 
-def _half_width(errors: Sequence[float], degrees: Sequence[int], confidence: float) -> float:
-    """Returns half the range of a difference of means with these squared errors (Welch-Satterthwaite)."""
+def _half_width(errors: Sequence[float], degrees: Sequence[int]) -> float:
+    """Returns half the interval of a difference of means with these squared errors (Welch-Satterthwaite)."""
     total = sum(errors)
     if total == 0:
         return 0.0
     shares = sum((error / total) ** 2 / degree for error, degree in zip(errors, degrees, strict=True))
-    return float(stats.t.ppf((1 + confidence) / 2, 1 / shares)) * math.sqrt(total)
-
-
-def _exp(exponent: float) -> float:
-    return math.exp(exponent) if exponent < 700 else math.inf
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, 1 / shares)) * math.sqrt(total)
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One metric of one row that both sides have.
+class MetricComparison:
+    """One metric of a row that both sides have.
 
     Attributes:
-        name: Of the metric.
-        first: In the first results.
-        second: In the second.
-        ratio: Second over first; None where a value is 0 or less.
+        name: Name of the metric.
+        first: Quantity of the first side.
+        second: Quantity of the second side.
+        ratio: Second over first; None if a value is 0 or less.
     """
 
     name: str
-    first: Metric
-    second: Metric
+    first: Quantity
+    second: Quantity
     ratio: Ratio | None
 
     @property
     def verdict(self) -> Verdict:
-        """What the ratio says."""
+        """Meaning of the ratio."""
         if self.first.values == self.second.values:
             return "within noise"
         if self.ratio is None or not self.ratio.known:
-            return "can't be told"
+            return "unknown"
         if self.ratio.within_noise:
             return "within noise"
         more = self.ratio.value > 1
@@ -112,22 +103,22 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All of it.
+    """Comparison of two results.
 
     Attributes:
-        rows: Of both sides, with the metrics that both have.
-        only: Rows of one side alone: of the first, of the second.
-        warnings: What makes the sides hard to compare.
+        rows: Rows of both sides, each with the metrics that both sides have.
+        only: Rows of the first side alone, and of the second side alone.
+        warnings: Differences between the two runs that make the sides hard to compare.
     """
 
-    rows: tuple[tuple[Row, tuple[Compared, ...]], ...]
-    only: tuple[tuple[Row, ...], tuple[Row, ...]]
+    rows: tuple[tuple[ResultRow, tuple[MetricComparison, ...]], ...]
+    only: tuple[tuple[ResultRow, ...], tuple[ResultRow, ...]]
     warnings: tuple[str, ...]
 
 
 def compare_results(first: Results, second: Results) -> Comparison:
-    """Compares two results; rows belong together where all their labels are the same."""
-    keys = [{_key(row): row for row in each.rows} for each in (first, second)]
+    """Compares two results; rows with equal labels belong together."""
+    keys = [{tuple(sorted(row.labels.items())): row for row in side.rows} for side in (first, second)]
     both = [(row, keys[1][key]) for key, row in keys[0].items() if key in keys[1]]
     only = [tuple(row for key, row in own.items() if key not in other) for own, other in (keys, keys[::-1])]
     return Comparison(
@@ -137,39 +128,36 @@ def compare_results(first: Results, second: Results) -> Comparison:
     )
 
 
-def _key(row: Row) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted(row.labels.items()))
-
-
-def _compare_rows(row: Row, other: Row) -> tuple[Compared, ...]:
+def _compare_rows(row: ResultRow, other: ResultRow) -> tuple[MetricComparison, ...]:
     return tuple(
-        Compared(name, metric, other.metrics[name], ratio(metric.values, other.metrics[name].values))
+        MetricComparison(name, metric, match, find_ratio(metric.values, match.values))
         for name, metric in row.metrics.items()
-        if name in other.metrics
+        if (match := other.metrics.get(name)) is not None
     )
 
 
 def _warnings(first: Results, second: Results) -> list[str]:
-    said = []
+    warnings = []
     if first.benchmark != second.benchmark:
-        said.append(f"different benchmarks: {first.benchmark} and {second.benchmark}")
-    for what in ("machine", "versions"):
-        sides = [getattr(each, what) for each in (first, second)]
+        warnings.append(f"different benchmarks: {first.benchmark} and {second.benchmark}")
+    for kind, sides in (
+        ("machines", (first.machine, second.machine)),
+        ("versions", (first.versions, second.versions)),
+    ):
         for name in dict.fromkeys([*sides[0], *sides[1]]):
-            one, other = (each.get(name, "nothing") for each in sides)
+            one, other = (side.get(name, "none") for side in sides)
             if one != other:
-                heading = "different machines" if what == "machine" else "different versions"
-                said.append(f"{heading}: {name}: {one} and {other}")
+                warnings.append(f"different {kind}: {name}: {one} and {other}")
     if first.config != second.config:
-        said.append("different configs: " + _changed_lines(first.config, second.config))
-    return said
+        warnings.append("different configs: " + _changed_lines(first.config, second.config))
+    return warnings
 
 
 def _changed_lines(first: str, second: str, most: int = 5) -> str:
-    """Returns the lines of each side alone, a few of them."""
-    sides = [[line.strip() for line in each.splitlines()] for each in (first, second)]
+    """Returns a few of the lines that only one side has."""
+    sides = [[line.strip() for line in text.splitlines()] for text in (first, second)]
     lost = [f"-{line}" for line in sides[0] if line not in sides[1]]
     new = [f"+{line}" for line in sides[1] if line not in sides[0]]
-    more = len(lost) + len(new) - 2 * most
-    shown_ = [*lost[:most], *new[:most]] or ["the order of lines"]
-    return "; ".join(shown_) + (f"; and {more} more" if more > 0 else "")
+    more = max(0, len(lost) - most) + max(0, len(new) - most)
+    lines = [*lost[:most], *new[:most]] or ["the order of lines"]
+    return "; ".join(lines) + (f"; and {more} more" if more else "")

@@ -1,4 +1,4 @@
-"""A benchmark's results as one HTML file that needs nothing else, and the folder of all its files."""
+"""The report page of a benchmark: one self-contained HTML file, and the folder of all result files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from ppcls.bench.results.charts import Drawing, category_lines, drawings, shown
-from ppcls.bench.results.plots import file_name, to_png
-from ppcls.bench.results.results import Results, Row, write_results
-from ppcls.bench.results.table import LEGEND, cell, headings, kinds_of_rows, number
+from ppcls.bench.results.charts import Drawing, category_lines, drawings, label_text, picture_name, to_png
+from ppcls.bench.results.schema import ResultRow, Results, write_results
+from ppcls.bench.results.tables import LEGEND, cell, headings, kinds_of_rows, number
 from ppcls.files import atomic_write, write_text
 
 PAGE = "index.html"
@@ -28,33 +27,33 @@ def _template() -> Template:
 
 
 def publish(folder: Path, results: Results) -> list[Path]:
-    """Writes results as JSON, CSV, a PNG a chart, and the page, into a folder, which is made.
+    """Creates a folder with the results as JSON and CSV, one PNG per chart, and the page.
 
     Returns:
-        The charts' files.
+        The pictures.
     """
     write_results(folder, results)
-    charts = []
-    for number_, drawing in enumerate(drawings(results), start=1):
-        charts.append(folder / file_name(number_, drawing))
-        with atomic_write(charts[-1]) as file:
+    pictures = []
+    for index, drawing in enumerate(drawings(results), start=1):
+        pictures.append(folder / picture_name(index, drawing))
+        with atomic_write(pictures[-1]) as file:
             file.write(to_png(drawing))
-    write_text(folder / PAGE, render(results))
-    return charts
+    write_text(folder / PAGE, render_page(results))
+    return pictures
 
 
-def render(results: Results) -> str:
-    """Returns the page."""
+def render_page(results: Results) -> str:
+    """Returns the HTML of the page."""
     page = _template().render(
         results=results,
         command=shlex.join(results.command),
         tables=[_table(rows) for rows in kinds_of_rows(results.rows)],
         legend=LEGEND,
-        data={"charts": [_chart(each) for each in drawings(results)]},
-        style=_asset("ppcls.report", "report.css") + _asset("ppcls.bench", "results.css"),
-        script=_asset("ppcls.bench", "results.js"),
+        data={"charts": [_chart(drawing) for drawing in drawings(results)]},
+        style=_asset("ppcls.report", "report.css") + _asset("ppcls.bench.results", "results.css"),
+        script=_asset("ppcls.bench.results", "results.js"),
     )
-    # A file's name may be no text; that must not cost the page.
+    # File names may contain bytes that are not text; they must not break the page.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -62,13 +61,13 @@ def _asset(package: str, name: str) -> str:
     return files(package).joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _table(rows: list[Row]) -> dict[str, Any]:
+def _table(rows: list[ResultRow]) -> dict[str, Any]:
     heads = headings(rows)
     return {
         "heads": heads,
         "rows": [
             {
-                "labels": [shown(row.labels[name]) for name in heads.labels],
+                "labels": [label_text(row.labels[name]) for name in heads.labels],
                 "metrics": [_cell(row, name) for name, _ in heads.metrics],
                 "note": row.note,
             }
@@ -77,7 +76,7 @@ def _table(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def _cell(row: Row, name: str) -> dict[str, Any]:
+def _cell(row: ResultRow, name: str) -> dict[str, Any]:
     metric = row.metrics.get(name)
     if metric is None:
         return {"text": "", "all": "not measured", "sort": ""}

@@ -1,32 +1,35 @@
-"""Which ways of PyTorch's training stand beside ours, and the processes that measure them."""
+"""PyTorch's counterpart of our training: its variants, and the processes that measure them."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ppcls.bench.measure.children import Outcome, measure_apart
-from ppcls.bench.train.train import Length, Look, Run, settling
-from ppcls.bench.train.variants import PRECISIONS, Variant, hindrance
+from ppcls.bench.measure.processes import MeasuringProcess
+from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample
+from ppcls.bench.train.tasks import Inspection, TrainTask, settle_seconds
+from ppcls.bench.train.variants import PRECISIONS, TrainingDevice, Variant, find_obstacle
 from ppcls.config.schema import Config
 from ppcls.config.sections.transform import check_chain
 from ppcls.errors import UserError
 
 EAGER, COMPILED = "PyTorch", "PyTorch, compiled"
 _WORKER = Path(__file__).with_name("pytorch_worker.py")
-_PATIENCE = 300.0  # seconds to import PyTorch in
+_IMPORT_SECONDS = 300.0  # timeout of importing PyTorch
 
 
 @dataclass(frozen=True)
-class Counterpart:
-    """A Python that has PyTorch.
+class PyTorchPython:
+    """A Python with PyTorch.
 
     Attributes:
-        python: Its executable.
-        version: Of PyTorch and torchvision.
-        compiled: Whether to measure compiled models, too.
+        python: Path of the executable.
+        version: Versions of PyTorch and torchvision.
+        compiled: Whether to measure compiled models too.
     """
 
     python: str
@@ -34,85 +37,100 @@ class Counterpart:
     compiled: bool
 
     def variants(self, ours: Sequence[Variant]) -> Iterator[Variant]:
-        """Yields PyTorch's ways: those of ours on synthetic data.
+        """Yields PyTorch's counterparts of our variants on synthetic data.
 
-        PyTorch has no O2: autocast, our O1, is what it trains with in half precision.
+        PyTorch has no O2: autocast, which is our O1, is its half precision training.
         """
-        for each in dict.fromkeys(_by_autocast(each) for each in ours if each.source == "synthetic"):
-            yield replace(each, framework=EAGER)
+        synthetic = [
+            replace(variant, precision=variant.precision.replace("O2", "O1"))
+            for variant in ours
+            if variant.source == "synthetic"
+        ]
+        for variant in dict.fromkeys(synthetic):
+            yield replace(variant, framework=EAGER)
             if self.compiled:
-                yield replace(each, framework=COMPILED)
+                yield replace(variant, framework=COMPILED)
 
-    def runner(self, config: Config, look: Look, length: Length) -> Run:
-        """Returns what measures one of these ways once."""
-        split = config.DataLoader.Train
-        assert split is not None  # by look_at
-        size = check_chain(split.dataset.transform_ops).size
+    def candidates(
+        self,
+        variants: Sequence[Variant],
+        task: TrainTask,
+        config: Config,
+        inspection: Inspection,
+        timeout: float,
+    ) -> list[Candidate[Variant]]:
+        """Returns candidates that measure variants of PyTorch.
 
-        def run(variant: Variant) -> Outcome:
-            if reason := hindrance(variant, look.place):
-                return Outcome(None, reason)
-            task = {
-                "model": config.Arch.exported.name,
-                "classes": config.Arch.class_num,
-                "parameters": look.rgb_parameters,
-                "size": size,
+        Args:
+            variants: Variants of PyTorch.
+            task: How long to measure.
+            config: Config whose training is compared.
+            inspection: Facts about machine and model.
+            timeout: Seconds after which a measurement is aborted.
+        """
+        split, device = config.DataLoader.Train, inspection.device
+        assert split is not None  # by inspect_machine
+        base = {
+            "model": config.Arch.exported.name,
+            "classes": config.Arch.class_num,
+            "parameters": inspection.rgb_parameters,
+            "size": check_chain(split.dataset.transform_ops).size,
+            "device": device.kind,
+            "warm_up": task.warm_up,
+            "settle": settle_seconds(device.kind),
+            "steps": task.steps,
+            "seconds": task.seconds,
+        }
+        candidates = []
+        for variant in variants:
+            cores = max(1, device.cores // variant.processes)
+            torch_task = base | {
                 "batch_size": variant.batch_size or split.sampler.rows(variant.processes),
                 "processes": variant.processes,
-                "device": look.place.device,
-                "threads": min(look.threads, max(1, look.place.cores // variant.processes)),
+                "threads": min(inspection.threads, cores),
                 "format": PRECISIONS[variant.precision].format,
                 "layout": variant.layout,
                 "cudnn_search": variant.cudnn_search in ("on", "auto"),
                 "accumulate": variant.accumulate,
                 "compile": variant.framework == COMPILED,
-                "warm_up": length.warm_up,
-                "settle": settling(look.place.device),
-                "steps": length.steps,
-                "seconds": length.seconds,
             }
-            return measure_apart(
-                [self.python, *_launcher(variant.processes), str(_WORKER)],
-                task,
-                variant.environment(),
-                length.timeout,
-            )
+            measure = partial(self._measure, variant, torch_task, device, timeout)
+            candidates.append(Candidate(variant, variant.describe(), measure))
+        return candidates
 
-        return run
+    def _measure(
+        self, variant: Variant, task: dict[str, Any], device: TrainingDevice, timeout: float
+    ) -> Sample:
+        if obstacle := find_obstacle(variant, device):
+            raise MeasurementFailed(obstacle)
+        count = str(variant.processes)
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", count]
+        command = [self.python, *(launcher if variant.processes > 1 else []), str(_WORKER)]
+        return MeasuringProcess(command, task, timeout, variant.environment()).run()
 
 
-def find_counterpart(python: str, *, compiled: bool) -> Counterpart:
-    """Looks whether a Python has PyTorch.
+def find_pytorch(python: str, *, compiled: bool) -> PyTorchPython:
+    """Checks that a Python has PyTorch and torchvision.
 
     Args:
-        python: Its executable.
-        compiled: Whether to measure compiled models, too.
+        python: Path of the executable.
+        compiled: Whether to measure compiled models too.
 
     Raises:
-        UserError: It has not, or is none.
+        UserError: It cannot be started, or cannot import both.
     """
-    said = "import torch, torchvision; print(torch.__version__, torchvision.__version__)"
+    code = "import torch, torchvision; print(torch.__version__, torchvision.__version__)"
     try:
-        done = subprocess.run(  # noqa: S603 - what the user named
-            [python, "-c", said], capture_output=True, text=True, timeout=_PATIENCE, check=False
+        done = subprocess.run(  # noqa: S603 - named by the user
+            [python, "-c", code], capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=False
         )
     except OSError as error:
-        raise UserError(f"--torch {python}: can't be started: {error.strerror}") from None
+        raise UserError(f"--torch {python}: cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"--torch {python}: has not imported torch after {_PATIENCE:.0f} s") from None
+        raise UserError(f"--torch {python}: has not imported torch after {_IMPORT_SECONDS:.0f} s") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise UserError(
-            f"--torch {python}: can't import torch and torchvision: {last}; name a Python that has both"
+            f"--torch {python}: cannot import torch and torchvision: {last}; name a Python that has both"
         )
-    return Counterpart(python, " and torchvision ".join(done.stdout.split()), compiled)
-
-
-def _by_autocast(variant: Variant) -> Variant:
-    return replace(variant, precision=variant.precision.replace("O2", "O1"))
-
-
-def _launcher(processes: int) -> list[str]:
-    if processes == 1:
-        return []
-    return ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    return PyTorchPython(python, " and torchvision ".join(done.stdout.split()), compiled)

@@ -1,7 +1,7 @@
-"""Measures PyTorch's training of one of torchvision's models on one random batch: ``worker.py FOLDER``.
+"""Measures PyTorch training a torchvision model on one random batch: ``pytorch_worker.py FOLDER``.
 
-Reads ``task.json`` and writes ``rank_N.json`` in the folder, as `ppcls.bench.worker` does. It imports nothing
-of ppcls, for the Python that has PyTorch may have nothing of what ppcls needs.
+It reads ``task.json`` and writes ``rank_N.json`` in the folder, like `ppcls.bench.worker`. It imports nothing
+from ppcls, because the Python with PyTorch may lack the packages that ppcls needs.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from torch import distributed
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-_LEAST = 2  # steps that are timed
+_MIN_STEPS = 2
 
 
-class Refused(Exception):  # noqa: N818 - a reason, not a fault
-    """What can't be measured, and why."""
+class NotMeasurable(Exception):  # noqa: N818 - a reason, not a fault
+    """The task cannot be measured."""
 
 
 def build_model(task: dict[str, Any]) -> torch.nn.Module:
-    """Builds torchvision's model of the same name, and shows that it is the same.
+    """Builds torchvision's model of the same name and checks its number of parameters.
 
     Raises:
-        Refused: There is none, or it has another number of parameters.
+        NotMeasurable: There is none, or its number of parameters differs.
     """
-    known = {name.replace("_", ""): name for name in torchvision.models.list_models(torchvision.models)}
-    name = known.get(task["model"].lower().replace("_", ""))
+    names = {name.replace("_", ""): name for name in torchvision.models.list_models(torchvision.models)}
+    name = names.get(task["model"].lower().replace("_", ""))
     if name is None:
-        raise Refused(f"torchvision {torchvision.__version__} has no {task['model']}")
+        raise NotMeasurable(f"torchvision {torchvision.__version__} has no {task['model']}")
     model: torch.nn.Module = torchvision.models.get_model(name, weights=None, num_classes=task["classes"])
-    count = sum(each.numel() for each in model.parameters())
+    count = sum(parameter.numel() for parameter in model.parameters())
     if count != task["parameters"]:
-        raise Refused(
-            f"torchvision's {name} has {count:,} parameters, and {task['model']} has {task['parameters']:,}"
+        raise NotMeasurable(
+            f"torchvision's {name} has {count:,} parameters, but {task['model']} has {task['parameters']:,}"
         )
     return model
 
 
 def build_step(task: dict[str, Any], device: torch.device) -> Callable[[], None]:
-    """Returns what takes one optimizer update: autocast, a scaled loss for float16, DDP for several."""
+    """Returns a function that runs one update: autocast, loss scaling for float16, DDP for several ranks."""
     tf32 = task["format"] == "TF32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = task["cudnn_search"]
@@ -68,8 +68,8 @@ def build_step(task: dict[str, Any], device: torch.device) -> Callable[[], None]
 
     def step() -> None:
         for number in range(1, task["accumulate"] + 1):
-            alone = several and number < task["accumulate"]
-            with network.no_sync() if alone else nullcontext():
+            local = several and number < task["accumulate"]
+            with network.no_sync() if local else nullcontext():
                 with torch.autocast(device.type, half) if half is not None else nullcontext():
                     loss = functional.cross_entropy(compiled(image), label)
                 scaler.scale(loss / task["accumulate"]).backward()
@@ -81,28 +81,28 @@ def build_step(task: dict[str, Any], device: torch.device) -> Callable[[], None]
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """Measures a task; what it returns is named as in `ppcls.bench.train.worker.measure`."""
+    """Measures a task and returns a sample like that of `ppcls.bench.train.worker.measure`."""
     device = torch.device("cpu")
     if task["device"] == "gpu":
         if not torch.cuda.is_available():
-            raise Refused(f"PyTorch {torch.__version__} finds no GPU")
+            raise NotMeasurable(f"PyTorch {torch.__version__} finds no GPU")
         device = torch.device("cuda", _rank())
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(task["threads"])
     step = build_step(task, device)
-    warm = [_seconds(step, device, 1) for _ in range(task["warm_up"])]
-    (last,) = _over_ranks([warm[-1] if warm else task["seconds"]], device, "max")
-    steps = task["steps"] or max(_LEAST, round(task["seconds"] / last))
-    _seconds(step, device, round(task["settle"] / last))
-    _over_ranks([0.0], device, "max")  # all begin together
+    warm = [_run(step, device, 1) for _ in range(task["warm_up"])]
+    (last,) = _reduce([warm[-1] if warm else task["seconds"]], device, "max")
+    steps = task["steps"] or max(_MIN_STEPS, round(task["seconds"] / last))
+    _run(step, device, round(task["settle"] / last))
+    _reduce([0.0], device, "max")  # a barrier: all ranks start together
     computed, began = time.process_time(), time.perf_counter()
-    taken = _seconds(step, device, steps)
+    taken = _run(step, device, steps)
     used = (time.process_time() - computed) / (time.perf_counter() - began)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    (slowest,) = _over_ranks([taken], device, "max")
-    cores, host = _over_ranks([used, peak], device, "sum")
-    found = {
+    (slowest,) = _reduce([taken], device, "max")
+    cores, host = _reduce([used, peak], device, "sum")
+    sample = {
         "images_per_second": task["batch_size"] * task["accumulate"] * steps * task["processes"] / slowest,
         "step": slowest / steps,
         "cpu_cores": cores,
@@ -111,12 +111,12 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         "execution": f"steps: PyTorch {torch.__version__}, {'compiled' if task['compile'] else 'eager'}",
     }
     if device.type == "cuda":
-        of_gpu = [torch.cuda.max_memory_allocated() >> 20, torch.cuda.max_memory_reserved() >> 20]
-        found["gpu_allocated"], found["gpu_reserved"] = _over_ranks(of_gpu, device, "max")
-    return found
+        memory = [torch.cuda.max_memory_allocated() >> 20, torch.cuda.max_memory_reserved() >> 20]
+        sample["gpu_allocated"], sample["gpu_reserved"] = _reduce(memory, device, "max")
+    return sample
 
 
-def _seconds(step: Callable[[], None], device: torch.device, steps: int) -> float:
+def _run(step: Callable[[], None], device: torch.device, steps: int) -> float:
     began = time.perf_counter()
     for _ in range(steps):
         step()
@@ -125,37 +125,37 @@ def _seconds(step: Callable[[], None], device: torch.device, steps: int) -> floa
     return time.perf_counter() - began
 
 
-def _over_ranks(values: list[float], device: torch.device, how: str) -> list[float]:
-    """Returns the largest of each value over all ranks, or the sum."""
+def _reduce(values: list[float], device: torch.device, how: str) -> list[float]:
+    """Returns each value's maximum over all ranks, or its sum."""
     if not distributed.is_initialized():
         return values
-    each = torch.tensor(values, dtype=torch.float64, device=device)
-    distributed.all_reduce(each, distributed.ReduceOp.MAX if how == "max" else distributed.ReduceOp.SUM)
-    found: list[float] = each.tolist()
-    return found
+    reduced = torch.tensor(values, dtype=torch.float64, device=device)
+    distributed.all_reduce(reduced, distributed.ReduceOp.MAX if how == "max" else distributed.ReduceOp.SUM)
+    result: list[float] = reduced.tolist()
+    return result
 
 
 def _rank() -> int:
-    """Returns this process's place among those of one machine."""
+    """Returns the rank of this process on its machine."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def main(folder: Path) -> int:
-    """Does the task of a folder; returns the exit code."""
+    """Measures the task in a folder and returns the exit code."""
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
-    said: dict[str, Any]
+    answer: dict[str, Any]
     if task["processes"] > 1:
         distributed.init_process_group("nccl" if task["device"] == "gpu" else "gloo")
     try:
-        said = {"found": measure(task)}
-    except Refused as error:
-        said = {"reason": str(error)}
+        answer = {"found": measure(task)}
+    except NotMeasurable as error:
+        answer = {"reason": str(error)}
     except torch.cuda.OutOfMemoryError as error:
-        said = {"reason": f"out of GPU memory: {error}"}
-    (folder / f"rank_{_rank()}.json").write_text(json.dumps(said), encoding="utf-8")
-    if distributed.is_initialized() and "found" in said:
+        answer = {"reason": f"out of GPU memory: {error}"}
+    (folder / f"rank_{_rank()}.json").write_text(json.dumps(answer), encoding="utf-8")
+    if distributed.is_initialized() and "found" in answer:
         distributed.destroy_process_group()
-    return 0 if "found" in said else 1
+    return 0 if "found" in answer else 1
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""The ways of training that a benchmark goes through: a config's own, and others."""
+"""Ways to train a config: its own, and variants of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from ppcls.bench.results.results import Label
+from ppcls.bench.measure.runner import powers_of_two
+from ppcls.bench.results.schema import Label
 from ppcls.bench.train.peak_flops import Format
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
@@ -16,7 +17,7 @@ Source = Literal["synthetic", "loader", "bare"]
 
 
 class _Precision(NamedTuple):
-    """How the config says a precision, and in which format its products are computed."""
+    """AMP level in the config, and format in which products are computed."""
 
     level: str | None
     format: Format
@@ -33,42 +34,46 @@ PRECISIONS = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """What there is to train on.
+class TrainingDevice:
+    """Device to train on.
 
     Attributes:
-        device: ``cpu`` or ``gpu``.
-        cores: Of one process alone.
-        gpus: GPUs that can be used; 0 on a CPU.
-        card: The GPU's name; empty on a CPU.
-        capability: The GPU's compute capability; (0, 0) on a CPU.
+        kind: ``cpu`` or ``gpu``.
+        cores: CPU cores of a single process.
+        gpus: Number of usable GPUs; 0 on a CPU.
+        card: Name of the GPU; empty on a CPU.
+        capability: Compute capability of the GPU; (0, 0) on a CPU.
     """
 
-    device: Literal["cpu", "gpu"]
+    kind: Literal["cpu", "gpu"]
     cores: int
     gpus: int = 0
     card: str = ""
     capability: tuple[int, int] = (0, 0)
 
     @property
-    def tf32(self) -> bool:
-        """Whether the card has TF32 and bfloat16, which came with Ampere."""
+    def has_tf32(self) -> bool:
+        """Whether the card has TF32 and bfloat16, which exist since Ampere."""
         return self.capability >= (8, 0)
+
+    def describe(self) -> str:
+        """Returns one line for people."""
+        return f"CPU, {self.cores} cores" if self.kind == "cpu" else f"{self.gpus} x {self.card}"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way of training. Its fields are a result's labels.
+    """One way to train. Its fields are labels of the result row.
 
     Attributes:
-        processes: As many GPUs, or gloo processes that share a CPU.
+        processes: Number of GPUs, or of gloo processes that share a CPU.
         precision: One of `PRECISIONS`.
         layout: ``NCHW`` or ``NHWC``.
-        cudnn_search: ``on``, ``off``, ``auto`` as training itself chooses, or ``none`` on a CPU.
-        accumulate: Batches an update.
-        batch_size: Images a batch and process; 0 where processes share a global one.
-        source: ``synthetic``: one random batch on the device; ``loader``: the config's own data; ``bare``:
-            the loop of Paddle's documentation on synthetic data.
+        cudnn_search: ``on``, ``off``, ``auto`` as in training, or ``none`` on a CPU.
+        accumulate: Batches per update.
+        batch_size: Images per batch and process; 0 if processes share a global batch size.
+        source: ``synthetic``: one random batch on the device; ``loader``: the config's data; ``bare``: the
+            loop of Paddle's documentation on synthetic data.
         framework: ``Paddle`` or a kind of PyTorch.
     """
 
@@ -83,52 +88,53 @@ class Variant:
 
     def labels(self) -> dict[str, Label]:
         """Returns the fields by name."""
-        return {each.name.replace("_", " "): getattr(self, each.name) for each in fields(self)}
+        return {field.name.replace("_", " "): getattr(self, field.name) for field in fields(self)}
 
     def describe(self) -> str:
-        """Returns a line for people."""
-        several = "es" if self.processes > 1 else ""
+        """Returns one line for people."""
+        plural = "es" if self.processes > 1 else ""
         parts = [
             *([self.framework] if self.framework != "Paddle" else []),
-            f"{self.processes} process{several}, {self.precision}, {self.layout}",
+            f"{self.processes} process{plural}, {self.precision}, {self.layout}",
             *([f"cuDNN search {self.cudnn_search}"] if self.cudnn_search in ("on", "off") else []),
-            *([f"{self.accumulate} batches an update"] if self.accumulate > 1 else []),
+            *([f"{self.accumulate} batches per update"] if self.accumulate > 1 else []),
             *([f"batch {self.batch_size}"] if self.batch_size else []),
         ]
         return f"{', '.join(parts)}, {self.source}"
 
-    def overrides(self, own: Variant) -> list[str]:
-        """Returns what to change in a config whose own way is ``own``."""
+    def overrides(self, base: Variant) -> list[str]:
+        """Returns the overrides of a config that by itself trains as ``base``."""
         level, format = PRECISIONS[self.precision]
         changes = [f"Arch.data_format={self.layout}", f"Global.update_freq={self.accumulate}"]
-        if self.precision != own.precision:
+        if self.precision != base.precision:
             amp = [f"AMP.level={level}", f"AMP.dtype={format}"] if level is not None else []
             changes += [f"AMP.use_amp={level is not None}", *amp]
-        if self.batch_size != own.batch_size:
+        if self.batch_size != base.batch_size:
             changes.append(f"DataLoader.Train.sampler.batch_size={self.batch_size}")
         return changes
 
     def environment(self) -> dict[str, str | None]:
-        """Returns the variables to set, None for those to remove, before Paddle or PyTorch is imported."""
-        found: dict[str, str | None] = {}
+        """Returns the variables to set before Paddle or PyTorch is imported; None removes one."""
+        variables: dict[str, str | None] = {}
         if self.cudnn_search in ("on", "off"):
-            found["FLAGS_cudnn_exhaustive_search"] = str(int(self.cudnn_search == "on"))
+            variables["FLAGS_cudnn_exhaustive_search"] = str(int(self.cudnn_search == "on"))
         if self.precision in ("float32", "TF32"):
-            # NVIDIA's libraries: 0 forbids TF32; Paddle, and ours of PyTorch, take it where they may.
-            found["NVIDIA_TF32_OVERRIDE"] = "0" if self.precision == "float32" else None
-        return found
+            # 0 forbids TF32 in NVIDIA's libraries. Without it, Paddle and our PyTorch worker use TF32 if they
+            # can.
+            variables["NVIDIA_TF32_OVERRIDE"] = "0" if self.precision == "float32" else None
+        return variables
 
 
-def own_variant(config: Config, place: Place, source: Source) -> Variant:
-    """Returns how a config trains by itself, as one process.
+def config_variant(config: Config, device: TrainingDevice, source: Source) -> Variant:
+    """Returns how a config trains by itself in one process.
 
     Raises:
-        UserError: It does not train.
+        UserError: The config has no ``DataLoader.Train``.
     """
     if config.DataLoader.Train is None:
         raise UserError("training needs DataLoader.Train in the config")
     amp = config.AMP
-    precision = "TF32" if place.tf32 else "float32"
+    precision = "TF32" if device.has_tf32 else "float32"
     if amp is not None and amp.use_amp:
         precision = amp.level if amp.dtype == "float16" else f"{amp.level}-bfloat16"
     name, size = config.DataLoader.Train.sampler.batch_setting
@@ -137,88 +143,63 @@ def own_variant(config: Config, place: Place, source: Source) -> Variant:
         processes=1,
         precision=precision,
         layout=config.Arch.data_format,
-        cudnn_search="none" if place.device == "cpu" else search,
+        cudnn_search="none" if device.kind == "cpu" else search,
         accumulate=config.Global.update_freq,
         batch_size=0 if name == "global_batch_size" else size,
         source=source,
     )
 
 
-@dataclass(frozen=True)
-class Axes:
-    """What to go through; an axis of no values is not named.
+def find_variants(
+    config: Config, device: TrainingDevice, sources: list[Source], axes: dict[str, list[Any]]
+) -> list[Variant]:
+    """Returns all combinations of the axes' values; without any value, a tour.
 
-    Attributes:
-        sources: Of the batches.
-        processes: See `Variant`, also for those that follow.
-        precision: One of `PRECISIONS`.
-        layout: ``NCHW``, ``NHWC``.
-        cudnn_search: ``on``, ``off``.
-        accumulate: Batches an update.
-        batch_size: Images a batch and process.
-    """
+    The tour starts at the config's own variant and changes one thing at a time. Each variant is measured with
+    every source.
 
-    sources: tuple[Source, ...] = ("synthetic", "loader")
-    processes: tuple[int, ...] = ()
-    precision: tuple[str, ...] = ()
-    layout: tuple[str, ...] = ()
-    cudnn_search: tuple[str, ...] = ()
-    accumulate: tuple[int, ...] = ()
-    batch_size: tuple[int, ...] = ()
-
-    def named(self) -> dict[str, Sequence[Any]]:
-        """Returns the axes that have values, the sources apart."""
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "sources"}
-        return {name: each for name, each in values.items() if each}
-
-
-def find_variants(config: Config, place: Place, axes: Axes) -> list[Variant]:
-    """Returns all combinations of the axes' values, or where none is named, a tour.
-
-    The tour begins with the config's own way and changes one thing at a time. Each way is measured from every
-    source.
+    Args:
+        config: Config to train.
+        device: Device to train on.
+        sources: Sources of the batches.
+        axes: Name of a field of `Variant` to its values; an empty list leaves it as the config has it.
 
     Raises:
-        UserError: The config does not train.
+        UserError: The config has no ``DataLoader.Train``.
     """
-    own = own_variant(config, place, axes.sources[0])
-    named = axes.named()
-    if named:
-        ways = [replace(own, **dict(zip(named, each, strict=True))) for each in product(*named.values())]
+    base = config_variant(config, device, sources[0])
+    used = {name: values for name, values in axes.items() if values}
+    if used:
+        combinations = product(*used.values())
+        variants = [replace(base, **dict(zip(used, each, strict=True))) for each in combinations]
     else:
-        ways = [own, *_tour(own, place)]
-    return list(dict.fromkeys(replace(way, source=source) for way in ways for source in axes.sources))
+        variants = [base, *_tour(base, device)]
+    return list(dict.fromkeys(replace(each, source=source) for each in variants for source in sources))
 
 
-def _tour(own: Variant, place: Place) -> Iterator[Variant]:
+def _tour(base: Variant, device: TrainingDevice) -> Iterator[Variant]:
     for precision in PRECISIONS:
-        yield replace(own, precision=precision)
+        yield replace(base, precision=precision)
     for layout in ("NCHW", "NHWC"):
-        yield replace(own, layout=layout)
-    if place.device == "gpu":
+        yield replace(base, layout=layout)
+    if device.kind == "gpu":
         for search in ("on", "off"):
-            yield replace(own, cudnn_search=search)
-    yield replace(own, accumulate=4 if own.accumulate == 1 else 1)
-    for processes in counts(place.gpus):
-        yield replace(own, processes=processes)
+            yield replace(base, cudnn_search=search)
+    yield replace(base, accumulate=4 if base.accumulate == 1 else 1)
+    for processes in powers_of_two(device.gpus):
+        yield replace(base, processes=processes)
 
 
-def counts(most: int) -> list[int]:
-    """Returns 1, 2, 4 and so on, and ``most``."""
-    powers = [1 << power for power in range(most.bit_length())]
-    return sorted({*powers, most}) if most else []
-
-
-def hindrance(variant: Variant, place: Place) -> str | None:
-    """Returns why a variant can't run here, as far as is known without trying; None if nothing is."""
+def find_obstacle(variant: Variant, device: TrainingDevice) -> str | None:
+    """Returns why a variant cannot run here, as far as is known without trying; None if nothing is known."""
     format = PRECISIONS[variant.precision].format
-    if place.device == "cpu":
+    if device.kind == "cpu":
         if format in ("TF32", "float16"):
             return f"{format} needs a GPU"
-        return None if variant.cudnn_search == "none" else "cuDNN is for GPUs"
-    if format in ("TF32", "bfloat16") and not place.tf32:
-        major, minor = place.capability
-        return f"{format} needs compute capability 8.0 (Ampere), and {place.card} has {major}.{minor}"
-    if variant.processes > place.gpus:
-        return f"{variant.processes} processes need as many GPUs, and Paddle sees {place.gpus}"
+        return None if variant.cudnn_search == "none" else "cuDNN needs a GPU"
+    if format in ("TF32", "bfloat16") and not device.has_tf32:
+        major, minor = device.capability
+        return f"{format} needs compute capability 8.0 (Ampere), but {device.card} has {major}.{minor}"
+    if variant.processes > device.gpus:
+        return f"{variant.processes} processes need as many GPUs, but Paddle sees {device.gpus}"
     return None

@@ -1,51 +1,43 @@
-"""One real run of the containers' benchmark, and what it refuses."""
+"""A real run of the containers benchmark, and data that it rejects."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from benchmark_images import PHOTOS, write_images
 
-from ppcls.bench.loader.containers import benchmark_containers
-from ppcls.cli import benchmark as benchmark_cli
-from ppcls.config.load import load_config
-from ppcls.errors import UserError
-from ppcls.runtime.start import Runtime
+from ppcls.bench.results.schema import read_results
+from ppcls.cli import benchmark
+from ppcls.cli.dataset import main as dataset_main
 
-PHOTOS = ROOT / "configs" / "ResNet50_photos.yaml"
+OPS = "[DecodeImage, {RandCropImage: {size: 32}}, RandFlipImage, NormalizeImage]"
 
 
-def test_a_real_run_times_every_source_both_ways(small: list[str]) -> None:
-    found = list(benchmark_containers(load_config(PHOTOS, small), Runtime(cores=2, threads=2), rounds=1))
-    assert [(each.source, each.what) for each in found] == [
-        (source, what)
+def run(*options: str) -> int:
+    return benchmark.main(["containers", "-c", str(PHOTOS), "--rounds", "1", "--seconds", "0.01", *options])
+
+
+def test_containers_measures_every_source_both_ways(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("-o", *write_images(tmp_path), "--out", str(out)) == 0
+    rows = read_results(out).rows
+    assert [tuple(row.labels.values()) for row in rows] == [
+        (source, work, reader)
         for source in ("files", "webdataset", "tfrecord", "recordio", "lmdb")
-        for what in ("bytes", "whole chain")
+        for work in ("bytes", "whole chain")
+        for reader in ("DALI's reader", "ppcls")
     ]
-    assert all(rate > 0 for each in found for speed in (each.dali, each.ours) for rate in speed.rates)
-    heading, dali, ours = found[0].describe().split("\n")
-    assert heading == "files, bytes"
-    assert dali.startswith("  DALI's reader  ")
-    assert ours.startswith("  ppcls  ")
+    assert all(row.metrics["throughput"].low > 0 for row in rows)
+    assert {row.metrics["of DALI's reader"].values for row in rows[::2]} == {(1.0,)}
 
 
-def test_images_that_are_in_a_container_already_are_refused(
-    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_containers_data_set_in_a_container_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = tmp_path / "out"
-    from ppcls.cli.dataset import main
-
-    assert main(["convert", "tfrecord", str(tmp_path / "list.txt"), "--out", str(root)]) == 0
+    overrides, root = write_images(tmp_path), tmp_path / "out"
+    assert dataset_main(["convert", "tfrecord", str(tmp_path / "list.txt"), "--out", str(root)]) == 0
     shard = next(root.glob("*.tfrecord"))
-    ops = "[DecodeImage, {RandCropImage: {size: 32}}, RandFlipImage, NormalizeImage]"
-    dataset = f"{{name: TFRecordDataset, paths: ['{shard}'], transform_ops: {ops}}}"
-    overrides = [f"DataLoader.Train.dataset={dataset}", small[2], "Global.device=cpu"]
-    assert benchmark_cli.main(["containers", "-c", str(PHOTOS), "-o", *overrides]) == 1
-    assert "the bare pipeline is written for image files" in capsys.readouterr().err
-
-
-def test_too_few_batches_are_refused(small: list[str]) -> None:
-    config = load_config(PHOTOS, [*small, "DataLoader.Train.sampler.batch_size=8"])
-    with pytest.raises(UserError, match="too few to time"):
-        next(benchmark_containers(config, Runtime(), rounds=1))
+    dataset = f"{{name: TFRecordDataset, paths: ['{shard}'], transform_ops: {OPS}}}"
+    assert run("-o", f"DataLoader.Train.dataset={dataset}", overrides[2], "Global.device=cpu") == 1
+    assert "the bare pipeline supports only image files" in capsys.readouterr().err

@@ -1,107 +1,106 @@
-"""Rows, charts and sentences of what was measured."""
+"""Rows, charts and conclusions of loaders."""
 
 from __future__ import annotations
 
 import pytest
 
-from ppcls.bench.loader.choice import Choice
-from ppcls.bench.loader.contender import Contender
-from ppcls.bench.loader.results import charts, conclude, metrics_of, quick_rows, ratios, warn_of_noise
-from ppcls.bench.loader.rounds import Run
-from ppcls.bench.loader.sweep import BEST, PRESENT, Measured
-from ppcls.bench.loader.timing import Speed
-from ppcls.bench.measure.usage import Usage
+from ppcls.bench.loader import quick
+from ppcls.bench.loader.advice import Choice
+from ppcls.bench.loader.results import find_conclusions, loader_metrics, make_charts
+from ppcls.bench.loader.settings import LoaderSetting
+from ppcls.bench.loader.sweep import BEST, PRESENT, SweepResult
+from ppcls.bench.measure.runner import Key, Measurements
+from ppcls.bench.measure.usage import ResourceUsage
+
+SETTING = LoaderSetting("DALI CPU", "config", 2, 4)
 
 
-def runs(*rates: int, load: float | None = None) -> list[Run]:
-    return [Run(rate, 1.0, Usage(2.0, load, None, None if load is None else 500)) for rate in rates]
+def measured(key: Key, *rates: float, usage: ResourceUsage | None = None) -> Measurements[Key]:
+    used = usage or ResourceUsage(2.0)
+    samples = [{"images_per_second": rate, "images": 1000, "usage": used} for rate in rates]
+    return Measurements(key, str(key), samples)
 
 
-def test_metrics_of_a_cpu() -> None:
-    found = metrics_of([Run(400, 2.0, Usage(0.8)), Run(600, 2.0, Usage(0.6))], image_bytes=50_000)
-    assert {name: (metric.values, metric.unit) for name, metric in found.items()} == {
+def test_loader_metrics_of_a_cpu() -> None:
+    metrics = loader_metrics(measured("x", 200.0, 300.0), image_bytes=50_000)
+    assert {name: (metric.values, metric.unit) for name, metric in metrics.items()} == {
         "throughput": ((200.0, 300.0), "images/s"),
         "data": ((10.0, 15.0), "MB/s"),
-        "CPU": ((2.0, 1.0), "s/1,000 images"),
+        "CPU": ((2.0, 2.0), "s/1,000 images"),
     }
-    assert found["CPU"].better == "less"
+    assert metrics["CPU"].better == "less"
 
 
-def test_metrics_of_a_gpu() -> None:
-    usage = Usage(1.0, 0.93, 0.5, 2048)
-    found = metrics_of([Run(10, 1.0, usage)], 1.0)
-    assert {name: metric.values for name, metric in found.items() if name.startswith(("GPU", "JPEG"))} == {
-        "GPU load": (pytest.approx(93.0),),
-        "JPEG engine": (50.0,),
-        "GPU memory": (2048.0,),
-    }
-    idle = metrics_of([Run(10, 1.0, Usage(1.0, 0.0, 0.0, 2048))], 1.0)
-    assert "JPEG engine" not in idle, "a decoder that is not used says nothing"
+def test_loader_metrics_of_a_gpu() -> None:
+    metrics = loader_metrics(measured("x", 10.0, usage=ResourceUsage(1.0, 0.93, 0.5, 2048)), 1.0)
+    gpu = {name: metric.values for name, metric in metrics.items() if name.startswith(("GPU", "JPEG"))}
+    assert gpu == {"GPU load": (pytest.approx(93.0),), "JPEG engine": (50.0,), "GPU memory": (2048.0,)}
+    idle = loader_metrics(measured("x", 10.0, usage=ResourceUsage(1.0, 0.0, 0.0, 2048)), 1.0)
+    assert "GPU load" in idle
+    assert "JPEG engine" not in idle, "a decoder that is not used tells nothing"
 
 
-def test_ratios_are_of_a_round() -> None:
-    assert ratios(runs(100, 50), runs(50, 100)).values == (2.0, 0.5)
+def result(
+    best: Measurements[str], present: Measurements[str] | None, setting: LoaderSetting = SETTING
+) -> SweepResult:
+    choice = Choice(setting, setting if present is None else LoaderSetting("paddle.io", "config", 4))
+    rates = {"disk": 9000, "decode": 1000, "transform": 3000, "hand-over": 8000}
+    finals = {name: measured(name, rate) for name, rate in rates.items()} | {BEST: best}
+    if present is not None:
+        finals[PRESENT] = present
+    return SweepResult([], choice, finals)
 
 
-def measured(best: list[Run], now: list[Run] | None, backend: str = "DALI CPU") -> Measured:
-    chosen = Contender(backend, "config", 2, 4)  # type: ignore[arg-type]
-    choice = Choice(chosen, chosen if now is None else Contender("paddle.io", "config", 4))
-    stages = {"disk": runs(9000), "decode": runs(1000), "transform": runs(3000), "hand-over": runs(8000)}
-    finals = {BEST: best} if now is None else {BEST: best, PRESENT: now}
-    return Measured({chosen: best}, (), choice, finals, stages)
-
-
-def test_the_conclusion_names_bottleneck_and_setting() -> None:
-    setting, (bottleneck, advice) = conclude(measured(runs(800, 820), runs(400, 410)))
-    assert setting == Contender("DALI CPU", "config", 2, 4)
-    assert bottleneck.startswith("The bottleneck is decode: alone it makes 1,000 images/s (disk 9,000")
+def test_find_conclusions_names_bottleneck_and_setting() -> None:
+    setting, (bottleneck, advice) = find_conclusions(
+        result(measured(BEST, 800, 820), measured(PRESENT, 400, 410))
+    )
+    assert setting == SETTING
+    assert bottleneck.startswith("The bottleneck is decode: 1,000 images/s alone (disk 9,000")
     assert advice.startswith("Use DALI CPU, 2 threads, prefetch 4: 2.00 times the images/s")
 
 
-def test_without_a_better_setting_the_present_one_stays() -> None:
-    setting, (_, advice) = conclude(measured(runs(800, 820), None))
-    assert setting == Contender("DALI CPU", "config", 2, 4)
+def test_find_conclusions_without_a_better_setting_keeps_the_present_one() -> None:
+    setting, (_, advice) = find_conclusions(result(measured(BEST, 800, 820), None))
+    assert setting == SETTING
     assert advice.startswith("Keep the present setting (DALI CPU, 2 threads, prefetch 4)")
 
 
-def test_a_busy_gpu_is_named() -> None:
-    _, (bottleneck, _) = conclude(measured(runs(800, 820, load=0.95), runs(700, 700), "DALI GPU"))
-    assert bottleneck.startswith("The bottleneck is the GPU, busy 95% of the time, by decode")
+def test_find_conclusions_names_a_busy_gpu() -> None:
+    busy = measured(BEST, 800, 820, usage=ResourceUsage(1.0, 0.95))
+    gpu = LoaderSetting("DALI GPU", "config", 2, 4)
+    _, (bottleneck, _) = find_conclusions(result(busy, measured(PRESENT, 700, 700), gpu))
+    assert bottleneck.startswith("The bottleneck is the GPU, busy 95% of the time, with decode")
 
 
-def test_what_ran_before_an_interrupt_tells_no_setting() -> None:
-    assert ratios(runs(100, 90), runs(50)).values == (2.0,)
-    ours = Contender("DALI CPU", "config", 2)
-    setting, (sentence,) = conclude(Measured({ours: runs(100, 90)}, (), None, {}, {}, interrupted=True))
+@pytest.mark.parametrize(
+    ("interrupt", "text"), [(KeyboardInterrupt(), "Interrupted:"), (None, "The config's chain was not")]
+)
+def test_find_conclusions_of_an_incomplete_sweep_recommends_nothing(
+    interrupt: KeyboardInterrupt | None, text: str
+) -> None:
+    setting, sentences = find_conclusions(SweepResult([measured(SETTING, 100, 180)], interrupt=interrupt))
     assert setting is None
-    assert sentence.startswith("Interrupted:")
+    assert sentences[0].startswith("Runs of the same candidate differ by")
+    assert sentences[1].startswith(text)
 
 
-def test_noise_is_named() -> None:
-    quiet, busy = runs(100, 104, 98), runs(100, 160, 80)
-    names = [Contender("DALI CPU", "config", each) for each in range(3)]
-    assert warn_of_noise(Measured(dict.fromkeys(names, quiet), (), None, {}, {})) == []
-    assert warn_of_noise(Measured({}, (), None, {}, {})) == []
-    mixed = {names[0]: quiet, names[1]: busy, names[2]: busy}
-    (sentence,) = warn_of_noise(Measured(mixed, (), None, {}, {}))
-    assert sentence.startswith("Runs of one and the same setting differ by ±40% here: other work")
+def test_make_charts_separate_cold_from_warm_if_both_were_measured() -> None:
+    warm = SweepResult([measured(SETTING, 1)])
+    both = SweepResult([*warm.sweep, measured(LoaderSetting("DALI CPU", "config", 2, cold=True), 1)])
+    assert make_charts(warm)[0].series == ("backend",)
+    assert make_charts(both)[0].series == ("backend", "cache")
 
 
-def test_nothing_is_concluded_from_nothing() -> None:
-    setting, (sentence,) = conclude(Measured({}, (), None, {}, {}))
-    assert setting is None
-    assert "was not measured" in sentence
-
-
-def test_charts_tell_cold_from_warm_where_both_are_there() -> None:
-    warm = Contender("DALI CPU", "config", 2)
-    only = Measured({warm: runs(1)}, (), None, {}, {})
-    both = Measured({warm: runs(1), Contender("DALI CPU", "config", 2, cold=True): runs(1)}, (), None, {}, {})
-    assert charts(only)[0].series == ("backend",)
-    assert charts(both)[0].series == ("backend", "cache")
-
-
-def test_rows_in_short() -> None:
-    bare, ours = quick_rows([Speed("bare", (100.0,), (1.0,)), Speed("ours", (110.0,), (1.1,))])
-    assert bare.labels == {"contender": "bare"}
-    assert ours.metrics["of bare"].values == (1.1,)
+def test_quick_rows_and_conclusions_compare_with_the_bare_pipeline() -> None:
+    names = ("bare DALI pipeline", "ppcls, DALI", "ppcls, paddle.io, 2 workers")
+    rounds = [measured(name, *rates) for name, rates in zip(names, [(100, 50), (110, 55), ()], strict=True)]
+    bare, ours, lost = quick.make_rows(rounds)
+    assert bare.labels == {"loader": "bare DALI pipeline"}
+    assert ours.metrics["of bare DALI pipeline"].values == pytest.approx((1.1, 1.1))
+    assert lost.metrics == {}
+    paddle = measured(names[2], 55, 11)
+    assert list(quick.find_conclusions([*rounds[:2], paddle])) == [
+        "ppcls, DALI is 3.50 times as fast as ppcls, paddle.io, 2 workers"
+    ]
+    assert list(quick.find_conclusions(rounds)) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-from ppcls.bench.loader.write_config import claim, write_config
+from ppcls.bench.loader.write_config import check_new_file, write_config
 from ppcls.config.load import apply_override, read_tree
 from ppcls.errors import UserError
 
@@ -21,7 +21,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("source", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_all_else_stays(source: Path, tmp_path: Path) -> None:
+def test_write_config_changes_only_the_values(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "best.yaml"
     write_config(source, target, VALUES)
     expected = read_tree(source)
@@ -30,7 +30,7 @@ def test_all_else_stays(source: Path, tmp_path: Path) -> None:
     assert read_tree(target) == expected
 
 
-def test_comments_stay(tmp_path: Path) -> None:
+def test_write_config_keeps_comments(tmp_path: Path) -> None:
     source, target = CONFIGS / "ResNet50_photos.yaml", tmp_path / "best.yaml"
     write_config(source, target, VALUES)
     before, after = source.read_text().splitlines(), target.read_text().splitlines()
@@ -47,19 +47,21 @@ def test_comments_stay(tmp_path: Path) -> None:
     ]
 
 
-def test_what_would_be_read_otherwise_is_not_written(tmp_path: Path) -> None:
+def test_write_config_rejects_text_that_would_be_read_otherwise(tmp_path: Path) -> None:
     source, target = tmp_path / "mine.yaml", tmp_path / "best.yaml"
-    source.write_text("Global: {output_dir: 2001-12-14t21:59:43.10-05:00}\n")  # text to us, a time to others
+    source.write_text(
+        "Global: {output_dir: 2001-12-14t21:59:43.10-05:00}\n"
+    )  # text in our configs, a time in YAML 1.2
     with pytest.raises(UserError, match=r"use it with -o Global\.use_dali=True"):
         write_config(source, target, {"Global.use_dali": True})
     assert not target.exists()
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_write_config_overwrites_nothing(tmp_path: Path) -> None:
     target = tmp_path / "best.yaml"
     target.write_text("mine")
-    with pytest.raises(UserError, match="is there already, and is not overwritten"):
+    with pytest.raises(UserError, match="already exists and is not overwritten"):
         write_config(CONFIGS / "quickstart.yaml", target, {})
     assert target.read_text() == "mine"
-    with pytest.raises(UserError, match="there is no folder"):
-        claim(tmp_path / "gone" / "best.yaml")
+    with pytest.raises(UserError, match="no such folder"):
+        check_new_file(tmp_path / "gone" / "best.yaml")

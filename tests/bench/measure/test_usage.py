@@ -1,4 +1,4 @@
-"""What work took of the machine; the card is played, for this machine may have none."""
+"""Resource usage; the card is simulated, because the machine may have none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ppcls.bench.measure.usage import Meter
+from ppcls.bench.measure.usage import UsageMeter
 from ppcls.runtime.hardware import Card, CardLoad
 
 BUSY = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
@@ -20,8 +20,8 @@ def work(seconds: float) -> None:
         pass
 
 
-def test_own_time_counts_between_start_and_stop() -> None:
-    meter = Meter()
+def test_cpu_time_counts_between_start_and_stop() -> None:
+    meter = UsageMeter()
     work(0.1)
     meter.start()
     work(0.1)
@@ -30,9 +30,9 @@ def test_own_time_counts_between_start_and_stop() -> None:
     assert (usage.gpu_load, usage.jpeg_load, usage.gpu_memory) == (None, None, None)
 
 
-def test_childrens_time_counts() -> None:
+def test_cpu_time_includes_children() -> None:
     code = BUSY.format(seconds=0.2) + "print(flush=True)\ninput()\n"
-    meter = Meter()
+    meter = UsageMeter()
     meter.start()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as child:  # type: ignore[call-overload]
@@ -42,22 +42,22 @@ def test_childrens_time_counts() -> None:
     assert usage.cpu_seconds >= 0.2
 
 
-def test_a_card_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_card_loads_become_medians_and_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = iter([CardLoad(0.9, None, 100), CardLoad(1.0, 0.5, 300), CardLoad(None, 0.7, 200)])
     last = CardLoad(1.0, 0.6, 50)
     monkeypatch.setattr(Card, "load", lambda self: next(loads, last))
-    monkeypatch.setattr("ppcls.bench.measure.usage._EVERY", 0.01)
-    meter = Meter(Card("GPU-1", 1000))
+    monkeypatch.setattr("ppcls.bench.measure.usage._INTERVAL", 0.01)
+    meter = UsageMeter(Card("GPU-1", 1000))
     meter.start()
-    while len(meter._seen) < 4:
+    while len(meter._loads) < 4:
         time.sleep(0.01)
-    taken = meter.stop()
-    assert (taken.gpu_load, taken.jpeg_load, taken.gpu_memory) == (1.0, 0.6, 300)
+    usage = meter.stop()
+    assert (usage.gpu_load, usage.jpeg_load, usage.gpu_memory) == (1.0, 0.6, 300)
 
 
-def test_a_card_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_card_without_load_reports_memory_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Card, "load", lambda self: CardLoad(None, None, 100))
-    meter = Meter(Card("MIG-1", 1000))
+    meter = UsageMeter(Card("MIG-1", 1000))
     meter.start()
     usage = meter.stop()
     assert (usage.gpu_load, usage.jpeg_load, usage.gpu_memory) == (None, None, 100)

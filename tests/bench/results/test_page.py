@@ -1,4 +1,4 @@
-"""The page of a benchmark's results, and the folder with all files."""
+"""The report page, and the folder with all result files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from browser import needs_chromium, opened
-from made_results import RESULTS
+from example_results import RESULTS
 
 from ppcls.bench.results.charts import COLOURS
-from ppcls.bench.results.page import publish, render
-from ppcls.bench.results.results import read_results
+from ppcls.bench.results.page import publish, render_page
+from ppcls.bench.results.schema import read_results
 
 
-def test_a_folder_with_all_files(tmp_path: Path) -> None:
+def test_publish_writes_all_files(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     charts = publish(folder, RESULTS)
     assert [each.name for each in charts] == ["01-speed-by-threads.png", "02-stages-each-alone.png"]
@@ -28,26 +28,26 @@ def test_a_folder_with_all_files(tmp_path: Path) -> None:
     publish(folder, RESULTS)
 
 
-def test_everything_is_escaped() -> None:
-    page = render(RESULTS)
+def test_page_escapes_all_text() -> None:
+    page = render_page(RESULTS)
     for part in ("<old>", "<more>", "<memory>", "</pre></script>"):
         assert part not in page
     assert "out of &lt;memory&gt; [b]" in page
     assert "-c &#39;my config.yaml&#39;" in page
 
 
-def test_its_colours_are_those_of_the_pictures() -> None:
-    assert [part for part in COLOURS if part in render(RESULTS)] == [*COLOURS[:2]], "of two series"
+def test_page_uses_the_colours_of_the_pictures() -> None:
+    assert [part for part in COLOURS if part in render_page(RESULTS)] == [*COLOURS[:2]], "of two series"
 
 
-def test_it_names_nothing_outside_of_itself() -> None:
-    page = render(RESULTS)
+def test_page_references_nothing_outside() -> None:
+    page = render_page(RESULTS)
     assert not re.search(r"""(src|href)\s*=\s*["']?(?!["']?data:)""", page)
     assert not re.search(r"@import|url\(", page)
 
 
 @needs_chromium
-def test_in_a_browser(tmp_path: Path) -> None:
+def test_page_in_a_browser_is_interactive(tmp_path: Path) -> None:
     publish(tmp_path, RESULTS)
     with opened(tmp_path / "index.html") as shown:
         page = shown.page
@@ -69,12 +69,12 @@ def test_in_a_browser(tmp_path: Path) -> None:
             "510 ±2%",
             "400",
             "",
-        ], "most first, and what was not measured last"
+        ], "largest first, missing values last"
         assert page.locator("#config").inner_text() == RESULTS.config
 
 
 @needs_chromium
-def test_without_rows_in_a_browser(tmp_path: Path) -> None:
+def test_page_without_rows_in_a_browser(tmp_path: Path) -> None:
     publish(tmp_path, replace(RESULTS, rows=(), charts=(), findings=()))
     with opened(tmp_path / "index.html") as shown:
         assert "nothing was measured" in shown.page.locator("body").inner_text()

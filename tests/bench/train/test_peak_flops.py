@@ -1,4 +1,4 @@
-"""Cards' peak rates, and the share of them that training uses."""
+"""Peak rates of cards, and the share of them that training uses."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ppcls.bench.train.peak_flops import PEAKS, find_peak, teraflops, utilizatio
         ("GeForce RTX 2080 Ti", "float16", 53.8),
     ],
 )
-def test_known_cards(card: str, format: str, rate: float) -> None:
+def test_teraflops_of_known_cards(card: str, format: str, rate: float) -> None:
     assert teraflops(card, format) == rate
 
 
 @pytest.mark.parametrize(
-    ("card", "format", "said"),
+    ("card", "format", "reason"),
     [
         ("Tesla V100-SXM2-32GB", "TF32", "Tesla V100-SXM2-32GB has no TF32 units"),
         ("Tesla T4", "bfloat16", "Tesla T4 has no bfloat16 units"),
-        ("NVIDIA H200 MIG 1g.18gb", "float16", "the peak rates of 'NVIDIA H200 MIG 1g.18gb' are not known"),
-        ("NVIDIA L40", "float16", "the peak rates of 'NVIDIA L40' are not known"),
+        ("NVIDIA H200 MIG 1g.18gb", "float16", "the peak rates of 'NVIDIA H200 MIG 1g.18gb' are unknown"),
+        ("NVIDIA L40", "float16", "the peak rates of 'NVIDIA L40' are unknown"),
     ],
 )
-def test_no_rate_has_a_reason(card: str, format: str, said: str) -> None:
-    assert str(teraflops(card, format)).startswith(said)
+def test_teraflops_unknown_rate_has_a_reason(card: str, format: str, reason: str) -> None:
+    assert str(teraflops(card, format)).startswith(reason)
 
 
-def test_rates_rise_with_fewer_bits() -> None:
+def test_peaks_rise_with_fewer_bits() -> None:
     for peak in PEAKS:
         rates = [each for each in (peak.float32, peak.tf32, peak.float16) if each is not None]
         assert rates == sorted(rates), peak.name
@@ -44,11 +44,11 @@ def test_rates_rise_with_fewer_bits() -> None:
         assert (peak.tf32 is None) == (peak.bfloat16 is None), "both came with Ampere"
 
 
-def test_each_card_is_found_once() -> None:
+def test_find_peak_matches_the_whole_name() -> None:
     assert find_peak("NVIDIA L4") is not find_peak("NVIDIA L40S")
     assert find_peak("NVIDIA A10") is not find_peak("NVIDIA A100-SXM4-40GB")
 
 
-def test_utilization() -> None:
-    # ResNet-50: 4.1e9 multiply-adds forward, so 24.6e9 FLOPs a training image
+def test_utilization_is_a_share_of_the_peak() -> None:
+    # ResNet-50: 4.1e9 multiply-adds forward, so 24.6e9 FLOPs per training image
     assert utilization(5000.0, 4_100_000_000, 989.5) == pytest.approx(5000 * 24.6e9 / 989.5e12)

@@ -1,4 +1,4 @@
-"""Training and prediction measured on GPUs; the whole command, as a user starts it."""
+"""The whole commands on GPUs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from small_classifier import config_tree, write_config, write_names, write_weights
 from small_config import images, make_config, make_yaml
 
-from ppcls.bench.results.results import Row, read_results
-from ppcls.cli import benchmark as benchmark_cli
+from ppcls.bench.results.schema import ResultRow, read_results
+from ppcls.cli import benchmark
 from ppcls.cli import deploy as deploy_cli
 
 __all__ = ["images", "make_config", "make_yaml"]
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.gpu
 BRIEF = ("--rounds", "1", "--steps", "4", "--warm-up", "4", "--phase-steps", "4")
 
 
-def measured(config: Path, folder: Path, *arguments: str) -> list[Row]:
+def measured(config: Path, folder: Path, *arguments: str) -> list[ResultRow]:
     out = folder / "out"
-    assert benchmark_cli.main(["train", "-c", str(config), *BRIEF, *arguments, "--out", str(out)]) == 0
+    assert benchmark.main(["train", "-c", str(config), *BRIEF, *arguments, "--out", str(out)]) == 0
     return list(read_results(out).rows)
 
 
 @pytest.mark.parametrize("source", ["synthetic", "loader", "bare"])
-def test_precisions_and_memory(make_yaml: Callable[..., Path], tmp_path: Path, source: str) -> None:
+def test_train_precisions_and_memory(make_yaml: Callable[..., Path], tmp_path: Path, source: str) -> None:
     config = make_yaml(Global__device="gpu", Arch__name="PPLCNet_x0_25")
     rows = measured(config, tmp_path, *("--precision", "float32", "TF32", "O1", "O2"), *("--source", source))
     whole = [row for row in rows if "of" not in row.labels]
@@ -45,7 +45,7 @@ def test_precisions_and_memory(make_yaml: Callable[..., Path], tmp_path: Path, s
     assert all(row.metrics["forward"].median > 0 for row in split)
 
 
-def test_cudnns_search_is_an_axis(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_train_cudnn_search_is_an_axis(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Global__device="gpu", Arch__name="PPLCNet_x0_25")
     rows = measured(config, tmp_path, "--cudnn-search", "on", "off", "--source", "synthetic")
     rates = {
@@ -55,7 +55,7 @@ def test_cudnns_search_is_an_axis(make_yaml: Callable[..., Path], tmp_path: Path
     assert min(rates.values()) > 0
 
 
-def test_too_little_memory_is_a_row(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_train_out_of_memory_is_a_row(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Global__device="gpu", Global__gpu_memory_fraction=0.02)
     rows = measured(config, tmp_path, "--batch-size", "8", "65536", "--source", "synthetic")
     small, large = (next(row for row in rows if row.labels["batch size"] == size) for size in (8, 65536))
@@ -64,7 +64,7 @@ def test_too_little_memory_is_a_row(make_yaml: Callable[..., Path], tmp_path: Pa
     assert "out of GPU memory" in large.note
 
 
-def test_two_gpus_exchange_gradients(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_train_two_gpus_exchange_gradients(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     if paddle.device.cuda.device_count() < 2:
         pytest.skip("one GPU")
     config = make_yaml(Global__device="gpu", Arch__name="PPLCNet_x0_25")
@@ -77,16 +77,16 @@ def test_two_gpus_exchange_gradients(make_yaml: Callable[..., Path], tmp_path: P
         if row.labels["processes"] == 2 and "of" in row.labels:
             assert row.metrics["all-reduce hidden"].median >= 0
         if row.labels["processes"] == 3000:
-            assert row.note.startswith("3000 processes need as many GPUs, and Paddle sees ")
+            assert row.note.startswith("3000 processes need as many GPUs, but Paddle sees ")
 
 
-def test_answers(tmp_path: Path) -> None:
+def test_infer_batch_sizes(tmp_path: Path) -> None:
     tree = config_tree(write_weights(tmp_path / "model.safetensors"), write_names(tmp_path / "names.txt"))
     model = tmp_path / "inference"
     where = ["-o", f"Global.save_inference_dir={model}"]
     assert deploy_cli.export(["-c", str(write_config(tmp_path / "config.yaml", tree)), *where]) == 0
     out = ["--requests", "20", "--rounds", "2", "-o", "Global.device=gpu", "--out", str(tmp_path / "out")]
-    assert benchmark_cli.main(["infer", "--model", str(model), "--batch-size", "1", "8", *out]) == 0
+    assert benchmark.main(["infer", "--model", str(model), "--batch-size", "1", "8", *out]) == 0
     rows = read_results(tmp_path / "out").rows
     assert [row.labels["device"] for row in rows] == ["gpu", "gpu"]
     assert all(row.metrics["p50"].median > 0 for row in rows)

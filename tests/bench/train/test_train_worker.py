@@ -1,4 +1,4 @@
-"""Real steps, measured in this process; and one real run of the command, in processes of its own."""
+"""Real steps, measured in this process, and a real run of the command."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import pytest
 from small_config import images, make_config, make_yaml
 from small_net import build_net
 
-from ppcls.bench.measure.children import Outcome, measure_apart
-from ppcls.bench.results.results import read_results
-from ppcls.bench.train import train
-from ppcls.bench.train import worker as train_worker
-from ppcls.bench.train.synthetic import Synthetic
-from ppcls.bench.train.task import Task
-from ppcls.bench.train.worker import look, measure
-from ppcls.cli import benchmark as benchmark_cli
+from ppcls.bench.measure.processes import MeasuringProcess
+from ppcls.bench.results.schema import read_results
+from ppcls.bench.train import workloads
+from ppcls.bench.train.tasks import TrainTask
+from ppcls.bench.train.worker import inspect, measure
+from ppcls.bench.train.workloads import SyntheticLoader
+from ppcls.cli import benchmark
 from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
@@ -40,12 +39,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ARCHITECTURES._entries, "Small", build_net)
 
 
-def task(source: str, **changes: object) -> Task:
-    return Task(**{"config": "", "overrides": (), "source": source, "warm_up": 1, "steps": 3, **changes})
+def task(source: str, **changes: object) -> TrainTask:
+    return TrainTask(**{"config": "", "overrides": (), "source": source, "warm_up": 1, "steps": 3, **changes})
 
 
 @pytest.mark.parametrize("source", ["synthetic", "loader"])
-def test_our_steps(make_config: MakeConfig, source: str) -> None:
+def test_measure_our_step(make_config: MakeConfig, source: str) -> None:
     config = make_config(Arch__name="Small", Global__update_freq=2)
     found = measure(config, CPU, task(source))
     assert found["steps"] == 3
@@ -58,62 +57,60 @@ def test_our_steps(make_config: MakeConfig, source: str) -> None:
     assert all(0 <= seconds < 1 for seconds in found["phases"].values())
 
 
-def test_as_many_steps_as_take_the_time(make_config: MakeConfig) -> None:
+def test_measure_steps_fill_the_time(make_config: MakeConfig) -> None:
     found = measure(make_config(Arch__name="Small"), CPU, task("synthetic", steps=None, seconds=0.2))
     assert 2 <= found["steps"] < 2000
-    assert "phases" not in measure(make_config(Arch__name="Small"), CPU, task("synthetic", split_steps=0))
+    assert "phases" not in measure(make_config(Arch__name="Small"), CPU, task("synthetic", phase_steps=0))
 
 
-def test_a_device_settles_before_what_counts(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measure_settles_before_counting(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Batch] = []
 
     def step(state: TrainState, batch: Batch, phases: StepHooks = NO_HOOKS) -> paddle.Tensor:
         taken.append(batch)
         return train_step(state, batch, phases)
 
-    monkeypatch.setattr(train_worker, "choose_step", lambda _config, _state: (step, "counted"))
+    monkeypatch.setattr(workloads, "choose_step", lambda _config, _state: (step, "counted"))
     for settle in (0.0, 1.0):
         taken.clear()
-        given = task("synthetic", settle=settle, split_steps=0)
+        given = task("synthetic", settle=settle, phase_steps=0)
         assert measure(make_config(Arch__name="Small"), CPU, given)["steps"] == 3
         assert (len(taken) > 1 + 3) == (settle > 0)
 
 
-def test_paddles_own_loop(make_config: MakeConfig) -> None:
+def test_measure_bare_loop(make_config: MakeConfig) -> None:
     found = measure(make_config(Arch__name="Small"), CPU, task("bare"))
     assert found["images_per_second"] > 0
     assert "phases" not in found
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"Global__update_freq": 2}, "the bare loop accumulates no gradients"),
-        ({"AMP__dtype": "bfloat16"}, "on a CPU Paddle's own AMP computes in float32"),
+        ({"Global__update_freq": 2}, "the bare loop does not support gradient accumulation"),
+        ({"AMP__dtype": "bfloat16"}, "on a CPU, Paddle's own AMP computes in float32"),
     ],
 )
-def test_what_paddles_own_loop_can_not(
-    make_config: MakeConfig, changes: dict[str, object], said: str
+def test_measure_bare_loop_rejects_unsupported_configs(
+    make_config: MakeConfig, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         measure(make_config(Arch__name="Small", **changes), CPU, task("bare"))
 
 
-def test_a_look(make_config: MakeConfig) -> None:
-    found = look(make_config(Arch__name="ResNet18"), CPU)
-    assert (found["place"]["device"], found["model"], found["size"]) == ("cpu", "ResNet18", "16x16")
+def test_a_inspect(make_config: MakeConfig) -> None:
+    found = inspect(make_config(Arch__name="ResNet18"), CPU)
+    assert (found["device"]["kind"], found["model"], found["size"]) == ("cpu", "ResNet18", "16x16")
     assert found["rgb_parameters"] == 11_182_788  # its first block has a projection, as in PaddleClas
     assert found["multiply_adds"] > 1e6
     json.dumps(found)
 
 
-def test_synthetic_batches(make_config: MakeConfig) -> None:
+def test_synthetic_loader_yields_one_batch(make_config: MakeConfig) -> None:
     config = make_config(Arch__data_format="NHWC", Global__update_freq=2)
     split = config.DataLoader.Train
     assert split is not None
-    loader = Synthetic(config, split, Runtime(rank=1, world_size=2))
+    loader = SyntheticLoader(config, split, Runtime(rank=1, world_size=2))
     batches = iter(loader)
     first, second = next(batches), next(batches)
     assert first.image.shape == [8, 16, 16, 3]
@@ -126,7 +123,7 @@ def test_synthetic_batches(make_config: MakeConfig) -> None:
     assert len(list(batches)) == len(loader) - 2
 
 
-def test_synthetic_images_of_several_labels(make_config: MakeConfig, images: Path) -> None:
+def test_measure_multi_label_images(make_config: MakeConfig, images: Path) -> None:
     dataset = {
         "name": "MultiLabelDataset",
         "image_root": str(images),
@@ -143,11 +140,11 @@ def test_synthetic_images_of_several_labels(make_config: MakeConfig, images: Pat
         Global__eval_during_train=False,
     )
     assert measure(config, CPU, task("synthetic"))["images_per_second"] > 0
-    with pytest.raises(UserError, match="images of one class each"):
+    with pytest.raises(UserError, match="only images with one label"):
         measure(config, CPU, task("bare"))
 
 
-def test_the_command(
+def test_command_measures_in_processes(
     make_yaml: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = make_yaml(Arch__name="PPLCNet_x0_25")
@@ -164,7 +161,7 @@ def test_the_command(
         str(tmp_path / "out"),
     ]
     axes = ["--processes", "2", "--precision", "float32", "O2", "--source", "synthetic"]
-    assert benchmark_cli.main(["train", "-c", str(config), *arguments, *axes]) == 0
+    assert benchmark.main(["train", "-c", str(config), *arguments, *axes]) == 0
     said = capsys.readouterr().out
     results = read_results(tmp_path / "out")
     whole = {
@@ -176,27 +173,28 @@ def test_the_command(
     assert whole[2, "float32"].metrics["images/s"].median > 0
     split = next(row for row in results.rows if row.labels["processes"] == 2 and "of" in row.labels)
     assert {"all-reduce hidden", "all-reduce not hidden"} <= set(split.metrics)
-    assert "gloo processes that share this CPU's" in said
+    assert "gloo processes that share" in said
     assert (tmp_path / "out" / "index.html").is_file()
-    assert not (tmp_path / "run").exists(), "measuring writes nothing into the run's folder"
+    assert not (tmp_path / "run").exists(), "nothing is written to the run's folder"
 
 
-def test_an_interrupted_command_writes_and_says_so(
+def test_command_interrupted_writes_results(
     make_yaml: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
 
-    def interrupted(*arguments: Any) -> Outcome:
-        calls.append(arguments)
-        if len(calls) == 3:  # a look, a round, another
+    def interrupted(process: MeasuringProcess) -> dict[str, Any]:
+        calls.append(process)
+        if len(calls) == 3:  # an inspection, two rounds
             raise SignalInterrupt(signal.SIGTERM)
-        return measure_apart(*arguments)
+        return run(process)
 
-    monkeypatch.setattr(train, "measure_apart", interrupted)
+    run = MeasuringProcess.run
+    monkeypatch.setattr(MeasuringProcess, "run", interrupted)
     arguments = ["--steps", "1", "--warm-up", "1", "--phase-steps", "0", "--out", str(tmp_path / "out")]
     one = ["--precision", "float32", "--source", "synthetic"]
     config = make_yaml(Arch__name="PPLCNet_x0_25")
-    assert benchmark_cli.main(["train", "-c", str(config), *arguments, *one]) == 128 + signal.SIGTERM
+    assert benchmark.main(["train", "-c", str(config), *arguments, *one]) == 128 + signal.SIGTERM
     (row,) = read_results(tmp_path / "out").rows
     assert row.note == "no more rounds after 1: interrupted"
     assert (tmp_path / "out" / "index.html").is_file()

@@ -1,0 +1,178 @@
+"""Inference speed: how long a model takes to answer, by batch size and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ppcls.bench.measure.processes import MeasuringProcess, worker_command
+from ppcls.bench.measure.runner import Candidate, Effort, Measurements
+from ppcls.bench.results.schema import ChartSpec, Label, Quantity, ResultRow
+from ppcls.deploy.models.source import Source, find_source
+from ppcls.errors import UserError
+
+EFFORT = Effort(warm_up=10, timeout=600.0)
+_INSPECT_SECONDS = 300.0  # timeout of looking at the machine
+_FEW = 100  # requests below which the 99th percentile is hardly more than the slowest request
+_PERCENTILES = ("p50", "p90", "p99")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One way to query a model.
+
+    Attributes:
+        path: Path of the model.
+        model: Name of the model.
+        image: Shape of its input, such as ``3x224x224``.
+        engine: Engine that runs it.
+        device: ``cpu`` or ``gpu``.
+        threads: CPU threads of the model.
+        batch_size: Images per request.
+    """
+
+    path: Path
+    model: str
+    image: str
+    engine: str
+    device: str
+    threads: int
+    batch_size: int
+
+    def labels(self) -> dict[str, Label]:
+        """Returns the labels of the result row; the path is left out, because it may differ elsewhere."""
+        return {
+            "model": self.model,
+            "image": self.image,
+            "run by": self.engine,
+            "device": self.device,
+            "threads": self.threads,
+            "batch size": self.batch_size,
+        }
+
+    def describe(self) -> str:
+        """Returns one line for people."""
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{self.model} by {self.engine}, {self.device}, {threads}, batch {self.batch_size}"
+
+
+def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[Path, Source]]:
+    """Returns the models at some paths.
+
+    Raises:
+        UserError: A model is missing, or two models have the same name and engine.
+    """
+    found = [(path, find_source(path, overrides)) for path in paths]
+    names = [(source.description.Global.model_name, _engine(source)) for _, source in found]
+    for name, engine in names:
+        if names.count((name, engine)) > 1:
+            raise UserError(
+                f"--model: two models are named {name} and run by {engine}; measure one at a time"
+            )
+    return found
+
+
+def _engine(source: Source) -> str:
+    if not source.needs_paddle:
+        return "onnxruntime"
+    return "Paddle Inference" if source.config is None else "Paddle, as trained"
+
+
+def inspect_machine(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Returns where a model runs; see `ppcls.bench.infer.worker.inspect`.
+
+    Raises:
+        UserError: The model cannot run here.
+    """
+    task = {"model": str(path), "overrides": list(overrides)}
+    return MeasuringProcess(worker_command("device"), task, _INSPECT_SECONDS).run()
+
+
+def make_requests(
+    models: Sequence[tuple[Path, Source]], device: str, threads: Sequence[int], batch_sizes: Sequence[int]
+) -> list[Request]:
+    """Returns all combinations of models, threads and batch sizes."""
+    return [
+        Request(
+            path,
+            source.description.Global.model_name,
+            "x".join(map(str, source.description.Input.shape[1:])),
+            _engine(source),
+            device,
+            count,
+            batch_size,
+        )
+        for path, source in models
+        for count in dict.fromkeys(threads)
+        for batch_size in dict.fromkeys(batch_sizes)
+    ]
+
+
+def make_candidates(
+    requests: Sequence[Request], overrides: Sequence[str], effort: Effort
+) -> list[Candidate[Request]]:
+    """Returns candidates that measure each request in a process of its own."""
+    return [
+        Candidate(request, request.describe(), partial(_measure, request, overrides, effort))
+        for request in requests
+    ]
+
+
+def _measure(request: Request, overrides: Sequence[str], effort: Effort) -> dict[str, Any]:
+    placed = [f"Global.device={request.device}", f"Global.cpu_threads={request.threads}"]
+    task = {
+        "model": str(request.path),
+        "overrides": [*overrides, *placed],
+        "batch_size": request.batch_size,
+        "warm_up": effort.warm_up,
+        "requests": effort.counted,
+        "seconds": effort.seconds,
+    }
+    return MeasuringProcess(worker_command("infer"), task, effort.timeout).run()
+
+
+def make_rows(measured: Sequence[Measurements[Request]]) -> list[ResultRow]:
+    """Returns one row per request; the note of a request that could not be measured has the reason."""
+    return [ResultRow(found.key.labels(), _metrics(found), found.note) for found in measured]
+
+
+def _metrics(found: Measurements[Request]) -> dict[str, Quantity]:
+    if not found.samples:
+        return {}
+    return {
+        **{name: found.quantity(name, "ms", "less", 1e3) for name in _PERCENTILES},
+        "images/s": found.rate(),
+        "CPU load": found.quantity("cpu_cores", "cores", "neither"),
+        "host memory": found.quantity("host_memory", "MiB", "less", 1.0),
+    }
+
+
+def make_charts(measured: Sequence[Measurements[Request]]) -> list[ChartSpec]:
+    """Returns charts of throughput and latency by batch size."""
+    labels = [found.key.labels() for found in measured]
+    series = tuple(
+        name for name in ("model", "run by", "threads") if len({each[name] for each in labels}) > 1
+    )
+    charts = [("Throughput", "images/s"), ("Median latency", "p50"), ("99th percentile of latency", "p99")]
+    return [ChartSpec(title, metric, "batch size", series) for title, metric in charts]
+
+
+def find_conclusions(measured: Sequence[Measurements[Request]]) -> Iterator[str]:
+    """Yields the conclusions, one sentence each."""
+    done = [found for found in measured if found.samples]
+    if not done:
+        yield "Nothing could be measured; each row has the reason."
+        return
+    fastest = min(done, key=lambda found: _metrics(found)["p50"].median)
+    yield f"Lowest latency: {fastest.name}: {_metrics(fastest)['p50'].median:.4g} ms."
+    most = max(done, key=lambda found: found.rate().median)
+    yield f"Highest throughput: {most.name}: {most.rate().median:.4g} images/s."
+    few = min(sample["requests"] for found in done for sample in found.samples)
+    if few < _FEW:
+        yield (
+            f"Some rounds had only {few} requests. With fewer than {_FEW}, p99 is hardly more than the "
+            "slowest request; raise --seconds or --requests."
+        )

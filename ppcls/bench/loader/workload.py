@@ -1,0 +1,200 @@
+"""Workload of the loader benchmark: some images of a data set, again and again, in batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.config.schema import Config
+from ppcls.config.sections.loader import Dali, Split
+from ppcls.config.sections.sampler import DistributedBatchSampler, MultiScaleSampler
+from ppcls.config.sections.transform import Layout, check_chain
+from ppcls.data.index.read import Index, read_index
+from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
+from ppcls.data.sampling.order import Order
+from ppcls.data.sampling.sampler import Positions
+from ppcls.data.transforms.specs import CropImage, Op, ResizeImage, count_draws, plan_chain
+from ppcls.data.transforms.specs.rng import permutation, uniforms
+from ppcls.errors import UserError
+from ppcls.runtime.hardware import Card
+from ppcls.runtime.start import Runtime, selected_card
+
+Chain = Literal["read", "decode", "crop", "config"]
+CHAINS: tuple[Chain, ...] = ("read", "decode", "crop", "config")
+_EPOCH_SAMPLES = 1 << 16  # large, because a loader's workers restart with every epoch
+_WEIGHED = 256  # images whose mean size is reported
+_HELD_BATCHES = 2  # batches kept in memory to measure a stage alone
+_RESIZE_MARGIN = 256 / 224  # shorter side after resizing, over the side of the centre crop
+
+
+@dataclass(frozen=True)
+class RepeatSampler:
+    """Random order of some samples of a data set, each repeated equally often per epoch.
+
+    Attributes:
+        size: Number of samples of the data set.
+        images: Number of samples used.
+        times: Repetitions per epoch.
+    """
+
+    size: int
+    images: int
+    times: int
+
+    def __len__(self) -> int:
+        return self.images * self.times
+
+    def chosen(self, seed: int) -> Positions:
+        """Returns the positions of the samples used, [images] int64."""
+        return permutation(seed, 0, self.size)[: self.images]
+
+    def epoch(self, seed: int, epoch: int) -> Positions:
+        """See `ppcls.data.sampling.sampler.EpochSampler`."""
+        return self.chosen(seed)[permutation(seed, 1 + epoch, len(self)) % self.images]
+
+    def describe(self) -> str:
+        """See `ppcls.data.sampling.sampler.EpochSampler`."""
+        return f"{self.images} of {self.size}, {self.times} times"
+
+
+@dataclass(frozen=True)
+class LoaderWorkload:
+    """Images to load.
+
+    Attributes:
+        config: Config.
+        split: Its ``DataLoader.Train``.
+        runtime: Device and cores.
+        index: Samples of the split.
+        images: Number of samples used.
+        card: GPU as NVML reports it; None on a CPU, or if NVML does not know it.
+    """
+
+    config: Config
+    split: Split
+    runtime: Runtime
+    index: Index
+    images: int
+    card: Card | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Images per batch."""
+        return self.split.sampler.rows(self.runtime.world_size)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether training with this config uses a GPU."""
+        return self.runtime.device_id is not None
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the model's images."""
+        return "CHW" if self.config.Arch.data_format == "NCHW" else "HWC"
+
+    def order(self, *, once: bool, mixup: bool = False) -> Order:
+        """Returns the order of an epoch: each image once, or so often that it practically never ends."""
+        times = 1 if once else max(1, -(-_EPOCH_SAMPLES // self.images))
+        sampler = RepeatSampler(len(self.index), self.images, times)
+        group = 2 if mixup else 1
+        rows = self.split.sampler.rows(self.runtime.world_size, group)
+        return Order(sampler, rows, self.config.Global.seed, drop_last=True, group=group)
+
+    @cached_property
+    def positions(self) -> Positions:
+        """Positions of the images in the data set, [images] int64."""
+        return RepeatSampler(len(self.index), self.images, 1).chosen(self.config.Global.seed)
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """Files that contain the images."""
+        names = (self.index.name(position) for position in self.positions.tolist())
+        return tuple(map(Path, dict.fromkeys(names)))
+
+    @cached_property
+    def image_bytes(self) -> float:
+        """Mean size of an encoded image."""
+        few = self.positions[:_WEIGHED].tolist()
+        return sum(len(self.index.read(position)) for position in few) / len(few)
+
+    def ops(self, chain: Chain) -> tuple[Op, ...]:
+        """Returns the transforms of a chain; ``decode`` keeps one pixel, so that images can form a batch."""
+        specs = self.split.dataset.transform_ops
+        match chain:
+            case "config":
+                return plan_chain(specs, self.layout)
+            case "crop":
+                return plan_chain((specs[0], *self.centre_crop()), "HWC")
+            case "decode":
+                return plan_chain((specs[0], CropImage(size=(1, 1))), "HWC")
+            case "read":
+                return ()
+
+    def held_batches(self) -> list[list[int]]:
+        """Returns the positions of the batches on which a stage alone is measured."""
+        size = self.batch_size
+        few = self.positions[: _HELD_BATCHES * size].tolist()
+        return [few[begin : begin + size] for begin in range(0, len(few) - size + 1, size)]
+
+    def draws(self, position: int) -> NDArray[np.float32]:
+        """Returns the random numbers of an image in the first epoch."""
+        seed, count = self.config.Global.seed, count_draws(self.ops("config"))
+        draws = uniforms(seed, 0, np.asarray([position]), count, np.zeros(1, np.int64))
+        return np.asarray(draws[0], np.float32)
+
+    def centre_crop(self) -> tuple[ResizeImage, CropImage]:
+        """Returns the transforms that cut the centre of an image to the config's size."""
+        state = check_chain(self.split.dataset.transform_ops)
+        assert state.size is not None  # by check_chain
+        height, width = state.size
+        short = round(min(width, height) * _RESIZE_MARGIN)
+        return ResizeImage(resize_short=short), CropImage(size=(min(width, short), min(height, short)))
+
+    @property
+    def on_cpu(self) -> LoaderWorkload:
+        """The same workload without a GPU."""
+        runtime = replace(self.runtime, device="cpu", device_id=None, card=None, budget=None)
+        return replace(self, runtime=runtime)
+
+    def dali_settings(self, threads: int, prefetch: int | None, **more: object) -> DaliSettings:
+        """Returns the config's settings of DALI, with these changes."""
+        update = {"num_threads": threads, **({"prefetch_queue_depth": prefetch} if prefetch else {}), **more}
+        dali: Dali = self.split.loader.dali.model_copy(update=update)
+        return resolve_dali_settings(dali, self.runtime)
+
+
+def read_workload(config: Config, runtime: Runtime, images: int) -> LoaderWorkload:
+    """Reads the data set of ``DataLoader.Train``.
+
+    Args:
+        config: Config.
+        runtime: Device and cores of one process.
+        images: Maximum number of images to use.
+
+    Raises:
+        UserError: There is no ``DataLoader.Train``, its data cannot be used, or there are several processes.
+    """
+    split = config.DataLoader.Train
+    if split is None:
+        raise UserError("the benchmark needs DataLoader.Train in the config")
+    if runtime.world_size > 1:
+        raise UserError("this benchmark needs a single process; start it without paddle.distributed.launch")
+    if split.input_size is not None:
+        split = split.model_copy(update={"input_size": None})
+    if isinstance(split.sampler, MultiScaleSampler):
+        sampler = DistributedBatchSampler(batch_size=split.sampler.first_bs, shuffle=True)
+        split = split.model_copy(update={"sampler": sampler})
+    index = read_index(split.dataset, config.Arch.class_num)
+    card = selected_card() if runtime.device_id is not None else None
+    workload = LoaderWorkload(config, split, runtime, index, min(images, len(index)), card)
+    if workload.images < workload.batch_size:
+        raise UserError(
+            f"{index.source}: expected at least one batch of {workload.batch_size} images, got "
+            f"{workload.images}; lower DataLoader.Train.sampler.batch_size, or raise --images"
+        )
+    return workload

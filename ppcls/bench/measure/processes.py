@@ -1,0 +1,120 @@
+"""Measurements in separate processes, because flags, threads and memory peaks belong to a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ppcls.bench.measure.runner import MeasurementFailed, Sample
+from ppcls.runtime.launch import child_environment
+from ppcls.runtime.signals import interruptible
+
+WORKER = Path(__file__).parents[1] / "worker.py"
+_LOG_LINES = 20
+_TERMINATE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class MeasuringProcess:
+    """A process, or a launcher of several, that measures one task.
+
+    Attributes:
+        command: Command line. The task's folder replaces ``{folder}`` and is appended as the last argument.
+        task: Content of ``task.json`` in that folder. The process answers with ``rank_N.json``.
+        timeout: Seconds after which the process is ended.
+        environment: Variables to set; None removes one.
+    """
+
+    command: list[str]
+    task: Mapping[str, Any]
+    timeout: float
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def run(self) -> Sample:
+        """Starts the process, waits for it and returns the sample of rank 0.
+
+        Raises:
+            MeasurementFailed: The process reported a reason, crashed, or exceeded the timeout.
+        """
+        with tempfile.TemporaryDirectory(prefix="ppcls-bench-") as name:
+            folder = Path(name)
+            (folder / "task.json").write_text(json.dumps(self.task), encoding="utf-8")
+            with (folder / "output.txt").open("wb") as output:
+                process = subprocess.Popen(  # noqa: S603 - our own command
+                    [*(word.replace("{folder}", name) for word in self.command), name],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=child_environment(self.environment),
+                    start_new_session=True,  # Ctrl-C reaches this process only, which ends its descendants
+                )
+                try:
+                    with interruptible():  # otherwise a signal would leave descendants behind
+                        code = process.wait(self.timeout)
+                except subprocess.TimeoutExpired:
+                    end_process(process)
+                    raise MeasurementFailed(f"not done after {self.timeout:g} s", _log(folder)) from None
+                except BaseException:  # such as Ctrl-C: leave no process behind
+                    end_process(process)
+                    raise
+            return _read_sample(folder, code)
+
+
+def worker_command(kind: str, processes: int = 1) -> list[str]:
+    """Returns the command of `ppcls.bench.worker`, under Paddle's launcher for several processes."""
+    launcher = ["-m", "paddle.distributed.launch", "--log_dir", "{folder}/log"]
+    several = [*launcher, "--nproc_per_node", str(processes)] if processes > 1 else []
+    return [sys.executable, *several, str(WORKER), kind]
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and its descendants; a launcher may end its ranks itself first."""
+    descendants = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_TERMINATE_SECONDS)
+    process.kill()
+    process.wait()
+    for descendant in descendants:
+        with suppress(psutil.NoSuchProcess):
+            descendant.kill()
+    psutil.wait_procs(descendants, _TERMINATE_SECONDS)
+
+
+def _read_sample(folder: Path, code: int) -> Sample:
+    files = sorted(folder.glob("rank_*.json"), key=lambda file: file.stat().st_mtime_ns)
+    answers = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    for answer in answers.values():
+        if "reason" in answer:
+            raise MeasurementFailed(answer["reason"])  # the first one; later ones may follow from it
+    if "rank_0" in answers and code == 0:
+        sample: Sample = answers["rank_0"]["found"]
+        return sample
+    log = _log(folder)
+    last = log.strip().splitlines()[-1:] or ["no output"]
+    raise MeasurementFailed(f"{_exit_text(code)}: {last[0].strip()}", log)
+
+
+def _exit_text(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{hint}"
+
+
+def _log(folder: Path) -> str:
+    """Returns the last lines of the first rank, or of the launcher if it started none."""
+    files = [*sorted(folder.glob("log/workerlog.*")), folder / "output.txt"]
+    texts = [file.read_text(encoding="utf-8", errors="replace").strip() for file in files]
+    lines = next((text for text in texts if text), "").splitlines()
+    return "".join(f"{line}\n" for line in lines[-_LOG_LINES:])

@@ -1,0 +1,254 @@
+"""Results of a benchmark: rows of repeated measurements, and all that is needed to judge or repeat them.
+
+Results are saved as JSON, which `read_results` reads, and as CSV for other programs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from ppcls.errors import UserError
+from ppcls.files import write_text
+
+JSON, CSV = "results.json", "results.csv"
+_FORMAT, _VERSION = "ppcls benchmark results", 1
+_EXACT = ConfigDict(extra="forbid", strict=True)
+_NOISY = 0.1  # half the range, as a share of the median
+
+Label: TypeAlias = str | int | float | bool
+Better: TypeAlias = Literal["more", "less", "neither"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One quantity, measured once per round.
+
+    Attributes:
+        values: One finite value per round; at least one.
+        unit: Unit, such as ``images/s``; empty for a plain number.
+        better: Whether more or less is better.
+
+    Raises:
+        ValueError: There is no value, or a value is not finite.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _EXACT
+
+    values: tuple[float, ...]
+    unit: str
+    better: Better = "more"
+
+    def __post_init__(self) -> None:
+        if not self.values or not all(map(math.isfinite, self.values)):
+            raise ValueError(f"expected finite values, at least one, got {list(self.values)}")
+
+    @property
+    def median(self) -> float:
+        """Returns the median over the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def low(self) -> float:
+        """Returns the smallest value."""
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        """Returns the largest value."""
+        return max(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Returns the range as a share of the median: 0 for a single value, infinity around 0."""
+        if self.low == self.high:
+            return 0.0
+        return (self.high - self.low) / abs(self.median) if self.median else math.inf
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """Measurements of one candidate.
+
+    Attributes:
+        labels: Label name to value. Rows of two files with equal labels measured the same thing.
+        metrics: Metric name to quantity; empty if nothing could be measured.
+        note: Remark for the reader, such as why nothing could be measured.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _EXACT
+
+    labels: dict[str, Label]
+    metrics: dict[str, Quantity]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ChartSpec:
+    """A chart of some of the rows.
+
+    Attributes:
+        title: Title above the chart.
+        metric: Metric on the y axis.
+        x: Label on the x axis: a line chart if all rows have a number there, otherwise bars.
+        series: Labels whose values divide the rows into lines or groups of bars.
+        where: Label values that a row must have to be drawn.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _EXACT
+
+    title: str
+    metric: str
+    x: str
+    series: tuple[str, ...] = ()
+    where: dict[str, Label] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that a benchmark found.
+
+    Attributes:
+        benchmark: Name of the benchmark: ``loader``, ``train``, …
+        command: Words of the command line.
+        written: Time of writing, as ISO 8601.
+        machine: CPU, cores, GPU and memory: name to value.
+        versions: Package name to version.
+        config: Complete config as YAML.
+        rows: Measurements.
+        charts: Charts of the rows.
+        findings: Conclusions, one sentence each.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _EXACT
+
+    benchmark: str
+    command: tuple[str, ...]
+    written: str
+    machine: dict[str, str]
+    versions: dict[str, str]
+    config: str
+    rows: tuple[ResultRow, ...]
+    charts: tuple[ChartSpec, ...] = ()
+    findings: tuple[str, ...] = ()
+
+
+def new_results(
+    benchmark: str,
+    config: str,
+    rows: Sequence[ResultRow],
+    *,
+    machine: dict[str, str],
+    versions: dict[str, str],
+) -> Results:
+    """Returns results of this command, written now; for the arguments see `Results`."""
+    written = datetime.now().astimezone().isoformat(timespec="seconds")
+    return Results(benchmark, tuple(sys.argv), written, machine, versions, config, tuple(rows))
+
+
+def spread_warning(rates: Iterable[Quantity]) -> list[str]:
+    """Returns a sentence if rounds of the same candidate differ too much, otherwise nothing.
+
+    Args:
+        rates: One quantity per candidate; those of a single round are ignored.
+    """
+    spreads = [rate.spread for rate in rates if len(rate.values) > 1]
+    noise = statistics.median(spreads) / 2 if spreads else 0.0
+    if noise <= _NOISY:
+        return []
+    return [
+        f"Runs of the same candidate differ by ±{noise:.0%} here: other work shares the machine, or "
+        "--seconds is too short. Smaller differences between candidates mean nothing."
+    ]
+
+
+def write_results(folder: Path, results: Results) -> None:
+    """Creates a folder and writes ``results.json`` and ``results.csv`` into it, each atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / JSON, to_json(results))
+    write_text(folder / CSV, to_csv(results))
+
+
+def to_json(results: Results) -> str:
+    """Returns the text that `read_results` reads."""
+    envelope = {"format": _FORMAT, "version": _VERSION, "results": results}
+    return TypeAdapter(dict[str, Any]).dump_json(envelope, indent=1).decode() + "\n"
+
+
+def to_csv(results: Results) -> str:
+    """Returns a table with one line per value: the row's labels, metric, unit, round and value."""
+    labels = label_names(results.rows)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*labels, "metric", "unit", "round", "value"])
+    for row in results.rows:
+        cells = [row.labels.get(name, "") for name in labels]
+        for name, metric in row.metrics.items():
+            for number, value in enumerate(metric.values, start=1):
+                table.writerow([*cells, name, metric.unit, number, value])
+    return text.getvalue()
+
+
+def label_names(rows: Sequence[ResultRow]) -> list[str]:
+    """Returns the names of all labels, in order of first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row.labels))
+
+
+def metric_names(rows: Sequence[ResultRow]) -> list[str]:
+    """Returns the names of all metrics, in order of first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row.metrics))
+
+
+def read_results(path: Path) -> Results:
+    """Reads the results of a benchmark.
+
+    Args:
+        path: ``results.json``, or the folder that contains it.
+
+    Raises:
+        UserError: The file is missing, unreadable, damaged, of another kind or of another version.
+    """
+    if path.is_dir():
+        path = path / JSON
+    try:
+        tree = from_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; expected the {JSON} that tools/benchmark.py --out writes"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not a benchmark's results, or damaged: not JSON: {error}") from None
+    if not isinstance(tree, dict) or tree.get("format") != _FORMAT:
+        raise UserError(
+            f"{path}: not a benchmark's results; expected the {JSON} that tools/benchmark.py --out writes"
+        )
+    if tree.get("version") != _VERSION:
+        raise UserError(
+            f"{path}: results of version {tree.get('version')}, but this ppcls reads version {_VERSION}; "
+            "read them with the ppcls that wrote them, or measure again"
+        )
+    try:
+        return _adapter().validate_json(TypeAdapter(Any).dump_json(tree.get("results")))
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(["results", *map(str, wrong["loc"])])
+        raise UserError(f"{path}: damaged: {place}: {wrong['msg']}") from None
+
+
+@cache
+def _adapter() -> TypeAdapter[Results]:
+    return TypeAdapter(Results)

@@ -1,0 +1,127 @@
+"""Tasks of the processes that measure training: one per candidate, and one that inspects the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ppcls.bench.measure.processes import MeasuringProcess, worker_command
+from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample
+from ppcls.bench.train.variants import TrainingDevice, Variant, config_variant, find_obstacle
+from ppcls.config.load import load_config
+from ppcls.config.schema import Config
+from ppcls.errors import UserError
+
+# An idle GPU is fast for one second, then slows down; its clock is stable after about 2 s:
+# docs/performance.md.
+_SETTLE_SECONDS = 2.0
+_INSPECT_SECONDS = 300.0  # timeout of inspecting the machine
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """Task of one measuring process.
+
+    Attributes:
+        config: YAML file.
+        overrides: Overrides of the config.
+        source: ``synthetic``, ``loader``, or ``bare`` for Paddle's own loop on synthetic data.
+        warm_up: Number of updates that are not counted.
+        settle: Seconds of further updates that are not counted, until the device's clock is stable.
+        steps: Number of counted updates; None for as many as ``seconds`` take.
+        seconds: Seconds that are counted.
+        phase_steps: Number of updates afterwards in which each phase is timed.
+    """
+
+    config: str
+    overrides: tuple[str, ...]
+    source: str
+    warm_up: int = 5
+    settle: float = 0.0
+    steps: int | None = None
+    seconds: float = 5.0
+    phase_steps: int = 4
+
+    @staticmethod
+    def from_json(tree: dict[str, Any]) -> TrainTask:
+        """Returns the task that was written as JSON."""
+        return TrainTask(**{**tree, "overrides": tuple(tree["overrides"])})
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Facts about machine and model, found before anything is measured.
+
+    Attributes:
+        device: Device to train on.
+        machine: Machine, for the results.
+        versions: Package versions, for the results.
+        model: Name of the model.
+        size: Height and width of its images, such as ``224x224``.
+        threads: Paddle's threads in a single process.
+        rgb_parameters: Number of parameters of the model for images with three channels.
+        multiply_adds: Multiply-adds of the forward pass on one image; None if several models train together.
+    """
+
+    device: TrainingDevice
+    machine: dict[str, str]
+    versions: dict[str, str]
+    model: str
+    size: str
+    threads: int
+    rgb_parameters: int
+    multiply_adds: int | None
+
+
+def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
+    """Inspects machine and model in a separate process, because this one must not occupy a GPU.
+
+    Raises:
+        UserError: The config cannot be trained here.
+    """
+    task = {"config": str(config), "overrides": list(overrides)}
+    found = MeasuringProcess(worker_command("inspect"), task, _INSPECT_SECONDS).run()
+    device = {**found["device"], "capability": tuple(found["device"]["capability"])}
+    return Inspection(**{**found, "device": TrainingDevice(**device)})
+
+
+def settle_seconds(device: str) -> float:
+    """Returns the seconds of work after which a device's clock is stable."""
+    return _SETTLE_SECONDS if device == "gpu" else 0.0
+
+
+def make_candidates(
+    task: TrainTask, variants: Sequence[Variant], device: TrainingDevice, config: Config, timeout: float
+) -> list[Candidate[Variant]]:
+    """Returns candidates that train each variant in processes of their own.
+
+    Args:
+        task: Config and duration; its source and settling time are replaced.
+        variants: Ways to train.
+        device: Device to train on.
+        config: The task's config.
+        timeout: Seconds after which a measurement is aborted.
+    """
+    base = config_variant(config, device, "synthetic")
+    return [
+        Candidate(variant, variant.describe(), partial(_measure, task, variant, base, device, timeout))
+        for variant in variants
+    ]
+
+
+def _measure(
+    task: TrainTask, variant: Variant, base: Variant, device: TrainingDevice, timeout: float
+) -> Sample:
+    overrides = [*task.overrides, *variant.overrides(base), f"Global.device={device.kind}"]
+    if obstacle := find_obstacle(variant, device):
+        raise MeasurementFailed(obstacle)
+    try:
+        load_config(task.config, overrides)
+    except UserError as error:
+        raise MeasurementFailed(str(error)) from None
+    changes = {"overrides": overrides, "source": variant.source, "settle": settle_seconds(device.kind)}
+    command = worker_command("train", variant.processes)
+    return MeasuringProcess(command, asdict(task) | changes, timeout, variant.environment()).run()

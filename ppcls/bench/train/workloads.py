@@ -1,0 +1,265 @@
+"""Workloads of the training benchmark: our training step, and Paddle's own loop as the baseline."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle.nn import functional as F
+
+from ppcls.config.schema import Config
+from ppcls.config.sections.dataset import MultiLabelDataset
+from ppcls.config.sections.loader import Split
+from ppcls.config.sections.transform import check_chain
+from ppcls.data.bad_images.quarantine import Quarantine
+from ppcls.data.index.read import Index
+from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.sampler import SequentialSampler
+from ppcls.engine.core.build import build_state
+from ppcls.engine.core.hooks import StepHooks
+from ppcls.engine.core.networks import build_network
+from ppcls.engine.cuda_graph.graphed_step import GraphedStep
+from ppcls.engine.execution import choose_step
+from ppcls.engine.profiling.data_wait import data_wait
+from ppcls.engine.profiling.phase_timer import PhaseTimer
+from ppcls.errors import UserError
+from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.name_rules import factors, freeze
+from ppcls.runtime.start import Runtime
+
+_EPOCH_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Repeatable work of one rank.
+
+    Attributes:
+        update: Runs one optimizer update and reports its phases.
+        images: Images per update on this rank.
+        take_wait: Returns the seconds of waiting for data since the previous call.
+        execution: How steps are executed.
+        has_phases: Whether `update` reports phases.
+        release: Releases threads and memory.
+    """
+
+    update: Callable[[StepHooks], None]
+    images: int
+    take_wait: Callable[[], float]
+    execution: str
+    has_phases: bool
+    release: Callable[[], None]
+
+
+def train_split(config: Config) -> Split:
+    """Returns ``DataLoader.Train``.
+
+    Raises:
+        UserError: The config has none.
+    """
+    if config.DataLoader.Train is None:
+        raise UserError("training needs DataLoader.Train in the config")
+    return config.DataLoader.Train
+
+
+def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
+    """Returns our training step on one synthetic batch, or on the config's data for source ``loader``."""
+    synthetic = SyntheticLoader(config, train_split(config), runtime) if source == "synthetic" else None
+    state = build_state(config, runtime, lambda _: None, synthetic)
+    state.schedule = lambda _update: 0.0  # otherwise the weights would memorize a few images
+    step, execution = choose_step(config, state)
+    state.connect(config.Global, overlapping=not isinstance(step, GraphedStep))
+    state.network.train()
+    batches, wait, order = _endless(state.loader), data_wait(runtime), state.loader.order
+
+    def update(phases: StepHooks) -> None:
+        for number in range(1, order.accumulate + 1):
+            last = number == order.accumulate
+            phases.begin_batch()
+            with phases("data wait"), wait.waiting():
+                batch = next(batches)
+            # The last batch of an epoch may have fewer valid rows; train on all of them.
+            full = replace(batch, update=last, valid=order.batch_size, weight=1 / order.accumulate)
+            chosen = phases.eager_step if isinstance(phases, PhaseTimer) else step
+            chosen(state, full, phases)
+            phases.end_batch(last)
+
+    def take_wait() -> float:
+        seconds, wait.seconds = wait.seconds, 0.0
+        return seconds
+
+    images = order.batch_size * order.accumulate
+    return Workload(update, images, take_wait, execution, True, state.loader.release)
+
+
+def _endless(loader: Loader) -> Iterator[Batch]:
+    while True:
+        yield from loader
+
+
+def bare_workload(config: Config, runtime: Runtime) -> Workload:
+    """Returns the loop of Paddle's documentation on one synthetic batch.
+
+    Raises:
+        UserError: That loop cannot do what the config requires.
+    """
+    split, amp = train_split(config), config.AMP
+    if isinstance(split.dataset, MultiLabelDataset):
+        raise UserError("the bare loop supports only images with one label")
+    if config.Global.update_freq > 1:
+        raise UserError("the bare loop does not support gradient accumulation (Global.update_freq)")
+    if runtime.device == "cpu" and amp is not None and amp.use_amp:
+        raise UserError("on a CPU, Paddle's own AMP computes in float32")
+    loader = SyntheticLoader(config, split, runtime)
+    step = bare_step(config, next(iter(loader)), runtime.world_size)
+    execution = "steps: operator by operator, Paddle's own loop"
+    return Workload(lambda _: step(), loader.order.batch_size, lambda: 0.0, execution, False, loader.release)
+
+
+def bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
+    """Returns a function that trains one step on one batch, as in Paddle's documentation.
+
+    It has no loader, metrics, log or schedule: forward, backward and the optimizer, in the config's
+    precision.
+
+    Args:
+        config: Config of model, optimizer and precision.
+        batch: Batch that is trained on again and again; labels [B] int64.
+        world: Number of processes.
+    """
+    model, amp = build_network(config.Arch), config.AMP
+    half = amp is not None and amp.use_amp
+    level, dtype = (amp.level, amp.dtype) if amp is not None else ("O1", "float16")
+    freeze(config.Optimizer, model)
+    optimizer = build_optimizer(
+        config.Optimizer, model, half and level == "O2", factors(config.Optimizer, model)
+    )
+    if half and level == "O2":
+        model, optimizer = paddle.amp.decorate(model, optimizer, level="O2", dtype=dtype)
+    if world > 1:
+        model = paddle.DataParallel(model)
+    scaler = paddle.amp.GradScaler(enable=half and dtype == "float16", init_loss_scaling=2.0**15)
+    if half:
+        scaler._scale = scaler._scale.reshape([])  # numpy 2.4 fails to print a scale of shape [1]
+    model.train()
+    optimizer.set_lr(0.0)  # otherwise the weights would memorize the batch
+    image = batch.image if half else batch.image.astype("float32")
+
+    def step() -> None:
+        with paddle.amp.auto_cast(level=level, dtype=dtype) if half else nullcontext():
+            loss = F.cross_entropy(model(image).astype("float32"), batch.label)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.clear_grad(set_to_zero=False)
+
+    return step
+
+
+def image_shape(config: Config, split: Split) -> tuple[int, ...]:
+    """Returns the shape of a split's images in the model's layout: [C, H, W] or [H, W, C]."""
+    chain = check_chain(split.dataset.transform_ops)
+    assert chain.size is not None  # by the config's check
+    nchw = config.Arch.data_format == "NCHW"
+    return (chain.channels, *chain.size) if nchw else (*chain.size, chain.channels)
+
+
+class SyntheticIndex:
+    """Images of uniform noise, computed from their position.
+
+    Args:
+        count: Number of images.
+        shape: Shape of an image.
+        class_num: Number of classes; labels cycle through 0..class_num - 1.
+        multi_label: Whether each label is a vector of 0 and 1; then every second class is 1.
+    """
+
+    source = Path("synthetic")
+
+    def __init__(
+        self, count: int, shape: tuple[int, ...], class_num: int, *, multi_label: bool = False
+    ) -> None:
+        self.labels: NDArray[Any] = np.arange(count, dtype=np.int64) % class_num
+        if multi_label:
+            self.labels = np.broadcast_to(np.arange(class_num, dtype=np.float32) % 2, (count, class_num))
+        self._shape = shape
+
+    def __len__(self) -> int:
+        """Returns the number of images."""
+        return len(self.labels)
+
+    def name(self, position: int) -> str:
+        """Returns the name of an image."""
+        return f"synthetic image {position}"
+
+    where = name
+
+    def image(self, position: int) -> NDArray[np.float32]:
+        """Returns the pixels of an image, -1..1."""
+        return np.random.default_rng(position).uniform(-1, 1, self._shape).astype(np.float32)
+
+    def read(self, position: int) -> bytes:
+        """Returns an image as an ``.npy`` file."""
+        file = io.BytesIO()
+        np.save(file, self.image(position))
+        return file.getvalue()
+
+
+class SyntheticLoader:
+    """A `ppcls.data.loaders.batch.Loader` that yields the same batch on the device again and again.
+
+    Batch transforms, such as Mixup, are not applied.
+
+    Args:
+        config: Config with image shape, batch size and accumulation.
+        split: ``DataLoader.Train``; its images are not read.
+        runtime: Rank and device.
+    """
+
+    quarantine: Quarantine | None = None
+
+    def __init__(self, config: Config, split: Split, runtime: Runtime) -> None:
+        shape, dtype = image_shape(config, split), check_chain(split.dataset.transform_ops).dtype
+        rows, world = split.sampler.rows(runtime.world_size), runtime.world_size
+        multi_label = isinstance(split.dataset, MultiLabelDataset)
+        count = rows * world * _EPOCH_STEPS
+        index = SyntheticIndex(count, shape, config.Arch.class_num, multi_label=multi_label)
+        self.index: Index = index
+        accumulate = config.Global.update_freq
+        self.order = Order(
+            SequentialSampler(count), rows, rank=runtime.rank, world=world, accumulate=accumulate
+        )
+        mine = [runtime.rank * rows + row for row in range(rows)]
+        self._image = paddle.to_tensor(np.stack([index.image(position) for position in mine])).astype(dtype)
+        self._label = paddle.to_tensor(index.labels[mine])
+        self._cursor = Cursor()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields the batch until the end of the epoch."""
+        for _ in range(self._cursor.step, len(self.order)):
+            step = self.order.at(self._cursor)
+            self._cursor = self._cursor.next(len(self.order))
+            yield Batch(self._image, self._label, step.valid, step.weight, step.update)
+
+    def __len__(self) -> int:
+        """Returns the number of batches per epoch."""
+        return len(self.order)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position after the last batch."""
+        return self.order.state_dict(self._cursor)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a position."""
+        self._cursor = self.order.restore(state)
+
+    def release(self) -> None:
+        """Does nothing: there are no threads or workers."""

@@ -1,0 +1,132 @@
+"""Speed of inference, measured in this process and by the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_classifier import config_tree, write_config, write_names, write_weights
+
+from ppcls.bench.infer.requests import (
+    Request,
+    find_conclusions,
+    find_models,
+    make_charts,
+    make_requests,
+    make_rows,
+)
+from ppcls.bench.infer.worker import measure
+from ppcls.bench.measure.processes import MeasuringProcess
+from ppcls.bench.measure.runner import Measurements
+from ppcls.bench.results.schema import read_results
+from ppcls.cli import benchmark
+from ppcls.cli import deploy as deploy_cli
+from ppcls.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One model, for Paddle Inference and as ONNX."""
+    folder = tmp_path_factory.mktemp("model")
+    tree = config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
+    config = str(write_config(folder / "config.yaml", tree))
+    for name in ("paddle", "onnx"):
+        out = f"Global.save_inference_dir={folder / name}"
+        assert deploy_cli.export(["-c", config, "--format", name, "-o", out]) == 0
+    return {name: folder / name for name in ("paddle", "onnx")}
+
+
+@pytest.mark.parametrize("kind", ["paddle", "onnx"])
+@pytest.mark.parametrize("requests", [5, None])
+def test_measure_real_requests(exported: dict[str, Path], kind: str, requests: int | None) -> None:
+    task = {"model": str(exported[kind]), "overrides": ["Global.device=cpu", "Global.cpu_threads=1"]}
+    found = measure({**task, "batch_size": 2, "warm_up": 1, "requests": requests, "seconds": 0.05})
+    assert found["requests"] == 5 if requests else found["requests"] > 0
+    assert 0 < found["p50"] <= found["p90"] <= found["p99"]
+    assert found["images_per_second"] <= 2 / (found["p50"] / 2)
+    assert found["host_memory"] > 50
+
+
+def test_make_requests_combines_models_threads_and_batches(exported: dict[str, Path]) -> None:
+    models = find_models(list(exported.values()), [])
+    requests = make_requests(models, "cpu", [1, 2, 1], [1, 4])
+    assert len(requests) == 2 * 2 * 2
+    assert [request.engine for request in requests[::4]] == ["Paddle Inference", "onnxruntime"]
+    assert requests[0].describe() == "ResNet18 by Paddle Inference, cpu, 1 thread, batch 1"
+    with pytest.raises(UserError, match="two models are named ResNet18 and run by onnxruntime"):
+        find_models([exported["onnx"], exported["onnx"] / "inference.onnx"], [])
+
+
+def one(batch_size: int, *rounds: float, **more: Any) -> Measurements[Request]:
+    found = {"p90": 0.02, "p99": 0.03, "cpu_cores": 1.0, "host_memory": 300, "requests": 500, **more}
+    request = Request(Path("m"), "ResNet18", "3x32x32", "onnxruntime", "cpu", 1, batch_size)
+    return Measurements(
+        request,
+        request.describe(),
+        [{**found, "p50": each, "images_per_second": batch_size / each} for each in rounds],
+    )
+
+
+def test_rows_and_conclusions() -> None:
+    lost = Measurements(one(64).key, "", [], "out of memory")
+    measured = [one(1, 0.010, 0.012), one(8, 0.040, 0.041), lost]
+    rows = make_rows(measured)
+    assert rows[0].metrics["p50"].values == (10.0, 12.0)
+    assert rows[1].metrics["images/s"].values == (200.0, pytest.approx(195.1, abs=0.1))
+    assert (rows[2].metrics, rows[2].note) == ({}, "out of memory")
+    assert list(find_conclusions(measured)) == [
+        "Lowest latency: ResNet18 by onnxruntime, cpu, 1 thread, batch 1: 11 ms.",
+        "Highest throughput: ResNet18 by onnxruntime, cpu, 1 thread, batch 8: 197.6 images/s.",
+    ]
+    assert "Some rounds had only 7 requests" in list(find_conclusions([one(1, 0.01, requests=7)]))[-1]
+    assert list(find_conclusions([lost])) == ["Nothing could be measured; each row has the reason."]
+    assert [chart.series for chart in make_charts(measured)] == [(), (), ()]
+
+
+def test_command_results_can_be_compared(
+    exported: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--batch-size", "2", "--threads", "1", "--rounds", "1", "--requests", "3", "--warm-up", "1"]
+    where = ["-o", "Global.device=cpu", "--out", str(tmp_path / "out")]
+    assert benchmark.main(["infer", "--model", str(exported["onnx"]), *arguments, *where]) == 0
+    (row,) = read_results(tmp_path / "out").rows
+    assert row.labels == {
+        "model": "ResNet18",
+        "image": "3x32x32",
+        "run by": "onnxruntime",
+        "device": "cpu",
+        "threads": 1,
+        "batch size": 2,
+    }
+    assert row.metrics["p99"].median > 0
+    capsys.readouterr()
+    assert benchmark.main(["compare", str(tmp_path / "out"), str(tmp_path / "out" / "results.json")]) == 0
+    said = capsys.readouterr().out
+    assert "within noise" in said
+    assert "warning" not in said
+
+
+def test_command_interrupted_writes_results(
+    exported: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(process: MeasuringProcess) -> dict[str, Any]:
+        calls.append(process)
+        if len(calls) == 3:  # an inspection, two rounds
+            raise KeyboardInterrupt
+        return run(process)
+
+    run = MeasuringProcess.run
+    monkeypatch.setattr(MeasuringProcess, "run", interrupted)
+    arguments = ["--batch-size", "2", "--threads", "1", "--requests", "3", "--warm-up", "1"]
+    where = ["-o", "Global.device=cpu", "--out", str(tmp_path / "out")]
+    assert benchmark.main(["infer", "--model", str(exported["onnx"]), *arguments, *where]) == 130
+    (row,) = read_results(tmp_path / "out").rows
+    assert row.note == "no more rounds after 1: interrupted"
+
+
+def test_command_missing_model_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmark.main(["infer", "--model", str(tmp_path / "none")]) == 1
+    assert "none: no such file or folder" in capsys.readouterr().err

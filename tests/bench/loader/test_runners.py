@@ -1,0 +1,194 @@
+"""Each backend and each stage on a few tiny images, and the timer of batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmark_images import PHOTOS, write_images
+
+from ppcls.bench.loader.bare import bare_chains
+from ppcls.bench.loader.runners import BatchTimer, Counts, batch_candidate, load_batches, make_timer
+from ppcls.bench.loader.settings import BACKENDS, VARIED, LoaderSetting, SweepRange, list_settings
+from ppcls.bench.loader.stages import STAGES, Stage, run_stage
+from ppcls.bench.loader.workload import CHAINS, LoaderWorkload, RepeatSampler, read_workload
+from ppcls.bench.measure.runner import MeasurementFailed
+from ppcls.bench.measure.usage import ResourceUsage, UsageMeter
+from ppcls.config.load import load_config
+from ppcls.data.index.files import FileIndex
+from ppcls.errors import UserError
+from ppcls.runtime.start import Runtime, start
+
+WANTED = SweepRange(BACKENDS, CHAINS, VARIED, threads=(2,), workers=(0,), prefetch=(3,))
+WITH_WORKERS = LoaderSetting("paddle.io", "config", 2)
+DALI = LoaderSetting("DALI CPU", "config", 2)
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return write_images(tmp_path_factory.mktemp("images"))
+
+
+def workload_of(overrides: list[str], *more: str, images: int = 100) -> LoaderWorkload:
+    return read_workload(load_config(PHOTOS, [*overrides, *more]), Runtime(cores=2, threads=2), images)
+
+
+def first(batches: Counts, count: int) -> list[int]:
+    with closing(batches):
+        return list(itertools.islice(batches, count))
+
+
+def test_load_batches_every_backend_is_endless(overrides: list[str]) -> None:
+    workload = workload_of(overrides)
+    settings = list_settings(WANTED, on_gpu=False, random_crop=True, bare=bare_chains(workload))
+    assert {each.backend for each in settings} == set(BACKENDS) - {"DALI GPU"}
+    for setting in [*settings, replace(DALI, mixup=True)]:
+        assert first(load_batches(setting, workload), 20) == [2] * 20, setting
+
+
+@pytest.mark.parametrize("chain", ["read", "config"])
+def test_load_batches_with_worker_processes(overrides: list[str], chain: str) -> None:
+    setting = replace(WITH_WORKERS, chain=chain)  # type: ignore[arg-type]
+    assert first(load_batches(setting, workload_of(overrides)), 3) == [2] * 3
+
+
+def test_load_batches_cold_ends_after_each_image_once(overrides: list[str]) -> None:
+    workload = workload_of(overrides, images=10)
+    for setting in list_settings(WANTED, on_gpu=False, random_crop=False, bare=bare_chains(workload)):
+        assert first(load_batches(replace(setting, cold=True), workload), 99) == [2] * 5, setting
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_run_stage_is_endless(overrides: list[str], stage: Stage) -> None:
+    for setting in (DALI, replace(DALI, dali={"decode": "whole"}), LoaderSetting("paddle.io", "config", 0)):
+        assert first(run_stage(stage, setting, workload_of(overrides)), 8) == [2] * 8, setting
+
+
+def test_run_stage_of_a_chain_without_randomness(overrides: list[str]) -> None:
+    ops = "[DecodeImage, {ResizeImage: {size: 32}}, NormalizeImage]"
+    workload = workload_of([*overrides[:3], overrides[4]], f"DataLoader.Train.dataset.transform_ops={ops}")
+    assert bare_chains(workload) == ("read", "decode", "crop")
+    for stage in STAGES:
+        assert first(run_stage(stage, replace(DALI, workers=1), workload), 1) == [2]
+    assert first(run_stage("transform", WITH_WORKERS, workload), 1) == [2]
+
+
+def test_repeat_sampler_repeats_each_sample_equally() -> None:
+    sampler = RepeatSampler(size=50, images=7, times=3)
+    chosen = set(sampler.chosen(1).tolist())
+    assert len(chosen) == 7
+    assert chosen <= set(range(50))
+    epoch = sampler.epoch(1, 0)
+    assert len(epoch) == len(sampler) == 21
+    assert sorted(epoch.tolist()) == sorted(3 * list(chosen))
+    assert not np.array_equal(epoch, sampler.epoch(1, 1))
+
+
+def test_workload_properties(overrides: list[str]) -> None:
+    workload = workload_of(overrides, images=10)
+    assert (workload.images, workload.batch_size, len(workload.files)) == (10, 2, 10)
+    assert workload.image_bytes == pytest.approx(np.mean([path.stat().st_size for path in workload.files]))
+    resize, crop = workload.centre_crop()
+    assert (resize.resize_short, crop.size) == (37, (32, 32))
+
+
+def test_read_workload_too_few_images_is_rejected(overrides: list[str]) -> None:
+    with pytest.raises(UserError, match="expected at least one batch of 2 images, got 1"):
+        workload_of(overrides, images=1)
+
+
+def test_load_batches_broken_image_is_named(tmp_path: Path) -> None:
+    overrides = write_images(tmp_path)
+    (tmp_path / "7.jpg").write_bytes(b"no image")
+    workload = workload_of(overrides)
+    for setting in (DALI, LoaderSetting("paddle.io", "config", 0)):
+        with pytest.raises(UserError, match=r"7\.jpg"):
+            first(load_batches(setting, workload), 20)
+    bare = LoaderSetting("bare DALI", "config", 1)
+    timer = make_timer(workload, 9.0)
+    candidate = batch_candidate("bare", "bare", lambda: load_batches(bare, workload), timer, 1)
+    with pytest.raises(MeasurementFailed) as raised:
+        candidate.measure()
+    assert "\n" not in raised.value.reason
+    assert len(raised.value.reason) <= 300, "a DALI error is a page long"
+
+
+def test_load_batches_multi_label_images(overrides: list[str]) -> None:
+    workload = workload_of(overrides)
+    assert isinstance(workload.index, FileIndex)
+    labels = np.zeros([36, 8], np.float32)
+    multi_label = replace(workload, index=replace(workload.index, labels=labels))
+    for setting in (LoaderSetting("bare DALI", "config", 1), DALI):
+        assert first(load_batches(setting, multi_label), 1) == [2]
+
+
+class SimulatedClock(UsageMeter):
+    """A clock and a meter of CPU time that only advance with batches."""
+
+    def __init__(self) -> None:
+        self.now = self.started = 0.0
+
+    def start(self) -> None:
+        self.started = self.now
+
+    def stop(self) -> ResourceUsage:
+        return ResourceUsage(self.now - self.started)
+
+    def timer(self, seconds: float, finish: float = 0.0) -> BatchTimer:
+        def wait() -> None:
+            self.now += finish
+
+        return BatchTimer(seconds, self, wait, lambda: self.now)
+
+    def batches(self, *seconds: float) -> Iterator[int]:
+        for each in seconds:
+            self.now += each
+            yield 10
+
+
+def test_timer_skips_the_first_batches() -> None:
+    clock = SimulatedClock()
+    sample = clock.timer(2.0).time(clock.batches(100.0, 100.0, *[0.5] * 100), skipped=2)
+    assert (sample["images"], sample["images_per_second"]) == (40, 20.0)
+    assert sample["usage"].cpu_seconds == 2.0
+
+
+def test_timer_counts_a_minimum_of_batches() -> None:
+    clock = SimulatedClock()
+    sample = clock.timer(1.0).time(clock.batches(*[5.0] * 9), skipped=1)
+    assert (sample["images"], sample["images_per_second"]) == (40, 2.0)
+
+
+def test_timer_waits_for_the_device_before_and_after() -> None:
+    clock = SimulatedClock()
+    sample = clock.timer(1.0, finish=1.0).time(clock.batches(*[1.0] * 9), skipped=1)
+    assert sample["images_per_second"] == 40 / 5.0
+
+
+def test_timer_stops_where_the_batches_end() -> None:
+    clock = SimulatedClock()
+    assert clock.timer(100.0).time(clock.batches(1.0, 1.0, 1.0), skipped=1)["images"] == 20
+    with pytest.raises(ValueError, match="no batches after the first 3"):
+        clock.timer(1.0).time(clock.batches(1.0, 1.0, 1.0), skipped=3)
+
+
+@pytest.mark.gpu
+def test_all_backends_and_stages_on_a_gpu(overrides: list[str]) -> None:
+    config = load_config(PHOTOS, [*overrides, "Global.device=gpu"])
+    workload = read_workload(config, start(config.Global), 100)
+    settings = list_settings(WANTED, on_gpu=True, random_crop=True, bare=bare_chains(workload))
+    assert {each.backend for each in settings} == set(BACKENDS)
+    timer = make_timer(workload, 0.1)
+    for setting in settings:
+        with closing(load_batches(setting, workload)) as batches:
+            sample = timer.time(batches, 2)
+        assert sample["images"] >= 8, setting
+        assert sample["usage"].gpu_memory is not None
+    for stage, dali in itertools.product(STAGES, ({}, {"decode": "whole"}, {"decode_on": "cpu"})):
+        setting = LoaderSetting("DALI GPU", "config", 2, dali=dali)
+        assert first(run_stage(stage, setting, workload), 8) == [2] * 8

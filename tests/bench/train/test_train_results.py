@@ -1,0 +1,189 @@
+"""Rows, charts and conclusions of training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ppcls.bench.measure.runner import Measurements
+from ppcls.bench.results.charts import drawings
+from ppcls.bench.results.schema import Results
+from ppcls.bench.train.results import MeasuredVariant, find_conclusions, make_charts, make_rows
+from ppcls.bench.train.tasks import Inspection
+from ppcls.bench.train.variants import TrainingDevice, Variant
+
+PLAIN = "steps: operator by operator"
+PLAIN_VARIANT = Variant(1, "O2", "NHWC", "on", 1, 256, "synthetic")
+FED = replace(PLAIN_VARIANT, source="loader")
+H200 = TrainingDevice("gpu", 16, 2, "NVIDIA H200", (9, 0))
+
+
+def inspection(device: TrainingDevice = H200) -> Inspection:
+    return Inspection(device, {}, {}, "ResNet50", "224x224", 16, 25_557_032, 4_089_184_256)
+
+
+def measured(variant: Variant, *rates: float, reason: str = "", **more: Any) -> MeasuredVariant:
+    whole = {"step": 0.05, "data_wait": 0.25, "cpu_cores": 3.0, "host_memory": 4000, "execution": PLAIN}
+    gpu = {"gpu_reserved": 9000, "gpu_allocated": 8000}
+    return Measurements(
+        variant,
+        variant.describe(),
+        [{"images_per_second": rate, **whole, **gpu, **more} for rate in rates],
+        reason,
+    )
+
+
+def test_make_rows_whole_and_phases() -> None:
+    phases = {"data wait": 0.001, "forward": 0.01, "backward": 0.02, "optimizer": 0.003, "host": 0.0005}
+    whole, split = make_rows([measured(PLAIN_VARIANT, 5000.0, 5100.0, phases=phases)], inspection())
+    assert whole.labels == {"model": "ResNet50", "image": "224x224", **PLAIN_VARIANT.labels()}
+    assert {name: metric.values for name, metric in whole.metrics.items()} == {
+        "images/s": (5000.0, 5100.0),
+        "step": (50.0, 50.0),
+        "data wait": (25.0, 25.0),
+        "CPU load": (3.0, 3.0),
+        "host memory": (4000, 4000),
+        "GPU memory": (9000, 9000),
+        "GPU memory in tensors": (8000, 8000),
+        "MFU": pytest.approx((12.398, 12.646), abs=1e-3),  # of 989.5 TFLOP/s
+    }
+    assert whole.note == ""
+    assert split.labels == {**whole.labels, "of": "phases of a step"}
+    assert {name: metric.median for name, metric in split.metrics.items()} == pytest.approx(
+        {"data": 1.0, "forward": 10.0, "backward": 20.0, "optimizer": 3.0, "rest": 0.5}
+    )
+
+
+def test_efficiency_compares_with_one_process_in_the_same_round() -> None:
+    two = replace(PLAIN_VARIANT, processes=2)
+    found = [measured(PLAIN_VARIANT, 5000.0, 4000.0), measured(FED, 3000.0), measured(two, 9000.0, 8000.0)]
+    rows = make_rows(found, inspection())
+    assert rows[2].metrics["efficiency"].values == (90.0, 100.0)
+    assert "efficiency" not in rows[0].metrics
+    alone = make_rows([measured(two, 9000.0)], inspection())
+    assert "efficiency" not in alone[0].metrics
+
+
+def test_mfu_is_per_card() -> None:
+    rows = make_rows(
+        [measured(PLAIN_VARIANT, 5000.0), measured(replace(PLAIN_VARIANT, processes=2), 10000.0)],
+        inspection(),
+    )
+    assert rows[0].metrics["MFU"] == rows[1].metrics["MFU"]
+
+
+def test_mfu_uses_the_peak_of_the_format() -> None:
+    rows = make_rows(
+        [measured(replace(PLAIN_VARIANT, precision=each), 2000.0) for each in ("TF32", "float32")],
+        inspection(),
+    )
+    tf32, exact = (row.metrics["MFU"].median for row in rows)
+    assert exact / tf32 == pytest.approx(494.5 / 67)
+
+
+def test_make_rows_hidden_and_visible_all_reduce() -> None:
+    phases = {"backward": 0.02, "all-reduce": 0.004, "all-reduce hidden": 0.006}
+    _, split = make_rows([measured(replace(PLAIN_VARIANT, processes=2), 1.0, phases=phases)], inspection())
+    found = {name: metric.median for name, metric in split.metrics.items()}
+    assert found["all-reduce not hidden"] == pytest.approx(4.0)
+    assert found["all-reduce hidden"] == pytest.approx(6.0)
+
+
+def test_make_rows_failure_is_a_row_with_its_reason() -> None:
+    rows = make_rows(
+        [measured(PLAIN_VARIANT, 5000.0), measured(FED, reason="no data"), measured(FED, 1.0, reason="hung")],
+        inspection(),
+    )
+    assert rows[1].metrics == {}
+    assert rows[1].note == "no data"
+    assert rows[2].note == "no more rounds after 1: hung"
+
+
+def test_make_rows_different_executions_are_noted() -> None:
+    graph = measured(FED, 6000.0, execution="steps: a CUDA graph", no_phases="out of GPU memory")
+    rows = make_rows([measured(PLAIN_VARIANT, 5000.0), graph], inspection())
+    assert [row.note for row in rows] == [PLAIN, "steps: a CUDA graph; phases not timed: out of GPU memory"]
+
+
+def test_find_conclusions_sentences() -> None:
+    sentences = list(
+        find_conclusions(
+            [measured(PLAIN_VARIANT, 5000.0), measured(FED, 4000.0), measured(PLAIN_VARIANT, reason="no")],
+            inspection(),
+        )
+    )
+    assert sentences[0] == f"Fastest: {PLAIN_VARIANT.describe()}: 5000 images/s."
+    assert sentences[1] == "Paddle steps: operator by operator."
+    assert sentences[-1] == "1 of 3 variants could not be measured; each row has the reason."
+    assert not any("MFU" in each for each in sentences)
+    noisy = list(
+        find_conclusions(
+            [measured(PLAIN_VARIANT, 5000.0, 4000.0), measured(FED, 4500.0, 3000.0)], inspection()
+        )
+    )
+    assert noisy[1].startswith("Runs of the same candidate differ by ±16% here")
+    assert list(find_conclusions([measured(PLAIN_VARIANT, reason="no")], inspection())) == [
+        "Nothing could be measured; each row has the reason."
+    ]
+
+
+def test_find_conclusions_reason_for_missing_mfu() -> None:
+    card = replace(H200, card="NVIDIA Something")
+    found = [measured(PLAIN_VARIANT, 5000.0)]
+    assert "MFU" not in make_rows(found, inspection(card))[0].metrics
+    sentences = "No MFU: the peak rates of 'NVIDIA Something' are unknown (ppcls/bench/train/peak_flops.py)."
+    assert sentences in list(find_conclusions(found, inspection(card)))
+
+
+def test_find_conclusions_limits_of_a_cpu() -> None:
+    cpu = [
+        replace(PLAIN_VARIANT, precision="O1-bfloat16", cudnn_search="none", processes=count)
+        for count in (1, 2)
+    ]
+    sentences = " ".join(
+        find_conclusions([measured(each, 5.0) for each in cpu], inspection(TrainingDevice("cpu", 2)))
+    )
+    assert "gloo processes that share 2 CPU cores" in sentences
+    assert "bfloat16 on a CPU rounds" in sentences
+    assert "No MFU: the peak rate of a CPU is unknown." in sentences
+
+
+def test_make_charts_one_per_varied_axis() -> None:
+    counts = [replace(way, processes=count) for count in (1, 2, 4) for way in (PLAIN_VARIANT, FED)]
+    found = [measured(each, 100.0 * each.processes) for each in counts]
+    rows = tuple(make_rows(found, inspection()))
+    drawn = drawings(Results("train", (), "", {}, {}, "", rows, tuple(make_charts(found))))
+    assert [each.title for each in drawn] == ["Training, by processes", "Efficiency against one process"]
+    assert [[point.x for point in series.points] for series in drawn[0].series] == [[1, 2, 4], [1, 2, 4]]
+    assert [series.name for series in drawn[0].series] == ["synthetic", "loader"]
+
+
+def test_make_charts_frameworks_are_series() -> None:
+    torch = replace(PLAIN_VARIANT, framework="PyTorch", precision="O1")  # counterpart of our O2
+    counts = [replace(way, processes=count) for count in (1, 2) for way in (PLAIN_VARIANT, FED, torch)]
+    drawn = make_charts([measured(each, 100.0) for each in counts])
+    assert [(each.x, each.series) for each in drawn] == [("processes", ("framework", "source"))] * 2
+    assert all(each.where == {} for each in drawn)
+    (only,) = make_charts([measured(PLAIN_VARIANT, 1.0), measured(torch, 1.0)])
+    assert (only.x, only.series) == ("framework", ())
+
+
+def test_mfu_of_several_models_is_unknown() -> None:
+    several = replace(inspection(), multiply_adds=None)
+    assert "MFU" not in make_rows([measured(PLAIN_VARIANT, 5000.0)], several)[0].metrics
+    sentences = "No MFU: several models train together, and only the multiply-adds of one are known."
+    assert sentences in list(find_conclusions([measured(PLAIN_VARIANT, 5000.0)], several))
+
+
+def test_make_charts_tour_fixes_the_other_axes() -> None:
+    others = [
+        replace(PLAIN_VARIANT, layout="NCHW"),
+        replace(PLAIN_VARIANT, precision="O1"),
+        replace(PLAIN_VARIANT, precision="TF32"),
+    ]
+    found = [measured(each, 100.0) for each in (PLAIN_VARIANT, *others)]
+    rows = tuple(make_rows(found, inspection()))
+    drawn = drawings(Results("train", (), "", {}, {}, "", rows, tuple(make_charts(found))))
+    assert [each.categories for each in drawn] == [("O2", "O1", "TF32"), ("NHWC", "NCHW")]

@@ -1,0 +1,45 @@
+"""Command lines of the benchmarks."""
+
+from __future__ import annotations
+
+import pytest
+
+from ppcls.cli import benchmark
+
+
+def usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as exited:
+        benchmark.main(arguments)
+    assert exited.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["loader", "containers", "train", "infer", "compare"])
+def test_help_of_each_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        benchmark.main([name, "--help"])
+    assert exited.value.code == 0
+    assert f"benchmark.py {name}" in capsys.readouterr().out
+
+
+def test_missing_command_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "COMMAND" in usage_error([], capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["infer", "--model", "m", "--batch-size", "0"], "expected an integer > 0, got '0'"),
+        (["infer", "--model", "m", "--seconds", "nan"], "expected a number > 0, got 'nan'"),
+        (["train", "-c", "c", "--processes", "two"], "expected an integer > 0, got 'two'"),
+        (["train", "-c", "c", "--precision", "fp16"], "invalid choice: 'fp16'"),
+        (["train", "-c", "c", "--phase-steps", "-1"], "expected an integer >= 0, got '-1'"),
+        (["loader", "-c", "c", "--seconds", "0"], "argument --seconds: expected"),
+        (["loader", "-c", "c", "--rounds", "none"], "argument --rounds: expected"),
+        (["loader", "-c", "c", "--workers", "-1"], "argument --workers: expected"),
+    ],
+)
+def test_wrong_values_are_rejected(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in usage_error(arguments, capsys)

@@ -1,0 +1,188 @@
+"""``tools/benchmark.py loader``: a whole sweep, the quick benchmark, and rejected options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmark_images import PHOTOS, write_images
+
+from ppcls.bench.loader import page_cache, sweep
+from ppcls.bench.loader.runners import BatchTimer
+from ppcls.bench.loader.sweep import SweepRunner
+from ppcls.bench.results.schema import read_results
+from ppcls.cli import benchmark
+from ppcls.config.load import load_config
+from ppcls.errors import UserError
+
+Run = Callable[..., str]
+SMALL = ("--rounds", "1", "--seconds", "0.01", "--threads", "1", "--workers", "0")
+DALI_ONLY = ("--chains", "config", "--vary", "workers", "--backends", "dali-cpu")
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return write_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def run(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> Run:
+    """Returns a function that runs the command and returns its output, or its error message."""
+
+    def run_command(*options: str, code: int = 0) -> str:
+        assert benchmark.main(["loader", "-c", str(PHOTOS), *options, "-o", *overrides]) == code
+        captured = capsys.readouterr()
+        return captured.err if code else captured.out
+
+    return run_command
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Returns a function that makes the n-th measurement raise KeyboardInterrupt."""
+    time, calls = BatchTimer.time, list[int]()
+
+    def interrupt_at(number: int) -> None:
+        def interrupted(self: BatchTimer, batches: Iterator[int], skipped: int) -> Any:
+            calls.append(skipped)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            return time(self, batches, skipped)
+
+        monkeypatch.setattr(BatchTimer, "time", interrupted)
+
+    return interrupt_at
+
+
+def test_sweep_reports_rows_bottleneck_and_setting(run: Run, tmp_path: Path) -> None:
+    out, best = tmp_path / "out", tmp_path / "best.yaml"
+    chains = ("--chains", "read", "config", "--backends", "read", "bare", "dali-cpu", "--prefetch", "2")
+    output = run("--cold", *SMALL, *chains, "--out", str(out), "--write-config", str(best))
+    results = read_results(out)
+    assert results.benchmark == "loader"
+    swept = [row for row in results.rows if "varied" in row.labels]
+    assert {row.labels["chain"] for row in swept} == {"read", "config"}
+    assert {row.labels["backend"] for row in swept} == {"read only", "bare DALI", "DALI CPU"}
+    assert all(row.metrics["throughput"].low > 0 and row.metrics["data"].low > 0 for row in swept)
+    bare = [row.metrics["of bare DALI"].values for row in swept if row.labels["backend"] == "bare DALI"]
+    assert set(bare) == {(1.0,)}
+    stages = [row.labels["stage"] for row in results.rows if "stage" in row.labels]
+    assert stages == ["disk", "decode", "transform", "hand-over", "all together"]
+
+    assert "settings x 1 runs of 0.01 s" in output
+    *_, bottleneck, advice, written, copied = output.splitlines()
+    assert bottleneck.startswith("The bottleneck is ")
+    assert advice.startswith(("Use ", "Keep the present setting ("))
+    assert [bottleneck, advice] == list(results.findings[-2:])
+    assert written == f"written to {out}; open {out / 'index.html'} in a browser"
+    assert copied.startswith(f"{best}: {PHOTOS} with ")
+    assert load_config(best).DataLoader.Train is not None
+    assert len(list(out.glob("*.png"))) >= 6
+
+
+def test_cold_cache_that_cannot_be_dropped_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "slowdown_when_dropped", lambda files: 1.25)
+    output = run("--cold", *SMALL, "--chains", "read", "--backends", "read")
+    assert "The cold cache is not measured: this file system ignores POSIX_FADV_DONTNEED" in output
+    assert "The config's chain was not measured completely" in output
+
+
+def test_cold_cache_files_are_dropped_before_each_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[int] = []
+    monkeypatch.setattr(sweep, "slowdown_when_dropped", lambda files: 9.0)
+    monkeypatch.setattr(page_cache, "drop", lambda files: dropped.append(len(files)))
+    run("--cold", "--rounds", "3", *SMALL[2:], "--chains", "read", "--backends", "read")
+    assert dropped == [36] * 3
+
+
+def test_sweep_results_survive_a_later_failure(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise UserError("failed here")
+
+    monkeypatch.setattr(SweepRunner, "_final_candidates", fail)
+    assert "failed here" in run(*SMALL, *DALI_ONLY, "--out", str(tmp_path / "out"), code=1)
+    (row,) = read_results(tmp_path / "out").rows
+    assert row.labels["backend"] == "DALI CPU"
+
+
+def test_sweep_interrupted_writes_results(run: Run, tmp_path: Path, interrupt: Callable[[int], None]) -> None:
+    interrupt(2)
+    out, best = tmp_path / "out", tmp_path / "best.yaml"
+    error = run(*SMALL, *DALI_ONLY, "--out", str(out), "--write-config", str(best), code=130)
+    assert error.splitlines()[-1] == "interrupted"
+    assert read_results(out).findings[-1].startswith("Interrupted: no setting is recommended")
+    assert (out / "index.html").is_file()
+    assert not best.exists()
+
+
+def test_quick_compares_loaders(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    short = ("--rounds", "1", "--seconds", "0.01", "--workers", "0")
+    output = run("--quick", *short, "--mixup", "--out", str(out))
+    names = ["bare DALI pipeline", "ppcls, DALI", "ppcls, DALI + Mixup", "ppcls, paddle.io, 0 workers"]
+    assert [row.labels["loader"] for row in read_results(out).rows] == names
+    assert output.splitlines()[-3].startswith("ppcls, DALI is ")
+    assert output.splitlines()[-2].endswith(" times as fast as ppcls, paddle.io, 0 workers")
+    assert [each.name for each in out.glob("*.png")] == ["01-each-loader.png"]
+    assert '"title": "Each loader"' in (out / "index.html").read_text(encoding="utf-8")
+
+
+def test_quick_interrupted_keeps_finished_measurements(
+    run: Run, tmp_path: Path, interrupt: Callable[[int], None]
+) -> None:
+    interrupt(5)  # in the second round of three loaders
+    out = tmp_path / "out"
+    options = ("--rounds", "9", "--seconds", "0.01", "--workers", "0", "--out", str(out))
+    assert run("--quick", *options, code=130).splitlines()[-1] == "interrupted"
+    assert [len(row.metrics["throughput"].values) for row in read_results(out).rows] == [1, 1, 2]
+    assert (out / "index.html").is_file()
+
+
+def test_quick_another_chain_is_rejected(run: Run, overrides: list[str]) -> None:
+    ops = "[DecodeImage, {ResizeImage: {size: 32}}, NormalizeImage]"
+    kept = [each for each in overrides if "RandCropImage" not in each]
+    arguments = ["--quick", "-o", *kept, f"DataLoader.Train.dataset.transform_ops={ops}"]
+    assert benchmark.main(["loader", "-c", str(PHOTOS), *arguments]) == 1
+
+
+def test_unsupported_chain_is_a_row_with_a_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reject(*_: object) -> None:
+        raise UserError("transform_ops[3]: has no DALI form")
+
+    monkeypatch.setattr(sweep, "check_dali", reject)
+    backends = ("--chains", "config", "--vary", "workers", "--backends", "paddle", "dali-cpu")
+    output = run(*SMALL, *backends)
+    (row,) = [line for line in output.splitlines() if "has no DALI form" in line]
+    assert row.split()[:3] == ["DALI", "CPU", "1"]
+    assert "paddle.io, 0 workers" in output.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--quick", "--cold"), "--cold cannot be used with --quick"),
+        (("--quick", "--threads", "2"), "--threads cannot be used with --quick"),
+        (("--mixup",), "--mixup needs --quick"),
+        (("--write-config", str(PHOTOS)), "already exists and is not overwritten"),
+        (("--write-config", "/missing/best.yaml"), "no such folder: /missing"),
+        (("--out", str(PHOTOS)), "expected a folder, found a file"),
+        (
+            ("--backends", "dali-gpu"),
+            "no setting is left to measure (dali-gpu needs a GPU); widen --backends,",
+        ),
+        (("--images", "1"), "expected at least one batch of 2 images, got 1"),
+        (("--cold", "--images", "8"), "a cold cache needs at least 26 images in batches of 2, got 8"),
+    ],
+)
+def test_options_that_cannot_work_are_rejected(run: Run, options: tuple[str, ...], error: str) -> None:
+    assert error in run(*options, code=1)
+
+
+def test_existing_results_are_not_overwritten(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("mine")
+    assert "already has the results of a benchmark" in run("--out", str(tmp_path), code=1)
+    assert (tmp_path / "results.json").read_text() == "mine"
