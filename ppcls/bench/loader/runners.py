@@ -27,7 +27,7 @@ from ppcls.data.bad_images.search import error_reason
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.reader import build_reader, shut_down
-from ppcls.data.loaders.mixed import MixedLoader
+from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings, collect_before_fork, exit_with_parent
 from ppcls.data.sampling.order import Cursor, Order
 
