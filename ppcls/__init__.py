@@ -1,8 +1,8 @@
-"""ppcls: train PaddlePaddle image classifiers from one YAML, fed by NVIDIA DALI."""
+"""ppcls: train PaddlePaddle image classifiers from one YAML file, with data loading by NVIDIA DALI."""
 
 from __future__ import annotations
 
-import zlib  # noqa: F401 - before Paddle: once 2.6 has brought its own copy along, Python's crashes
+import zlib  # noqa: F401 - before Paddle: after Paddle 2.6 has loaded its own copy, Python's crashes
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ __all__ = ["Predictor", "build_state", "evaluate", "fit", "load_config"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the API when it is asked for: nothing that merely needs the package waits for it."""
+    """Imports a name of the API at its first use, so that importing the package alone is fast."""
     if name not in __all__:
         raise AttributeError(f"module 'ppcls' has no attribute '{name}'")
     return getattr(import_module("ppcls.deploy.predictor" if name == "Predictor" else "ppcls.api"), name)
