@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 from ppcls.cli.command import Arguments, command
+from ppcls.cli.flags import EVAL_FLAGS, TRAIN_FLAGS, add_flags, flag_overrides
 from ppcls.cli.options import config_parser, read_config
+from ppcls.config.load import read_tree
 from ppcls.errors import UserError
 
 
 @command
 def evaluate(argv: Arguments = None) -> None:
     """Evaluates a model on ``DataLoader.Eval``."""
-    parser = config_parser("Evaluate an image classifier.")
+    parser = config_parser(
+        "Evaluate an image classifier.",
+        model="output folder of a run, for its best model, or checkpoint folder; needs no config",
+    )
+    add_flags(parser, EVAL_FLAGS)
+    parser.elsewhere = {f"--{name}": "train" for name in TRAIN_FLAGS}
     parser.add_argument(
         "--confusion", type=Path, metavar="FILE", help="write the confusion matrix to FILE, as CSV"
     )
     arguments = parser.parse_args(argv)
-    config = read_config(arguments)
+    weights = []
+    if arguments.model is not None:
+        checkpoint = find_checkpoint(Path(arguments.model))
+        arguments.config = checkpoint / "config.yaml"
+        weights = [f"Global.pretrained_model={json.dumps(str(checkpoint))}"]
+    overrides = flag_overrides(EVAL_FLAGS, arguments, read_tree(Path(arguments.config)))
+    config = read_config(arguments, [*weights, *overrides])
     if config is None:
         return
     from ppcls import api
@@ -47,6 +61,24 @@ def evaluate(argv: Arguments = None) -> None:
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     amount = f"{result.images} images, {result.seconds:.1f} s"
     sys.stdout.write(f"[Eval] {source}: loss {result.loss:.4f} {metrics}, {amount}\n")
+
+
+def find_checkpoint(folder: Path) -> Path:
+    """Returns the checkpoint in a folder: the folder itself, or the best model of a run's output folder.
+
+    Raises:
+        UserError: There is no checkpoint with its config.
+    """
+    from ppcls.weights.store import BEST, newest
+
+    weights, config = "model.safetensors", "config.yaml"
+    found = folder if (folder / weights).is_file() else newest(BEST, folder, None)
+    if found is None or not (found / config).is_file():
+        raise UserError(
+            f"--model {folder}: expected a run's output folder, or a checkpoint folder "
+            f"with {weights} and {config}"
+        )
+    return found
 
 
 def _check_file(option: str, path: Path) -> None:

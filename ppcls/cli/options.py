@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
 from ppcls.config.base.fields import Bound
 from ppcls.errors import UserError
+from ppcls.registry import nearest
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
@@ -23,24 +24,52 @@ def add_subcommand(subcommands: Subcommands, name: str, summary: str) -> argpars
     return subcommands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
 
 
-def config_parser(description: str, model: str | None = None) -> argparse.ArgumentParser:
+class CommandParser(argparse.ArgumentParser):
+    """A parser that suggests an option for an unknown one.
+
+    Attributes:
+        elsewhere: Options of other commands, each with the command.
+    """
+
+    elsewhere: Mapping[str, str] = {}
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with code 2 and the message."""
+        title, _, unknown = message.partition("unrecognized arguments: ")
+        super().error(message if title or not unknown else f"{message}{self._suggest(unknown.split())}")
+
+    def _suggest(self, unknown: Sequence[str]) -> str:
+        name = next((text.partition("=")[0] for text in unknown if text.startswith("-")), None)
+        if name is None:
+            return ""
+        if "." in name:
+            return f"; to set a key of the config, use -o {name.lstrip('-')}=VALUE"
+        if name in self.elsewhere:
+            return f"; {name} is an option of {self.elsewhere[name]}"
+        return nearest(name, list(self._option_string_actions), "--help lists all options")
+
+
+def config_parser(description: str, model: str | None = None, required: bool = True) -> CommandParser:
     """Returns a parser with the options of `add_config_options`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=description, epilog="docs/config.md describes every key of the config."
     )
-    add_config_options(parser, model)
+    add_config_options(parser, model, required)
     return parser
 
 
-def add_config_options(parser: argparse.ArgumentParser, model: str | None = None) -> None:
+def add_config_options(
+    parser: argparse.ArgumentParser, model: str | None = None, required: bool = True
+) -> None:
     """Adds ``-c``, ``-o`` and ``--print-config``, which `read_config` reads.
 
     Args:
         parser: The parser to extend.
         model: Help of ``--model``, which replaces ``-c``; None for a command without it.
+        required: Whether the command needs ``-c`` or ``--model``.
     """
-    group = parser.add_mutually_exclusive_group(required=True) if model is not None else parser
-    group.add_argument("-c", "--config", required=model is None, help="YAML file")
+    group = parser.add_mutually_exclusive_group(required=required) if model is not None else parser
+    group.add_argument("-c", "--config", required=required and model is None, help="YAML file")
     if model is not None:
         group.add_argument("--model", metavar="PATH", help=model)
     add_override(parser, "set values of the config, such as Global.epochs=10")
@@ -54,12 +83,17 @@ def add_override(parser: argparse.ArgumentParser, text: str) -> None:
     )
 
 
-def read_config(arguments: argparse.Namespace) -> Config | None:
-    """Returns the config; None after printing it for ``--print-config``."""
+def read_config(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Config | None:
+    """Returns the config; None after printing it for ``--print-config``.
+
+    Args:
+        arguments: The parsed command line.
+        overrides: ``KEY=VALUE`` each, applied before ``-o``.
+    """
     from ppcls.config.compat import config_warnings
     from ppcls.config.load import dump_config, load_config
 
-    config = load_config(arguments.config, arguments.override)
+    config = load_config(arguments.config, [*overrides, *arguments.override])
     if arguments.print_config:
         for line in config_warnings(config):
             print(line, file=sys.stderr)  # noqa: T201

@@ -8,17 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
+from ppcls.cli.flags import TRAIN_FLAGS, add_flags, flag_overrides
 from ppcls.cli.options import config_parser, read_config
+from ppcls.config.load import read_tree
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
 
+_DEFAULT_CONFIG = str(Path(__file__).with_name("finetune.yaml"))
+
 
 @command
 def train(argv: Arguments = None) -> None:
     """Trains a model."""
-    parser = config_parser("Train an image classifier.")
+    parser = config_parser("Train an image classifier.", required=False)
+    parser.add_argument(
+        "folder", nargs="?", metavar="DATA", help="folder of the images, as --data; put it before any -o"
+    )
+    add_flags(parser, TRAIN_FLAGS)
+    parser.elsewhere = {"--confusion": "eval"}
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
         "--explain-data", action="store_true", help="print and draw the data pipelines, without training"
@@ -34,11 +43,19 @@ def train(argv: Arguments = None) -> None:
         help="trace these steps, counted from 0 at the start of this run, and print where their time went",
     )
     arguments = parser.parse_args(argv)
+    if arguments.folder is not None and arguments.data is not None:
+        parser.error(f"--data: not allowed with the folder {arguments.folder}")
+    arguments.data = arguments.data or arguments.folder
+    if arguments.config is None:
+        if arguments.data is None:
+            parser.error("expected a folder of images, or -c CONFIG")
+        arguments.config = _DEFAULT_CONFIG
     from ppcls import api
     from ppcls.engine.core.hooks import read_profile_window
 
     profiled = read_profile_window(arguments.profile) if arguments.profile is not None else None
-    config = read_config(arguments)
+    overrides = flag_overrides(TRAIN_FLAGS, arguments, read_tree(Path(arguments.config)))
+    config = read_config(arguments, overrides)
     if config is None:
         return
     if arguments.dry_run:

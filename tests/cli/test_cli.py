@@ -326,6 +326,8 @@ def test_training_evaluation_and_a_second_run(
     said = fails(cli.train)
     assert said.startswith(f"{tmp_path}/run already holds a run; go on with it by -o Global.checkpoints=auto")
     assert evaluate(["-c", str(config)]) == 0
+    assert evaluate(["--model", str(tmp_path / "run")]) == 0
+    assert evaluate(["--model", str(tmp_path / "run" / "latest")]) == 0
     found = capfd.readouterr().out
     assert found.startswith(f"[Eval] {tmp_path}/run/best_model: loss ")
     assert ", 9 images, " in found

@@ -1,0 +1,63 @@
+"""The program ``ppcls``: each command is the same function as a script in tools/."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+import ppcls
+
+# Each command is imported when it runs.
+_COMMANDS = {
+    "train": ("ppcls.cli.train:train", "train a model"),
+    "eval": ("ppcls.cli.eval:evaluate", "evaluate a model"),
+    "infer": ("ppcls.cli.deploy:infer", "predict image files"),
+    "export": ("ppcls.cli.deploy:export", "export a model for Paddle Inference, as ONNX or for PaddleClas"),
+    "serve": ("ppcls.cli.serve:serve", "serve a model over HTTP"),
+    "models": ("ppcls.cli.models:main", "list the architectures"),
+    "dataset": ("ppcls.cli.dataset:main", "create, check, describe, split, shrink or convert a data set"),
+    "benchmark": ("ppcls.cli.benchmark:main", "measure speed on this machine"),
+}
+_EXAMPLES = """examples:
+  ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets
+  ppcls eval --model runs/pets
+  ppcls infer --model runs/pets photo.jpg
+  ppcls train -c configs/ResNet50.yaml -o Global.epochs=90
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command that the first argument names; returns its exit code."""
+    name, *arguments = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
+    if name in ("-h", "--help"):
+        sys.stdout.write(_help())
+        return 0
+    if name in ("-V", "--version"):
+        sys.stdout.write(f"ppcls {ppcls.__version__}\n")
+        return 0
+    if name not in _COMMANDS:
+        sys.stderr.write(f"error: {_unknown(name, arguments)}\n")
+        return 2
+    module, function = _COMMANDS[name][0].split(":")
+    sys.argv = [f"ppcls {name}", *arguments]  # for the usage line
+    code: int = getattr(importlib.import_module(module), function)(arguments)
+    return code
+
+
+def _help() -> str:
+    commands = "".join(f"  {name:<10} {summary}\n" for name, (_, summary) in _COMMANDS.items())
+    return (
+        f"usage: ppcls COMMAND [ARGUMENTS]\n\n{ppcls.__doc__}\n\ncommands:\n{commands}\n"
+        f"`ppcls COMMAND --help` lists the options of a command.\n\n{_EXAMPLES}"
+    )
+
+
+def _unknown(name: str, arguments: Sequence[str]) -> str:
+    if name.startswith("-"):
+        command = next((each for each in arguments if each in _COMMANDS), "COMMAND")
+        return f"{name}: expected a command first; put options after it: ppcls {command} {name} …"
+    near = difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_COMMANDS)}"
+    return f"unknown command '{name}'; {hint}"

@@ -1,0 +1,209 @@
+"""Short options set the keys that their help names, and the config validates the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from paths import ROOT
+
+from ppcls.cli.eval import evaluate
+from ppcls.cli.flags import EVAL_FLAGS, TRAIN_FLAGS
+from ppcls.cli.train import train
+
+RESNET50 = ROOT / "configs" / "ResNet50.yaml"
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(5):
+            (tmp_path / "pictures" / name / f"{number}.jpg").touch()
+    return tmp_path / "pictures"
+
+
+def print_config(capsys: pytest.CaptureFixture[str], *arguments: object, command: Any = train) -> Any:
+    assert command([*map(str, arguments), "--print-config"]) == 0, capsys.readouterr().err
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+def value_at(tree: Any, path: str) -> Any:
+    for key in path.split("."):
+        tree = tree[int(key)] if isinstance(tree, list) else tree[key]
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--model", "ResNet18"], {"Arch.name": "ResNet18"}),
+        (["--epochs", "7"], {"Global.epochs": 7}),
+        (
+            ["--batch-size", "64"],
+            {"DataLoader.Train.sampler.batch_size": 64, "DataLoader.Eval.sampler.batch_size": 16},
+        ),
+        (["--lr", "1e-5"], {"Optimizer.lr.learning_rate": 1e-5}),
+        (["--pretrained"], {"Arch.pretrained": True, "Global.pretrained_model": None}),
+        (["--pretrained", "a b.pdparams"], {"Global.pretrained_model": "a b.pdparams"}),
+        (
+            ["--output", "runs/pets"],
+            {"Global.output_dir": "runs/pets", "Global.save_inference_dir": "runs/pets/inference"},
+        ),
+        (["--resume"], {"Global.checkpoints": "auto"}),
+        (["--resume", "run/latest"], {"Global.checkpoints": "run/latest"}),
+        (["--device", "cpu"], {"Global.device": "cpu"}),
+        (["--amp"], {"AMP.level": "O1"}),
+        (["--amp", "O2"], {"AMP.level": "O2"}),
+        (
+            ["--workers", "3"],
+            {
+                "DataLoader.Train.loader.num_workers": 3,
+                "DataLoader.Train.loader.dali.num_threads": 3,
+                "DataLoader.Eval.loader.num_workers": 3,
+            },
+        ),
+        (["--workers", "0"], {"DataLoader.Train.loader.num_workers": 0}),
+        (["--seed", "5"], {"Global.seed": 5}),
+        (["--epochs", "7", "-o", "Global.epochs=8"], {"Global.epochs": 8}),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_train_flag_sets_its_keys(
+    pictures: Path, arguments: list[str], expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = print_config(capsys, pictures, *arguments)
+    assert {key: value_at(config, key) for key in expected} == expected
+
+
+def test_train_without_config_uses_the_packaged_one(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_file = ["-c", ROOT / "configs" / "finetune.yaml"]
+    key = "DataLoader.Train.dataset.image_root"
+    expected = print_config(capsys, *as_file, "-o", f"{key}={pictures}")
+    assert expected["Arch"]["class_num"] == 2
+    assert print_config(capsys, pictures) == expected
+    assert print_config(capsys, "--data", pictures) == expected
+
+
+def test_data_sets_the_folder_of_all_data_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    config = print_config(capsys, "-c", RESNET50, "--data", "mine", "--image-size", 224)
+    roots = [config["DataLoader"][name]["dataset"]["image_root"] for name in ("Train", "Eval")]
+    assert roots == ["mine", "mine"]
+
+
+def sizes_of(config: Any) -> list[Any]:
+    """Returns the shape of the model's input and all sizes in the transforms."""
+    loader = config["DataLoader"]
+    chains = [loader[name]["dataset"]["transform_ops"] for name in ("Train", "Eval")]
+    ops = [
+        settings
+        for chain in [*chains, config["Infer"]["transforms"]]
+        for op in chain
+        for settings in op.values()
+    ]
+    sizes = [op.get("size") or op.get("resize_short") for op in ops if op]
+    return [config["Global"]["image_shape"], *filter(None, sizes)]
+
+
+def test_image_size_scales_every_size(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    square = [160, 160]
+    assert sizes_of(print_config(capsys, pictures, "--image-size", 160)) == [
+        [3, *square],
+        square,
+        183,
+        square,
+        183,
+        square,
+    ]
+    unchanged = print_config(capsys, pictures, "--image-size", 224)
+    assert unchanged == print_config(capsys, pictures)
+
+
+def test_image_size_keeps_the_ratio_of_training_to_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    config = ROOT / "configs" / "fixres_train.yaml"
+    before = sizes_of(print_config(capsys, "-c", config))
+    after = sizes_of(print_config(capsys, "-c", config, "--image-size", 2 * before[0][1]))
+    double = lambda size: [2 * each for each in size] if isinstance(size, list) else 2 * size  # noqa: E731
+    assert after[1:] == [double(size) for size in before[1:]]
+
+
+def test_image_size_sets_the_positions_of_a_vision_transformer(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = print_config(capsys, pictures, "--model", "ViT_base_patch16_224", "--image-size", 160)
+    assert config["Arch"]["img_size"] == 160
+
+
+def test_image_size_is_rejected_with_sizes_of_the_sampler(
+    pictures: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tree = yaml.safe_load((ROOT / "configs" / "finetune.yaml").read_text())
+    tree["DataLoader"]["Train"]["sampler"] = {
+        "name": "MultiScaleSampler",
+        "scales": [160, 224],
+        "first_bs": 8,
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    assert train(["-c", str(path), "--data", str(pictures), "--image-size", "160"]) == 1
+    assert "DataLoader.Train.sampler.scales sets the image sizes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--data", "mine"], {"DataLoader.Eval.dataset.image_root": "mine"}),
+        (["--batch-size", "8"], {"DataLoader.Eval.sampler.batch_size": 8}),
+        (["--image-size", "112"], {"Global.image_shape": [3, 112, 112]}),
+        (["--device", "cpu"], {"Global.device": "cpu"}),
+        (["--amp", "O2"], {"AMP.level": "O2"}),
+        (["--workers", "2"], {"DataLoader.Eval.loader.num_workers": 2}),
+    ],
+)
+def test_eval_flag_sets_its_keys(
+    arguments: list[str], expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = print_config(capsys, "-c", RESNET50, *arguments, command=evaluate)
+    assert {key: value_at(config, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(("command", "flags"), [(train, TRAIN_FLAGS), (evaluate, EVAL_FLAGS)])
+def test_help_names_the_key_of_each_flag(
+    command: Any, flags: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f"--{name}" in text and f"({flag.key})" in text for name, flag in flags.items())
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (train, [], "expected a folder of images, or -c CONFIG"),
+        (train, ["a", "--data", "b"], "--data: not allowed with the folder a"),
+        (train, ["a", "--epohcs", "3"], "did you mean '--epochs'?"),
+        (train, ["a", "--Global.epochs=3"], "use -o Global.epochs=VALUE"),
+        (train, ["a", "--confusion", "x"], "--confusion is an option of eval"),
+        (train, ["a", "--epochs", "0"], "argument --epochs: expected an integer > 0, got '0'"),
+        (evaluate, ["-c", "a.yaml", "--epochs", "3"], "--epochs is an option of train"),
+    ],
+)
+def test_wrong_option_is_rejected_with_a_suggestion(
+    command: Any, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(["--model", str(tmp_path)]) == 1
+    assert f"--model {tmp_path}: expected a run's output folder" in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""The program ``ppcls`` runs the functions of tools/, imports nothing for its help, and suggests commands."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from ppcls.cli import main as module
+from ppcls.cli.main import main
+
+
+@pytest.mark.parametrize("name", module._COMMANDS)
+def test_command_is_the_function_of_its_script(name: str) -> None:
+    path, function = module._COMMANDS[name][0].split(":")
+    assert callable(getattr(importlib.import_module(path), function))
+    assert f"from {path} import {function}\n" in (ROOT / "tools" / f"{name}.py").read_text()
+
+
+def test_script_of_the_package_is_main() -> None:
+    assert '[project.scripts]\nppcls = "ppcls.cli.main:main"\n' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_arguments_are_passed_to_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/ppcls"])
+    assert main(["train", "-c", str(tmp_path / "gone.yaml")]) == 1
+    assert "gone.yaml: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    assert capsys.readouterr().out.startswith("usage: ppcls eval ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_lists_all_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments or ["-h"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {name} " in out for name in module._COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["xyz"], "unknown command 'xyz'; known: train, eval, "),
+        (["--epochs", "3", "train"], "put options after it: ppcls train --epochs"),
+    ],
+)
+def test_unknown_command_is_rejected_with_a_suggestion(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+IMPORTS = """
+import sys
+from ppcls.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+watched = {"paddle", "scipy", "sklearn", "cv2", "numpy", "pydantic", "nvidia"}
+print("imported", *sorted(watched & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "imported"),
+    [
+        (["--help"], set()),
+        (["train", "--help"], {"pydantic"}),
+        (["train", "-c", "configs/quickstart.yaml", "--print-config"], {"pydantic", "numpy"}),
+    ],
+)
+def test_help_and_print_config_import_little(arguments: list[str], imported: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.splitlines()[-1].split()[1:]) <= imported
