@@ -101,7 +101,7 @@ test-gpu: setup ## run the tests that need an NVIDIA GPU
 test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.2, in .venv-paddle26
 	$(RUN26) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
 
-docs: setup ## write docs/config.md from the schema
+docs: setup ## write docs/config.md and docs/models.md from the schema and the table of models
 	$(RUN) -m ppcls.config.reference docs/config.md
 
 clean: ## remove virtual environments and caches; dataset/ and output/ stay

@@ -21,12 +21,7 @@ class NormConv(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self._batch_norm = batch_norm(in_channels, data_format)
         self._conv = nn.Conv2D(
-            in_channels,
-            out_channels,
-            kernel,
-            padding=kernel // 2,
-            bias_attr=False,
-            data_format=data_format,
+            in_channels, out_channels, kernel, padding=kernel // 2, bias_attr=False, data_format=data_format
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -180,8 +180,7 @@ class LearnedAffine(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.scale, self.bias = (
             self.create_parameter(
-                [1],
-                attr=paddle.ParamAttr(initializer=nn.initializer.Constant(start), learning_rate=0.01),
+                [1], attr=paddle.ParamAttr(initializer=nn.initializer.Constant(start), learning_rate=0.01)
             )
             for start in (1.0, 0.0)
         )

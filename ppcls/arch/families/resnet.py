@@ -26,76 +26,53 @@ from ppcls.arch.layers.residual import (
     make_stem,
 )
 
-WIDTHS = {32: (128, 256, 512, 1024), 64: (256, 512, 1024, 2048)}  # per stage, with 4 channels per group
+_WIDTHS = {32: (128, 256, 512, 1024), 64: (256, 512, 1024, 2048)}  # per stage, by the number of groups
+_EXPANSION = {1: 4, 32: 2, 64: 1}  # by the number of groups; the first stage always has 256 output channels
 
 
-def resnext_style(groups: int, *, vd: bool = False, excited: bool = False) -> ResidualStyle:
-    """Returns the block style for ``groups`` groups; the first stage always has 256 output channels."""
-    return ResidualStyle(UnderscoredConvNorm, groups, 64 // groups, vd, excited)
-
-
-def _resnext(depths: tuple[int, int, int, int], groups: int, *, vd: bool = False) -> Callable[..., nn.Layer]:
-    return partial(
-        NumberedResNet,
-        BottleneckBlock,
-        depths,
-        resnext_style(groups, vd=vd),
-        stem=(32, 32, 64) if vd else (64,),
-        widths=WIDTHS[groups],
-    )
-
-
-ResNeXt50_32x4d = _resnext((3, 4, 6, 3), 32)
-ResNeXt50_64x4d = _resnext((3, 4, 6, 3), 64)
-ResNeXt101_32x4d = _resnext((3, 4, 23, 3), 32)
-ResNeXt101_64x4d = _resnext((3, 4, 23, 3), 64)
-ResNeXt152_32x4d = _resnext((3, 8, 36, 3), 32)
-ResNeXt152_64x4d = _resnext((3, 8, 36, 3), 64)
-
-ResNeXt50_vd_32x4d = _resnext((3, 4, 6, 3), 32, vd=True)
-ResNeXt50_vd_64x4d = _resnext((3, 4, 6, 3), 64, vd=True)
-ResNeXt101_vd_32x4d = _resnext((3, 4, 23, 3), 32, vd=True)
-ResNeXt101_vd_64x4d = _resnext((3, 4, 23, 3), 64, vd=True)
-ResNeXt152_vd_32x4d = _resnext((3, 8, 36, 3), 32, vd=True)
-ResNeXt152_vd_64x4d = _resnext((3, 8, 36, 3), 64, vd=True)
-
-
-ResNet50_vc = partial(NumberedResNet, BottleneckBlock, (3, 4, 6, 3), stem=(32, 32, 64))
-
-
-def _se_resnext(
-    depths: tuple[int, int, int, int], groups: int = 32, *, vd: bool = False
+def _numbered(
+    kind: type[ResidualBlock],
+    depths: tuple[int, int, int, int],
+    groups: int = 1,
+    *,
+    stem: tuple[int, ...] = (64,),
+    vd: bool = False,
+    se: bool = False,
 ) -> Callable[..., nn.Layer]:
-    return partial(
-        NumberedResNet,
-        BottleneckBlock,
-        depths,
-        resnext_style(groups, vd=vd, excited=True),
-        stem=(64, 64, 128) if vd else (64,),
-        widths=WIDTHS[groups],
-    )
+    """Returns the constructor of a network without options; ``vd`` and ``se`` as in `ResidualStyle`."""
+    style = ResidualStyle(UnderscoredConvNorm, groups, _EXPANSION[groups], vd, se)
+    return partial(NumberedResNet, kind, depths, style, stem, _WIDTHS.get(groups, RESNET_WIDTHS))
 
 
-SE_ResNeXt50_32x4d = _se_resnext((3, 4, 6, 3))
-SE_ResNeXt101_32x4d = _se_resnext((3, 4, 23, 3))
-SE_ResNeXt50_vd_32x4d = _se_resnext((3, 4, 6, 3), vd=True)
-SENet154_vd = _se_resnext((3, 8, 36, 3), 64, vd=True)
+_VD, _SENET = (32, 32, 64), (64, 64, 128)  # widths of three first convolutions
 
+ResNet50_vc = _numbered(BottleneckBlock, (3, 4, 6, 3), stem=_VD)
 
-def _se_resnet(
-    kind: type[ResidualBlock], depths: tuple[int, int, int, int], *, vd: bool = False
-) -> Callable[..., nn.Layer]:
-    style = ResidualStyle(UnderscoredConvNorm, pooled_shortcut=vd, excited=True)
-    return partial(NumberedResNet, kind, depths, style, stem=(32, 32, 64) if vd else (64,))
+ResNeXt50_32x4d = _numbered(BottleneckBlock, (3, 4, 6, 3), 32)
+ResNeXt50_64x4d = _numbered(BottleneckBlock, (3, 4, 6, 3), 64)
+ResNeXt101_32x4d = _numbered(BottleneckBlock, (3, 4, 23, 3), 32)
+ResNeXt101_64x4d = _numbered(BottleneckBlock, (3, 4, 23, 3), 64)
+ResNeXt152_32x4d = _numbered(BottleneckBlock, (3, 8, 36, 3), 32)
+ResNeXt152_64x4d = _numbered(BottleneckBlock, (3, 8, 36, 3), 64)
 
+ResNeXt50_vd_32x4d = _numbered(BottleneckBlock, (3, 4, 6, 3), 32, stem=_VD, vd=True)
+ResNeXt50_vd_64x4d = _numbered(BottleneckBlock, (3, 4, 6, 3), 64, stem=_VD, vd=True)
+ResNeXt101_vd_32x4d = _numbered(BottleneckBlock, (3, 4, 23, 3), 32, stem=_VD, vd=True)
+ResNeXt101_vd_64x4d = _numbered(BottleneckBlock, (3, 4, 23, 3), 64, stem=_VD, vd=True)
+ResNeXt152_vd_32x4d = _numbered(BottleneckBlock, (3, 8, 36, 3), 32, stem=_VD, vd=True)
+ResNeXt152_vd_64x4d = _numbered(BottleneckBlock, (3, 8, 36, 3), 64, stem=_VD, vd=True)
 
-SE_ResNet18 = _se_resnet(BasicBlock, (2, 2, 2, 2))
-SE_ResNet34 = _se_resnet(BasicBlock, (3, 4, 6, 3))
-SE_ResNet50 = _se_resnet(BottleneckBlock, (3, 4, 6, 3))
+SE_ResNeXt50_32x4d = _numbered(BottleneckBlock, (3, 4, 6, 3), 32, se=True)
+SE_ResNeXt101_32x4d = _numbered(BottleneckBlock, (3, 4, 23, 3), 32, se=True)
+SE_ResNeXt50_vd_32x4d = _numbered(BottleneckBlock, (3, 4, 6, 3), 32, stem=_SENET, vd=True, se=True)
+SENet154_vd = _numbered(BottleneckBlock, (3, 8, 36, 3), 64, stem=_SENET, vd=True, se=True)
 
-SE_ResNet18_vd = _se_resnet(BasicBlock, (2, 2, 2, 2), vd=True)
-SE_ResNet34_vd = _se_resnet(BasicBlock, (3, 4, 6, 3), vd=True)
-SE_ResNet50_vd = _se_resnet(BottleneckBlock, (3, 4, 6, 3), vd=True)
+SE_ResNet18 = _numbered(BasicBlock, (2, 2, 2, 2), se=True)
+SE_ResNet34 = _numbered(BasicBlock, (3, 4, 6, 3), se=True)
+SE_ResNet50 = _numbered(BottleneckBlock, (3, 4, 6, 3), se=True)
+SE_ResNet18_vd = _numbered(BasicBlock, (2, 2, 2, 2), stem=_VD, vd=True, se=True)
+SE_ResNet34_vd = _numbered(BasicBlock, (3, 4, 6, 3), stem=_VD, vd=True, se=True)
+SE_ResNet50_vd = _numbered(BottleneckBlock, (3, 4, 6, 3), stem=_VD, vd=True, se=True)
 
 
 class ResNet(nn.Layer):  # type: ignore[misc]

@@ -91,11 +91,7 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
             self.add_parameter(name, self.create_parameter([1, 1, width], attr=normal()))
         self.pos_drop = dropout(drop_rate)
         attention = partial(
-            SelfAttention,
-            bias=qkv_bias,
-            scale=scale,
-            drop_rate=drop_rate,
-            attn_drop_rate=attn_drop_rate,
+            SelfAttention, bias=qkv_bias, scale=scale, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate
         )
         block = partial(TransformerBlock, hidden=width * mlp_ratio, epsilon=epsilon, drop_rate=drop_rate)
         rates = drop_paths(drop_path_rate, depth)
@@ -119,14 +115,7 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
 
 
 _SMALL = partial(
-    VisionTransformer,
-    width=768,
-    depth=8,
-    heads=8,
-    mlp_ratio=3,
-    qkv_bias=False,
-    scale=768**-0.5,
-    epsilon=1e-5,
+    VisionTransformer, width=768, depth=8, heads=8, mlp_ratio=3, qkv_bias=False, scale=768**-0.5, epsilon=1e-5
 )
 _BASE = partial(VisionTransformer, width=768, depth=12, heads=12)
 _LARGE = partial(VisionTransformer, width=1024, depth=24, heads=16)

@@ -98,11 +98,7 @@ def round_channels(channels: float, divisor: int = 8) -> int:
 
 
 def batch_norm(
-    channels: int,
-    data_format: DataFormat,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    decay: bool = True,
+    channels: int, data_format: DataFormat, epsilon: float = 1e-5, momentum: float = 0.9, decay: bool = True
 ) -> nn.BatchNorm2D:
     """Returns batch norm, to which weight decay applies only with ``decay``."""
     kept = None if decay else paddle.regularizer.L2Decay(0.0)

@@ -5,7 +5,7 @@ import paddle
 
 from ppcls.arch.build import build_model
 from ppcls.arch.layers.drop_path import DropPath
-from ppcls.engine.cuda_graph.graphed_step import draws
+from ppcls.engine.cuda_graph.graphed_step import draws_random_numbers
 
 
 def test_drop_path_skips_images_and_keeps_mean():
@@ -31,6 +31,6 @@ def test_drop_path_compiles():
 
 def test_model_with_drop_path_draws_random_numbers():
     """A recorded training step would draw the same numbers again."""
-    assert draws(paddle.nn.Sequential(DropPath(0.1)))
-    assert draws(build_model("EfficientNetB0_small", 2))
-    assert not draws(build_model("ResNet18", 2))
+    assert draws_random_numbers(paddle.nn.Sequential(DropPath(0.1)))
+    assert draws_random_numbers(build_model("EfficientNetB0_small", 2))
+    assert not draws_random_numbers(build_model("ResNet18", 2))

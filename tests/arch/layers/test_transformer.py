@@ -10,7 +10,7 @@ from paddle import nn
 from ppcls.arch.cost import measure
 from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.transformer import Mlp, SelfAttention, TransformerBlock, linear
-from ppcls.engine.cuda_graph.graphed_step import draws
+from ppcls.engine.cuda_graph.graphed_step import draws_random_numbers
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -70,10 +70,10 @@ def test_mlp_equals_formula() -> None:
 
 def test_block_without_dropout_draws_no_random_numbers() -> None:
     """So a training step with it can be recorded."""
-    assert not draws(TransformerBlock(6, SelfAttention(6, 2), 8))
+    assert not draws_random_numbers(TransformerBlock(6, SelfAttention(6, 2), 8))
     for rate in ("drop_rate", "drop_path"):
-        assert draws(TransformerBlock(6, SelfAttention(6, 2), 8, **{rate: 0.1}))
-    assert draws(SelfAttention(6, 2, attn_drop_rate=0.1))
+        assert draws_random_numbers(TransformerBlock(6, SelfAttention(6, 2), 8, **{rate: 0.1}))
+    assert draws_random_numbers(SelfAttention(6, 2, attn_drop_rate=0.1))
     assert isinstance(dropout(0.0), nn.Identity)
 
 
