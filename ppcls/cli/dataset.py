@@ -124,9 +124,9 @@ def _check(arguments: argparse.Namespace) -> None:
         with progress_bars() as bars:
             for name, index, decoder in _splits_to_check(arguments):
                 task = bars.add_task(name, total=len(index))
-                for images, found in find_bad_images(index, decoder, usable_cores()):
-                    bars.advance(task, images)
-                    checked, bad = checked + images, bad + found
+                for found in find_bad_images(index, decoder, usable_cores()):
+                    bars.advance(task)
+                    checked, bad = checked + 1, bad + found
     except KeyboardInterrupt:
         if bad and not out.exists():  # an existing list may be complete
             write_bad_images(out, bad)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.index.files import FileIndex
     from ppcls.data.index.read import Index
     from ppcls.data.transforms.specs import DecodeImage
-    from ppcls.dataset_tools.resize_tree import ResizeJob, ResizeResult
+    from ppcls.dataset_tools.resize import ResizeJob, ResizeResult
 
 
 def add_commands(subcommands: Subcommands) -> None:
@@ -128,7 +128,7 @@ def progress_bars() -> Progress:
 
 def _resize(arguments: argparse.Namespace) -> None:
     from ppcls.data.bad_images.lists import BadImage, bad_image_error
-    from ppcls.dataset_tools.resize_tree import plan_resize, resize_tree
+    from ppcls.dataset_tools.resize import plan_resize, resize_tree
     from ppcls.runtime.hardware import usable_cores
 
     source, out = arguments.source, arguments.out
@@ -147,7 +147,7 @@ def _resize(arguments: argparse.Namespace) -> None:
 
 
 def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
-    from ppcls.dataset_tools.decode_time import time_decoding
+    from ppcls.dataset_tools.resize import time_decoding
 
     counts = Counter(result.done for result in results.values())
     images = [path for path, result in results.items() if result.done in ("shrunk", "copied", "there")]

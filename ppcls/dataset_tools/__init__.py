@@ -1,1 +1,1 @@
-"""Tools for data sets: check, split, resize, convert, statistics, demo data."""
+"""Tools for datasets: check, resize, convert, statistics, demo data."""

@@ -1,7 +1,7 @@
-"""Cells of five fluorescence channels, drawn: a data set of multi-channel images that needs no download.
+"""Drawn cells with five fluorescence channels: a dataset of multi-channel images without a download.
 
-Each image has one cell, and its class is where a marker protein sits, which only the fifth channel shows.
-The others show the nucleus, the cytoplasm, the membrane and organelles, as stains would.
+Each image has one cell. Its class is the location of a marker protein, which only the fifth channel shows.
+The other channels show nucleus, cytoplasm, membrane and organelles.
 """
 
 from __future__ import annotations
@@ -12,45 +12,42 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from ppcls.dataset_tools.make_dataset import is_made, make_dataset, write_lists
+from ppcls.dataset_tools.make_dataset import make_dataset
 
 NAMES = ("nucleus", "cytoplasm", "membrane", "spots")
 SIZE = 50  # pixels
-_PHOTONS = 400.0  # of the brightest pixel; what arrives is Poisson-distributed around it
-_GAINS = (90.0, 60.0, 75.0, 110.0, 100.0)  # grey levels a photon, of each channel's camera
-_OFFSET = 500.0  # grey levels of darkness
+_PHOTONS = 400.0  # mean of the brightest pixel; the number is Poisson-distributed
+_GAINS = (90.0, 60.0, 75.0, 110.0, 100.0)  # grey levels per photon in each channel
+_OFFSET = 500.0  # grey level without light
 
 Image = NDArray[np.float64]
 
 
 def make_cells(folder: Path, count: int, seed: int) -> bool:
-    """Makes the data set in ``folder``, the same pixels each time; returns False where it is there already.
+    """Creates the dataset in ``folder`` with the same pixels each time; returns False if it exists already.
 
-    The images are ``images/<label>/<index>.tif``, [50, 50, 5] uint16; see `write_lists` for the lists.
+    The images are ``images/<label>/<index>.tif``, [50, 50, 5] uint16; see `make_dataset` for the lists.
 
     Args:
-        folder: Where to make it.
-        count: Images, of all classes in turn.
-        seed: Of the cells.
+        folder: Folder of the dataset.
+        count: Number of images; they are distributed evenly over the classes.
+        seed: Seed of the random cells.
 
     Raises:
-        UserError: There is something else at ``folder``.
+        UserError: The folder contains something else.
     """
-    recipe = {"data set": "cells", "version": 1, "images": count, "seed": seed}
-    if is_made(folder, recipe):
-        return False
     labels = [index % len(NAMES) for index in range(count)]
     paths = [f"images/{label}/{index:05}.tif" for index, label in enumerate(labels)]
-    with make_dataset(folder, recipe) as temporary:
-        for label in range(len(NAMES)):
-            (temporary / "images" / str(label)).mkdir(parents=True)
+
+    def write_images(root: Path) -> None:
         for index, (path, label) in enumerate(zip(paths, labels, strict=True)):
             pixels = draw_cell(label, np.random.default_rng([seed, index]))
             tifffile.imwrite(
-                temporary / path, pixels, photometric="minisblack", planarconfig="contig", compression="zlib"
+                root / path, pixels, photometric="minisblack", planarconfig="contig", compression="zlib"
             )
-        write_lists(temporary, paths, labels, NAMES)
-    return True
+
+    recipe = {"data set": "cells", "version": 1, "images": count, "seed": seed}
+    return make_dataset(folder, recipe, paths, labels, NAMES, write_images)
 
 
 def draw_cell(label: int, rng: np.random.Generator) -> NDArray[np.uint16]:
@@ -77,7 +74,7 @@ def draw_cell(label: int, rng: np.random.Generator) -> NDArray[np.uint16]:
 
 
 def _distance(centre: Image, axes: Image, angle: float) -> Image:
-    """Returns how far each pixel is from an ellipse's centre; 1 on its rim."""
+    """Returns the distance of each pixel from the centre of an ellipse; 1 on its rim."""
     rows, columns = np.mgrid[:SIZE, :SIZE]
     down, right = rows - centre[0], columns - centre[1]
     along, across = (
@@ -89,13 +86,13 @@ def _distance(centre: Image, axes: Image, angle: float) -> Image:
 
 
 def _soft(inside: Image) -> Image:
-    """Returns 0..1, half on the rim."""
+    """Returns a soft mask: 1 inside, 0.5 on the rim, 0 outside."""
     soft: Image = 1 / (1 + np.exp(-12 * inside))
     return soft
 
 
 def _spots(where: Image, rng: np.random.Generator) -> Image:
-    """Returns a dozen small discs on pixels of ``where``, 0..1."""
+    """Returns twelve small discs at random pixels with the weights ``where``, 0..1."""
     places = rng.choice(where.size, 12, p=where.ravel() / where.sum())
     rows, columns = np.mgrid[:SIZE, :SIZE]
     discs = (np.exp(-((rows - p // SIZE) ** 2 + (columns - p % SIZE) ** 2) / 3) for p in places)

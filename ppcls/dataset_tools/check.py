@@ -1,34 +1,30 @@
-"""Decodes every image of a data set, before training does."""
+"""Decodes all images of a dataset before training does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import BadImage, to_bad_images
 from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.read import Index
+from ppcls.dataset_tools.jobs import map_on_threads
 
-_CHUNK = 256  # images handed to the threads at a time, so that an interrupt waits for few
 
-
-def find_bad_images(index: Index, decoder: Transform, threads: int) -> Iterator[tuple[int, list[BadImage]]]:
-    """Reads and decodes every image, on several threads: decoders work without Python's lock.
+def find_bad_images(index: Index, decoder: Transform, threads: int) -> Iterator[list[BadImage]]:
+    """Reads and decodes all images on threads.
 
     Args:
-        index: The samples.
-        decoder: The chain's first transform.
-        threads: How many.
+        index: The dataset.
+        decoder: First transform of the chain.
+        threads: Number of threads.
 
     Yields:
-        Of each chunk of images, in the index's order, how many it had, and those that can't be read or
-        decoded.
+        For each image a list with the image if it can't be read or decoded, or an empty list.
     """
-    with ThreadPoolExecutor(threads) as pool:
-        for begin in range(0, len(index), _CHUNK):
-            chunk = range(begin, min(begin + _CHUNK, len(index)))
-            bad: dict[int, str] = {}
-            for found in pool.map(lambda position: find_undecodable(index, decoder, [position]), chunk):
-                bad |= found
-            yield len(chunk), to_bad_images(index, bad)
+
+    def check(position: int) -> dict[int, str]:
+        return find_undecodable(index, decoder, [position])
+
+    for _, reasons in map_on_threads(check, range(len(index)), threads):
+        yield to_bad_images(index, reasons)

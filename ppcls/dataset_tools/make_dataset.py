@@ -1,73 +1,63 @@
-"""A data set that a tool makes: made once, appears whole, and never replaces anybody's folder."""
+"""Creates demo datasets: once, complete or not at all, and never over an existing folder."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ppcls.data.index.files import FileIndex
+from ppcls.data.index.split import write_lists
+from ppcls.dataset_tools.jobs import find_job
 from ppcls.errors import UserError
 from ppcls.files import new_folder
 
-_MARK = "made.json"
+_JOB_FILE = "made.json"
 
 
-def is_made(folder: Path, recipe: dict[str, Any]) -> bool:
-    """Returns whether ``folder`` holds the data set made after ``recipe``; False where it is missing.
+def make_dataset(
+    folder: Path,
+    recipe: dict[str, Any],
+    paths: Sequence[str],
+    labels: Sequence[int],
+    names: Sequence[str],
+    write_images: Callable[[Path], None],
+) -> bool:
+    """Creates a dataset with ``train_list.txt``, ``val_list.txt`` and ``label_list.txt``.
 
-    Raises:
-        UserError: There is something else at ``folder``.
-    """
-    if not folder.exists():
-        return False
-    mark = folder / _MARK
-    if not mark.is_file():
-        raise UserError(f"{folder} exists and was not made by this tool; choose another folder with --out")
-    if mark.read_text(encoding="utf-8") != _text(recipe):
-        raise UserError(
-            f"{folder} holds a data set made otherwise ({mark} says how); remove it or choose another --out"
-        )
-    return True
-
-
-@contextmanager
-def make_dataset(folder: Path, recipe: dict[str, Any]) -> Iterator[Path]:
-    """Lends a temporary folder to fill; it becomes ``folder`` when the block ends well.
-
-    Raises:
-        UserError: ``folder`` exists.
-    """
-    try:
-        with new_folder(folder) as temporary:
-            yield temporary
-            (temporary / _MARK).write_text(_text(recipe), encoding="utf-8")
-    except FileExistsError as error:
-        raise UserError(f"{error}; nothing was written") from error
-
-
-def write_lists(folder: Path, paths: Sequence[str], labels: Sequence[int], names: Sequence[str]) -> None:
-    """Writes ``train_list.txt``, ``val_list.txt`` (``path label``) and ``label_list.txt`` (``id name``).
-
-    Of each class the second image of every five is for validation: a fixed, stratified 80/20 split.
+    In each class, the second of every five images is for validation: a fixed, stratified 80/20 split.
 
     Args:
-        folder: Where to write.
-        paths: Of the images, relative to ``folder``.
-        labels: Class of each, 0-based.
-        names: Of the classes.
+        folder: Folder of the dataset.
+        recipe: Settings that determine the dataset.
+        paths: Paths of the images, relative to ``folder``.
+        labels: Label of each image.
+        names: Class names.
+        write_images: Writes the images into a folder, in which their folders exist.
+
+    Returns:
+        False if the folder already contains this dataset.
+
+    Raises:
+        UserError: The folder contains something else.
     """
-    lists: dict[str, list[str]] = {"train_list.txt": [], "val_list.txt": []}
-    seen = [0] * len(names)
-    for path, label in zip(paths, labels, strict=True):
-        split = "val_list.txt" if seen[label] % 5 == 1 else "train_list.txt"
-        lists[split].append(f"{path} {label}")
-        seen[label] += 1
-    lists["label_list.txt"] = [f"{label} {name}" for label, name in enumerate(names)]
-    for name, lines in lists.items():
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _text(recipe: dict[str, Any]) -> str:
-    return json.dumps(recipe, sort_keys=True) + "\n"
+    if find_job(folder / _JOB_FILE, recipe) is not None:
+        return False
+    index = FileIndex(folder, np.array([path.encode() for path in paths]), np.array(labels), folder)
+    validates = np.zeros(len(index), np.bool_)
+    for label in range(len(names)):
+        validates[np.flatnonzero(index.labels == label)[1::5]] = True
+    try:
+        with new_folder(folder) as temporary:
+            for path in {Path(path).parent for path in paths}:
+                (temporary / path).mkdir(parents=True)
+            write_images(temporary)
+            write_lists(index, validates, temporary, names)
+            text = json.dumps(recipe, sort_keys=True) + "\n"
+            (temporary / _JOB_FILE).write_text(text, encoding="utf-8")
+    except FileExistsError:
+        raise UserError(f"{folder} exists; nothing was written; choose another folder with --out") from None
+    return True

@@ -1,8 +1,8 @@
 """Any number of photographs for benchmarks, without a download.
 
-They are cut from the colour photographs that scikit-image ships, and about as large and as hard to
-decode as ImageNet's: 500×375 pixels, 110 KB on average. A class is a photograph with a treatment of
-its colours, so that a model can learn it.
+They are cut from scikit-image's colour photographs. In size and decoding time they are similar to ImageNet:
+500×375 pixels, 110 KB on average. A class is one of the photographs with one colour treatment, so a model can
+learn it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ppcls.dataset_tools.make_dataset import is_made, make_dataset, write_lists
+from ppcls.dataset_tools.make_dataset import make_dataset
 from ppcls.errors import UserError
 
 SOURCES = (
@@ -35,8 +35,8 @@ SOURCES = (
 )
 LONG, SHORT = 500, 375  # pixels
 QUALITY = 92
-PORTRAITS = 0.25  # share of the images that stand upright
-_GRAIN = (12.0, 27.0)  # standard deviation, of 255; sets the file size, as a camera's noise does
+PORTRAITS = 0.25  # share of images in portrait format
+_GRAIN = (12.0, 27.0)  # range of the noise's standard deviation, of 255; determines the file size
 
 Pixels = NDArray[np.float32]  # [H, W, 3] RGB, 0..255
 
@@ -49,8 +49,8 @@ TREATMENTS: dict[str, Callable[[Pixels], Pixels]] = {
 
 
 @dataclass(frozen=True)
-class _Photo:
-    """One image to make: which, from what, to where."""
+class _PhotoJob:
+    """One image to create."""
 
     index: int
     seed: int
@@ -60,16 +60,16 @@ class _Photo:
 
 
 def find_sources() -> list[Path]:
-    """Returns those of `SOURCES` that are on disk.
+    """Returns the files of `SOURCES` that exist.
 
     Raises:
-        UserError: There is none, or scikit-image is not installed.
+        UserError: None of them exists, or scikit-image is not installed.
     """
     try:
         import skimage
     except ImportError as error:
         raise UserError(
-            f"the photographs come with scikit-image, which can't be imported: {error}; "
+            f"the photographs are part of scikit-image, which can't be imported: {error}; "
             "pip install scikit-image"
         ) from error
     folder = Path(skimage.__file__).parent / "data"
@@ -80,20 +80,19 @@ def find_sources() -> list[Path]:
 
 
 def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> bool:
-    """Makes ``images`` photographs in ``folder``; returns False where they are there already.
+    """Creates the dataset in ``folder``; returns False if it exists already.
 
     The same arguments give the same bytes, on any number of processes. The images are
-    ``images/<label>/<index>.jpg``; see `ppcls.dataset_tools.make_dataset.write_lists` for the lists.
+    ``images/<label>/<index>.jpg``; see `make_dataset` for the lists.
 
     Args:
-        folder: Of the data set; must not exist, or hold these photographs.
-        images: How many; at least two for each class, one to train and one to validate on.
-        classes: How many; the photographs first, then each treatment of their colours.
-        seed: Of the random crops, flips, colour gains and grain.
+        folder: Folder of the dataset.
+        images: Number of images; at least two per class, for training and validation.
+        classes: Number of classes: first the plain photographs, then the other treatments of each.
+        seed: Seed of the random crops, flips, colour gains and noise.
 
     Raises:
-        UserError: There is something else at ``folder``, no photograph is on disk, or there are
-            too many classes, too few images or a negative seed.
+        UserError: The folder contains something else, there is no photograph, or a number is out of range.
     """
     sources = find_sources()
     kinds = [(source, treatment) for treatment in TREATMENTS for source in sources]
@@ -103,33 +102,30 @@ def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> b
         raise UserError(f"expected at least {2 * classes} images, two for each class, got {images}")
     if seed < 0:
         raise UserError(f"--seed: expected 0 or more, got {seed}")
-    recipe = {"data set": "photos", "version": 1, "images": images, "classes": classes, "seed": seed}
-    if is_made(folder, recipe):
-        return False
     labels = [index % classes for index in range(images)]
     paths = [f"images/{label:02}/{index:06}.jpg" for index, label in enumerate(labels)]
-    with make_dataset(folder, recipe) as temporary:
-        for label in range(classes):
-            (temporary / "images" / f"{label:02}").mkdir(parents=True)
+
+    def write_images(root: Path) -> None:
         _write_all(
             [
-                _Photo(index, seed, *kinds[label], temporary / path)
+                _PhotoJob(index, seed, *kinds[label], root / path)
                 for index, (label, path) in enumerate(zip(labels, paths, strict=True))
             ]
         )
-        names = [f"{source.stem} {treatment}" for source, treatment in kinds[:classes]]
-        write_lists(temporary, paths, labels, names)
-    return True
+
+    recipe = {"data set": "photos", "version": 1, "images": images, "classes": classes, "seed": seed}
+    names = [f"{source.stem} {treatment}" for source, treatment in kinds[:classes]]
+    return make_dataset(folder, recipe, paths, labels, names, write_images)
 
 
-def _write_all(photos: list[_Photo]) -> None:
+def _write_all(photos: list[_PhotoJob]) -> None:
     from rich.progress import track
 
     workers = min(os.cpu_count() or 1, 1 + len(photos) // 64)
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,  # Ctrl-C is for this process, which then cancels what is left
+        initializer=signal.signal,  # only this process handles Ctrl-C and cancels the workers
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
     with pool:
@@ -143,12 +139,12 @@ def _read(source: Path) -> Image.Image:
     return Image.open(source).convert("RGB")
 
 
-def _write(photo: _Photo) -> None:
-    """Writes one photograph; its randomness is a function of seed and index alone."""
+def _write(photo: _PhotoJob) -> None:
+    """Writes one photograph, which depends only on seed and index."""
     rng = np.random.default_rng([photo.seed, photo.index])
     source = _read(photo.source)
     width, height = (SHORT, LONG) if rng.random() < PORTRAITS else (LONG, SHORT)
-    # A window of the photograph: of the image's shape, with a third to all of the possible area.
+    # Cut a window in the shape of the image, with a third to all of the largest possible area.
     scale = min(source.width / width, source.height / height) * rng.uniform(1 / 3, 1) ** 0.5
     left = rng.uniform(0, source.width - scale * width)
     top = rng.uniform(0, source.height - scale * height)

@@ -1,4 +1,4 @@
-"""What a data set is like: its classes, the images' sizes, and the numbers to normalize by."""
+"""Statistics of a dataset: classes, image sizes, and mean and standard deviation for normalization."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from ppcls.data.transforms.specs import DecodeImage
 from ppcls.dataset_tools.mean_std import PixelStats
 
 _PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
-_TOP = {"uint8": 255, "uint16": 65535}
+_MAX_VALUE = {"uint8": 255, "uint16": 65535}
 
 
 @dataclass(frozen=True)
 class DatasetStats:
-    """What is known of a data set.
+    """Statistics of a dataset.
 
     Attributes:
-        name: Where it is.
-        names: [K] of the classes; their numbers where they have none.
-        counts: [K] images of each.
-        moments: Of their pixels, sides and bytes.
-        decoder: How they were decoded.
+        name: Path or config key of the dataset.
+        names: [K] class names, or class ids if there are no names.
+        counts: [K] images of each class.
+        pixels: Statistics of pixels, sides and bytes.
+        decoder: Decoder of the images.
     """
 
     name: str
     names: tuple[str, ...]
     counts: NDArray[np.int64]
-    moments: PixelStats
+    pixels: PixelStats
     decoder: DecodeImage
 
     @property
     def mean(self) -> list[float]:
-        """[C] of pixels scaled to 0..1, as NormalizeImage wants it."""
-        return [each / _TOP[self.decoder.dtype] for each in self.moments.mean]
+        """[C] means of pixel values scaled to 0..1, for NormalizeImage."""
+        return [value / _MAX_VALUE[self.decoder.dtype] for value in self.pixels.mean]
 
     @property
     def std(self) -> list[float]:
-        """[C] likewise."""
-        return [each / _TOP[self.decoder.dtype] for each in self.moments.std]
+        """[C] standard deviations of pixel values scaled to 0..1, for NormalizeImage."""
+        return [value / _MAX_VALUE[self.decoder.dtype] for value in self.pixels.std]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all of it as JSON has it."""
-        sides, sizes = self.moments.sides, self.moments.sizes
+        """Returns all statistics as JSON values."""
+        sides, sizes = self.pixels.sides, self.pixels.sizes
         return {
             "source": self.name,
             "images": len(sides),
             "bytes": int(sizes.sum()),
-            "pixels": self.moments.pixels,
+            "pixels": self.pixels.pixels,
             "classes": [
                 {"label": label, "name": name, "images": count}
                 for label, (name, count) in enumerate(zip(self.names, self.counts.tolist(), strict=True))
@@ -67,20 +67,25 @@ class DatasetStats:
         }
 
     def describe(self) -> str:
-        """Returns what people want to know, and the lines for a config."""
+        """Returns the main statistics as text, with lines for a config."""
         found = self.as_dict()
         least, most = int(self.counts.min()), int(self.counts.max())
         megabytes = found["bytes"] / 1e6
         lines = [
             f"{self.name}: {found['images']} images of {len(self.names)} classes, {megabytes:.1f} MB",
-            f"images a class: {least} to {most}, median {np.median(self.counts):g}",
+            f"images per class: {least} to {most}, median {np.median(self.counts):g}",
             *(
-                f"{key.replace('_', ' ')}: {_range(found[key])}"
-                for key in ("width", "height", "short_side", "bytes_an_image")
+                f"{text}: {_range(found[key])}"
+                for key, text in (
+                    ("width", "width"),
+                    ("height", "height"),
+                    ("short_side", "short side"),
+                    ("bytes_an_image", "bytes per image"),
+                )
             ),
             "mean and standard deviation of each channel, over all pixels:",
             "- NormalizeImage:",
-            f"    scale: 1.0/{_TOP[self.decoder.dtype]}.0",
+            f"    scale: 1.0/{_MAX_VALUE[self.decoder.dtype]}.0",
             f"    mean: [{_numbers(self.mean)}]",
             f"    std: [{_numbers(self.std)}]",
         ]
@@ -88,26 +93,26 @@ class DatasetStats:
 
 
 def collect_stats(
-    name: str, labels: NDArray[Any], names: Sequence[str], moments: PixelStats, decoder: DecodeImage
+    name: str, labels: NDArray[Any], names: Sequence[str], pixels: PixelStats, decoder: DecodeImage
 ) -> DatasetStats:
-    """Counts the classes.
+    """Counts the images of each class.
 
     Args:
-        name: Where the data set is.
-        labels: [N] of its images; or [N, K], 0 or 1 for each class, and an image counts for several.
-        names: [K] of the classes; none where only numbers are known.
-        moments: Of the images.
-        decoder: How they were decoded.
+        name: Path or config key of the dataset.
+        labels: [N]; or [N, K], 0 or 1 for each class, so that an image counts for several classes.
+        names: [K] class names, or empty if there are none.
+        pixels: Statistics of the images.
+        decoder: Decoder of the images.
     """
     if labels.ndim == 2:
         counts = labels.sum(axis=0, dtype=np.int64)
     else:
         counts = np.bincount(labels, minlength=len(names))
-    return DatasetStats(name, tuple(names) or tuple(map(str, range(len(counts)))), counts, moments, decoder)
+    return DatasetStats(name, tuple(names) or tuple(map(str, range(len(counts)))), counts, pixels, decoder)
 
 
 def _spread(values: NDArray[np.int64]) -> dict[str, float]:
-    """Returns percentiles and mean."""
+    """Returns percentiles and the mean."""
     found = dict(zip(map(str, _PERCENTILES), np.percentile(values, _PERCENTILES).tolist(), strict=True))
     return {**found, "mean": float(values.mean())}
 
@@ -117,4 +122,4 @@ def _range(spread: dict[str, float]) -> str:
 
 
 def _numbers(values: list[float]) -> str:
-    return ", ".join(f"{each:.4f}" for each in values)
+    return ", ".join(f"{value:.4f}" for value in values)

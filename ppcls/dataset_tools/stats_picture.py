@@ -1,4 +1,4 @@
-"""A data set's numbers as one picture: classes, sizes, bytes, channels."""
+"""Plots the statistics of a dataset: classes, sides, file sizes and channels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BLUE, _RED = "#2166ac", "#d6604d"
-_MORE_SCRIPTS = (
+# Fonts with Chinese and Japanese characters.
+_CJK_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
     "Source Han Sans SC",
@@ -27,15 +28,15 @@ _MORE_SCRIPTS = (
     "PingFang SC",
     "Arial Unicode MS",
 )
-_NAMED = 30  # classes that get their name below the axis
+_MAX_NAMES = 30  # with more classes, the axis shows no names
 
 
 def draw_stats(stats: DatasetStats, path: Path) -> None:
-    """Draws ``stats`` into the PNG file ``path``, atomically.
+    """Plots statistics into the PNG file ``path``, atomically.
 
-    A class whose name no installed font can draw is shown by its number.
+    A class is shown by its id if no installed font has all characters of its name.
     """
-    from matplotlib import rc_context  # here: it takes a second
+    from matplotlib import rc_context  # slow import
     from matplotlib.figure import Figure
 
     fonts = _fonts()
@@ -48,27 +49,27 @@ def draw_stats(stats: DatasetStats, path: Path) -> None:
         _draw_sides(sides, stats)
         _draw_sizes(sizes, stats)
         _draw_channels(channels, stats)
-        figure.suptitle(f"{title}{len(stats.moments.sizes)} images", parse_math=False)
+        figure.suptitle(f"{title}{len(stats.pixels.sizes)} images", parse_math=False)
         figure.savefig(temporary, format="png")
 
 
 def _fonts() -> list[str]:
-    """Returns matplotlib's own font, and those of more scripts that are installed."""
+    """Returns matplotlib's default font and the installed fonts for other scripts."""
     from matplotlib.font_manager import get_font_names
 
-    there = set(get_font_names())
-    return ["DejaVu Sans", *(each for each in _MORE_SCRIPTS if each in there)]
+    installed = set(get_font_names())
+    return ["DejaVu Sans", *(font for font in _CJK_FONTS if font in installed)]
 
 
 def _can_draw(text: str, fonts: Sequence[str]) -> bool:
     from matplotlib.font_manager import findfont, get_font
 
-    found = [get_font(findfont(each)) for each in fonts]
-    return all(any(font.get_char_index(ord(sign)) for font in found) for sign in text)
+    loaded = [get_font(findfont(font)) for font in fonts]
+    return all(any(font.get_char_index(ord(character)) for font in loaded) for character in text)
 
 
-def _count_up(axes: Axes) -> None:
-    """Marks whole numbers only."""
+def _use_integer_ticks(axes: Axes) -> None:
+    """Labels the y axis with whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
@@ -77,39 +78,44 @@ def _count_up(axes: Axes) -> None:
 def _draw_classes(axes: Axes, stats: DatasetStats, names: Sequence[str]) -> None:
     order = np.argsort(-stats.counts, kind="stable")
     axes.bar(np.arange(len(order)), stats.counts[order], color=_BLUE, width=0.9)
-    if len(order) <= _NAMED:
-        axes.set_xticks(range(len(order)), [names[each] for each in order], rotation=90, parse_math=False)
-    _count_up(axes)
-    _finish(axes, "Images a class, largest first", "class", "images")
+    if len(order) <= _MAX_NAMES:
+        axes.set_xticks(range(len(order)), [names[label] for label in order], rotation=90, parse_math=False)
+    _use_integer_ticks(axes)
+    _label_axes(axes, "Images per class, largest first", "class", "images")
 
 
 def _draw_sides(axes: Axes, stats: DatasetStats) -> None:
-    sides, counts = np.unique(stats.moments.sides, axis=0, return_counts=True)
+    sides, counts = np.unique(stats.pixels.sides, axis=0, return_counts=True)
     area = 15 + 300 * counts / counts.max()
     axes.scatter(sides[:, 1], sides[:, 0], s=area, color=_BLUE, alpha=0.4, linewidths=0)
     most = 1.08 * sides.max()
     axes.plot([0, most], [0, most], color="#999999", linewidth=0.8)
     axes.set(xlim=(0, most), ylim=(0, most), aspect="equal")
-    _finish(axes, "Sides; an area is a share of the images", "width, pixels", "height, pixels")
+    _label_axes(
+        axes,
+        "Sides; dot area: number of images",
+        "width, pixels",
+        "height, pixels",
+    )
 
 
 def _draw_sizes(axes: Axes, stats: DatasetStats) -> None:
-    sizes = stats.moments.sizes
+    sizes = stats.pixels.sizes
     axes.hist(sizes / 1000, bins=min(40, math.isqrt(len(sizes))), color=_BLUE)
-    _count_up(axes)
-    _finish(axes, "File sizes", "KB", "images")
+    _use_integer_ticks(axes)
+    _label_axes(axes, "File sizes", "KB", "images")
 
 
 def _draw_channels(axes: Axes, stats: DatasetStats) -> None:
-    places = np.arange(len(stats.mean))
-    axes.bar(places, stats.mean, yerr=stats.std, color=_BLUE, ecolor=_RED, capsize=4)
-    axes.set_xticks(places)
+    positions = np.arange(len(stats.mean))
+    axes.bar(positions, stats.mean, yerr=stats.std, color=_BLUE, ecolor=_RED, capsize=4)
+    axes.set_xticks(positions)
     axes.set_ylim(bottom=0)
-    _finish(axes, "Channels: mean and standard deviation", "channel", "of the largest value")
+    _label_axes(axes, "Channels: mean and standard deviation", "channel", "fraction of the maximum value")
 
 
-def _finish(axes: Axes, title: str, below: str, beside: str) -> None:
+def _label_axes(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     axes.set_title(title, loc="left", fontweight="bold")
-    axes.set_xlabel(below)
-    axes.set_ylabel(beside)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
     axes.spines[["top", "right"]].set_visible(False)

@@ -303,7 +303,7 @@ def test_an_interrupted_resizing_says_how_to_go_on(
     def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ppcls.dataset_tools.resize_tree.shrink", interrupt)
+    monkeypatch.setattr("ppcls.dataset_tools.resize.shrink", interrupt)
     assert call("resize", photographs, "--max-size", 60, "--out", tmp_path / "out") == 130
     assert said(capsys).splitlines()[-1] == "interrupted; the same command continues with the missing files"
     assert not list((tmp_path / "out").rglob("*.jpg"))
@@ -387,7 +387,7 @@ def test_a_full_disk_names_the_folder_and_how_to_go_on(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ppcls.dataset_tools.resize_tree.plan_resize", full)
+    monkeypatch.setattr("ppcls.dataset_tools.resize.plan_resize", full)
     out = tmp_path / "small"
     assert call("resize", images, "--max-size", 9, "--out", out) == 1
     rest = "the same command continues with the missing files"

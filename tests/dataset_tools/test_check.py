@@ -17,6 +17,7 @@ from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import BadImage, read_bad_images, write_bad_images
 from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.read import Index
+from ppcls.dataset_tools import jobs
 
 
 @pytest.fixture
@@ -90,10 +91,10 @@ def test_an_interrupt_keeps_what_was_found_but_no_older_list(
         return find_undecodable(index, decoder, positions)
 
     monkeypatch.setattr(ppcls.dataset_tools.check, "find_undecodable", look)
-    monkeypatch.setattr(ppcls.dataset_tools.check, "_CHUNK", 4)
+    monkeypatch.setattr(jobs, "_CHUNK", 4)
     assert check(folder, str(folder / "images")) == 130
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == f"interrupted; {folder}/bad.txt lists 1 bad of the first 4 images"
+    assert said == f"interrupted; {folder}/bad.txt lists 1 bad images of the first 5 images"
     assert read_bad_images(folder / "bad.txt") == expected(folder)[:1]
     write_bad_images(folder / "bad.txt", expected(folder))
     assert check(folder, str(folder / "images")) == 130
@@ -128,5 +129,5 @@ def test_what_is_asked_makes_no_sense(folder: Path, capsys: pytest.CaptureFixtur
     assert check(folder) == 1
     assert "error: expected either files and folders, or -c CONFIG" in capsys.readouterr().err
     assert check(folder, "-c", str(folder / "config.yaml"), "--split", "Eval") == 1
-    assert "DataLoader.Eval is not set; there is nothing to check" in capsys.readouterr().err
+    assert "DataLoader.Eval is not set; nothing to check" in capsys.readouterr().err
     assert not (folder / "bad.txt").exists()

@@ -98,7 +98,7 @@ def test_shards_by_size(sizes: list[int], most: int) -> None:
 
 
 def test_more_shards_than_images() -> None:
-    with pytest.raises(UserError, match="4 shards of 3 images: expected at least one image a shard"):
+    with pytest.raises(UserError, match="4 shards for 3 images: expected at least one image per shard"):
         split_evenly(3, 4)
 
 
@@ -185,10 +185,10 @@ class Faulty(RecordIOFormat):
 @pytest.mark.parametrize(
     ("faulty", "text"),
     [
-        (Faulty(label=1), "its labels read back otherwise than they were written"),
+        (Faulty(label=1), "its labels differ from those that were written"),
         (
             Faulty(image=b"x"),
-            "record 1 at byte .* reads back otherwise than .*; did that file change meanwhile",
+            "record 1 at byte .* differs from .*; that file may have changed",
         ),
     ],
 )
@@ -215,7 +215,7 @@ def test_a_finished_shard_that_is_damaged_since(
     else:
         file.write_bytes(whole.replace(image, image[::-1]))
     with pytest.raises(
-        UserError, match=rf"{path.name}, finished by an earlier start, is not whole now; remove"
+        UserError, match=rf"{path.name} was complete after an earlier start, but is damaged now; remove"
     ):
         run(conversion)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -231,7 +231,7 @@ def test_a_folder_of_something_else(images: FileIndex, tmp_path: Path) -> None:
             begin(images, FORMATS["lmdb"], taken)
         assert (
             str(caught.value)
-            == f"{taken} exists and was not made by this tool; choose another folder with --out"
+            == f"{taken} exists and was not created by this tool; choose another folder with --out"
         )
     assert state(tmp_path / "out").keys() == {"mine"}
 
@@ -246,12 +246,10 @@ def test_another_conversion(images: FileIndex, tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             begin(images, FORMATS[container], tmp_path / "out", shards)
         assert str(caught.value) == (
-            f"{tmp_path}/out holds another conversion: {text}; remove it or choose another --out"
+            f"{tmp_path}/out was created with other settings: {text}; remove it or choose another --out"
         )
     Path(images.name(2)).rename(images.root / "a" / "other.jpg")
-    with pytest.raises(
-        UserError, match="another conversion: the source's paths or labels have changed; remove"
-    ):
+    with pytest.raises(UserError, match="the paths or labels of the source have changed; remove"):
         begin(read_folder(images.root, (".jpg", ".png")), FORMATS["recordio"], tmp_path / "out")
     assert {name: state(tmp_path)[name] for name in before if name.startswith("out")} == {
         name: each for name, each in before.items() if name.startswith("out")

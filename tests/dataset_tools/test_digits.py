@@ -70,20 +70,17 @@ def test_a_second_call_does_nothing(folder: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("content", [None, "mine.jpg"])
-def test_a_folder_of_somebody_else_stays_as_it_is(
-    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_make_digits_keeps_existing_folders(tmp_path: Path, content: str | None) -> None:
     if content:
         (tmp_path / content).touch()
-    assert dataset_cli.main(["digits", "--out", str(tmp_path)]) == 1
-    text = f"error: {tmp_path} exists and was not made by this tool; choose another folder with --out\n"
-    assert capsys.readouterr() == ("", text)
+    with pytest.raises(UserError, match=f"{tmp_path} exists.*; choose another folder with --out"):
+        make_digits(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ([content] if content else [])
 
 
 def test_a_data_set_made_otherwise_stays(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "made.json").write_text("{}\n")
-    with pytest.raises(UserError, match=r"holds a data set made otherwise \(.*made.json says how\)"):
+    with pytest.raises(UserError, match=r"was created with other settings: data set was None, is digits"):
         make_digits(tmp_path)
 
 
@@ -91,6 +88,6 @@ def test_a_failure_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     def fail(*args: object, **named: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("ppcls.dataset_tools.digits.write_lists", fail)
+    monkeypatch.setattr("ppcls.dataset_tools.make_dataset.write_lists", fail)
     assert dataset_cli.main(["digits", "--out", str(tmp_path / "deep" / "digits")]) == 1
     assert list((tmp_path / "deep").iterdir()) == []

@@ -47,7 +47,7 @@ def test_classes_without_names() -> None:
 
 def test_the_text_has_lines_for_a_config() -> None:
     text = stats().describe()
-    assert text.startswith("mine: 3 images of 3 classes, 0.0 MB\nimages a class: 0 to 2, median 1\n")
+    assert text.startswith("mine: 3 images of 3 classes, 0.0 MB\nimages per class: 0 to 2, median 1\n")
     lines = yaml.safe_load(text[text.index("- Normalize") :])
     assert lines == [{"NormalizeImage": {"scale": "1.0/255.0", "mean": [1, 0], "std": [0, 0]}}]
 

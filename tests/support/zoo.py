@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ def turned() -> Image.Exif:
     return exif
 
 
+@cache
 def make_zoo() -> dict[str, bytes]:
     return dict([*_photographs(), *_tiffs(), *_spoilt()])
 

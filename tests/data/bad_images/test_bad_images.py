@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.sections.loader import Split
@@ -27,6 +27,7 @@ BAD = st.builds(BadImage, NAMES, NAMES, st.text(st.characters(codec="utf-8", exc
 
 
 @given(bad=st.lists(BAD))
+@settings(max_examples=30)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, bad: list[BadImage]) -> None:
     path = tmp_path_factory.mktemp("list") / "bad_images.txt"
     write_bad_images(path, bad)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from zoo import encode, make_zoo
 
-from ppcls.dataset_tools.resize_tree import ResizeJob, plan_resize, resize_tree
+from ppcls.dataset_tools.resize import ResizeJob, plan_resize, resize_tree
 from ppcls.errors import UserError
 
 MOST = 16
@@ -148,18 +148,18 @@ def test_what_is_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         begin(tmp_path / "gone", tmp_path / "out")
     for inside in (source, source / "out", source / ".." / "source" / "cats"):
-        with pytest.raises(UserError, match="which is not to be changed; choose another --out"):
+        with pytest.raises(UserError, match="which must not change; choose another --out"):
             begin(source, inside)
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "letter.txt").touch()
-    with pytest.raises(UserError, match="was not made by this tool"):
+    with pytest.raises(UserError, match="was not created by this tool"):
         begin(source, mine)
     with pytest.raises(UserError, match=r"no images; expected files ending in \.jpg"):
         begin(mine, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     begin(source, tmp_path / "out")
-    with pytest.raises(UserError, match="holds other work: max_size was 16, is 17; remove it"):
+    with pytest.raises(UserError, match="was created with other settings: max_size was 16, is 17; remove it"):
         plan_resize(source, tmp_path / "out", 17, 90)
 
 
