@@ -123,7 +123,7 @@ def choose_checkpoint(
         if runtime.is_main:
             folder = checkpoints.find(wanted) if wanted else None
             if writing:
-                checkpoints.refuse_existing(folder)
+                checkpoints.check_unused(folder)
     chosen = all_gather_json(runtime, None if folder is None else str(_linked(folder)))[0]
     with fail_together(runtime):
         if chosen is not None and not runtime.is_main:

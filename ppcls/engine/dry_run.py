@@ -339,7 +339,7 @@ def _short_epochs(state: TrainState) -> list[str]:
 def _refused(run: Prepared) -> list[str]:
     """Says why training would not write where this run's config has it."""
     try:
-        run.checkpoints.refuse_existing(run.resumed)
+        run.checkpoints.check_unused(run.resumed)
     except UserError as error:
         return [f"training itself would end here: {error}"]
     return []

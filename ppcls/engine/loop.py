@@ -45,7 +45,7 @@ def fit(
         step: Takes each batch.
     """
     limit, output_dir = settings.max_bad_steps, Path(settings.output_dir)
-    bad_steps = BadSteps(state, limit, output_dir, checkpoints.last_good)
+    bad_steps = BadSteps(state, limit, output_dir, checkpoints.newest_intact)
     with handle_signals(state.runtime.world_size, state.runtime.embedded) as signals:
         control = Control(settings, state.runtime, signals)
         while state.closing or not _over(state, settings):

@@ -129,7 +129,7 @@ def _go_on(state: TrainState, config: Config, checkpoints: Checkpoints, folder: 
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
     if folder is None:
         return [f"{source}: its classifier is kept, and was of other classes: {renamed}"] if renamed else []
-    notes = [f"damaged, passed over: {each}" for each in checkpoints.passed_over]
+    notes = [f"damaged, passed over: {each}" for each in checkpoints.damaged]
     notes += resume(state, folder, config, has_best=checkpoints.has_best())
     return [*notes, f"  changed: the classes' labels: {renamed}"] if renamed else notes
 

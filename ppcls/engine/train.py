@@ -15,7 +15,7 @@ from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.engine.agreement import tell_unshared
-from ppcls.engine.checkpoint.lock import OutputLock
+from ppcls.engine.checkpoint.output_lock import OutputLock
 from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, ProgressHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.evaluation.pictures import RunPictures

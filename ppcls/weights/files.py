@@ -1,4 +1,4 @@
-"""Arrays in files: safetensors for what we write, and PaddleClas's ``.pdparams`` to start from."""
+"""Weight files: safetensors, which ppcls writes, and PaddleClas's ``.pdparams``, which it also reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from ppcls.errors import UserError
 from ppcls.files import atomic_write
-from ppcls.weights.manifest import MANIFEST, check_file, read_manifest
+from ppcls.weights.manifest import verify
 from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
 from ppcls.zoo import weights_folder, weights_url
@@ -31,7 +31,7 @@ def pack_arrays(tensors: Mapping[str, paddle.Tensor]) -> bytes:
     """Returns tensors (float32, float16 or integers) as the bytes of a safetensors file."""
     arrays = {}
     for key, tensor in tensors.items():
-        # Of a tensor that lies in a larger buffer, as in `Flat`, Paddle's numpy() copies the whole buffer.
+        # If a tensor is part of a larger buffer, as in `Flat`, numpy() would copy the whole buffer.
         copy = paddle.assign(tensor.detach())
         arrays[key] = np.ascontiguousarray(copy.numpy())
     packed: bytes = safetensors.numpy.save(arrays)
@@ -39,10 +39,10 @@ def pack_arrays(tensors: Mapping[str, paddle.Tensor]) -> bytes:
 
 
 def write_arrays(path: Path, tensors: Mapping[str, paddle.Tensor]) -> None:
-    """Writes tensors (float32, float16 or integers) as one safetensors file, atomically.
+    """Writes tensors (float32, float16 or integers) as a safetensors file, atomically.
 
     Raises:
-        OSError: It can't be written, such as on a full disk.
+        OSError: The file can't be written.
     """
     with atomic_write(path) as file:
         file.write(pack_arrays(tensors))
@@ -52,7 +52,7 @@ def read_arrays(path: Path) -> Arrays:
     """Reads a safetensors file.
 
     Raises:
-        UserError: It is missing or damaged, or holds a type that numpy lacks, such as bfloat16.
+        UserError: The file is missing or damaged, or has a dtype that NumPy lacks, such as bfloat16.
     """
     try:
         return dict(safetensors.numpy.load_file(path))
@@ -61,44 +61,51 @@ def read_arrays(path: Path) -> Arrays:
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: damaged, or not a safetensors file: {error}") from None
     except (AttributeError, TypeError) as error:
-        raise UserError(f"{path}: holds a type that can't be read; save it as float32: {error}") from None
+        raise UserError(f"{path}: its dtype is not supported; save it as float32: {error}") from None
 
 
 def read_pdparams(path: Path) -> Arrays:
-    """Reads weights that Paddle pickled, running none of the file's code.
+    """Reads weights that Paddle pickled, without running any code of the file.
 
     Raises:
-        UserError: It is missing, damaged, asks for more than arrays, or has none.
+        UserError: The file is missing or damaged, contains more than arrays, or has no array.
     """
     content = unpickle(path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping from names to arrays, got {type(content).__name__}")
-    arrays = {str(key): array for key, value in content.items() if (array := as_array(value)) is not None}
+    arrays = arrays_in(content)
     if not arrays:
-        raise UserError(f"{path}: no arrays in it; expected a model's weights")
+        raise UserError(f"{path}: no arrays in it; expected the weights of a model")
     return arrays
 
 
-def as_array(value: Any) -> NDArray[Any] | None:
-    """Returns the array of an entry, which Paddle may have put into a pair with its name."""
-    if isinstance(value, tuple) and len(value) == 2:
-        value = value[1]
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
-        return None
-    if value.dtype == np.uint16:  # Paddle's word for bfloat16: the upper half of a float32
-        return (value.astype(np.uint32) << 16).view(np.float32)
-    return value
+def arrays_in(content: Mapping[Any, Any]) -> Arrays:
+    """Returns the numeric arrays of a mapping, which Paddle may store in pairs with their names.
+
+    An array that occurs many times is converted once.
+    """
+    arrays, converted = {}, dict[int, NDArray[Any]]()
+    for key, entry in content.items():
+        value = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+            continue
+        if value.dtype == np.uint16:  # how Paddle stores bfloat16: the upper half of a float32
+            if id(value) not in converted:
+                converted[id(value)] = (value.astype(np.uint32) << 16).view(np.float32)
+            value = converted[id(value)]
+        arrays[str(key)] = value
+    return arrays
 
 
 def read_weights(path: Path) -> Arrays:
-    """Reads model weights from wherever they are.
+    """Reads the weights of a model.
 
     Args:
-        path: A checkpoint folder (its moving average where it has one), a ``.safetensors`` or a
-            ``.pdparams`` file; the ending ``.pdparams`` may be left out, as PaddleClas does.
+        path: A checkpoint folder, whose moving average is preferred, a ``.safetensors`` or a ``.pdparams``
+            file. The ending ``.pdparams`` may be omitted, as in PaddleClas.
 
     Raises:
-        UserError: Nothing there, or nothing that is weights.
+        UserError: There are no weights, or a file of the checkpoint folder is missing or has changed.
     """
     if path.parent == weights_folder() and not path.exists():
         url = weights_url(path.name)
@@ -108,103 +115,99 @@ def read_weights(path: Path) -> Arrays:
             + ", or set `pretrained` to another file"
         )
     if path.is_dir():
-        average = path / AVERAGE
-        if not (path / WEIGHTS).is_file():
-            best = path / BEST
-            hint = f"; name the run's best model, {best}" if best.is_dir() else ""
-            raise UserError(f"{path}: not a checkpoint folder: it has no {WEIGHTS}{hint}")
-        file = average if average.is_file() else path / WEIGHTS
-        if (path / MANIFEST).is_file() and (expected := read_manifest(path).files.get(file.name)):
-            check_file(file, expected)
-        return read_arrays(file)
+        return read_arrays(path / _weights_file(path))
     if path.suffix == ".safetensors":
         return read_arrays(path)
     if path.suffix != ".pdparams":
-        named = path.with_name(f"{path.name}.pdparams")
-        if not named.is_file():
+        with_ending = path.with_name(f"{path.name}.pdparams")
+        if not with_ending.is_file():
             raise UserError(
                 f"{path}: no weights there; expected a checkpoint folder, a .safetensors or a .pdparams file"
             )
-        path = named
+        path = with_ending
     return read_pdparams(path)
 
 
-def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
-    """Puts weights into a model, all of them; raises as `fill` does.
+def _weights_file(folder: Path) -> str:
+    """Verifies a checkpoint folder and returns the name of its moving average, or of its weights."""
+    if not (folder / WEIGHTS).is_file():
+        best = folder / BEST
+        hint = f"; expected the best model of the run, {best}" if best.is_dir() else ""
+        raise UserError(f"{folder}: not a checkpoint folder: it has no {WEIGHTS}{hint}")
+    return AVERAGE if AVERAGE in verify(folder).files else WEIGHTS
 
-    What the model calls ``derived``, by the last part of the name, may be missing and is not read: its
-    values follow from the architecture, and PaddleClas's versions differ in whether they write it.
+
+def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
+    """Copies weights into a model, as `fill` does.
+
+    Entries whose last name is in the model's ``derived`` may be missing and are ignored. They follow from the
+    architecture, and versions of PaddleClas differ in whether they save them.
     """
     derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
-    own, learnt = (
-        {name: value for name, value in each.items() if not name.endswith(derived)}
-        for each in (model.state_dict(), arrays)
+    tensors, learned = (
+        {name: value for name, value in entries.items() if not name.endswith(derived)}
+        for entries in (model.state_dict(), arrays)
     )
-    fill(own, learnt, source)
+    fill(tensors, learned, source)
 
 
-def fill(own: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | str) -> None:
-    """Puts arrays into tensors of the same names, all of them.
+def fill(tensors: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | str) -> None:
+    """Copies arrays into the tensors of the same names.
 
     Raises:
-        UserError: A name is missing or unknown, or a shape differs, or integers are to be weights;
-            nothing is changed.
+        UserError: The names or shapes differ, or weights would be filled with integers. No tensor changes.
     """
-    problems = [f"{name}: missing" for name in own.keys() - arrays.keys()]
-    problems += [f"{name}: not in the model" for name in arrays.keys() - own.keys()]
+    common = tensors.keys() & arrays.keys()
+    problems = [f"{name}: missing" for name in tensors.keys() - arrays.keys()]
+    problems += [f"{name}: not in the model" for name in arrays.keys() - tensors.keys()]
     problems += [
-        f"{name}: expected {list(own[name].shape)}, got {list(arrays[name].shape)}"
-        for name in own.keys() & arrays.keys()
-        if list(own[name].shape) != list(arrays[name].shape)
+        f"{name}: expected shape {list(tensors[name].shape)}, got {list(arrays[name].shape)}"
+        for name in common
+        if list(tensors[name].shape) != list(arrays[name].shape)
     ]
     problems += [
-        f"{name}: expected floating numbers, got {arrays[name].dtype}"
-        for name in own.keys() & arrays.keys()
-        if own[name].is_floating_point() and arrays[name].dtype.kind != "f"
+        f"{name}: expected floating-point numbers, got {arrays[name].dtype}"
+        for name in common
+        if tensors[name].is_floating_point() and arrays[name].dtype.kind != "f"
     ]
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         shown = "; ".join(sorted(problems)[:_SHOWN])
         raise UserError(f"{source}: weights of another model (is Arch the same?): {shown}{more}")
-    _copy(own, arrays)
+    with paddle.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(paddle.to_tensor(arrays[name]).astype(tensor.dtype), True)
 
 
 def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> list[str]:
-    """Fills a model that is about to be trained; a classifier for other classes stays fresh.
+    """Fills a model before training, except for a classifier of another number of classes.
 
     Returns:
-        Names that keep their fresh values because their shape depends on the classes.
+        Names of the weights that keep their random values.
 
     Raises:
-        UserError: Something else differs than the shape of linear layers that end in the classes.
+        UserError: Anything else differs.
     """
-    own = model.state_dict()
-    differing = [
-        name for name in own.keys() & arrays.keys() if list(own[name].shape) != list(arrays[name].shape)
-    ]
-    fresh = differing if _ends_in_classes(model, differing, own, arrays) else []
-    kept = {**arrays, **{name: own[name].numpy() for name in fresh}}
-    fill_model(model, kept, source)
-    return sorted(fresh)
+    tensors = model.state_dict()
+    shapes = {
+        name: (list(tensors[name].shape), list(arrays[name].shape)) for name in tensors.keys() & arrays.keys()
+    }
+    differing = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
+    random = sorted(differing) if _only_classes_differ(model, differing) else []
+    fill_model(model, {**arrays, **{name: tensors[name].numpy() for name in random}}, source)
+    return random
 
 
-def _ends_in_classes(
-    model: nn.Layer, names: list[str], own: Mapping[str, paddle.Tensor], arrays: Arrays
-) -> bool:
-    """Whether all of ``names`` are linear layers', and their last sides m in the model and n in the file."""
+def _only_classes_differ(model: nn.Layer, shapes: Mapping[str, tuple[list[int], list[int]]]) -> bool:
+    """Returns whether all shapes belong to linear layers and differ only in one number of outputs.
+
+    Args:
+        model: The model.
+        shapes: Name to the shapes in the model and in the file, which differ.
+    """
     linear = {name for name, layer in model.named_sublayers() if isinstance(layer, nn.Linear)}
     return (
-        all(name.rpartition(".")[0] in linear for name in names)
-        and all(_only_classes_differ(list(own[name].shape), list(arrays[name].shape)) for name in names)
-        and len({(own[name].shape[-1], arrays[name].shape[-1]) for name in names}) == 1
+        all(name.rpartition(".")[0] in linear for name in shapes)
+        and all(len(new) == len(old) and new[:-1] == old[:-1] for new, old in shapes.values())
+        and len({(new[-1], old[-1]) for new, old in shapes.values()}) == 1
     )
-
-
-def _only_classes_differ(own: list[int], other: list[int]) -> bool:
-    return own != other and len(own) == len(other) and own[:-1] == other[:-1]
-
-
-@paddle.no_grad()  # type: ignore[untyped-decorator]
-def _copy(own: Mapping[str, paddle.Tensor], arrays: Arrays) -> None:
-    for name, tensor in own.items():
-        tensor.copy_(paddle.to_tensor(arrays[name]).astype(tensor.dtype), True)

@@ -1,9 +1,10 @@
-"""What a checkpoint's folder holds, by size and SHA-256: whether it is whole, and what is not."""
+"""The manifest of a checkpoint folder: size and SHA-256 of each file, by which damage is found."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
@@ -16,16 +17,16 @@ from ppcls.files import atomic_write
 MANIFEST = "manifest.json"
 FORMAT = 2
 _BLOCK = 1 << 20
-_Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]  # of a file in the folder itself
-_OWN = "sha256"  # the manifest's own digest, over all else in it
+_FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]  # no path: the file is in the folder itself
+_SELF = "sha256"  # digest of everything else in the manifest
 
 
 class DamagedError(UserError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint differs from what was written."""
 
 
 class FileRecord(BaseModel):
-    """One file, as it was meant to be written."""
+    """Size and digest of one file."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     size: int = Field(ge=0, description="bytes")
@@ -33,19 +34,19 @@ class FileRecord(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What ``manifest.json`` holds, beside a digest of itself.
+    """The content of ``manifest.json``, except for its own digest.
 
     Attributes:
-        format: Of the folder.
-        serial: Counts a run's checkpoints: the highest is the newest.
+        format: Version of the folder's format.
+        serial: Number of the checkpoint within the run: the highest is the newest.
         update: Optimizer updates done.
         epoch: Epochs done.
-        step: Batches done in the running epoch.
-        score: Of the evaluation that this checkpoint followed; None without one.
-        judge: Name of the metric that ``score`` is of; None where that was not written down.
-        saved: When, in UTC.
-        versions: Of ppcls and Paddle.
-        files: By name; without the manifest.
+        step: Batches done in the current epoch.
+        score: Score of the evaluation before this checkpoint; None without one.
+        judge: Name of the metric behind ``score``; None in older checkpoints.
+        saved: Time of saving, in UTC.
+        versions: Versions of ppcls and Paddle.
+        files: Records of all other files, by name.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -58,54 +59,56 @@ class Manifest(BaseModel):
     judge: str | None = None
     saved: str = Field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
     versions: dict[str, str]
-    files: dict[_Name, FileRecord]
+    files: dict[_FileName, FileRecord]
 
 
-def put(path: Path, data: bytes) -> FileRecord:
-    """Writes a file, synced, and returns what is in it: the digest is of ``data``, not of what is read back.
+def write_file(path: Path, data: bytes) -> FileRecord:
+    """Writes a file, synced to disk, and returns the record of ``data``.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
     """
     with atomic_write(path) as file:
         file.write(data)
     return FileRecord(size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def seal(folder: Path, manifest: Manifest) -> None:
-    """Writes the manifest, the last file of a folder, and reads all of them back.
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest as the last file of a folder, then reads all files back.
 
     Raises:
-        OSError: It can't be written, or the disk does not hold what was written.
+        OSError: The manifest can't be written, or the disk returns other data than was written.
     """
     content = manifest.model_dump(mode="json")
-    text = json.dumps({**content, _OWN: _digest(content)}, indent=2) + "\n"
+    text = json.dumps({**content, _SELF: _digest(content)}, indent=2) + "\n"
     with atomic_write(folder / MANIFEST) as file:
         file.write(text.encode())
     try:
         verify(folder)
     except DamagedError as error:
-        raise OSError(f"what was written does not read back: {error}") from None
+        raise OSError(f"the disk returns other data than was written: {error}") from None
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads a folder's manifest; looks at no other file.
+    """Reads the manifest of a folder, without looking at the other files.
 
     Raises:
-        DamagedError: It is missing, damaged, or of another format.
+        DamagedError: The manifest is missing, damaged or of another format.
     """
     path = folder / MANIFEST
     try:
         tree = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise DamagedError(f"{path}: missing; the checkpoint is half-written or of an older ppcls") from None
+        raise DamagedError(
+            f"{path}: missing; the checkpoint is incomplete or was written by an older ppcls"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path}: damaged: {error}") from None
     if not isinstance(tree, dict):
-        raise DamagedError(f"{path}: damaged: not an object")
+        raise DamagedError(f"{path}: damaged: expected a JSON object, got {type(tree).__name__}")
     if isinstance(tree.get("format"), int) and tree["format"] != FORMAT:
-        raise DamagedError(f"{path}: format {tree['format']}; this ppcls reads format {FORMAT}")
-    expected, found = tree.pop(_OWN, None), _digest(tree)
+        raise DamagedError(f"{path}: format {tree['format']} is not supported; this ppcls reads {FORMAT}")
+    expected, found = tree.pop(_SELF, None), _digest(tree)
     if expected != found:
         raise DamagedError(f"{path}: damaged: expected SHA-256 {expected}, found {found}")
     try:
@@ -116,22 +119,26 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedError(f"{path}: damaged: {where}: {first['msg']}") from None
 
 
-def verify(folder: Path) -> Manifest:
-    """Reads every file of a checkpoint and compares it with the manifest, which it returns.
+def verify(folder: Path, names: Collection[str] | None = None) -> Manifest:
+    """Compares the files of a checkpoint with its manifest, which it returns.
+
+    Args:
+        folder: The checkpoint.
+        names: Files to compare, where the manifest lists them; None for all.
 
     Raises:
-        DamagedError: A file is missing, or not what was written; the text has both digests.
+        DamagedError: A listed file is missing or has changed. Unlisted files are ignored.
     """
     manifest = read_manifest(folder)
     for name, expected in manifest.files.items():
-        check_file(folder / name, expected)
+        if names is None or name in names:
+            _check_file(folder / name, expected)
     return manifest
 
 
-def check_file(path: Path, expected: FileRecord) -> None:
-    """Compares one file with its record; raises as `verify` does."""
+def _check_file(path: Path, expected: FileRecord) -> None:
     try:
-        found = _read(path)
+        found = _read_record(path)
     except FileNotFoundError:
         raise DamagedError(f"{path}: missing; expected SHA-256 {expected.sha256}") from None
     except OSError as error:
@@ -145,7 +152,7 @@ def check_file(path: Path, expected: FileRecord) -> None:
         )
 
 
-def _read(path: Path) -> FileRecord:
+def _read_record(path: Path) -> FileRecord:
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

@@ -1,8 +1,11 @@
-"""Reads what Paddle pickled without unpickling it: a pickle is a program, and here none runs.
+"""Reads what Paddle pickled without running it: a pickle is a program, so `pickle.load` is not safe.
 
-`pickletools` splits the file into its instructions. Those that describe arrays, numbers, text, and containers
-of them are followed on a stack of our own (CPython's Lib/pickletools.py describes the language); numpy's and
-Python's constructors are recognised by their names, never called. Any other instruction refuses the file.
+`pickletools` splits the file into its instructions. This module interprets those that describe arrays,
+numbers, text and containers of them (CPython's Lib/pickletools.py documents the language). Constructors of
+NumPy and Python are recognized by name and never called. Any other instruction makes the file invalid.
+
+A few bytes of instructions can describe gigabytes of values. Every instruction is therefore charged to a
+`Budget` for the values that it copies and the bytes that it creates, before it does so.
 """
 
 from __future__ import annotations
@@ -21,15 +24,16 @@ from numpy.typing import NDArray
 
 from ppcls.errors import UserError
 
-_DEEPEST = 32  # containers within each other
-_MOST_VALUES = 1_000_000
-_MOST_KEY = 1 << 63
-_CONTAINERS = (dict, list, tuple)
+_MAX_DEPTH = 32  # nested containers
+_MAX_OPERATIONS = 2_000_000
+_MAX_DIMENSIONS = 32
+_MAX_INTEGER = 1 << 63
+_MAX_TYPE_NAME = 16  # characters
 _NUMBERS = frozenset(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"])
-_TYPE = re.compile(r"([<>|=]?)(.+)")
+_TYPE_NAME = re.compile(r"([<>|=]?)(.+)")
 
-# numpy 2 moved its functions, and Python 2 called the builtins otherwise: files have either spelling.
-_ADMITTED = {
+# NumPy 2 moved its functions, and Python 2 named the builtins differently.
+_CONSTRUCTORS = {
     ("numpy", "ndarray"): "ndarray",
     ("numpy", "dtype"): "dtype",
     ("numpy.core.multiarray", "_reconstruct"): "array",
@@ -44,288 +48,325 @@ _ADMITTED = {
     ("_codecs", "encode"): "encode",
 }
 
-# What reading a file's instructions raises where they are none.
+# Exceptions of reading a file that is not a pickle, or a damaged one.
 _DAMAGED = (OSError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error)
 
 
-class _RefusedError(Exception):
-    """The file asks for more than arrays."""
+class _RejectedError(Exception):
+    """The file contains more than arrays."""
+
+
+class _Budget:
+    """Limits the work and memory that a file may cost.
+
+    Args:
+        size: Size of the file in bytes. Text that is decoded to bytes, and these bytes as arrays, may have
+        that
+            size each.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._operations, self._bytes = _MAX_OPERATIONS, 2 * size
+
+    def charge(self, operations: int, size: int = 0) -> None:
+        """Charges instructions or copied values, and newly created bytes.
+
+        Raises:
+            _RejectedError: The budget is used up.
+        """
+        self._operations -= operations
+        self._bytes -= size
+        if self._operations < 0:
+            raise _RejectedError(
+                f"it has more than {_MAX_OPERATIONS} instructions and values; repeated values count each time"
+            )
+        if self._bytes < 0:
+            raise _RejectedError("its arrays have more bytes than the file")
 
 
 @dataclass(frozen=True)
-class _Name:
-    """What the file calls a constructor by; of `_ADMITTED`."""
+class _Constructor:
+    """A constructor that the file refers to; ``kind`` is one of the values of `_CONSTRUCTORS`."""
 
-    means: str
+    kind: str
 
 
 @dataclass
 class _Type:
-    """A dtype in the making: numpy's code for it, and its byte order once it is known."""
+    """A dtype under construction: NumPy's code, and the byte order once it is known."""
 
     code: str
     order: str = "="
 
     def numpy(self) -> np.dtype[Any] | None:
-        """Returns the dtype of numbers; None for any other.
+        """Returns the dtype if it is numeric, else None.
 
         Raises:
-            _RefusedError: It is that of Python objects, whose bytes would be taken for addresses.
+            _RejectedError: It is the dtype of Python objects, whose bytes would be used as addresses.
         """
         if self.code in _NUMBERS:
             return np.dtype(self.order + self.code)
         if self.code.startswith("O"):
-            raise _RefusedError("it has an array of Python objects")
+            raise _RejectedError("it has an array of Python objects")
         return None
 
 
 @dataclass
 class _Array:
-    """An array in the making; None for one that holds no numbers."""
+    """An array under construction; its value stays None if it is not numeric."""
 
     value: NDArray[Any] | None = None
 
 
 def unpickle(path: Path) -> Any:
-    """Reads what Paddle pickled, running none of the file's code.
+    """Reads what Paddle pickled, without running any code of the file.
 
     Returns:
-        Dicts, lists, tuples, text, bytes, numbers, None; numpy arrays and scalars of numbers, read-only. An
-        array of anything else is None.
+        Dicts, lists, tuples, text, bytes, numbers and None; NumPy arrays and scalars of numbers, read-only.
+        An array of anything else becomes None.
 
     Raises:
-        UserError: The file is missing, damaged, or asks for more than that.
+        UserError: The file is missing or damaged, contains anything else, or is expensive to read.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Plain()(_Machine().run(data))
+            return _Interpreter(_Budget(len(data))).run(data)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except _RefusedError as error:
-        raise UserError(f"{path}: refused, since a file of weights holds arrays only, and {error}") from None
+    except _RejectedError as error:
+        raise UserError(f"{path}: rejected: a file of weights contains only arrays, but {error}") from None
     except LookupError:  # its text would be a bare number
         raise UserError(
-            f"{path}: damaged, or not a {path.suffix} file: it uses what it has not described"
+            f"{path}: damaged, or not a {path.suffix} file: it uses a value that it does not define"
         ) from None
     except _DAMAGED as error:
         raise UserError(f"{path}: damaged, or not a {path.suffix} file: {str(error)[:200]}") from None
 
 
-class _Machine:
-    """Follows the instructions of a pickle."""
+class _Interpreter:
+    """Interprets the instructions of a pickle.
 
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
+    Args:
+        budget: Charged for each instruction.
+    """
+
+    def __init__(self, budget: _Budget) -> None:
+        self._budget = budget
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
 
     def run(self, data: Any) -> Any:
-        """Returns what the pickle describes, arrays still in the making."""
+        """Returns what the pickle describes."""
         for code, argument, _ in pickletools.genops(data):
+            self._budget.charge(1)
             if code.name == "STOP":
-                return self.pop()
+                return self._finish(self.pop(), _MAX_DEPTH)
             if code.name not in _INSTRUCTIONS:
-                raise _RefusedError(f"it has the instruction {code.name}")
+                raise _RejectedError(f"it has the instruction {code.name}")
             _INSTRUCTIONS[code.name](self, argument)
-        raise ValueError("it does not end")
+        raise ValueError("the end is missing")
+
+    def _finish(self, value: Any, depth: int) -> Any:
+        """Returns a value with its arrays. Shared containers are copied, so no container contains itself."""
+        self._budget.charge(1)
+        if isinstance(value, _Array):
+            return value.value
+        if isinstance(value, _Constructor | _Type):
+            return None
+        if not isinstance(value, dict | list | tuple):
+            return value
+        if not depth:
+            raise _RejectedError(f"its containers are nested deeper than {_MAX_DEPTH}")
+        if isinstance(value, dict):
+            return {key: self._finish(entry, depth - 1) for key, entry in value.items()}
+        return type(value)(self._finish(entry, depth - 1) for entry in value)
 
     def pop(self) -> Any:
-        """Takes one off the stack, but nothing from below the last mark."""
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+        """Removes and returns the top of the stack, which must be above the last mark."""
+        if len(self._stack) <= (self._marks[-1] if self._marks else 0):
             raise ValueError("an instruction lacks its operand")
-        return self.stack.pop()
+        return self._stack.pop()
 
     def top(self) -> Any:
-        """Returns what `pop` would take."""
+        """Returns the top of the stack."""
         value = self.pop()
-        self.stack.append(value)
+        self._stack.append(value)
         return value
 
     def skip(self, _: Any) -> None:
         """Does nothing."""
 
     def push(self, value: Any) -> None:
-        """Puts one on the stack."""
-        self.stack.append(value)
+        """Puts a value on the stack."""
+        self._stack.append(value)
 
     def mark(self, _: None) -> None:
-        """Remembers where the stack is."""
-        self.marks.append(len(self.stack))
+        """Marks the top of the stack."""
+        self._marks.append(len(self._stack))
 
-    def above_mark(self) -> list[Any]:
-        """Takes all above the last mark off the stack."""
-        begin = self.marks.pop()
-        values = self.stack[begin:]
-        del self.stack[begin:]
+    def pop_to_mark(self) -> list[Any]:
+        """Removes and returns everything above the last mark."""
+        start = self._marks.pop()
+        values = self._stack[start:]
+        self._budget.charge(len(values))
+        del self._stack[start:]
         return values
 
-    def put(self, key: int | None) -> None:
-        """Remembers the top of the stack."""
-        self.memo[len(self.memo) if key is None else key] = self.top()
+    def memoize(self, key: int | None) -> None:
+        """Stores the top of the stack in the memo."""
+        self._memo[len(self._memo) if key is None else key] = self.top()
 
-    def get(self, key: int) -> None:
-        """Puts on the stack what was remembered."""
-        self.push(self.memo[key])
+    def recall(self, key: int) -> None:
+        """Puts a value of the memo on the stack."""
+        self.push(self._memo[key])
 
     def append(self, values: list[Any]) -> None:
-        """Adds to the list on top."""
-        _of(list, self.top()).extend(values)
+        """Appends to the list on top."""
+        _expect(list, self.top()).extend(values)
 
-    def set(self, values: list[Any]) -> None:
-        """Adds keys and values, in turns, to the dict on top."""
-        _of(dict, self.top()).update(_pairs(values[::2], values[1::2]))
+    def set_items(self, values: list[Any]) -> None:
+        """Adds alternating keys and values to the dict on top."""
+        _expect(dict, self.top()).update(_make_dict(values[::2], values[1::2]))
 
-    def make_dict(self, _: None) -> None:
-        """Makes a dict of all above the last mark."""
-        values = self.above_mark()
-        self.push(_pairs(values[::2], values[1::2]))
+    def push_dict(self, _: None) -> None:
+        """Makes a dict of the alternating keys and values above the last mark."""
+        values = self.pop_to_mark()
+        self.push(_make_dict(values[::2], values[1::2]))
 
-    def name(self, argument: str | None) -> None:
-        """Looks at a name of a module, and of something in it."""
+    def find_constructor(self, argument: str | None) -> None:
+        """Puts the constructor that is named by a module and an attribute on the stack."""
         if argument is None:
-            name, module = _of(str, self.pop()), _of(str, self.pop())
+            name, module = _expect(str, self.pop()), _expect(str, self.pop())
         else:
             module, name = argument.split(" ", 1)
-        if (module, name) not in _ADMITTED:
-            raise _RefusedError(f"it asks for {module}.{name}"[:200])
-        self.push(_Name(_ADMITTED[module, name]))
+        if (module, name) not in _CONSTRUCTORS:
+            raise _RejectedError(f"it asks for {module[:100]}.{name[:100]}")
+        self.push(_Constructor(_CONSTRUCTORS[module, name]))
 
     def reduce(self, _: None) -> None:
-        """Makes what a call of an admitted constructor would make."""
-        arguments = _of(tuple, self.pop())
-        self.push(_made(_of(_Name, self.pop()).means, arguments))
+        """Replaces a constructor and its arguments by what the call would return."""
+        arguments = _expect(tuple, self.pop())
+        self.push(self._construct(_expect(_Constructor, self.pop()).kind, arguments))
 
     def build(self, _: None) -> None:
-        """Gives an array or a dtype its state, as numpy writes it."""
-        state = _of(tuple, self.pop())
+        """Sets the state of an array or a dtype, in NumPy's format."""
+        state = _expect(tuple, self.pop())
         target = self.top()
         if isinstance(target, _Array):
             _, shape, dtype, fortran, raw = state
-            target.value = _array(_of(_Type, dtype).numpy(), _of(tuple, shape), bool(fortran), raw)
+            numeric = _expect(_Type, dtype).numpy()
+            target.value = self._make_array(numeric, _expect(tuple, shape), bool(fortran), raw)
         else:
             order = state[1]
             if order not in ("<", ">", "|", "="):
-                raise ValueError("an unknown byte order")
-            _of(_Type, target).order = order
+                raise ValueError("unknown byte order")
+            _expect(_Type, target).order = order
+
+    def _construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
+        """Returns what a constructor returns for arguments as they occur in pickled arrays."""
+        if kind == "array":
+            return _Array()
+        if kind == "dtype":
+            name = _expect(str, arguments[0])
+            match = _TYPE_NAME.fullmatch(name) if len(name) <= _MAX_TYPE_NAME else None
+            if not match:
+                raise ValueError("a dtype has no valid name")
+            return _Type(match[2], match[1] or "=")
+        if kind == "scalar":
+            dtype, raw = arguments
+            number = self._make_array(_expect(_Type, dtype).numpy(), (), False, raw)
+            return None if number is None else number[()]
+        if kind == "dict":
+            pairs = _expect(list, arguments[0]) if arguments else []
+            self._budget.charge(len(pairs))
+            return _make_dict([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        if kind == "tuple":
+            (values,) = arguments
+            if not isinstance(values, list):
+                return _expect(tuple, values)
+            self._budget.charge(len(values))
+            return tuple(values)
+        if kind == "encode" and arguments[1] in ("latin1", "latin-1"):
+            return self._encode(_expect(str, arguments[0]))
+        if kind == "bytes" and not arguments:
+            return b""
+        raise _RejectedError(f"it calls {kind} with arguments that no array needs")
+
+    def _encode(self, text: str) -> bytes:
+        self._budget.charge(1, len(text))
+        return text.encode("latin-1")
+
+    def _make_array(
+        self, dtype: np.dtype[Any] | None, shape: tuple[Any, ...], fortran: bool, raw: Any
+    ) -> NDArray[Any] | None:
+        """Returns the array in ``raw``, whose length must agree with the shape."""
+        if dtype is None:
+            return None
+        if isinstance(raw, str):  # written by Python 2
+            raw = self._encode(raw)
+        if len(shape) > _MAX_DIMENSIONS:
+            raise ValueError(f"an array has {len(shape)} dimensions")
+        size = dtype.itemsize
+        for side in shape:
+            if type(side) is not int or not 0 <= side < _MAX_INTEGER:
+                raise ValueError("a shape is not made of whole numbers")
+            size *= side
+        if len(_expect(bytes, raw)) != size:
+            raise ValueError(f"an array has {len(raw)} bytes; its shape needs {size}")
+        self._budget.charge(1, size)
+        flat = np.frombuffer(raw, dtype) if raw else np.empty(0, dtype)
+        return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _constant(value: Any) -> Callable[[_Machine, Any], None]:
-    return lambda machine, _: machine.push(value() if callable(value) else value)
+def _push_constant(value: Any) -> Callable[[_Interpreter, Any], None]:
+    return lambda interpreter, _: interpreter.push(value() if callable(value) else value)
 
 
-def _tuple_of(count: int) -> Callable[[_Machine, Any], None]:
-    return lambda machine, _: machine.push(tuple([machine.pop() for _ in range(count)][::-1]))
+def _push_tuple(count: int) -> Callable[[_Interpreter, Any], None]:
+    return lambda interpreter, _: interpreter.push(tuple([interpreter.pop() for _ in range(count)][::-1]))
 
 
-_INSTRUCTIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    **dict.fromkeys(("PROTO", "FRAME"), _Machine.skip),
-    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"), _Machine.push),
-    **dict.fromkeys(("FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE"), _Machine.push),
-    **dict.fromkeys(("BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"), _Machine.push),
-    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _Machine.push),
-    "NONE": _constant(None),
-    "NEWTRUE": _constant(True),
-    "NEWFALSE": _constant(False),
-    "EMPTY_LIST": _constant(list),
-    "EMPTY_DICT": _constant(dict),
-    "EMPTY_TUPLE": _constant(tuple),
-    "TUPLE1": _tuple_of(1),
-    "TUPLE2": _tuple_of(2),
-    "TUPLE3": _tuple_of(3),
-    "MARK": _Machine.mark,
-    "TUPLE": lambda machine, _: machine.push(tuple(machine.above_mark())),
-    "LIST": lambda machine, _: machine.push(machine.above_mark()),
-    "DICT": _Machine.make_dict,
-    "APPEND": lambda machine, _: machine.append([machine.pop()]),
-    "APPENDS": lambda machine, _: machine.append(machine.above_mark()),
-    "SETITEM": lambda machine, _: machine.set([machine.pop(), machine.pop()][::-1]),
-    "SETITEMS": lambda machine, _: machine.set(machine.above_mark()),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _Machine.put),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Machine.get),
-    **dict.fromkeys(("GLOBAL", "STACK_GLOBAL"), _Machine.name),
-    "REDUCE": _Machine.reduce,
-    "BUILD": _Machine.build,
+_INSTRUCTIONS: dict[str, Callable[[_Interpreter, Any], None]] = {
+    **dict.fromkeys(("PROTO", "FRAME"), _Interpreter.skip),
+    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"), _Interpreter.push),
+    **dict.fromkeys(("FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE"), _Interpreter.push),
+    **dict.fromkeys(("BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"), _Interpreter.push),
+    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _Interpreter.push),
+    "NONE": _push_constant(None),
+    "NEWTRUE": _push_constant(True),
+    "NEWFALSE": _push_constant(False),
+    "EMPTY_LIST": _push_constant(list),
+    "EMPTY_DICT": _push_constant(dict),
+    "EMPTY_TUPLE": _push_constant(tuple),
+    "TUPLE1": _push_tuple(1),
+    "TUPLE2": _push_tuple(2),
+    "TUPLE3": _push_tuple(3),
+    "MARK": _Interpreter.mark,
+    "TUPLE": lambda interpreter, _: interpreter.push(tuple(interpreter.pop_to_mark())),
+    "LIST": lambda interpreter, _: interpreter.push(interpreter.pop_to_mark()),
+    "DICT": _Interpreter.push_dict,
+    "APPEND": lambda interpreter, _: interpreter.append([interpreter.pop()]),
+    "APPENDS": lambda interpreter, _: interpreter.append(interpreter.pop_to_mark()),
+    "SETITEM": lambda interpreter, _: interpreter.set_items([interpreter.pop(), interpreter.pop()][::-1]),
+    "SETITEMS": lambda interpreter, _: interpreter.set_items(interpreter.pop_to_mark()),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _Interpreter.memoize),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Interpreter.recall),
+    **dict.fromkeys(("GLOBAL", "STACK_GLOBAL"), _Interpreter.find_constructor),
+    "REDUCE": _Interpreter.reduce,
+    "BUILD": _Interpreter.build,
 }
 
 
-def _of(kind: type, value: Any) -> Any:
+def _expect(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"expected a {kind.__name__.strip('_').lower()}, got {type(value).__name__}")
+        raise ValueError(f"expected {kind.__name__.strip('_').lower()}, got {type(value).__name__}")
     return value
 
 
-def _pairs(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
-    """Returns a dict, of keys that are found in constant time and print in a line."""
+def _make_dict(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
+    """Returns a dict; its keys can be hashed in constant time and printed in one line."""
     for key in keys:
-        if not (isinstance(key, str) or (type(key) is int and abs(key) < _MOST_KEY)):
-            raise _RefusedError(f"it has a {type(key).__name__} as a key")
+        if not (isinstance(key, str) or (type(key) is int and abs(key) < _MAX_INTEGER)):
+            raise _RejectedError(f"it has a {type(key).__name__} as a key")
     return dict(zip(keys, values, strict=True))
-
-
-def _made(means: str, arguments: tuple[Any, ...]) -> Any:
-    """Returns what a constructor of `_ADMITTED` makes of arguments as pickles have them."""
-    if means == "array":
-        return _Array()
-    if means == "dtype":
-        match = _TYPE.fullmatch(_of(str, arguments[0]))
-        if not match:
-            raise ValueError("a dtype without a name")
-        return _Type(match[2], match[1] or "=")
-    if means == "scalar":
-        dtype, raw = arguments
-        number = _array(_of(_Type, dtype).numpy(), (), False, raw)
-        return None if number is None else number[()]
-    if means == "dict":
-        pairs = _of(list, arguments[0]) if arguments else []
-        return _pairs(*([each[place] for each in pairs] for place in (0, 1)))
-    if means == "tuple":
-        (values,) = arguments
-        return tuple(values) if isinstance(values, list) else _of(tuple, values)
-    if means == "encode" and arguments[1] in ("latin1", "latin-1"):
-        return _of(str, arguments[0]).encode("latin-1")
-    if means == "bytes" and not arguments:
-        return b""
-    raise _RefusedError(f"it calls {means} with other arguments than arrays need")
-
-
-def _array(
-    dtype: np.dtype[Any] | None, shape: tuple[Any, ...], fortran: bool, raw: Any
-) -> NDArray[Any] | None:
-    """Returns the array that lies in ``raw``, which must be as long as the shape says."""
-    if dtype is None:
-        return None
-    if isinstance(raw, str):  # Python 2's
-        raw = raw.encode("latin-1")
-    size = dtype.itemsize
-    for side in shape:
-        if type(side) is not int or side < 0:
-            raise ValueError("a shape of other than whole numbers")
-        size *= side
-    if len(_of(bytes, raw)) != size:
-        raise ValueError(f"an array has {len(raw)} of {size} bytes")
-    flat = np.frombuffer(raw, dtype) if raw else np.empty(0, dtype)
-    return flat.reshape(shape, order="F" if fortran else "C")
-
-
-class _Plain:
-    """Makes the arrays of what was read; what stands in several places is copied, so none holds itself."""
-
-    def __init__(self) -> None:
-        self._values = 0
-
-    def __call__(self, value: Any, depth: int = _DEEPEST) -> Any:
-        """Returns the value with its arrays made, containers of at most ``depth`` levels."""
-        self._values += 1
-        if self._values > _MOST_VALUES:
-            raise _RefusedError(f"it has more than {_MOST_VALUES} values, what is repeated counted each time")
-        if isinstance(value, _Array):
-            return value.value
-        if isinstance(value, _Name | _Type):
-            return None
-        if not isinstance(value, _CONTAINERS):
-            return value
-        if not depth:
-            raise _RefusedError(f"it has containers within each other, deeper than {_DEEPEST}")
-        if isinstance(value, dict):
-            return {key: self(each, depth - 1) for key, each in value.items()}
-        return type(value)(self(each, depth - 1) for each in value)

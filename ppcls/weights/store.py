@@ -1,4 +1,4 @@
-"""One place for checkpoints on a disk: folders that appear whole, and links that name them."""
+"""Checkpoint folders on one disk, which appear complete or not at all, and the links that name them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ppcls.files import new_folder, temporary_sibling
-from ppcls.weights.manifest import DamagedError, Manifest, put, read_manifest, seal
+from ppcls.weights.manifest import DamagedError, Manifest, read_manifest, write_file, write_manifest
 
 LATEST = "latest"
 BEST = "best_model"
@@ -19,35 +19,35 @@ class Store:
     """The checkpoints below one folder.
 
     Args:
-        root: Holds the links, and ``checkpoints/``; made where it is missing.
+        root: Folder of the links and of ``checkpoints/``, which is created if missing.
     """
 
     def __init__(self, root: Path) -> None:
         self.root, self.folder = root, root / "checkpoints"
-        # Temporary folders that are here now and still are at the first save: their runs are dead.
-        self._left = list(self.folder.glob(".????????.step_*"))
+        # Temporary folders that exist now and still exist at the first save belong to dead runs.
+        self._leftovers = list(self.folder.glob(".????????.step_*"))
 
     def folders(self) -> dict[Path, int]:
-        """Returns all checkpoints, with their serial numbers; -1 where a manifest can't be read."""
+        """Returns all checkpoints with their serial numbers; -1 where the manifest can't be read."""
         return {folder: _serial(folder) for folder in self.folder.glob("step_*")}
 
     def write(self, files: Iterable[tuple[str, bytes]], manifest: Manifest) -> Path:
-        """Writes a checkpoint, whose manifest gets the files' digests.
+        """Writes a checkpoint and returns its folder; the manifest gets the files' records.
 
         Raises:
-            OSError: It can't be written; nothing of it is there.
+            OSError: The checkpoint can't be written. No part of it is left.
         """
         folder, copy = self.folder / f"step_{manifest.update:08d}", 1
         while folder.exists():
             copy += 1
             folder = folder.with_name(f"step_{manifest.update:08d}_{copy}")
         with new_folder(folder, sync_each=True) as temporary:
-            records = {name: put(temporary / name, data) for name, data in files}
-            seal(temporary, manifest.model_copy(update={"files": records}))
+            records = {name: write_file(temporary / name, data) for name, data in files}
+            write_manifest(temporary, manifest.model_copy(update={"files": records}))
         return folder
 
     def link(self, role: str, folder: Path) -> None:
-        """Has ``role`` name a folder, in one rename."""
+        """Points the link ``role`` to a folder, in one rename."""
         link = self.root / role
         temporary = link.with_name(f".{role}.new")
         temporary.unlink(missing_ok=True)
@@ -55,47 +55,47 @@ class Store:
         temporary.replace(link)
 
     def link_best(self, folder: Path, manifest: Manifest, keep: int, *, best: bool) -> None:
-        """Puts a folder in its place among ``best_model``, ``best_model_2`` …, and those behind it one on.
+        """Inserts a checkpoint into the ranking ``best_model``, ``best_model_2`` … by its score.
 
         Args:
-            folder: Of the checkpoint.
-            manifest: Its own; without a score it gets no place.
-            keep: How many to name.
-            best: Whether it is the best of all so far.
+            folder: Folder of the checkpoint.
+            manifest: Manifest of the checkpoint. Without a score it is not ranked.
+            keep: Length of the ranking.
+            best: Whether the checkpoint is the best so far.
         """
-        names = [BEST, *(f"{BEST}_{place}" for place in range(2, keep + 1))]
-        place = 0 if best else len(names)
+        links = [BEST, *(f"{BEST}_{rank}" for rank in range(2, keep + 1))]
+        rank = 0 if best else len(links)
         score, judge = manifest.score, manifest.judge
         if not best and score is not None:
-            worse = (each for each in range(1, len(names)) if self._score(names[each], judge) < score)
-            place = next(worse, len(names))
-        for each in range(len(names) - 1, place, -1):
-            before = self.root / names[each - 1]
-            if before.is_symlink():
-                self.link(names[each], before.resolve())
-        if place < len(names):
-            self.link(names[place], folder)
+            worse = (i for i in range(1, len(links)) if self._score(links[i], judge) < score)
+            rank = next(worse, len(links))
+        for i in range(len(links) - 1, rank, -1):
+            previous = self.root / links[i - 1]
+            if previous.is_symlink():
+                self.link(links[i], previous.resolve())
+        if rank < len(links):
+            self.link(links[rank], folder)
         for link, _ in list(self._links()):
-            if link.name.startswith(f"{BEST}_") and link.name not in names:
-                link.unlink()  # keep was larger
+            if link.name.startswith(f"{BEST}_") and link.name not in links:
+                link.unlink()  # from a longer ranking
 
-    def remove_unnamed(self) -> None:
-        """Removes the folders that no link names, and what killed runs left half-written."""
-        named = {target for _, target in self._links()}
+    def remove_unlinked(self) -> None:
+        """Removes checkpoints without a link, and incomplete ones of killed runs."""
+        linked = {target for _, target in self._links()}
         for folder in self.folder.glob("step_*"):
-            if folder.resolve() not in named:
-                # Renamed first: a removal that is cut off leaves nothing that looks like a checkpoint.
-                self._left.append(folder.rename(temporary_sibling(folder)))
-        while self._left:
-            if self._left[-1].exists():
-                shutil.rmtree(self._left[-1])
-            self._left.pop()
+            if folder.resolve() not in linked:
+                # Renamed first: an interrupted removal leaves nothing that looks like a checkpoint.
+                self._leftovers.append(folder.rename(temporary_sibling(folder)))
+        while self._leftovers:
+            if self._leftovers[-1].exists():
+                shutil.rmtree(self._leftovers[-1])
+            self._leftovers.pop()
 
-    def nicest(self, folder: Path) -> Path:
-        """Returns a link to a folder, if there is one: ``latest`` rather than ``epoch_3``."""
-        named = sorted(link for link, target in self._links() if target == folder.resolve())
+    def preferred_name(self, folder: Path) -> Path:
+        """Returns a link to a folder if there is one, ``latest`` first, else the folder."""
+        links = sorted(link for link, target in self._links() if target == folder.resolve())
         latest = self.root / LATEST
-        return latest if latest in named else (named or [folder])[0]
+        return latest if latest in links else (links or [folder])[0]
 
     def _links(self) -> Iterator[tuple[Path, Path]]:
         for link in self.root.iterdir():
@@ -103,7 +103,7 @@ class Store:
                 yield link, link.resolve()
 
     def _score(self, role: str, judge: str | None) -> float:
-        """Returns a checkpoint's score; less than any where it has none, or one of another metric."""
+        """Returns the score of a checkpoint; -inf if it has none, or one of another metric."""
         try:
             found = read_manifest(self.root / role)
         except DamagedError:
@@ -112,11 +112,11 @@ class Store:
         return found.score if same and found.score is not None else -float("inf")
 
 
-def places(output_dir: Path, fallback: str | None) -> list[Path]:
-    """Returns where a run's checkpoints are: in its folder, and in the other place where it has one.
+def checkpoint_roots(output_dir: Path, fallback: str | None) -> list[Path]:
+    """Returns the folders that may hold a run's checkpoints.
 
     Args:
-        output_dir: Folder of the run.
+        output_dir: Output folder of the run.
         fallback: ``Global.checkpoint_fallback_dir``.
     """
     if fallback is None:
@@ -126,14 +126,14 @@ def places(output_dir: Path, fallback: str | None) -> list[Path]:
 
 
 def newest(role: str, output_dir: Path, fallback: str | None) -> Path | None:
-    """Returns a run's checkpoint of a role, of two places the newer one; None where there is none.
+    """Returns the checkpoint that a link names, the newer one of two roots; None if there is none.
 
     Args:
-        role: Name of its link. The newer of two best models is the better one, or it were no best model.
-        output_dir: See `places`.
-        fallback: See `places`.
+        role: Name of the link. The newer one of two best models is the better one.
+        output_dir: Output folder of the run.
+        fallback: ``Global.checkpoint_fallback_dir``.
     """
-    found = [each for root in places(output_dir, fallback) if (each := root / role).is_dir()]
+    found = [root / role for root in checkpoint_roots(output_dir, fallback) if (root / role).is_dir()]
     return max(found, key=_serial) if found else None
 
 

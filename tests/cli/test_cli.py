@@ -374,7 +374,7 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written(
     def full(*_arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "put", full)
+    monkeypatch.setattr(store, "write_file", full)
     assert fails(cli.train) == (
         f"{tmp_path}/run/checkpoints: can't write a checkpoint: No space left on device; "
         "the earlier ones are untouched. Global.checkpoint_fallback_dir names a place for this case\n"

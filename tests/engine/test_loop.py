@@ -63,7 +63,7 @@ class Notes:
         self.saved.append((state.update, list(roles)))
         self.order.append("checkpoint")
 
-    def last_good(self) -> None:
+    def newest_intact(self) -> None:
         """None is kept."""
 
 

@@ -18,7 +18,7 @@ from ppcls.config.schema import Config
 from ppcls.data.index.class_names import LABEL_LIST, read_class_names
 from ppcls.dataset_tools.digits import make_digits
 from ppcls.engine import train as module
-from ppcls.engine.checkpoint.lock import LOCK
+from ppcls.engine.checkpoint.output_lock import LOCK
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.train import train
 from ppcls.errors import UserError

@@ -184,7 +184,7 @@ def test_a_full_disk_sends_checkpoints_elsewhere(tmp_path: Path, capsys: pytest.
     assert found is not None
     assert elsewhere in found.parents
     is_one_of(found, two)
-    checkpoints.refuse_existing(found)
+    checkpoints.check_unused(found)
     checkpoints.save(train_epochs(make_state(), 3), [LATEST])  # there is room again
     assert Checkpoints(output, config).find("auto") == output / LATEST
     with faults(lambda _call: True), pytest.raises(UserError, match=r"No space left.*; .*No space left"):

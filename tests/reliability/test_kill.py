@@ -26,7 +26,7 @@ def save(store: Store, update: int) -> None:
     folder = store.write(content(update), manifest)
     store.link(LATEST, folder)
     store.link_best(folder, manifest, 2, best=score == 4)
-    store.remove_unnamed()
+    store.remove_unlinked()
 
 
 def save_until_killed(root: Path, first: int, done: int) -> None:

@@ -29,7 +29,7 @@ from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.errors import UserError
 from ppcls.weights.files import read_weights
-from ppcls.weights.manifest import MANIFEST, Manifest, put, read_manifest, seal
+from ppcls.weights.manifest import MANIFEST, Manifest, read_manifest, write_file, write_manifest
 
 FOLDER_CHANGE = st.tuples(
     st.sampled_from(["remove", "swap", "link out", "link to itself", "folder", "empty", "device", "zeros"]),
@@ -96,10 +96,12 @@ def look(output: Path, config: Config) -> Callable[[], Any]:
 
 def forge(folder: Path) -> None:
     """Makes the manifest fit the files."""
-    records = {name: put(folder / name, (folder / name).read_bytes()) for name in FILES if name != MANIFEST}
+    records = {
+        name: write_file(folder / name, (folder / name).read_bytes()) for name in FILES if name != MANIFEST
+    }
     known = read_manifest(folder).model_dump() | {"files": records}
     (folder / MANIFEST).unlink()
-    seal(folder, Manifest.model_validate(known))
+    write_manifest(folder, Manifest.model_validate(known))
 
 
 FEW, MANY = 40, 350

@@ -16,7 +16,7 @@ from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
 from ppcls.runtime.collectives import all_gather_json, fail_together
-from ppcls.weights.manifest import Manifest, seal
+from ppcls.weights.manifest import Manifest, write_manifest
 
 yaml, scratch = sys.argv[1], Path(sys.argv[2])
 config = load_config(yaml, [])
@@ -58,7 +58,7 @@ for each in (own, scratch / "one"):
 if run.is_main:
     for each in (own, scratch / "one"):
         whole = Manifest(serial=0, update=1, epoch=0, step=1, versions={}, files={})
-        seal(each / "checkpoints" / "step_1", whole)
+        write_manifest(each / "checkpoints" / "step_1", whole)
         (each / "latest").symlink_to("checkpoints/step_1")
 else:
     (own / "checkpoints" / "step_1").rmdir()

@@ -9,15 +9,23 @@ from pathlib import Path
 import pytest
 
 from ppcls.weights import manifest as module
-from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, put, read_manifest, seal, verify
+from ppcls.weights.manifest import (
+    MANIFEST,
+    DamagedError,
+    Manifest,
+    read_manifest,
+    verify,
+    write_file,
+    write_manifest,
+)
 
 CONTENT = {"model.bin": bytes(range(256)) * 9000, "state.json": b"{}", "empty": b""}
 
 
 def make(folder: Path) -> Manifest:
-    files = {name: put(folder / name, data) for name, data in CONTENT.items()}
+    files = {name: write_file(folder / name, data) for name, data in CONTENT.items()}
     manifest = Manifest(serial=4, update=7, epoch=1, step=2, score=0.5, versions={"ppcls": "1"}, files=files)
-    seal(folder, manifest)
+    write_manifest(folder, manifest)
     return manifest
 
 
@@ -72,7 +80,7 @@ def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
 
 
 def test_a_manifest_without_itself(tmp_path: Path) -> None:
-    with pytest.raises(DamagedError, match=r"manifest\.json: missing; the checkpoint is half-written"):
+    with pytest.raises(DamagedError, match=r"manifest\.json: missing; the checkpoint is incomplete"):
         read_manifest(tmp_path)
 
 
@@ -97,5 +105,5 @@ def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
 def test_a_disk_that_does_not_hold_what_was_written_is_noticed(tmp_path: Path) -> None:
     manifest = make(tmp_path)
     (tmp_path / "state.json").write_bytes(b"{")
-    with pytest.raises(OSError, match=r"does not read back: .*expected 2 bytes"):
-        seal(tmp_path, manifest)
+    with pytest.raises(OSError, match=r"returns other data than was written: .*expected 2 bytes"):
+        write_manifest(tmp_path, manifest)

@@ -32,6 +32,7 @@ from ppcls.weights.files import (
     start_from,
     write_arrays,
 )
+from ppcls.weights.manifest import Manifest, write_file, write_manifest
 
 
 class Net(nn.Layer):
@@ -133,7 +134,7 @@ def test_damaged_safetensors_are_named(tmp_path: Path, damaged: bytes) -> None:
 def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path, dtype: str, size: int) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(in_safetensors(dtype, size))
-    with pytest.raises(UserError, match=r"a\.safetensors: holds a type that can't be read; save it as float"):
+    with pytest.raises(UserError, match=r"a\.safetensors: its dtype is not supported; save it as float"):
         read_weights(path)
 
 
@@ -231,7 +232,7 @@ def test_no_code_of_a_file_runs(tmp_path: Path, arrays: dict[str, np.ndarray], n
     trace = tmp_path / "trace"
     written = pickle.dumps({**arrays, "extra": attacks(trace)[name]})
     (tmp_path / "net.pdparams").write_bytes(written)
-    with pytest.raises(UserError, match=r"net\.pdparams: refused, since .* arrays only, and it asks for \w+"):
+    with pytest.raises(UserError, match=r"net\.pdparams: rejected: .* only arrays, but it asks for \w+"):
         read_weights(tmp_path / "net.pdparams")
     assert not trace.exists()
     if name != "getattr of an allowed one":  # the attacks are real: the plain reader falls for them
@@ -255,7 +256,7 @@ def test_a_file_cut_anywhere_is_damaged(tmp_path: Path, arrays: dict[str, np.nda
         with pytest.raises(UserError, match=r"damaged, or not a \.pdparams file"):
             read_weights(tmp_path / "net.pdparams")
     (tmp_path / "net.pdparams").write_text("hello")
-    with pytest.raises(UserError, match=r"not a \.pdparams file: it uses what it has not described$"):
+    with pytest.raises(UserError, match=r"not a \.pdparams file: it uses a value that it does not define$"):
         read_weights(tmp_path / "net.pdparams")
 
 
@@ -282,9 +283,9 @@ def test_a_file_with_wrong_bytes_never_escapes_as_another_error(
         (b"\x80\x04j\x00\x00\x00\x7f.", "damaged"),
         (b"not a pickle at all", "damaged"),
         (pickle.dumps([1.0, 2.0]), "expected a mapping from names to arrays, got list"),
-        (pickle.dumps({}), "no arrays in it; expected a model's weights"),
-        (pickle.dumps({"epoch": 3}), "no arrays in it; expected a model's weights"),
-        (pickle.dumps({"names": np.array(["a"])}), "no arrays in it; expected a model's weights"),
+        (pickle.dumps({}), "no arrays in it; expected the weights of a model"),
+        (pickle.dumps({"epoch": 3}), "no arrays in it; expected the weights of a model"),
+        (pickle.dumps({"names": np.array(["a"])}), "no arrays in it; expected the weights of a model"),
     ],
 )
 def test_what_is_no_model_is_refused(tmp_path: Path, written: bytes, message: str) -> None:
@@ -296,11 +297,45 @@ def test_what_is_no_model_is_refused(tmp_path: Path, written: bytes, message: st
 # Where weights are
 
 
-def test_a_checkpoint_folder_gives_its_average(tmp_path: Path) -> None:
-    write_arrays(tmp_path / WEIGHTS, {"a": paddle.zeros([1])})
-    assert read_weights(tmp_path)["a"] == 0
-    write_arrays(tmp_path / AVERAGE, {"a": paddle.ones([1])})
-    assert read_weights(tmp_path)["a"] == 1
+def checkpoint(folder: Path, **arrays: float) -> Path:
+    """Writes a checkpoint folder: keywords name files, and give the value of their only array."""
+    folder.mkdir()
+    contents = {
+        f"{name}.safetensors": pack_arrays({"a": paddle.full([1], value)}) for name, value in arrays.items()
+    }
+    contents |= {"config.yaml": b"Global: {}", "label_list.txt": b"0 cat\n1 dog\n"}
+    files = {name: write_file(folder / name, data) for name, data in contents.items()}
+    manifest = Manifest(serial=0, update=0, epoch=0, step=0, versions={}, files=files)
+    write_manifest(folder, manifest)
+    return folder
+
+
+def test_read_weights_of_folder_prefers_average(tmp_path: Path) -> None:
+    assert read_weights(checkpoint(tmp_path / "plain", model=0.0))["a"] == 0
+    assert read_weights(checkpoint(tmp_path / "averaged", model=0.0, ema=1.0))["a"] == 1
+
+
+def test_read_weights_of_folder_ignores_unlisted_average(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "plain", model=0.0)
+    write_arrays(folder / AVERAGE, {"a": paddle.ones([1])})
+    assert read_weights(folder)["a"] == 0
+
+
+@pytest.mark.parametrize("name", [AVERAGE, WEIGHTS, "config.yaml", "label_list.txt", "manifest.json"])
+def test_read_weights_of_folder_rejects_missing_file(tmp_path: Path, name: str) -> None:
+    folder = checkpoint(tmp_path / "averaged", model=0.0, ema=1.0)
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=rf"averaged.*{name}"):
+        read_weights(folder)
+
+
+@pytest.mark.parametrize("name", [AVERAGE, WEIGHTS, "config.yaml", "label_list.txt"])
+def test_read_weights_of_folder_rejects_changed_file(tmp_path: Path, name: str) -> None:
+    folder = checkpoint(tmp_path / "averaged", model=0.0, ema=1.0)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    with pytest.raises(UserError, match=rf"averaged/{name}: damaged: expected {len(content)} bytes"):
+        read_weights(folder)
 
 
 def test_a_folder_without_weights_is_refused_even_with_an_average(tmp_path: Path) -> None:
@@ -308,7 +343,7 @@ def test_a_folder_without_weights_is_refused_even_with_an_average(tmp_path: Path
     with pytest.raises(UserError, match=r"not a checkpoint folder: it has no model\.safetensors$"):
         read_weights(tmp_path)
     (tmp_path / "best_model").mkdir()
-    with pytest.raises(UserError, match=rf"; name the run's best model, {tmp_path}/best_model$"):
+    with pytest.raises(UserError, match=rf"; expected the best model of the run, {tmp_path}/best_model$"):
         read_weights(tmp_path)
 
 
@@ -340,8 +375,8 @@ def test_fill_model_casts_to_the_models_precision(arrays: dict[str, np.ndarray])
     [
         ({"fc.bias": None}, "fc.bias: missing"),
         ({"head.weight": np.zeros(1)}, "head.weight: not in the model"),
-        ({"fc.weight": np.zeros((4, 5))}, r"fc.weight: expected \[4, 3\], got \[4, 5\]"),
-        ({"fc.weight": np.zeros((4, 3), np.int64)}, "fc.weight: expected floating numbers, got int64"),
+        ({"fc.weight": np.zeros((4, 5))}, r"fc.weight: expected shape \[4, 3\], got \[4, 5\]"),
+        ({"fc.weight": np.zeros((4, 3), np.int64)}, "fc.weight: expected floating-point numbers, got int64"),
     ],
 )
 def test_fill_model_names_what_is_wrong_and_changes_nothing(

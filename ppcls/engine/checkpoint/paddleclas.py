@@ -1,24 +1,25 @@
-"""PaddleClas's checkpoints: three files of one name, ``.pdparams``, ``.pdopt`` and ``.pdstates``.
+"""PaddleClas's checkpoints: files ``.pdparams``, ``.pdopt`` and ``.pdstates`` with a common prefix.
 
-With a moving average there is ``.pdema`` too, and then the average is in ``.pdparams`` and the raw weights in
-``.pdema``. The optimizer's state goes by Paddle's own names, such as ``conv2d_0.w_0_velocity_0``;
-``.pdparams`` says which is which.
+With a moving average there is also ``.pdema``; the average is then in ``.pdparams`` and the raw weights are
+in ``.pdema``. The optimizer's state uses Paddle's own names, such as ``conv2d_0.w_0_velocity_0``, which
+``.pdparams`` maps to the model's names.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import paddle
 
-from ppcls.engine.checkpoint.snapshot import fill_average, fill_optimizer, keep_schedule
+from ppcls.engine.checkpoint.snapshot import align_schedule, fill_average, fill_optimizer
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import atomic_path
 from ppcls.optimizer.state import MASTER
-from ppcls.weights.files import Arrays, as_array, fill, read_pdparams
+from ppcls.weights.files import Arrays, arrays_in, fill, read_pdparams
 from ppcls.weights.pickled import unpickle
 
 _NAMES = "StructuredToParameterName@@"
@@ -26,38 +27,38 @@ _MASTERS = "master_weights"
 
 
 def is_paddleclas(prefix: Path) -> bool:
-    """Whether ``prefix`` is the common name of a checkpoint's files."""
+    """Returns whether ``prefix`` is the common prefix of a checkpoint's files."""
     return all(_file(prefix, ending).is_file() for ending in ("pdparams", "pdopt"))
 
 
 def restore_paddleclas(state: TrainState, prefix: Path) -> None:
-    """Puts a run where PaddleClas left it: at the end of an epoch.
+    """Restores a run from a checkpoint of PaddleClas, which was saved at the end of an epoch.
 
-    What PaddleClas does not save begins anew: the loss scale, and random states.
+    PaddleClas does not save the loss scale and the random states; they are reset.
 
     Raises:
-        UserError: A file is missing or damaged, or asks for more than arrays; or it is of another model
-            or optimizer.
+        UserError: A file is missing or damaged, contains more than arrays, or belongs to another model or
+            optimizer.
     """
     epoch, best = _read_states(_file(prefix, "pdstates"))
     params = _file(prefix, "pdparams")
     raw = _file(prefix, "pdema") if _file(prefix, "pdema").is_file() else params
     weights = read_pdparams(raw)
     fill(state.model.state_dict(), weights, raw)
-    optimizer = _read_optimizer(_file(prefix, "pdopt"), _names(raw))
+    optimizer = _read_optimizer(_file(prefix, "pdopt"), _read_names(raw))
     fill_optimizer(state, optimizer, weights, _file(prefix, "pdopt"))
     if state.ema is not None:
         fill_average(state, read_pdparams(params), params)
     state.loader.load_state_dict({**state.loader.state_dict(), "epoch": epoch, "step": 0})
     state.update, state.best = epoch * state.updates_per_epoch, best
-    keep_schedule(state)
+    align_schedule(state)
 
 
 def write_pdparams(path: Path, arrays: Arrays) -> None:
-    """Writes weights as a ``.pdparams`` file, which PaddleClas and ``paddle.load`` read; atomically.
+    """Writes weights as a ``.pdparams`` file for PaddleClas and ``paddle.load``, atomically.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
     """
     with atomic_path(path) as temporary:
         paddle.save({name: paddle.to_tensor(array) for name, array in arrays.items()}, str(temporary))
@@ -67,17 +68,17 @@ def _file(prefix: Path, ending: str) -> Path:
     return prefix.with_name(f"{prefix.name}.{ending}")
 
 
-def _names(path: Path) -> dict[str, str]:
-    """Returns Paddle's names of the parameters, to the model's."""
+def _read_names(path: Path) -> dict[str, str]:
+    """Returns a map from Paddle's parameter names to the model's names."""
     content = unpickle(path)
     names = content.get(_NAMES) if isinstance(content, dict) else None
     if not isinstance(names, dict):
-        raise UserError(f"{path}: does not say the parameters' names ({_NAMES}), which the .pdopt goes by")
-    return {str(own): str(structured) for structured, own in names.items()}
+        raise UserError(f"{path}: {_NAMES} is missing; without it the .pdopt can't be matched to the weights")
+    return {str(paddle_name): str(name) for name, paddle_name in names.items()}
 
 
 def _read_states(path: Path) -> tuple[int, float | None]:
-    """Returns the epochs done, and the best metric so far."""
+    """Returns the number of finished epochs and the best metric so far."""
     content = unpickle(path)
     if not isinstance(content, dict) or not isinstance(content.get("epoch"), int) or content["epoch"] < 0:
         raise UserError(f"{path}: expected a mapping with the number of the epoch")
@@ -86,26 +87,26 @@ def _read_states(path: Path) -> tuple[int, float | None]:
 
 
 def _read_optimizer(path: Path, names: dict[str, str]) -> Arrays:
-    """Returns the optimizer's state under our names, ``fc.weight/velocity``."""
+    """Returns the optimizer's state with our names, such as ``fc.weight/velocity``."""
     content = unpickle(path)
     content = content[0] if isinstance(content, list) and len(content) == 1 else content
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected the state of one optimizer")
-    arrays = dict(_renamed(path, content, names))
+    arrays = dict(_rename(path, content, names))
     masters = content.get(_MASTERS)
-    for own, value in masters.items() if isinstance(masters, dict) else ():
-        if own in names and (array := as_array(value)) is not None:
-            arrays[f"{names[own]}/{MASTER}"] = array
+    for paddle_name, array in arrays_in(masters if isinstance(masters, dict) else {}).items():
+        if paddle_name in names:
+            arrays[f"{names[paddle_name]}/{MASTER}"] = array
     return arrays
 
 
-def _renamed(path: Path, content: dict[str, Any], names: dict[str, str]) -> Any:
+def _rename(path: Path, content: dict[str, Any], names: dict[str, str]) -> Iterator[tuple[str, Any]]:
     longest_first = sorted(names, key=len, reverse=True)
-    for key, value in content.items():
-        if key in (_MASTERS, "LR_Scheduler") or (array := as_array(value)) is None:
+    for key, array in arrays_in(content).items():
+        if key in (_MASTERS, "LR_Scheduler"):
             continue
-        own = next((each for each in longest_first if str(key).startswith(f"{each}_")), None)
-        if own is None:
-            raise UserError(f"{path}: {key}: of a parameter that the .pdparams does not name")
-        kind = re.sub(r"^fp32_master_\d+_", "", str(key)[len(own) + 1 :])
-        yield f"{names[own]}/{re.sub(r'_[0-9]+$', '', kind)}", array
+        parameter = next((name for name in longest_first if key.startswith(f"{name}_")), None)
+        if parameter is None:
+            raise UserError(f"{path}: {key}: the .pdparams has no such parameter")
+        kind = re.sub(r"^fp32_master_\d+_", "", key[len(parameter) + 1 :])
+        yield f"{names[parameter]}/{re.sub(r'_[0-9]+$', '', kind)}", array

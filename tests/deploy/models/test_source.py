@@ -12,7 +12,7 @@ from ppcls.data.index.class_names import write_class_names
 from ppcls.deploy.models.source import configured, find_source, find_weights
 from ppcls.errors import UserError
 from ppcls.weights.manifest import Manifest
-from ppcls.weights.store import Store, places
+from ppcls.weights.store import Store, checkpoint_roots
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_run_means_its_best_model(run: Path) -> None:
 def test_a_run_means_the_best_model_of_both_places(run: Path, tmp_path: Path, tree: dict[str, Any]) -> None:
     tree["Global"]["checkpoint_fallback_dir"] = str(tmp_path / "elsewhere")
     write_config(run / "config.yaml", tree)
-    own, other = places(run, str(tmp_path / "elsewhere"))
+    own, other = checkpoint_roots(run, str(tmp_path / "elsewhere"))
     shutil.rmtree(run / "checkpoints")
     (run / "best_model").unlink()
     config = validate(tree, "config")

@@ -25,7 +25,7 @@ from ppcls.errors import UserError
 from ppcls.optimizer.state import optimizer_state
 from ppcls.weights import store
 from ppcls.weights.files import AVERAGE, WEIGHTS, read_arrays, read_weights, write_arrays
-from ppcls.weights.manifest import MANIFEST, Manifest, put, read_manifest, seal
+from ppcls.weights.manifest import MANIFEST, Manifest, read_manifest, write_file, write_manifest
 
 STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 
@@ -233,7 +233,7 @@ def test_weights_that_are_not_finite_are_never_saved(
     tensor = state.model.state_dict()[name]
     tensor.copy_(tensor * float("nan"), True)
     state.update = 7
-    with pytest.raises(UserError, match=f"the model is not finite any more at update 7: {name};"):
+    with pytest.raises(UserError, match=f"weights are NaN or infinite at update 7: {name};"):
         checkpoints.save(state, [LATEST, BEST])
     assert links(output) == {LATEST: "step_00000000"}
     assert folders(output) == ["step_00000000"]
@@ -246,12 +246,12 @@ def test_weights_that_are_not_finite_are_never_saved(
 
 
 FAILURES = {
-    "weights": (store, "put", 1),
-    "optimizer": (store, "put", 2),
-    "average": (store, "put", 3),
-    "config": (store, "put", 4),
-    "state": (store, "put", 5),
-    "manifest": (store, "seal", 1),
+    "weights": (store, "write_file", 1),
+    "optimizer": (store, "write_file", 2),
+    "average": (store, "write_file", 3),
+    "config": (store, "write_file", 4),
+    "state": (store, "write_file", 5),
+    "manifest": (store, "write_manifest", 1),
     "a file's name": (Path, "replace", 4),
     "the folder": (Path, "mkdir", 1),
     "the folder's name": (Path, "rename", 1),
@@ -354,15 +354,15 @@ def test_find_auto_takes_the_newest_that_is_whole(
     checkpoints.save(train_epochs(state), [LATEST])
     folder = (output / LATEST).resolve()
     harm(folder / file)
-    assert checkpoints.find("auto") == output / "epoch_1" == checkpoints.last_good()
-    (said,) = checkpoints.passed_over
+    assert checkpoints.find("auto") == output / "epoch_1" == checkpoints.newest_intact()
+    (said,) = checkpoints.damaged
     assert said.startswith(f"{folder / file}: ")
     with pytest.raises(UserError, match=f"^{output / LATEST / file}: |no manifest"):
         checkpoints.find(str(output / LATEST))
     harm(output / "epoch_1" / file)
-    with pytest.raises(UserError, match=r"no checkpoint of this run is whole:\n  .*\n  "):
+    with pytest.raises(UserError, match=r"all checkpoints of this run are damaged:\n  .*\n  "):
         checkpoints.find("auto")
-    assert checkpoints.last_good() is None
+    assert checkpoints.newest_intact() is None
 
 
 def test_a_damaged_file_is_named_with_both_digests(output: Path, checkpoints: Checkpoints) -> None:
@@ -463,15 +463,15 @@ def test_find_auto_refuses_a_dangling_link(output: Path, checkpoints: Checkpoint
 
 
 def test_a_new_run_refuses_the_folder_of_another(output: Path, checkpoints: Checkpoints) -> None:
-    checkpoints.refuse_existing(None)
+    checkpoints.check_unused(None)
     checkpoints.save(make_state(), [LATEST])
     with pytest.raises(
         UserError, match=r"run already holds a run; go on with it by -o Global\.checkpoints=au"
     ):
-        checkpoints.refuse_existing(None)
+        checkpoints.check_unused(None)
     shutil.rmtree(output / "checkpoints")
     with pytest.raises(UserError, match="already holds a run"):
-        checkpoints.refuse_existing(None)
+        checkpoints.check_unused(None)
 
 
 def test_a_run_resumed_from_elsewhere_refuses_the_folder_of_another(
@@ -479,13 +479,13 @@ def test_a_run_resumed_from_elsewhere_refuses_the_folder_of_another(
 ) -> None:
     checkpoints.save(make_state(), [LATEST])
     other = Checkpoints(output.with_name("other"), config)
-    other.refuse_existing(output / LATEST)
+    other.check_unused(output / LATEST)
     output.with_name("other").mkdir()
     other.save(make_state(), [LATEST])
     with pytest.raises(UserError, match="other already holds a run"):
-        other.refuse_existing(output / LATEST)
-    checkpoints.refuse_existing(output / LATEST)
-    checkpoints.refuse_existing((output / LATEST).resolve())
+        other.check_unused(output / LATEST)
+    checkpoints.check_unused(output / LATEST)
+    checkpoints.check_unused((output / LATEST).resolve())
 
 
 # Resume of what does not fit
@@ -505,8 +505,8 @@ def change(folder: Path, **values: Any) -> None:
 def seal_again(folder: Path, **changes: Any) -> None:
     """Makes the manifest that of the files as they are now."""
     manifest = read_manifest(folder)
-    files = {name: put(folder / name, (folder / name).read_bytes()) for name in manifest.files}
-    seal(folder, Manifest(**{**manifest.model_dump(), "files": files, **changes}))
+    files = {name: write_file(folder / name, (folder / name).read_bytes()) for name in manifest.files}
+    write_manifest(folder, Manifest(**{**manifest.model_dump(), "files": files, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ def test_resume_of_a_newer_format(saved: Path, checkpoints: Checkpoints) -> None
     seal_again(saved)
     text = (saved / MANIFEST).read_text()
     (saved / MANIFEST).write_text(text.replace('"format": 2', '"format": 3'))
-    with pytest.raises(UserError, match="format 3; this ppcls reads format 2"):
+    with pytest.raises(UserError, match="format 3 is not supported; this ppcls reads 2"):
         checkpoints.find(str(saved))
 
 
@@ -568,7 +568,7 @@ def test_resume_into_another_model(saved: Path) -> None:
 
 
 def test_resume_into_another_optimizer(saved: Path) -> None:
-    with pytest.raises(UserError, match=rf"{OPTIMIZER}: .*; is Optimizer the same"):
+    with pytest.raises(UserError, match=rf"{OPTIMIZER}: .*; check that Optimizer"):
         resume(make_state(kind=paddle.optimizer.Adam), saved)
 
 

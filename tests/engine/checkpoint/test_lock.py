@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from ppcls.engine.checkpoint.lock import LOCK, OutputLock
+from ppcls.engine.checkpoint.output_lock import LOCK, OutputLock
 from ppcls.errors import UserError
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from ppcls.engine.checkpoint.lock import OutputLock
+from ppcls.engine.checkpoint.output_lock import OutputLock
 lock = OutputLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(1000)
