@@ -255,7 +255,7 @@ def test_what_is_wrong_is_raised(tree: dict[str, Any], act: Any, message: str) -
 def test_a_taken_output_folder_is_refused(tree: dict[str, Any]) -> None:
     config = load_config(tree, {"Global.epochs": 1})
     fit(config)
-    with pytest.raises(UserError, match="already holds a run; go on with it by"):
+    with pytest.raises(UserError, match="already holds a run; resume it with"):
         fit(build_state(config))
 
 

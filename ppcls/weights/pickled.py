@@ -60,9 +60,8 @@ class _Budget:
     """Limits the work and memory that a file may cost.
 
     Args:
-        size: Size of the file in bytes. Text that is decoded to bytes, and these bytes as arrays, may have
-        that
-            size each.
+        size: Size of the file in bytes. Decoded text may have as many bytes, and so may
+            all arrays together.
     """
 
     def __init__(self, size: int) -> None:

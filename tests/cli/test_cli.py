@@ -324,7 +324,7 @@ def test_training_evaluation_and_a_second_run(
 ) -> None:
     assert cli.train(["-c", str(config)]) == 0
     said = fails(cli.train)
-    assert said.startswith(f"{tmp_path}/run already holds a run; go on with it by -o Global.checkpoints=auto")
+    assert said.startswith(f"{tmp_path}/run already holds a run; resume it with -o Global.checkpoints=auto")
     assert evaluate(["-c", str(config)]) == 0
     assert evaluate(["--model", str(tmp_path / "run")]) == 0
     assert evaluate(["--model", str(tmp_path / "run" / "latest")]) == 0
@@ -377,7 +377,7 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written(
     monkeypatch.setattr(store, "write_file", full)
     assert fails(cli.train) == (
         f"{tmp_path}/run/checkpoints: can't write a checkpoint: No space left on device; "
-        "the earlier ones are untouched. Global.checkpoint_fallback_dir names a place for this case\n"
+        "earlier checkpoints are unchanged. Set Global.checkpoint_fallback_dir to a folder for this case\n"
     )
 
 

@@ -121,7 +121,7 @@ def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratc
     assert [each["new"] for each in ended] == [None, None]
     one = scratch / "one"
     assert [each["latest"] for each in ended] == [str(one / "latest"), str(one / "checkpoints" / "step_1")]
-    refused = f"{one} already holds a run; go on with it by -o Global.checkpoints=auto"
+    refused = f"{one} already holds a run; resume it with -o Global.checkpoints=auto"
     assert [refused in each["refused"] for each in ended] == [True, True]
     missing = "rank 0 goes on with this checkpoint, which is not here"
     assert [missing in each["not there"] for each in ended] == [True, True]

@@ -259,7 +259,7 @@ def test_an_elastic_run_goes_on_without_a_lost_host(
         for each in started:
             each.kill()
     assert codes[survivor] == 0, told()
-    assert "epoch 2, batch 2, update 6, of 2 processes, now 1" in told()[survivor]
+    assert "epoch 2, batch 2, update 6, saved by 2 processes, now 1" in told()[survivor]
     for file in FILES:
         found = read_arrays(folder / "lost" / "latest" / file)
         assert found.keys() == undisturbed[file].keys()

@@ -87,7 +87,7 @@ def test_a_run_starts_after_a_dry_run_and_is_estimated_to_its_end(
     assert cli.train(["-c", str(rest), "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert " for 12 steps and 3 evaluations " in said
-    assert f"training itself would end here: {tmp_path}/run already holds a run; go on with it by " in said
+    assert f"training itself would end here: {tmp_path}/run already holds a run; resume it with " in said
     assert files(tmp_path) == before
     assert cli.train(["-c", str(rest), *go_on]) == 0
 

@@ -359,7 +359,7 @@ class Exploding(MemoryLoader):
 def test_weights_that_break_in_the_last_update_are_not_saved(tmp_path: Path, make_config: Any) -> None:
     holder: dict[str, TrainState] = {}
     holder["state"] = make_state(loader=Exploding(holder))
-    with pytest.raises(UserError, match="the model is not finite any more at update 6"):
+    with pytest.raises(UserError, match="weights are NaN or infinite at update 6"):
         fit(holder["state"], Global(epochs=3), None, Checkpoints(tmp_path, make_config()), Notes())
     again = make_state()
     resume(again, tmp_path / "latest")

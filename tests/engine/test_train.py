@@ -222,7 +222,7 @@ def test_a_second_run_in_a_folder_is_refused_and_changes_no_byte(
 ) -> None:
     run(make(Global__epochs=1), cpu)
     before = digest(tmp_path / "run")
-    with pytest.raises(UserError, match=r"already holds a run; go on with it by -o Global\.checkpoints=auto"):
+    with pytest.raises(UserError, match=r"already holds a run; resume it with -o Global\.checkpoints=auto"):
         run(make(Global__epochs=1, Global__seed=6), cpu)
     assert digest(tmp_path / "run") == before
 

@@ -89,7 +89,7 @@ def test_each_call_fails_once_on_a_full_disk(tmp_path: Path, config: Config) -> 
         checkpoints.save(one, [LATEST, BEST])
         with faults(lambda call, fatal=fatal: call == fatal):  # type: ignore[misc]
             said = error_of(checkpoints.save, two, [LATEST, BEST])
-        assert said is None or ("No space left" in said and "the earlier ones are untouched" in said)
+        assert said is None or ("No space left" in said and "earlier checkpoints are unchanged" in said)
         found = checkpoints.find("auto")
         assert found is not None
         is_one_of(found, one, two)
@@ -111,7 +111,7 @@ def test_a_drive_that_fails_for_a_moment_is_tried_again(tmp_path: Path, config: 
         assert verify(tmp_path / LATEST).update == two.update
     with (
         faults(lambda call: call > 3, errno.EIO),
-        pytest.raises(UserError, match="Input/output error; the earlier ones are untouched"),
+        pytest.raises(UserError, match="Input/output error; earlier checkpoints are unchanged"),
     ):
         checkpoints.save(two, [LATEST])
 

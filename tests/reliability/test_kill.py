@@ -84,5 +84,5 @@ def test_a_folder_without_its_last_file_is_no_checkpoint(tmp_path: Path) -> None
     save(Store(tmp_path), 1)
     (folder,) = Store(tmp_path).folders()
     (folder / "manifest.json").unlink()
-    with pytest.raises(DamagedError, match="missing; the checkpoint is half-written"):
+    with pytest.raises(DamagedError, match="missing; the checkpoint is incomplete"):
         verify(folder)

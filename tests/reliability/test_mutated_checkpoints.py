@@ -198,5 +198,5 @@ def test_none_of_it_is_refused_without_a_change(saved: Path, tmp_path: Path, con
     forge((output / LATEST).resolve())
     look(output, config)()
     os.truncate((output / LATEST).resolve() / "state.json", 3)
-    with pytest.raises(UserError, match="no checkpoint of this run is whole"):
+    with pytest.raises(UserError, match="all checkpoints of this run are damaged"):
         look(output, config)()

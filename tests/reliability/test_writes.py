@@ -118,7 +118,7 @@ def test_every_write_fails_in_every_way(tmp_path: Path, config: Config, figure: 
             with failing(fatal, how):
                 said = error_of(checkpoints.save, two, [LATEST, BEST])
             assert said is not None
-            assert "the earlier ones are untouched" in said
+            assert "earlier checkpoints are unchanged" in said
             assert_nothing_lost(output, config, states)
             assert verify(output / LATEST).update == one.update
             assert len(list((output / "checkpoints").iterdir())) == 1, "nothing of it is left"
@@ -148,7 +148,7 @@ def test_every_call_fails(tmp_path: Path, config: Config, figure: Figure, number
         checkpoints.save(one, [LATEST, BEST])
         with faults(lambda call, fatal=fatal: call >= fatal, number):  # type: ignore[misc]
             said = error_of(checkpoints.save, two, [LATEST, BEST])
-        assert said is None or (os.strerror(number) in said and "the earlier ones are untouched" in said)
+        assert said is None or (os.strerror(number) in said and "earlier checkpoints are unchanged" in said)
         lost += said is not None
         assert_nothing_lost(output, config, states)
         checkpoints.save(two, [LATEST, BEST])

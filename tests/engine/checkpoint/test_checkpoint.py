@@ -466,7 +466,7 @@ def test_a_new_run_refuses_the_folder_of_another(output: Path, checkpoints: Chec
     checkpoints.check_unused(None)
     checkpoints.save(make_state(), [LATEST])
     with pytest.raises(
-        UserError, match=r"run already holds a run; go on with it by -o Global\.checkpoints=au"
+        UserError, match=r"run already holds a run; resume it with -o Global\.checkpoints=au"
     ):
         checkpoints.check_unused(None)
     shutil.rmtree(output / "checkpoints")

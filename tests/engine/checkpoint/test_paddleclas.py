@@ -74,8 +74,8 @@ def test_another_folder_begins_with_a_best_of_its_own(tmp_path: Path) -> None:
     again = make_state()
     plan = resume(again, prefix, has_best=False)
     assert again.best is None
-    assert "best metric" not in "\n".join(plan)
-    assert plan[-1].startswith("  begins here: the best model")
+    assert "best metric" not in plan[1]
+    assert plan[-1].startswith("  reset: the best metric")
 
 
 def test_masters_of_half_weights_come_too(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, ending: str) -> None
 def test_another_optimizer_and_another_model_are_refused(tmp_path: Path) -> None:
     prefix = tmp_path / "epoch_1"
     save_as_paddleclas(train_epochs(make_state()), prefix, epoch=1)
-    with pytest.raises(UserError, match=r"epoch_1\.pdopt: .*is Optimizer the same"):
+    with pytest.raises(UserError, match=r"epoch_1\.pdopt: .*check that Optimizer"):
         resume(make_state(kind=paddle.optimizer.Adam), prefix)
     with pytest.raises(UserError, match=r"epoch_1\.pdparams: weights of another model"):
         resume(make_state(model=Net(width=5)), prefix)

@@ -152,13 +152,13 @@ def test_another_metric_begins_with_a_best_of_its_own(
     plan = "\n".join(resume(state, output(other) / "latest", other))
     assert state.best is None
     assert "best metric" not in plan.splitlines()[1]
-    assert "begins here: the best metric, which is recall_mean now and was top1" in plan
-    assert "begins here: what ReduceOnPlateau sees" in plan
+    assert "reset: the best metric, which is now recall_mean and was top1" in plan
+    assert "reset: ReduceOnPlateau state" in plan
     assert state.plateau is not None
     assert state.plateau.state_dict()["best"] is None
     longer = make_config(Global__epochs=1, Optimizer__lr=judged, Metric__Eval=[{"TopkAcc": {"topk": [1, 3]}}])
     same = build_state(longer, cpu, lambda model: None)
-    assert "what ReduceOnPlateau has seen, best metric" in resume(same, output(longer) / "latest", longer)[1]
+    assert "ReduceOnPlateau state, best metric" in resume(same, output(longer) / "latest", longer)[1]
     assert same.best is not None
 
 
@@ -172,7 +172,7 @@ def test_another_folder_gets_a_best_model_of_its_own(
     run = prepare(there, cpu, output(there))
     assert run.state.best is None  # else no best_model, unless an evaluation beats that of the other folder
     plan = "\n".join(run.notes)
-    assert "begins here: the best model, for the one until now is not in this folder" in plan
+    assert "reset: the best metric, since its model is not in this folder" in plan
     assert "best metric" not in plan
     here = make_config("first", Global__checkpoints="auto")
     assert prepare(here, cpu, output(here)).state.best == best
@@ -223,7 +223,7 @@ def test_another_batch_size_within_an_epoch_leaves_no_sample_out(
     assert (state.step, state.update) == (step, 2)
     assert labels(state) == expected
     assert f"changed from here on: global_batch was 8 and is {batch_size}" in plan
-    assert (f"can't be kept: {twice} samples of epoch 1 come twice" in plan) == (twice > 0)
+    assert (f"can't be kept: {twice} samples of epoch 1 are repeated" in plan) == (twice > 0)
     assert ("; Global.update_freq was 1 and is 3" in plan) == (update_freq == 3)
 
 
@@ -250,7 +250,7 @@ def test_other_data_of_the_same_size_is_told(
     state = build_state(other, cpu, lambda model: None)
     plan = "\n".join(resume(state, output(other) / "latest", other))
     assert "changed: the training data, 26 samples (" in plan
-    assert "the rest of epoch 1's samples" not in plan
+    assert "the remaining samples of epoch 1" not in plan
     assert "which samples of epoch 1 came can't be kept" in plan
 
 
@@ -270,9 +270,9 @@ def test_the_plan_is_told_before_training_goes_on(
     log = (tmp_path / "run" / "train.log").read_text()
     resumed = log.index(f"resumed {tmp_path}/run/latest: epoch 2, batch 0, update 4\n")
     for line in (
-        "  kept: model, Momentum's state, best metric",
+        "  kept: model, Momentum state, best metric",
         "  changed: learning rate of the next update, 0 -> 0.005",
-        "  left: the moving average, since the config has no EMA",
+        "  ignored: the moving average, since the config has no EMA",
         "  changed: Global.epochs, 1 -> 2 (the schedule is that of the new length)",
         "  changed: Global.use_dali, True -> False (the same samples and decisions; decoders differ",
         "  changed: DataLoader.Train.dataset.transform_ops.2.",

@@ -1,4 +1,4 @@
-"""Two runs never write into one output folder; what dead runs leave holds nobody up."""
+"""Two runs never write into one output folder, and dead runs block nobody."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ time.sleep(1000)
 
 
 def hold(folder: Path) -> subprocess.Popen[str]:
-    """Starts another run, and waits until it has the folder."""
+    """Starts another run, and waits until it holds the lock."""
     command = [sys.executable, "-c", HOLD, str(folder)]
     other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
@@ -36,41 +36,41 @@ def hold(folder: Path) -> subprocess.Popen[str]:
     return other
 
 
-def test_another_run_is_named(tmp_path: Path) -> None:
+def test_lock_held_by_another_run_names_it(tmp_path: Path) -> None:
     with hold(tmp_path) as other:
         with pytest.raises(UserError) as caught:
-            OutputLock(tmp_path, patience=0.0)
+            OutputLock(tmp_path, timeout=0.0)
         other.kill()
     assert str(caught.value).startswith(f"{tmp_path}: another run is writing here (process {other.pid} on ")
     assert "set another Global.output_dir" in str(caught.value)
 
 
-def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_on_full_disk_names_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        OutputLock(tmp_path, patience=0.0)
+        OutputLock(tmp_path, timeout=0.0)
     assert caught.value.filename == str(tmp_path / LOCK)
 
 
-def test_a_run_that_was_killed_holds_nobody_up(tmp_path: Path) -> None:
+def test_lock_of_killed_run_is_free(tmp_path: Path) -> None:
     with hold(tmp_path) as other:
         other.send_signal(signal.SIGKILL)
     assert (tmp_path / LOCK).exists()
-    OutputLock(tmp_path, patience=0.0).release()
+    OutputLock(tmp_path, timeout=0.0).release()
 
 
-def test_one_that_is_ending_is_waited_for(tmp_path: Path) -> None:
+def test_lock_waits_for_ending_run(tmp_path: Path) -> None:
     with hold(tmp_path) as other:
         ending = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -9 {other.pid}"])
-        OutputLock(tmp_path, patience=60.0).release()
+        OutputLock(tmp_path, timeout=60.0).release()
         ending.wait()
 
 
-def test_a_folder_that_was_let_go_is_free(tmp_path: Path) -> None:
-    lock = OutputLock(tmp_path, patience=0.0)
+def test_lock_released_is_free(tmp_path: Path) -> None:
+    lock = OutputLock(tmp_path, timeout=0.0)
     assert lock.note == ""
     lock.release()
     lock.release()
@@ -78,8 +78,8 @@ def test_a_folder_that_was_let_go_is_free(tmp_path: Path) -> None:
         other.kill()
 
 
-def test_forked_workers_do_not_keep_it(tmp_path: Path) -> None:
-    lock = OutputLock(tmp_path, patience=0.0)
+def test_lock_is_not_inherited_by_forked_workers(tmp_path: Path) -> None:
+    lock = OutputLock(tmp_path, timeout=0.0)
     worker = multiprocessing.get_context("fork").Process(target=signal.pause)
     worker.start()
     lock.release()
@@ -91,9 +91,9 @@ def test_forked_workers_do_not_keep_it(tmp_path: Path) -> None:
         worker.join()
 
 
-def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_without_file_system_support_adds_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_arguments: Any) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "lockf", unsupported)
-    assert "no locks on this file system" in OutputLock(tmp_path).note
+    assert "this file system does not support locks" in OutputLock(tmp_path).note
