@@ -16,7 +16,7 @@ Make = Callable[..., Config]
 
 @pytest.fixture
 def overrides(photos: dict[str, Path], tmp_path: Path) -> list[str]:
-    """Has both splits of a config read 6 photographs, in batches of 4."""
+    """Overrides that make both splits of a config read 6 photographs, in batches of 4."""
     names = [path for key, path in photos.items() if key.startswith(("jpeg420", "png"))]
     listing = tmp_path / "list.txt"
     listing.write_text("".join(f"{path.name} {number % 3}\n" for number, path in enumerate(names)))

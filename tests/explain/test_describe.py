@@ -1,4 +1,4 @@
-"""What is said of a pipeline is what the pipeline is."""
+"""Descriptions equal the pipelines that the loaders build."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ppcls.registry import SOURCES
 from ppcls.runtime.start import Runtime
 
 WINDOW = "Start (top, left) and size (height, width) of the window, [N, 2] int32 each (4 random numbers)"
-MIRROR = "Whether the image is flipped, [N] int32 (1 random number)"
+FLIP = "Whether the image is flipped, [N] int32 (1 random number)"
 BYTES = "[?] uint8"
 VARIED = "[?, ?, 3] HWC uint8"
 
@@ -32,7 +32,7 @@ def cpu(*pairs: tuple[str, str]) -> list[StageOperator]:
     return [StageOperator(name, "cpu", output) for name, output in pairs]
 
 
-def test_resnet50_by_dali(make: Any) -> None:
+def test_resnet50_on_dali(make: Any) -> None:
     train, evaluation = describe(make("ResNet50", "Global.use_dali=True"), Runtime())
     assert (train.split, train.backend) == ("DataLoader.Train", "DALI on the CPU")
     assert names(train) == [["read"], ["[0]", "[1]", "[2]", "[3]", "[+]"]]
@@ -43,7 +43,7 @@ def test_resnet50_by_dali(make: Any) -> None:
         ("python_function(by_numpy)", "[3, 224, 224] CHW uint8"),
         ("normalize", "[3, 224, 224] CHW float32"),
     )
-    assert [stage.decisions for stage in train.stages] == ["", f"{WINDOW}; {MIRROR}"]
+    assert [stage.decisions for stage in train.stages] == ["", f"{WINDOW}; {FLIP}"]
     assert train.fusions == [
         "DecodeImage + RandCropImage + RandFlipImage + NormalizeImage + ToCHWImage → "
         "DecodeCropFlipNormalize: decoders.image_slice, python_function(by_numpy), normalize"
@@ -65,13 +65,13 @@ def test_resnet50_by_dali(make: Any) -> None:
         ("ResNet50_bf16", "[224, 224, 4] HWC float32"),
     ],
 )
-def test_the_pipelines_of_mixed_precision(make: Any, name: str, pixels: str, use_dali: bool) -> None:
-    """Of the shipped configs, which need a GPU only to compute."""
+def test_mixed_precision_output(make: Any, name: str, pixels: str, use_dali: bool) -> None:
+    """The shipped configs need a GPU only to compute."""
     for split in describe(make(name, "AMP.use_amp=False", f"Global.use_dali={use_dali}"), Runtime()):
         assert operators(split)[-1].output == pixels
 
 
-def test_resnet50_by_paddle(make: Any) -> None:
+def test_resnet50_on_paddle_io(make: Any) -> None:
     train, evaluation = describe(make("ResNet50", "Global.use_dali=False"), Runtime())
     assert train.backend == "paddle.io with NumPy on the CPU"
     assert names(train) == [["read"], ["[0]"], ["[1]"], ["[2]"], ["[3]"], ["[+]"]]
@@ -87,11 +87,11 @@ def test_resnet50_by_paddle(make: Any) -> None:
         ("numpy", "[3, 224, 224] CHW float32"),
     )
     assert train.fusions == []
-    assert [stage.decisions for stage in train.stages] == ["", "", WINDOW, MIRROR, "", ""]
+    assert [stage.decisions for stage in train.stages] == ["", "", WINDOW, FLIP, "", ""]
     assert operators(evaluation)[5] == StageOperator("cv2.resize", "cpu", VARIED)
 
 
-def test_quickstart(make: Any) -> None:
+def test_quickstart_facts(make: Any) -> None:
     train, _ = describe(make("quickstart"), Runtime(cores=3))
     assert train.stages[1].transforms == (
         "[0] DecodeImage",
@@ -103,13 +103,13 @@ def test_quickstart(make: Any) -> None:
     assert facts["batch"] == "[4, 3, 32, 32] NCHW float32 on the CPU, labels [4] int64"
 
 
-def test_pillow_is_named(make: Any) -> None:
+def test_pillow_functions_are_named(make: Any) -> None:
     backend = "DataLoader.Train.dataset.transform_ops.1.RandCropImage.backend=pil"
     train, _ = describe(make("quickstart", "Global.use_dali=False", backend), Runtime())
     assert [each.name for each in train.stages[2].operators] == ["PIL.Image.fromarray", "PIL.Image.resize"]
 
 
-def test_a_layout_that_is_dropped(make: Any) -> None:
+def test_dropped_layout_transform_is_reported(make: Any) -> None:
     ops = "[DecodeImage, ResizeImage: {size: 8}, ToCHWImage, NormalizeImage]"
     chain = f"DataLoader.Train.dataset.transform_ops={ops}"
     train, evaluation = describe(make("quickstart", "Arch.data_format=NHWC", chain), Runtime())
@@ -122,7 +122,7 @@ def test_a_layout_that_is_dropped(make: Any) -> None:
 
 
 @pytest.mark.parametrize("use_dali", [True, False])
-def test_a_size_that_changes(make: Any, use_dali: bool) -> None:
+def test_changing_size_is_reported(make: Any, use_dali: bool) -> None:
     sizes = "DataLoader.Train.input_size={name: Progressive, sizes: [16, 32], epochs: [0, 2]}"
     train, _ = describe(make("quickstart", sizes, f"Global.use_dali={use_dali}"), Runtime())
     assert train.facts["size"].startswith("changes by Progressive sizes=(16, 32) epochs=(0, 2)")
@@ -133,7 +133,7 @@ def test_a_size_that_changes(make: Any, use_dali: bool) -> None:
 
 
 @pytest.mark.parametrize("use_dali", [True, False])
-def test_mixing(make: Any, use_dali: bool) -> None:
+def test_mixing_is_last_stage(make: Any, use_dali: bool) -> None:
     mixing = "DataLoader.Train.dataset.batch_transform_ops=[MixupOperator: {alpha: 0.2}]"
     train, evaluation = describe(make("quickstart", mixing, f"Global.use_dali={use_dali}"), Runtime())
     assert train.stages[-1].transforms == ("[batch] MixupOperator alpha=0.2",)
@@ -157,7 +157,7 @@ class Photographs:
 
 
 @pytest.mark.parametrize(("use_dali", "reader"), [(True, "external_source"), (False, "read")])
-def test_images_that_are_no_files(
+def test_python_source_is_described(
     make: Any, photos: dict[str, Path], monkeypatch: pytest.MonkeyPatch, use_dali: bool, reader: str
 ) -> None:
     monkeypatch.setitem(SOURCES._entries, "photos", lambda: Photographs(photos["png-odd"].parent))
@@ -169,13 +169,13 @@ def test_images_that_are_no_files(
     assert train.facts["batch"].startswith("[4, 3, 8, 8]")
 
 
-def test_a_split_that_does_not_run_is_left_out(make: Any) -> None:
+def test_unused_split_is_not_described(make: Any) -> None:
     described = describe(make("quickstart", "Global.eval_during_train=False"), Runtime())
     assert [each.split for each in described] == ["DataLoader.Train"]
 
 
 @pytest.mark.parametrize("use_dali", [True, False])
-def test_a_bad_image_is_named(make: Any, tmp_path: Path, use_dali: bool) -> None:
+def test_bad_image_error_names_file(make: Any, tmp_path: Path, use_dali: bool) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"not an image")
     (tmp_path / "list.txt").write_text("bad.jpg 0\n" * 6)
     folder = f"DataLoader.Train.dataset.image_root={tmp_path}"
@@ -183,7 +183,7 @@ def test_a_bad_image_is_named(make: Any, tmp_path: Path, use_dali: bool) -> None
         describe(make("quickstart", f"Global.use_dali={use_dali}", folder), Runtime())
 
 
-def test_arrays_in_words() -> None:
+def test_describe_arrays() -> None:
     same = [[4, 5, 3], [4, 5, 3]]
     assert describe_arrays(same, "HWC", "uint8", False) == "[4, 5, 3] HWC uint8"
     assert describe_arrays(same, "HWC", "uint8", True) == VARIED
@@ -192,7 +192,7 @@ def test_arrays_in_words() -> None:
 
 
 @pytest.mark.gpu
-def test_devices_on_a_gpu(make: Any) -> None:
+def test_operators_have_gpu_devices(make: Any) -> None:
     runtime = Runtime(device="gpu", device_id=0, cores=2)
     train, evaluation = describe(make("ResNet50", "Global.device=gpu", "Global.use_dali=True"), runtime)
     assert train.backend == "DALI on GPU 0"

@@ -1,4 +1,4 @@
-"""The picture: an image of a sensible size, written whole."""
+"""The picture: its size, its colours, and atomic writing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from small_description import DESCRIBED
 
 from ppcls.explain.picture import draw_descriptions
-
-from .test_table import DESCRIBED
 
 
 def draw(path: Path, *described: object) -> np.ndarray:
@@ -26,7 +25,7 @@ def has(image: np.ndarray, colour: str) -> bool:
     return bool((image == wanted).all(-1).sum() > 500)
 
 
-def test_a_column_a_split(tmp_path: Path) -> None:
+def test_each_split_is_one_column(tmp_path: Path) -> None:
     one = draw(tmp_path / "one.png", DESCRIBED)
     two = draw(tmp_path / "two.png", DESCRIBED, replace(DESCRIBED, split="DataLoader.Eval"))
     assert 600 < one.shape[1] < 1200
@@ -35,12 +34,12 @@ def test_a_column_a_split(tmp_path: Path) -> None:
     assert all(has(one, colour) for colour in ("#d6e6f5", "#fce3c0", "#d3edcb"))
 
 
-def test_longer_chains_are_higher(tmp_path: Path) -> None:
+def test_longer_chain_is_higher(tmp_path: Path) -> None:
     longer = replace(DESCRIBED, stages=DESCRIBED.stages * 4)
     assert draw(tmp_path / "b.png", longer).shape[0] > 2 * draw(tmp_path / "a.png", DESCRIBED).shape[0]
 
 
-def test_a_picture_is_whole_or_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "pipeline.png"
     path.write_bytes(b"before")
 

@@ -1,4 +1,4 @@
-"""The table: whole lines in a pipe, folded on a terminal, the same words in both."""
+"""The table: whole lines in a pipe, wrapped lines on a terminal."""
 
 from __future__ import annotations
 
@@ -6,27 +6,9 @@ import io
 import re
 
 import pytest
+from small_description import DESCRIBED
 
-from ppcls.explain.description import PipelineDescription, PipelineStage, StageOperator
 from ppcls.explain.table import print_descriptions
-
-DESCRIBED = PipelineDescription(
-    "DataLoader.Train",
-    "DALI on GPU 0",
-    {"data": "somewhere", "batch": "[4]"},
-    (
-        PipelineStage(("read",), (StageOperator("io.file.read", "cpu", "[?] uint8"),)),
-        PipelineStage(
-            ("[0] DecodeImage", "[1] RandCropImage size=(8, 8)", "[2] Third"),
-            (
-                StageOperator("decoders.image_slice", "mixed", "[?, ?, 3] HWC uint8"),
-                StageOperator("resize", "gpu", "x"),
-            ),
-            decisions="where",
-            fused="DecodeRandCrop",
-        ),
-    ),
-)
 
 
 class Terminal(io.StringIO):
@@ -39,7 +21,7 @@ def printed(stream: io.StringIO) -> str:
     return stream.getvalue()
 
 
-def test_in_a_pipe() -> None:
+def test_pipe_gets_plain_unwrapped_lines() -> None:
     lines = printed(io.StringIO()).splitlines()
     assert [line.split() for line in lines] == [
         ["DataLoader.Train:", "DALI", "on", "GPU", "0"],
@@ -81,7 +63,7 @@ def test_in_a_pipe() -> None:
     assert all(line == line.rstrip() and "\x1b" not in line for line in lines)
 
 
-def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_gets_styled_wrapped_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "70")
     text = printed(Terminal())

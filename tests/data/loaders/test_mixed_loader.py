@@ -1,16 +1,16 @@
-"""Mixed batches of every loader, against plain numpy, a row at a time."""
+"""Mixed batches of every loader, against plain NumPy, one row at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
+from loader_conformance import FAST, MAKERS, Arrays, arrays, assert_equal, take
 from numpy.typing import NDArray
 
 from ppcls.config.sections.objective import CELoss
@@ -25,9 +25,7 @@ from ppcls.config.sections.transform import (
     SampledMixup,
 )
 from ppcls.data.index.files import FileIndex
-from ppcls.data.loaders.batch import Batch, Loader
-from ppcls.data.loaders.dali.loader import DaliLoader
-from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.mixing import (
     Mix,
     MixedLoader,
@@ -38,7 +36,7 @@ from ppcls.data.loaders.mixing import (
     mix_in_place,
     mix_labels,
 )
-from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
+from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import IdentitySampler, ShuffledSampler
 from ppcls.data.transforms.specs import (
@@ -59,17 +57,6 @@ SOMETIMES = OpSampler(
 )
 SPECS = {"mixup": MixupOperator(alpha=1.0), "cutmix": CutmixOperator(), "sometimes": SOMETIMES}
 ORDER = Order(ShuffledSampler(SIZE), batch_size=4, seed=3, group=2)  # six steps, the last of one sample
-
-MAKERS: dict[str, Callable[..., Loader]] = {
-    "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
-    "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
-    "paddle-0": PaddleLoader,
-    "paddle-1": partial(PaddleLoader, settings=PaddleSettings(workers=1)),
-}
-# On a GPU, where loaders take seconds to start, only tensors are mixed in another way. Which mix a step has,
-# and for which rows, is decided before that, and tested by these.
-ON_CPU = [name for name in MAKERS if "gpu" not in name]
-Arrays = tuple[NDArray[np.float32], NDArray[np.float32], int, float, bool]
 
 
 def chain(layout: Layout) -> tuple[Op, ...]:
@@ -110,25 +97,8 @@ def make(kind: str, index: FileIndex) -> Make:
     return loader
 
 
-def arrays(batch: Batch) -> Arrays:
-    return np.array(batch.image), np.array(batch.label), batch.valid, batch.weight, batch.update
-
-
-def take(loader: Loader, epochs: int = 1) -> list[Arrays]:
-    return [arrays(batch) for _ in range(epochs) for batch in loader]
-
-
-def assert_equal(found: list[Arrays], expected: list[Arrays]) -> None:
-    """Bit for bit."""
-    assert len(found) == len(expected) > 0
-    for one, two in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one[0], two[0])
-        np.testing.assert_array_equal(one[1], two[1])
-        assert one[2:] == two[2:]
-
-
 def reference(plain: Arrays, mix: Mix, layout: Layout) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Mixes a batch row by row, pixel by pixel, as the papers write it."""
+    """Mixes a batch row by row and pixel by pixel, as in the papers."""
     images, labels, valid = plain[:3]
     mixed = images.astype(np.float64)
     hard = np.eye(CLASSES)[labels]
@@ -153,11 +123,13 @@ def reference(plain: Arrays, mix: Mix, layout: Layout) -> tuple[NDArray[np.float
 @pytest.mark.parametrize(
     ("kind", "spec"),
     [
-        *(pytest.param(kind, spec, id=f"{kind}-{name}") for kind in ON_CPU for name, spec in SPECS.items()),
-        pytest.param("dali-gpu", SOMETIMES, id="dali-gpu-sometimes", marks=pytest.mark.gpu),  # does all three
+        *(pytest.param(kind, spec, id=f"{kind}-{name}") for kind in FAST for name, spec in SPECS.items()),
+        pytest.param(
+            "dali-gpu", SOMETIMES, id="dali-gpu-sometimes", marks=pytest.mark.gpu
+        ),  # all three occur
     ],
 )
-def test_images_and_labels_are_mixed_by_pairs(make: Make, spec: BatchTransform, layout: Layout) -> None:
+def test_pairs_match_reference(make: Make, spec: BatchTransform, layout: Layout) -> None:
     plain, mixed = (take(make(each, layout=layout), epochs=2) for each in (None, spec))
     assert len(plain) == len(mixed) == 12
     changed = 0
@@ -176,11 +148,11 @@ def test_images_and_labels_are_mixed_by_pairs(make: Make, spec: BatchTransform, 
 @pytest.mark.parametrize(
     ("kind", "size", "worlds"),
     [
-        *((kind, size, (2, 4)) for kind in ON_CPU for size in (21, 18)),
+        *((kind, size, (2, 4)) for kind in FAST for size in (21, 18)),
         pytest.param("dali-gpu", 21, (2,), marks=pytest.mark.gpu),
     ],
 )
-def test_any_number_of_ranks_makes_the_same_images(make: Make, size: int, worlds: tuple[int, ...]) -> None:
+def test_mixed_batches_do_not_depend_on_ranks(make: Make, size: int, worlds: tuple[int, ...]) -> None:
     whole_order = replace(ORDER, sampler=ShuffledSampler(size), batch_size=8)
     whole = take(make(SOMETIMES, whole_order))
     for world in worlds:
@@ -196,8 +168,8 @@ def test_any_number_of_ranks_makes_the_same_images(make: Make, size: int, worlds
 
 
 @pytest.mark.parametrize("kind", ["dali-cpu", "paddle-0"])
-def test_images_of_changing_size(kind: str, index: FileIndex) -> None:
-    """A window is cut out of the size that the step has."""
+def test_window_follows_changing_size(kind: str, index: FileIndex) -> None:
+    """The window is chosen for the size of the step's images."""
     sizes = MultiScale(sizes=(16, 28))
     plain, mixed = (MAKERS[kind](index, ORDER, chain("CHW"), sizes=sizes) for _ in range(2))
     found = take(MixedLoader(mixed, CutmixOperator(), CLASSES, "CHW"))
@@ -209,8 +181,8 @@ def test_images_of_changing_size(kind: str, index: FileIndex) -> None:
     assert {each[0].shape[2] for each in found} == {16, 28}
 
 
-@pytest.mark.parametrize("kind", ON_CPU)
-def test_going_on_from_every_step(make: Make) -> None:
+@pytest.mark.parametrize("kind", FAST)
+def test_resume_from_every_step_equals_uninterrupted(make: Make) -> None:
     loader = make(SOMETIMES)
     states, undisturbed = [loader.state_dict()], []
     for _ in range(2):
@@ -225,8 +197,8 @@ def test_going_on_from_every_step(make: Make) -> None:
         assert_equal(take(resumed), undisturbed[step : 6 if step < 6 else 12])
 
 
-@pytest.mark.parametrize("kind", ON_CPU)
-def test_breaking_off_goes_on_where_it_was(make: Make) -> None:
+@pytest.mark.parametrize("kind", FAST)
+def test_interrupted_iteration_continues(make: Make) -> None:
     expected = take(make(SOMETIMES), epochs=2)
     loader = make(SOMETIMES)
     assert len(loader) == 6
@@ -234,22 +206,22 @@ def test_breaking_off_goes_on_where_it_was(make: Make) -> None:
     assert_equal(found + take(loader, epochs=2), expected)
 
 
-def test_a_kept_batch_does_not_change(make: Make) -> None:
+def test_kept_batch_is_not_overwritten(make: Make) -> None:
     loader = make(MixupOperator())
     kept = [(batch, arrays(batch)) for _ in range(2) for batch in loader]
     assert_equal([arrays(batch) for batch, _ in kept], [copy for _, copy in kept])
 
 
-@pytest.mark.parametrize("kind", ON_CPU)
-def test_images_of_an_identity_stay_partners(make: Make) -> None:
-    """Their common label stays whole."""
+@pytest.mark.parametrize("kind", FAST)
+def test_images_of_identity_are_partners(make: Make) -> None:
+    """Their common label keeps weight 1."""
     sampler = IdentitySampler(np.arange(SIZE) % CLASSES, 2, 3)
     order = replace(ORDER, sampler=sampler, batch_size=6, group=2)
     for _, label, valid, _, _ in take(make(MixupOperator(), order)):
         np.testing.assert_allclose(label[:valid].max(axis=1), 1.0, atol=1e-6)
 
 
-def test_an_order_that_parts_pairs_is_refused(index: FileIndex) -> None:
+def test_order_that_separates_pairs_is_rejected(index: FileIndex) -> None:
     loader = PaddleLoader(index, replace(ORDER, group=1), chain("CHW"))
     with pytest.raises(ValueError, match="partners must be on one rank, but the order's group is 1"):
         MixedLoader(loader, MixupOperator(), CLASSES, "CHW")
@@ -282,12 +254,12 @@ def check_tensors(mix: Mix, layout: Layout, valid: int, dtype: str = "float32") 
 @pytest.mark.parametrize("valid", [6, 5, 2, 1, 0])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("mix", MIXES)
-def test_tensors_on_the_cpu(mix: Mix, layout: Layout, valid: int) -> None:
+def test_cpu_tensors_match_reference(mix: Mix, layout: Layout, valid: int) -> None:
     check_tensors(mix, layout, valid)
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_half_precision_on_the_cpu(mix: Mix) -> None:
+def test_float16_cpu_tensors_match_reference(mix: Mix) -> None:
     check_tensors(mix, "CHW", 5, "float16")
 
 
@@ -296,17 +268,14 @@ def test_half_precision_on_the_cpu(mix: Mix) -> None:
 @pytest.mark.parametrize("valid", [6, 5, 1])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("mix", [Mix(0.7), Mix(1 - 15 / 80, WINDOW), Mix(0.0, MixWindow(0, 8, 0, 10))])
-def test_tensors_on_a_gpu(mix: Mix, layout: Layout, valid: int, dtype: str) -> None:
-    """Each operator once: all rows, some or none; all pixels, a window or the whole image.
-
-    `test_a_gpus_operators` takes the same way through all other numbers on a CPU.
-    """
+def test_gpu_tensors_match_reference(mix: Mix, layout: Layout, valid: int, dtype: str) -> None:
+    """Runs each operator once; the test above runs all other numbers on a CPU."""
     check_tensors(mix, layout, valid, dtype)
 
 
 @pytest.fixture
 def _device_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes the way of a GPU, whose operators a CPU has too."""
+    """Uses the code for a GPU, whose operators work on a CPU too."""
     monkeypatch.setattr("ppcls.data.loaders.mixing._on_cpu", lambda image: False)
 
 
@@ -314,11 +283,11 @@ def _device_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("valid", [6, 5, 2, 1, 0])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("mix", MIXES)
-def test_a_gpus_operators(mix: Mix, layout: Layout, valid: int) -> None:
+def test_gpu_operators_match_reference_on_cpu(mix: Mix, layout: Layout, valid: int) -> None:
     check_tensors(mix, layout, valid)
 
 
-def test_mixing_in_place_takes_no_other_memory() -> None:
+def test_mix_in_place_keeps_surrounding_memory() -> None:
     images = np.random.default_rng(0).normal(size=(4, 3, 5, 6)).astype(np.float32)
     around = np.zeros((6, *images.shape[1:]), np.float32)
     around[1:5] = images
@@ -328,14 +297,14 @@ def test_mixing_in_place_takes_no_other_memory() -> None:
     np.testing.assert_allclose(around[2], 0.75 * images[1] + 0.25 * images[0], atol=1e-6)
 
 
-def test_partners_of_partners() -> None:
+def test_partners_swaps_pairs() -> None:
     rows = paddle.arange(7)
     assert _partners(rows, 6).tolist() == [1, 0, 3, 2, 5, 4, 6]
     assert _partners(rows, 0).tolist() == list(range(7))
 
 
 @pytest.mark.parametrize("epsilon", [None, 0.1])
-def test_the_loss_is_the_weighted_sum_of_both_labels(epsilon: float | None) -> None:
+def test_loss_is_weighted_sum_of_both_labels(epsilon: float | None) -> None:
     rng = np.random.default_rng(1)
     logits = paddle.to_tensor(rng.normal(size=(6, CLASSES)).astype(np.float32) * 3)
     label = paddle.to_tensor(rng.integers(0, CLASSES, 6))
@@ -345,7 +314,7 @@ def test_the_loss_is_the_weighted_sum_of_both_labels(epsilon: float | None) -> N
     assert float(mixed) == pytest.approx(0.3 * hard[0] + 0.7 * hard[1], rel=1e-5)
 
 
-def test_training_metrics_count_the_more_probable_class() -> None:
+def test_metric_counts_more_probable_class() -> None:
     label = paddle.to_tensor([0, 1, 2, 3])
     shares = mix_labels(label, Mix(0.3), 4, CLASSES)
     logits = paddle.nn.functional.one_hot(paddle.to_tensor([1, 0, 2, 2]), CLASSES)

@@ -1,4 +1,4 @@
-"""What is decided for a batch: the published distributions, and one answer for a step."""
+"""Decisions of mixing: the published distributions, and determinism per step."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def kept(spec: BatchTransform, **options: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
-def test_mixups_weights_are_those_of_beta(alpha: float) -> None:
-    """Those of a row and its partner together, that is: a weight and what is left of 1."""
+def test_mixup_weights_follow_beta(alpha: float) -> None:
+    """The larger of a row's and its partner's weight; both sum to 1."""
     share = kept(MixupOperator(alpha=alpha))
     assert share.min() >= 0.5
     beta = stats.beta(alpha, alpha)
     assert stats.kstest(share, lambda x: beta.cdf(x) - beta.cdf(1 - x)).pvalue > 0.01
 
 
-def test_other_seeds_epochs_and_steps_give_other_weights() -> None:
+def test_weights_differ_by_seed_epoch_and_step() -> None:
     spec = MixupOperator()
     weights = {
         decide_mix(spec, seed, Cursor(epoch, step), (8, 8)).kept
@@ -60,8 +60,8 @@ def test_other_seeds_epochs_and_steps_give_other_weights() -> None:
 
 
 @given(SIDES, SIDES, CURSORS)
-def test_a_window_is_that_of_the_paper(height: int, width: int, cursor: Cursor) -> None:
-    """Beta(1, 1) is uniform, so what is drawn is the share itself."""
+def test_window_matches_paper(height: int, width: int, cursor: Cursor) -> None:
+    """Beta(1, 1) is uniform, so the draw is the share itself."""
     _, share, row, column = step_fractions(0, cursor.epoch, cursor.step, 4)
     window = decide_mix(CutmixOperator(alpha=1.0), 0, cursor, (height, width)).window
     for length, drawn, begin, end in (
@@ -73,7 +73,7 @@ def test_a_window_is_that_of_the_paper(height: int, width: int, cursor: Cursor) 
         assert set(range(begin, end)) == set(range(first, first + wanted)) & set(range(length))
 
 
-def test_windows_are_everywhere() -> None:
+def test_windows_cover_image_evenly() -> None:
     covered = np.zeros([20, 30])
     for mix in mixes(CutmixOperator(), (20, 30)):
         covered[mix.window.top : mix.window.bottom, mix.window.left : mix.window.right] += 1 / STEPS
@@ -82,7 +82,7 @@ def test_windows_are_everywhere() -> None:
 
 
 @given(ALPHAS, SIDES, SIDES, CURSORS)
-def test_a_label_counts_by_the_pixels_that_are_left(
+def test_label_weight_is_share_of_remaining_pixels(
     alpha: float, height: int, width: int, cursor: Cursor
 ) -> None:
     mix = decide_mix(CutmixOperator(alpha=alpha), 0, cursor, (height, width))
@@ -96,11 +96,11 @@ def test_a_label_counts_by_the_pixels_that_are_left(
 
 
 @given(ALPHAS, CURSORS)
-def test_a_weight_is_a_weight(alpha: float, cursor: Cursor) -> None:
+def test_mixup_weight_is_in_range(alpha: float, cursor: Cursor) -> None:
     assert 0.5 <= decide_mix(MixupOperator(alpha=alpha), 0, cursor, (8, 8)).kept <= 1
 
 
-def test_one_of_several_as_often_as_asked() -> None:
+def test_op_sampler_frequencies() -> None:
     spec = OpSampler(
         MixupOperator=SampledMixup(alpha=0.8, prob=0.5), CutmixOperator=SampledCutmix(alpha=1.0, prob=0.3)
     )
@@ -116,7 +116,7 @@ def test_one_of_several_as_often_as_asked() -> None:
     assert counts["none"] / STEPS == pytest.approx(0.2, abs=0.04)
 
 
-def test_a_share_of_one_is_always() -> None:
+def test_probability_one_always_mixes() -> None:
     for step in range(200):
         cursor = Cursor(1, step)
         assert decide_mix(
@@ -124,6 +124,6 @@ def test_a_share_of_one_is_always() -> None:
         ) == decide_mix(MixupOperator(alpha=0.4), 5, cursor, (8, 8))
 
 
-def test_an_unknown_batch_transform_is_refused() -> None:
+def test_unknown_batch_transform_raises() -> None:
     with pytest.raises(NotImplementedError, match="mixing does not implement BatchTransform"):
         decide_mix(BatchTransform(), 0, Cursor(), (8, 8))

@@ -1,24 +1,20 @@
-"""Pairs: both images through one chain with the same decisions, on each backend."""
+"""Pairs: both images get the same decisions, on every backend."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+from loader_conformance import FAST, MAKERS
 from numpy.typing import NDArray
 from PIL import Image
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import BadImageError
-from ppcls.data.index.files import FileIndex
-from ppcls.data.loaders.batch import Loader
-from ppcls.data.loaders.dali.loader import DaliLoader
-from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.loaders.pairs import PairLoader, read_pairs
 from ppcls.data.sampling.order import Cursor, Order
@@ -26,7 +22,6 @@ from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.specs import (
     DecodeImage,
     NormalizeImage,
-    Op,
     RandCropImage,
     RandFlipImage,
     plan_chain,
@@ -34,12 +29,7 @@ from ppcls.data.transforms.specs import (
 from ppcls.errors import UserError
 from ppcls.registry import TRANSFORMS
 
-MAKERS: dict[str, Callable[[FileIndex, Order, tuple[Op, ...]], Loader]] = {
-    "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2)),
-    "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
-    "paddle-0": PaddleLoader,
-}
-ON_CPU = ["dali-cpu", "paddle-0"]  # what is tested of the order alone; on a GPU loaders are slow to start
+KINDS = ["dali-cpu", "paddle-0", "dali-gpu"]
 SIZE = 11
 ORDER = Order(ShuffledSampler(SIZE), batch_size=4, seed=2)
 GREY_LEVELS = NormalizeImage(scale=1.0, mean=(0.0,), std=(1.0,))
@@ -62,7 +52,7 @@ Pair = tuple[NDArray[np.float32], NDArray[np.float32], int]
 
 @pytest.fixture(scope="session")
 def folder(scenes: dict[str, Image.Image], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of three shapes, each with its negative and with a copy."""
+    """Returns a folder of images of three shapes, each with its negative and a copy."""
     root = tmp_path_factory.mktemp("pairs")
     listings: dict[str, list[str]] = {"negative": [], "copy": []}
     for number in range(SIZE):
@@ -77,9 +67,7 @@ def folder(scenes: dict[str, Image.Image], tmp_path_factory: pytest.TempPathFact
     return root
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.gpu if "gpu" in name else ()) for name in MAKERS]
-)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.gpu if "gpu" in name else ()) for name in KINDS])
 def make(request: pytest.FixtureRequest, folder: Path) -> Callable[..., PairLoader]:
     def pairs(listing: str, chain: list[Transform], order: Order = ORDER) -> PairLoader:
         indices = read_pairs(folder, folder / f"{listing}.txt", delimiter=";")
@@ -105,7 +93,7 @@ def assert_equal(found: list[Pair], expected: list[Pair]) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_negative_stays_one_whatever_is_cut_mirrored_and_turned(make: Callable[..., PairLoader]) -> None:
+def test_negative_stays_negative_after_geometry(make: Callable[..., PairLoader]) -> None:
     chain = [*GEOMETRY[:3], GREY_LEVELS]
     pairs = take(make("negative", chain), epochs=2)
     assert [valid for _, _, valid in pairs] == [4, 4, 3] * 2
@@ -115,15 +103,15 @@ def test_a_negative_stays_one_whatever_is_cut_mirrored_and_turned(make: Callable
 
 
 @pytest.mark.parametrize("chain", [GEOMETRY, COLOURS], ids=["geometry", "colours"])
-def test_a_copy_stays_one(make: Callable[..., PairLoader], chain: list[Transform]) -> None:
+def test_copy_stays_equal(make: Callable[..., PairLoader], chain: list[Transform]) -> None:
     pairs = take(make("copy", chain), epochs=2)
     for first, second, _ in pairs:
         np.testing.assert_array_equal(first, second)
-    assert np.abs(pairs[0][0] - pairs[3][0]).mean() > 5, "other epochs, other images and decisions"
+    assert np.abs(pairs[0][0] - pairs[3][0]).mean() > 5, "epochs differ in images and decisions"
 
 
-@pytest.mark.parametrize("make", ON_CPU, indirect=True)
-def test_going_on_and_breaking_off(make: Callable[..., PairLoader]) -> None:
+@pytest.mark.parametrize("make", FAST, indirect=True)
+def test_interrupted_and_resumed_iteration_continues(make: Callable[..., PairLoader]) -> None:
     whole = take(make("negative", GEOMETRY), epochs=2)
     loader = make("negative", GEOMETRY)
     assert len(loader) == 3
@@ -137,8 +125,8 @@ def test_going_on_and_breaking_off(make: Callable[..., PairLoader]) -> None:
     assert_equal(take(resumed, epochs=2), whole[2:])
 
 
-@pytest.mark.parametrize("make", ON_CPU, indirect=True)
-def test_two_ranks_make_one(make: Callable[..., PairLoader]) -> None:
+@pytest.mark.parametrize("make", FAST, indirect=True)
+def test_two_ranks_equal_one(make: Callable[..., PairLoader]) -> None:
     whole = take(make("negative", GEOMETRY))
     ranks = [
         take(make("negative", GEOMETRY, replace(ORDER, batch_size=2, world=2, rank=rank))) for rank in (0, 1)
@@ -149,7 +137,7 @@ def test_two_ranks_make_one(make: Callable[..., PairLoader]) -> None:
             np.testing.assert_array_equal(together, one[place][: one[2]])
 
 
-def test_a_bad_second_image_leaves_both_at_one_place(folder: Path, tmp_path: Path) -> None:
+def test_bad_second_image_keeps_both_loaders_in_step(folder: Path, tmp_path: Path) -> None:
     for number in range(4):
         for name in (f"{number}.png", f"negative of {number}.png"):
             (tmp_path / name).write_bytes((folder / name).read_bytes())
@@ -179,14 +167,14 @@ def take_each(loader: PairLoader):
         yield np.array(first.image), np.array(second.image), first.valid
 
 
-def test_two_orders_are_refused(folder: Path) -> None:
+def test_different_orders_are_rejected(folder: Path) -> None:
     first, second = read_pairs(folder, folder / "copy.txt", ";")
     ops = plan_chain(GEOMETRY, "CHW")
     with pytest.raises(ValueError, match="need loaders of one order"):
         PairLoader(PaddleLoader(first, ORDER, ops), PaddleLoader(second, replace(ORDER, seed=3), ops))
 
 
-def test_wrong_lines_are_told_by_number(folder: Path, tmp_path: Path) -> None:
+def test_list_errors_name_line_numbers(folder: Path, tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     (folder / "text.png").write_text("no image")
     listing.write_text("0.png;copy of 0.png\n\n0.png\n0.png;1.png\n0.png;gone.png\n0.png;text.png\n0.png;\n")
@@ -206,7 +194,7 @@ def test_wrong_lines_are_told_by_number(folder: Path, tmp_path: Path) -> None:
         read_pairs(folder, tmp_path / "none.txt")
 
 
-def test_an_image_that_exif_turns_has_the_size_that_is_seen(photos: dict[str, Path], tmp_path: Path) -> None:
+def test_size_is_compared_after_exif_orientation(photos: dict[str, Path], tmp_path: Path) -> None:
     turned, upright = photos["turned-landscape"], photos["png-landscape"]
     listing = tmp_path / "list.txt"
     listing.write_text(f"{turned.name} {upright.name}\n")

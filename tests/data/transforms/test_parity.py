@@ -1,35 +1,38 @@
-"""Every transform: DALI, on the CPU and a GPU, fused and not, against numpy_ops, on real photographs.
-
-Differences are in grey levels of 255, normalized images taken back to them.
-"""
+"""Every transform in DALI, on the CPU and a GPU, fused and not, against numpy_ops."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
-from together import Images, Together, chain_branch, expected
+from parity import (
+    Case,
+    alone_and_fused,
+    by_opencv,
+    compare,
+    compare_as_wholes,
+    decoded,
+    encode,
+    normalized,
+    plan,
+    run_chains,
+)
+from shared_pipeline import SharedPipeline
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.transforms.dali_ops import Device, LoweringContext, lower_chain
+from ppcls.data.transforms.dali_ops import LoweringContext, lower_chain
 from ppcls.data.transforms.dali_ops.graph import nodes_between, operator_device, operator_name
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import (
     CropImage,
     DecodeImage,
     NormalizeImage,
-    Op,
     RandCropImage,
     RandFlipImage,
     ResizeImage,
     ToCHWImage,
-    count_draws,
 )
 from ppcls.data.transforms.specs.decisions import count_decisions, decide
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing
@@ -51,35 +54,6 @@ DECODE, NORMALIZE, TO_CHW, FLIP = DecodeImage(), NormalizeImage(), ToCHWImage(),
 
 def resize(width: int, height: int, interpolation: str = "bilinear") -> ResizeImage:
     return ResizeImage(size=(width, height), backend="pil", interpolation=interpolation)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A chain, and how far apart its results may be.
-
-    Attributes:
-        chain: The transforms.
-        how: ``"exact"``; ``"half"``: one unit in the last place of float16; ``"bilinear"``: rounding of one
-            grey level; ``"antialias"``: besides, Pillow normalizes its filter at the image's edge where DALI
-            repeats the edge's pixels; ``"overshoot"``: besides, Pillow clips to 0..255 between its two
-            passes; ``"nearest"``: a source position exactly between two pixels may round either way;
-            ``"turned"``: before version 5 OpenCV interpolates at 32nds of a pixel; ``"blurred"``: OpenCV
-            rounds the kernel's weights to 256ths; ``"augmented"``: several operations multiply differences,
-            as equalize does; ``"edges"``: a turned square's edge may pass on either side of a pixel's centre.
-        gain: How much larger the chain may make a difference between decoders.
-    """
-
-    chain: tuple[Transform, ...]
-    how: str
-    gain: float = 1.0
-
-
-def decoded(*chain: Transform, how: str = "exact", gain: float = 1.0) -> Case:
-    return Case((DECODE, *chain), how, gain)
-
-
-def normalized(*chain: Transform, how: str = "exact") -> Case:
-    return Case((DECODE, NORMALIZE, *chain), how)
 
 
 ALONE: dict[str, list[Case]] = {
@@ -209,133 +183,29 @@ def name_of(case: Case) -> str:
     return "+".join(map(short, case.chain))
 
 
-def plan(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
-    """Gives slots as plan_chain does, and leaves the chain as it is."""
-    slots = np.cumsum([0, *(spec.draws for spec in chain)])
-    return tuple(Op(spec, int(slot)) for spec, slot in zip(chain, slots, strict=False))
-
-
-def grey_levels(image: NDArray[Any], chain: tuple[Transform, ...]) -> NDArray[np.float64]:
-    """Returns [H, W, C], normalization undone."""
-    pixels = image.astype(np.float64)
-    if TO_CHW in chain:
-        pixels = pixels.transpose(1, 2, 0)
-    for spec in chain:
-        if isinstance(spec, NormalizeImage):
-            assert image.dtype == (np.float16 if spec.output_fp16 else np.float32)
-            assert not pixels[..., len(spec.mean) :].any() or len(spec.mean) == 1, "channels filled by zeros"
-            pixels = pixels[..., : len(spec.mean)] if len(spec.mean) > 1 else pixels
-            pixels = (pixels * np.array(spec.std) + np.array(spec.mean)) / spec.scale
-    return pixels
-
-
-def check(difference: NDArray[np.float64], how: str, slack: float) -> None:
-    """Compares [H, W, C] with what ``how`` allows; ``slack``: what the decoders already differ by."""
-    if how == "exact":
-        assert difference.max() <= 0.01 + slack
-    elif how == "half":
-        assert difference.max() <= 255 * 0.23 * 2**-9 + slack
-    elif how == "bilinear":
-        assert difference.max() <= 1.01 + slack
-    elif how == "edges":
-        assert (difference > 0.01 + slack).mean() < 1e-3
-    elif how == "blurred":
-        assert difference.max() <= 2.01 + slack
-    elif how == "antialias":
-        inside = difference[4:-4, 4:-4]
-        assert inside.max() <= 1.01 + slack
-        assert difference.max() <= 25
-        assert difference.mean() < 0.2 + slack
-    elif how == "overshoot":
-        assert difference.max() <= 25
-        assert (difference > 1.01 + slack).mean() < 0.04
-        assert difference.mean() < 0.25 + slack
-    elif how == "turned":
-        assert difference.max() <= 5 + slack
-        assert (difference > 1.01 + slack).mean() < 0.03
-        assert difference.mean() < 0.2 + slack
-    elif how == "augmented":
-        assert difference.mean() < 1 + 3 * slack
-    else:
-        assert how == "nearest"
-        assert (difference > slack).mean() < 0.03
-
-
-def encode(photos: dict[str, Path]) -> list[bytes]:
-    return [path.read_bytes() for path in photos.values()]
-
-
-def draws_for(ops: tuple[Op, ...], files: list[bytes]) -> NDArray[np.float32]:
-    return uniforms(5, 0, np.arange(len(files)), count_draws(ops))
-
-
-def together(
-    chains: Iterable[tuple[Op, ...]], photos: dict[str, Path], device: Device, callbacks: bool = True
-) -> Together:
-    """Takes the photographs through many chains."""
-    files, place = encode(photos), LoweringContext(device, 2, callbacks=callbacks)
-    return Together({ops: chain_branch(ops, files, draws_for(ops, files), place) for ops in chains}, device)
-
-
-def alone_and_fused(chains: Iterable[tuple[Transform, ...]]) -> Iterator[tuple[Op, ...]]:
-    for each in map(plan, chains):
-        yield each
-        yield fuse(each)
-
-
-def by_opencv(chain: tuple[Transform, ...]) -> tuple[Op, ...]:
-    """Returns the chain as a CPU does it."""
-    return fuse(plan(chain), by_opencv=True)
-
-
 @pytest.fixture(scope="module")
-def on_cpu(photos: dict[str, Path]) -> Together:
+def on_cpu(photos: dict[str, Path]) -> SharedPipeline:
     fused = (by_opencv(case.chain) for case in WHOLE)
-    return together([*alone_and_fused(case.chain for case in CASES), *fused], photos, "cpu")
+    return run_chains([*alone_and_fused(case.chain for case in CASES), *fused], photos, "cpu")
 
 
 @pytest.fixture(scope="module")
-def by_own_operators(photos: dict[str, Path]) -> Together:
-    return together((plan(case.chain) for case in STOOD_IN), photos, "cpu", callbacks=False)
+def by_dali_operators(photos: dict[str, Path]) -> SharedPipeline:
+    return run_chains((plan(case.chain) for case in WITH_CALLBACKS), photos, "cpu", callbacks=False)
 
 
 @pytest.fixture(scope="module")
-def on_gpu(photos: dict[str, Path]) -> Together:
-    return together(alone_and_fused(case.chain for case in CASES), photos, "gpu")
-
-
-def differences(
-    case: Case, images: Images, photos: dict[str, Path]
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Yields each photograph's name and how far DALI's pixels are from numpy_ops's, [H, W, C]."""
-    ops, files = plan(case.chain), encode(photos)
-    for name, file, numbers, got in zip(photos, files, draws_for(ops, files), images, strict=True):
-        wanted = expected(ops, file, numbers)
-        assert got.shape == wanted.shape, name
-        assert got.dtype == wanted.dtype, name
-        yield name, np.abs(grey_levels(got, case.chain) - grey_levels(wanted, case.chain))
-
-
-def compare(case: Case, images: Images, photos: dict[str, Path]) -> None:
-    for name, difference in differences(case, images, photos):
-        # OpenCV and DALI round the product of ink and black differently
-        check(difference, case.how, case.gain if name.startswith("cmyk") else 0.0)
-
-
-def compare_as_wholes(case: Case, images: Images, photos: dict[str, Path]) -> None:
-    """For a GPU, which decodes JPEG by other arithmetic."""
-    for name, difference in differences(case, images, photos):
-        # 2.03 seen, where chroma of a progressive JPEG is scaled up
-        assert difference.mean() < (12 if case.how == "augmented" else 2.5), name
+def on_gpu(photos: dict[str, Path]) -> SharedPipeline:
+    return run_chains(alone_and_fused(case.chain for case in CASES), photos, "gpu")
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_dali_on_the_cpu(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+def test_dali_on_cpu_matches_numpy(case: Case, on_cpu: SharedPipeline, photos: dict[str, Path]) -> None:
     compare(case, on_cpu.images(plan(case.chain)), photos)
 
 
 def calls_python(case: Case) -> bool:
-    """Whether OpenCV or numpy stand in for an operator of DALI."""
+    """Returns whether the graph calls OpenCV or NumPy instead of an operator of DALI."""
     ops = plan(case.chain)
     count = 1 + sum(count_decisions(op.spec) for op in ops)
     with Pipeline(batch_size=1, num_threads=1, device_id=None):
@@ -344,22 +214,22 @@ def calls_python(case: Case) -> bool:
     return any(operator_name(each).startswith("python_function") for each in added)
 
 
-STOOD_IN = [case for case in CASES if calls_python(case)]
+WITH_CALLBACKS = [case for case in CASES if calls_python(case)]
 
 
-@pytest.mark.parametrize("case", STOOD_IN, ids=name_of)
-def test_dali_on_the_cpu_by_its_own_operators(
-    case: Case, by_own_operators: Together, photos: dict[str, Path]
+@pytest.mark.parametrize("case", WITH_CALLBACKS, ids=name_of)
+def test_dali_operators_on_cpu_match_numpy(
+    case: Case, by_dali_operators: SharedPipeline, photos: dict[str, Path]
 ) -> None:
-    """What a GPU does, as far as a CPU can show it."""
-    compare(case, by_own_operators.images(plan(case.chain)), photos)
+    """Runs the operators of a GPU's graph on the CPU."""
+    compare(case, by_dali_operators.images(plan(case.chain)), photos)
 
 
 FUSED = [case for case in CASES if fuse(plan(case.chain)) != plan(case.chain)]
 
 
 @pytest.mark.parametrize("case", FUSED, ids=name_of)
-def test_dali_on_the_cpu_fused(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+def test_fused_on_cpu_matches_numpy(case: Case, on_cpu: SharedPipeline, photos: dict[str, Path]) -> None:
     compare(case, on_cpu.images(fuse(plan(case.chain))), photos)
 
 
@@ -367,25 +237,27 @@ WHOLE = [case for case in CASES if by_opencv(case.chain) != fuse(plan(case.chain
 
 
 @pytest.mark.parametrize("case", WHOLE, ids=name_of)
-def test_dali_on_the_cpu_as_a_whole(case: Case, on_cpu: Together, photos: dict[str, Path]) -> None:
+def test_whole_chain_on_cpu_matches_numpy(
+    case: Case, on_cpu: SharedPipeline, photos: dict[str, Path]
+) -> None:
     compare(case, on_cpu.images(by_opencv(case.chain)), photos)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_dali_on_a_gpu(case: Case, on_gpu: Together, photos: dict[str, Path]) -> None:
+def test_dali_on_gpu_matches_numpy(case: Case, on_gpu: SharedPipeline, photos: dict[str, Path]) -> None:
     compare_as_wholes(case, on_gpu.images(plan(case.chain)), photos)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", FUSED, ids=name_of)
-def test_dali_on_a_gpu_fused(case: Case, on_gpu: Together, photos: dict[str, Path]) -> None:
+def test_fused_on_gpu_matches_numpy(case: Case, on_gpu: SharedPipeline, photos: dict[str, Path]) -> None:
     compare_as_wholes(case, on_gpu.images(fuse(plan(case.chain))), photos)
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_a_graph_for_a_gpu_stays_on_it(case: Case) -> None:
-    """Nothing comes back: the static executor refuses it, and the dynamic one would wait for the GPU."""
+def test_gpu_graph_stays_on_gpu(case: Case) -> None:
+    """The static executor rejects a copy back to the CPU, and the dynamic one would wait for the GPU."""
     ops = fuse(plan(case.chain))
     count = 1 + sum(count_decisions(op.spec) for op in ops)
     with Pipeline(batch_size=1, num_threads=1, device_id=0, exec_dynamic=False):
@@ -398,8 +270,8 @@ def test_a_graph_for_a_gpu_stays_on_it(case: Case) -> None:
         assert operator_device(each) == "gpu" or inputs <= {"cpu"}
 
 
-def test_every_transform_has_a_case_of_its_own() -> None:
-    assert set(ALONE) == set(TRANSFORMS) - {"DecodeNumpy"}, "give the new transform its cases in ALONE"
+def test_every_transform_has_its_own_case() -> None:
+    assert set(ALONE) == set(TRANSFORMS) - {"DecodeNumpy"}, "add cases of the new transform to ALONE"
     for name, cases in ALONE.items():
         assert cases
         for case in cases:
@@ -407,8 +279,7 @@ def test_every_transform_has_a_case_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ALONE if ALONE[name][0].chain[-1].draws])
-def test_slots_are_as_many_as_used(name: str) -> None:
-    """The last one decides something too."""
+def test_last_draw_affects_decisions(name: str) -> None:
     spec = ALONE[name][0].chain[-1]
     draws, sides = uniforms(5, 0, np.arange(500), spec.draws), np.full([500, 2], 400)
     other = draws.copy()
@@ -423,8 +294,8 @@ def test_every_fused_transform_is_compared() -> None:
     assert seen == {*FusedTransform.__subclasses__(), *DecodeRandCrop.__subclasses__()}
 
 
-def test_the_photographs_differ_enough_to_tell(photos: dict[str, Path]) -> None:
-    """A wrong window, flip or channel order would be seen."""
+def test_photographs_reveal_wrong_window_flip_or_channels(photos: dict[str, Path]) -> None:
+    """A wrong window, flip or channel order changes many pixels of the photographs."""
     for file in encode(photos):
         image = run(plan((DECODE,)), file, np.zeros(0, np.float32)).astype(float)
         assert np.abs(image - image[:, ::-1]).mean() > 5
@@ -432,7 +303,7 @@ def test_the_photographs_differ_enough_to_tell(photos: dict[str, Path]) -> None:
         assert np.abs(image[1:] - image[:-1]).mean() > 1
 
 
-def test_exif_turns_the_image(photos: dict[str, Path]) -> None:
+def test_exif_orientation_is_applied(photos: dict[str, Path]) -> None:
     none = np.zeros(0, np.float32)
     for scene in ("landscape", "portrait", "odd"):
         files = (photos[f"{kind}-{scene}"].read_bytes() for kind in ("turned", "png"))

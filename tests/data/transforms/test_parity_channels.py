@@ -1,4 +1,4 @@
-"""Images of other channels and depths than 8-bit RGB: DALI, fused and not, against numpy_ops."""
+"""Images with other channels and depths than 8-bit RGB: DALI, fused and not, against numpy_ops."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_parity import alone_and_fused, plan
-from together import Together, chain_branch, expected
+from parity import alone_and_fused, plan
+from shared_pipeline import SharedPipeline, chain_branch, expected
 from zoo import tiff
 
 from ppcls.config.sections.transform import Transform
@@ -33,7 +33,7 @@ SIDES = ((50, 50), (61, 47), (90, 120))
 
 
 def photographs(channels: int, dtype: str) -> list[bytes]:
-    """Returns smooth images of noise, so that resampling has neighbours to choose between."""
+    """Returns images of smoothed noise, so that neighbouring pixels differ little when resampled."""
     rng, made = np.random.default_rng(channels), []
     for height, width in SIDES:
         coarse = rng.integers(0, np.iinfo(dtype).max, (height // 5 + 1, width // 5 + 1, channels), dtype)
@@ -66,14 +66,14 @@ def chains(channels: int, dtype: str) -> list[tuple[Transform, ...]]:
 
 
 Kind = tuple[int, str]
-Make = Callable[[Kind, Device], Together]
+Make = Callable[[Kind, Device], SharedPipeline]
 KINDS: list[Kind] = [
     *((1, "uint8"), (1, "uint16"), (2, "uint8"), (3, "uint16"), (4, "uint8"), (5, "uint16"), (17, "uint8"))
 ]
 
 
 def every_graph() -> Iterator[Any]:
-    """Yields each chain alone and, where that is another one, fused."""
+    """Yields each chain unfused and, if it can be fused, fused."""
     for kind in KINDS:
         for chain in chains(*kind):
             name = f"{kind[0]}-{kind[1]}-{'+'.join(spec.kind for spec in chain[1:])}"
@@ -91,23 +91,25 @@ def draws_for(ops: tuple[Op, ...]) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def together() -> Make:
-    """All chains over the images of one kind, on a CPU or a GPU."""
+def pipelines() -> Make:
+    """Runs all chains over the images of one kind, on a CPU or a GPU."""
 
     @cache
-    def make(kind: Kind, device: Device) -> Together:
+    def make(kind: Kind, device: Device) -> SharedPipeline:
         files, place = photographs(*kind), LoweringContext(device, 2)
         graphs = alone_and_fused(chains(*kind))
-        return Together({ops: chain_branch(ops, files, draws_for(ops), place) for ops in graphs}, device)
+        return SharedPipeline(
+            {ops: chain_branch(ops, files, draws_for(ops), place) for ops in graphs}, device
+        )
 
     return make
 
 
-def compare(kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], together: Together) -> None:
-    """Compares in shares of the full range, inside the edges for Pillow's filter."""
+def compare(kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], pipeline: SharedPipeline) -> None:
+    """Compares in shares of the full range; without the edges for Pillow's filter."""
     full = float(np.iinfo(kind[1]).max)
     resampled = any(isinstance(spec, (ResizeImage, RandCropImage)) for spec in chain)
-    for file, numbers, found in zip(photographs(*kind), draws_for(ops), together.images(ops), strict=True):
+    for file, numbers, found in zip(photographs(*kind), draws_for(ops), pipeline.images(ops), strict=True):
         wanted = expected(plan(chain), file, numbers)
         assert found.shape == wanted.shape
         assert found.dtype == wanted.dtype
@@ -122,13 +124,15 @@ def compare(kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], toget
 
 
 @pytest.mark.parametrize(("kind", "chain", "ops"), CASES)
-def test_dali_on_the_cpu(
-    kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], together: Make
+def test_dali_on_cpu_matches_numpy(
+    kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], pipelines: Make
 ) -> None:
-    compare(kind, chain, ops, together(kind, "cpu"))
+    compare(kind, chain, ops, pipelines(kind, "cpu"))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "chain", "ops"), CASES)
-def test_dali_on_a_gpu(kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], together: Make) -> None:
-    compare(kind, chain, ops, together(kind, "gpu"))
+def test_dali_on_gpu_matches_numpy(
+    kind: Kind, chain: tuple[Transform, ...], ops: tuple[Op, ...], pipelines: Make
+) -> None:
+    compare(kind, chain, ops, pipelines(kind, "gpu"))

@@ -1,4 +1,4 @@
-"""Pixels of any type and number of channels that a transform says it takes: all backends do the same."""
+"""All pixel types and numbers of channels that a transform accepts: DALI against numpy_ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from nvidia.dali import fn
-from together import Branch, Images, Together
+from shared_pipeline import GraphBranch, Images, SharedPipeline
 
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.transforms.dali_ops import Device, LoweringContext, Node, lower
@@ -44,7 +44,7 @@ COUNT = 6
 
 
 def pictures(dtype: str, channels: int) -> list[NDArray[Any]]:
-    """Smooth images, full of colour: [41, 41, channels]."""
+    """Returns smooth, colourful images [41, 41, channels]."""
     y, x = np.mgrid[:41, :41][..., None] / 41
     waves = (np.sin(5 * x + k + np.arange(channels)) * np.cos(4 * y) for k in range(COUNT))
     if dtype in LARGEST:
@@ -52,7 +52,7 @@ def pictures(dtype: str, channels: int) -> list[NDArray[Any]]:
     return [each.astype(dtype) for each in waves]
 
 
-def takes(spec: Transform, dtype: Any, channels: int) -> bool:
+def accepts(spec: Transform, dtype: Any, channels: int) -> bool:
     floats = dtype.startswith("float")
     state = ImageState(encoded=False, dtype=dtype, normalized=floats, channels=channels, size=(41, 41))
     try:
@@ -63,7 +63,7 @@ def takes(spec: Transform, dtype: Any, channels: int) -> bool:
 
 
 DTYPES = ("uint8", "uint16", "float32", "float16")
-CASES = [case for case in product(SPECS, DTYPES, (1, 3, 6)) if takes(*case)]
+CASES = [case for case in product(SPECS, DTYPES, (1, 3, 6)) if accepts(*case)]
 
 
 Case = tuple[Transform, str, int]
@@ -73,7 +73,7 @@ def decisions(spec: Transform) -> tuple[NDArray[Any], ...]:
     return decide(spec, uniforms(8, 0, np.arange(COUNT), spec.draws), np.full([COUNT, 2], 41))
 
 
-def branch(case: Case, device: Device) -> Branch:
+def branch(case: Case, device: Device) -> GraphBranch:
     spec, dtype, channels = case
 
     def lowered(node: Node, *decided: Node) -> Node:
@@ -81,17 +81,17 @@ def branch(case: Case, device: Device) -> Branch:
         context = LoweringContext(device, callbacks=False, decisions=decided)
         return lower(spec, node.gpu() if device == "gpu" else node, context)
 
-    return Branch([pictures(dtype, channels), *decisions(spec)], lowered)
+    return GraphBranch([pictures(dtype, channels), *decisions(spec)], lowered)
 
 
 @pytest.fixture(scope="module")
-def on_cpu() -> Together:
-    return Together({case: branch(case, "cpu") for case in CASES}, "cpu", exec_dynamic=False)
+def on_cpu() -> SharedPipeline:
+    return SharedPipeline({case: branch(case, "cpu") for case in CASES}, "cpu", exec_dynamic=False)
 
 
 @pytest.fixture(scope="module")
-def on_gpu() -> Together:
-    return Together({case: branch(case, "gpu") for case in CASES}, "gpu", exec_dynamic=False)
+def on_gpu() -> SharedPipeline:
+    return SharedPipeline({case: branch(case, "gpu") for case in CASES}, "gpu", exec_dynamic=False)
 
 
 def compare(case: Case, found: Images) -> None:
@@ -115,11 +115,11 @@ def name_of(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_on_the_cpu(case: Case, on_cpu: Together) -> None:
+def test_dali_on_cpu_matches_numpy(case: Case, on_cpu: SharedPipeline) -> None:
     compare(case, on_cpu.images(case))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_on_a_gpu(case: Case, on_gpu: Together) -> None:
+def test_dali_on_gpu_matches_numpy(case: Case, on_gpu: SharedPipeline) -> None:
     compare(case, on_gpu.images(case))

@@ -1,4 +1,4 @@
-"""What only a GPU can show of the DALI loader: its buffers and Paddle's stream."""
+"""The DALI loader on a GPU: its buffers and Paddle's stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make(photos: dict[str, Path]) -> DaliLoader:
 
 
 @pytest.mark.gpu
-def test_a_batch_let_go_is_not_overwritten_before_the_device_has_read_it(photos: dict[str, Path]) -> None:
+def test_freed_batch_is_not_overwritten_before_gpu_has_read_it(photos: dict[str, Path]) -> None:
     loader = make(photos)
     start = loader.state_dict()
     expected = [batch.image.numpy().sum(dtype=np.float64) for batch in loader]
@@ -50,7 +50,7 @@ def test_a_batch_let_go_is_not_overwritten_before_the_device_has_read_it(photos:
 
 
 @pytest.mark.gpu
-def test_batches_are_on_the_gpu(photos: dict[str, Path]) -> None:
+def test_batches_are_on_gpu(photos: dict[str, Path]) -> None:
     batch = next(iter(make(photos)))
     assert batch.image.place.is_gpu_place()
     assert batch.label.place.is_gpu_place()

@@ -1,4 +1,4 @@
-"""What only the DALI loader could do wrong."""
+"""Interruptions and read errors of the DALI loader."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 
 
-def test_ctrl_c_while_a_loader_is_released_is_heard(
-    photos: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An exception in a generator that is thrown away would be printed and forgotten."""
+def test_ctrl_c_during_release_raises(photos: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in a generator that is garbage-collected would be printed and ignored."""
     whole = dali_loader._on_cpu
 
     def interrupted(*arguments: Any) -> Generator[Any, None, None]:
@@ -47,10 +45,10 @@ def test_ctrl_c_while_a_loader_is_released_is_heard(
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_a_drive_that_is_away_for_a_moment_loses_no_batch(
+def test_temporary_read_error_loses_no_batch(
     photos: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: bool
 ) -> None:
-    """DALI fails on a file, and when it is looked at, it can be read."""
+    """DALI fails to read a file, which is readable again when the loader checks it."""
     file = tmp_path / "image.jpg"
     shutil.copy(photos["jpeg420-odd"], file)
     index = FileIndex(tmp_path, np.array([file.name.encode()] * 4), np.arange(4), tmp_path)

@@ -1,4 +1,4 @@
-"""DALI's pipelines don't grow: training and evaluation in turns, for 50 epochs."""
+"""GPU memory of DALI's pipelines over 50 epochs of alternating training and evaluation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPOCHS, WARM_UP, BLOCK = 50, 10, 64  # DALI's pool grows by blocks of MiB
 
 
 @pytest.mark.gpu
-def test_pipelines_do_not_grow(photos: dict[str, Path]) -> None:
+def test_pipeline_memory_does_not_grow(photos: dict[str, Path]) -> None:
     names = [path for key, path in photos.items() if key.startswith("jpeg")] * 16
     index = FileIndex(
         root=names[0].parent,

@@ -1,4 +1,4 @@
-"""DALI's settings: the config's, and ours where it leaves them to us."""
+"""DALI's settings: those of the config, and those that ``auto`` is resolved to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GPU = Runtime(device="gpu", device_id=1, cores=3)
 
 @dataclass(frozen=True)
 class _Card:
-    """Stands for a card that this machine need not have."""
+    """A GPU that this machine need not have."""
 
     cores: frozenset[int]
 
@@ -27,7 +27,7 @@ class _Card:
         return self.cores
 
 
-def test_auto() -> None:
+def test_auto_is_resolved() -> None:
     assert resolve_dali_settings(Dali(), CPU) == DaliSettings(threads=3, prefetch=4)
     load = {"hw_decoder_load": 0.9}
     assert resolve_dali_settings(Dali(num_threads=4), CPU) == DaliSettings(threads=4, prefetch=8)
@@ -50,14 +50,14 @@ def test_auto() -> None:
         (DaliSettings(threads=8, prefetch=8, decoder={"cache_size": 1}), 1, (8, 8)),
     ],
 )
-def test_pipelines_share_threads_and_stock(
+def test_pipelines_share_threads_and_prefetch(
     settings: DaliSettings, pipelines: int, of_each: tuple[int, int]
 ) -> None:
     each = settings.per_pipeline()
     assert (settings.pipelines, each.threads, each.prefetch) == (pipelines, *of_each)
 
 
-def test_what_the_config_says_goes() -> None:
+def test_config_overrides_auto() -> None:
     dali = Dali(
         num_threads=5,
         prefetch_queue_depth=7,
@@ -84,7 +84,7 @@ def test_what_the_config_says_goes() -> None:
     )
 
 
-def test_a_cache_needs_whole_images() -> None:
+def test_cache_decodes_whole_images() -> None:
     found = resolve_dali_settings(Dali(cache_size=100, cache_threshold=5), GPU)
     assert found.caches
     assert not found.decode_window
@@ -99,7 +99,7 @@ def test_a_cache_needs_whole_images() -> None:
         Dali(cache_size=1, decode="window")
 
 
-def test_threads_stay_next_to_the_gpu() -> None:
+def test_threads_run_on_cores_near_gpu() -> None:
     own = os.sched_getaffinity(0)
     near = frozenset(sorted(own)[:1])
     beside = Runtime(device="gpu", device_id=0, card=_Card(near | {100_000}))  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_threads_stay_next_to_the_gpu() -> None:
     assert os.sched_getaffinity(0) == own
 
 
-def test_unknown_or_foreign_cores_pin_nothing() -> None:
+def test_unknown_or_foreign_cores_are_ignored() -> None:
     for cores in (frozenset(), frozenset({100_000}), frozenset(os.sched_getaffinity(0))):
         beside = Runtime(device="gpu", device_id=0, card=_Card(cores))  # type: ignore[arg-type]
         assert resolve_dali_settings(Dali(), beside).cores is None

@@ -1,4 +1,4 @@
-"""Decisions: a row a sample whatever the batch, and sizes that the images really have."""
+"""Decisions: one row per sample, independent of the batch, with the true sizes of the images."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SIDES = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, 
 
 
 @given(CHAINS, SIDES)
-def test_sides_are_those_of_the_images(chain: list[Transform], sides: list[tuple[int, int]]) -> None:
+def test_sides_equal_those_of_images(chain: list[Transform], sides: list[tuple[int, int]]) -> None:
     ops = plan_chain(
         [*chain, ResizeImage(size=(30, 30)), RandomCropImage(size=(25, 20)), CropImage(size=(20, 10))], "HWC"
     )
@@ -68,7 +68,7 @@ def test_sides_are_those_of_the_images(chain: list[Transform], sides: list[tuple
 
 
 @given(CHAINS, SIDES)
-def test_a_sample_is_decided_alike_alone_in_any_batch_and_fused(
+def test_decisions_do_not_depend_on_batch_or_fusion(
     chain: list[Transform], sides: list[tuple[int, int]]
 ) -> None:
     ops = plan_chain([DecodeImage(), *chain, RandCropImage(size=(9, 9)), STEPS[0], NormalizeImage()], "CHW")
@@ -85,7 +85,9 @@ def test_a_sample_is_decided_alike_alone_in_any_batch_and_fused(
 
 
 @given(CHAINS, SIDES)
-def test_decisions_are_counted_beforehand(chain: list[Transform], sides: list[tuple[int, int]]) -> None:
+def test_count_decisions_equals_number_of_arrays(
+    chain: list[Transform], sides: list[tuple[int, int]]
+) -> None:
     ops = plan_chain([DecodeImage(), *chain, RandCropImage(size=(9, 9)), NormalizeImage()], "CHW")
     draws = uniforms(7, 0, np.arange(len(sides)), count_draws(ops))
     for op, decided in zip(ops, decide_chain(ops, draws, np.array(sides)), strict=True):
@@ -95,7 +97,7 @@ def test_decisions_are_counted_beforehand(chain: list[Transform], sides: list[tu
             assert each.flags.c_contiguous
 
 
-def test_a_random_transform_must_say_what_it_decides() -> None:
+def test_random_transform_without_decisions_raises() -> None:
     class _Noise(Transform):
         draws = 1
 
@@ -106,5 +108,5 @@ def test_a_random_transform_must_say_what_it_decides() -> None:
 @pytest.mark.parametrize(
     ("sides", "expected"), [((480, 640), (100, 133)), ((641, 480), (134, 100)), ((1, 3), (100, 300))]
 )
-def test_the_short_side(sides: tuple[int, int], expected: tuple[int, int]) -> None:
+def test_short_side_rounds_half_up(sides: tuple[int, int], expected: tuple[int, int]) -> None:
     assert scale_to_short_side(np.array([sides]), 100).tolist() == [list(expected)]

@@ -1,4 +1,4 @@
-"""Rectangles, holes and grids: what they take away, against plain formulas, and how they are spread."""
+"""Erasing against plain formulas, and the distribution of its decisions."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def drawn(spec: Transform, index: int) -> NDArray[np.float32]:
         (HideAndSeek, {"grid_sizes": [-16]}, "expected an integer >= 0, got -16"),
     ],
 )
-def test_fields_that_make_no_sense(cls: type[Transform], fields: dict[str, object], text: str) -> None:
+def test_wrong_field_is_rejected(cls: type[Transform], fields: dict[str, object], text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         cls.model_validate(fields)
     assert [each["msg"].removeprefix("Value error, ") for each in caught.value.errors()] == [text]
 
 
-def test_paddleclas_writes_them_so() -> None:
+def test_paddleclas_fields_are_read() -> None:
     written = {"EPSILON": 0.25, "sl": 0.02, "sh": "1.0/3.0", "r1": 0.3, "attempt": 10, "use_log_aspect": True}
     spec = RandomErasing.model_validate({**written, "mode": "pixel", "mean": [0.0, 0.0, 0.0]})
     assert (spec.EPSILON, spec.sh, spec.mean) == (0.25, 1 / 3, (0, 0, 0))
 
 
 @pytest.mark.parametrize("erase", [RandomErasing(), Cutout(length=8), GridMask(d1=4, d2=9)])
-def test_they_stand_anywhere_behind_the_decoder(erase: Transform) -> None:
+def test_erasing_may_come_anywhere_after_decoder(erase: Transform) -> None:
     decode, resize, normalize = DecodeImage(), ResizeImage(size=(32, 32)), NormalizeImage()
     for chain in (
         [decode, erase, resize, normalize],
@@ -95,20 +95,20 @@ def test_they_stand_anywhere_behind_the_decoder(erase: Transform) -> None:
         (HideAndSeek(), {"size": (224, 641)}, "expected at most 40 patches per row, got 41"),
     ],
 )
-def test_where_they_can_not_stand(spec: Transform, known: dict[str, Any], text: str) -> None:
+def test_unsuitable_image_is_rejected(spec: Transform, known: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=f"^{text}$"):
         spec.after(ImageState(encoded=False, **known))
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_rectangles_are_spread_as_they_should(log: bool) -> None:
+def test_rectangle_distribution(log: bool) -> None:
     start, size = decided(RandomErasing(EPSILON=0.4, sl=0.05, sh=0.2, use_log_aspect=log))
     there = size.prod(axis=1) > 0
     assert abs(there.mean() - 0.4) < 0.015
     start, size = start[there], size[there]
     counts, _ = np.histogram(size.prod(axis=1) / 200**2, bins=5, range=(0.05, 0.2))
     np.testing.assert_allclose(counts / there.sum(), 0.2, atol=0.025)
-    aspect = size[:, 0] / size[:, 1]  # at most a fifth of a square: all of these fit
+    aspect = size[:, 0] / size[:, 1]  # all aspects fit, because the area is at most a fifth of a square
     assert 0.29 < aspect.min() < 0.31
     assert 1 / 0.31 < aspect.max() < 1 / 0.29
     limits = np.geomspace(0.3, 1 / 0.3, 5) if log else np.linspace(0.3, 1 / 0.3, 5)
@@ -124,7 +124,7 @@ SIDE = st.integers(1, 300)
 
 
 @given(SIDE, SIDE, st.floats(0, 1), st.floats(0, 1), st.floats(0.05, 1), st.booleans())
-def test_a_rectangle_fits_and_has_its_area(
+def test_rectangle_fits_and_has_requested_area(
     height: int, width: int, one: float, two: float, r1: float, log: bool
 ) -> None:
     spec = RandomErasing(EPSILON=1, sl=min(one, two), sh=max(one, two), r1=r1, use_log_aspect=log)
@@ -132,7 +132,7 @@ def test_a_rectangle_fits_and_has_its_area(
     assert (start >= 0).all()
     assert (size >= 1).all()
     assert (start + size <= (height, width)).all()
-    if r1 <= min(height / width, width / height):  # then there is a shape of any area
+    if r1 <= min(height / width, width / height):  # then a rectangle of any area fits
         area = size.prod(axis=1)
         slack = size.sum(axis=1) / 2 + 1  # rounded to whole pixels
         assert (area >= spec.sl * height * width - slack).all()
@@ -140,7 +140,7 @@ def test_a_rectangle_fits_and_has_its_area(
 
 
 @pytest.mark.parametrize("mode", ["const", "rand", "pixel"])
-def test_only_the_rectangle_changes(mode: Any) -> None:
+def test_only_rectangle_changes(mode: Any) -> None:
     spec = RandomErasing(EPSILON=0.7, mode=mode, mean=(0.1, 0.2, 0.3))
     for index in range(30):
         (start, size, *more) = (
@@ -159,12 +159,12 @@ def test_only_the_rectangle_changes(mode: Any) -> None:
             assert len(np.unique(erased[inside])) >= 0.99 * erased[inside].size
 
 
-def test_an_image_that_loses_nothing_stays_as_it_is() -> None:
+def test_image_without_rectangle_is_unchanged() -> None:
     for spec in (RandomErasing(EPSILON=0), RandomErasing(EPSILON=0, mode="pixel")):
         assert (decide_and_apply(spec, FLOATS, drawn(spec, 0)) == FLOATS).all()
 
 
-def test_erasing_before_or_after_normalizing_is_the_same() -> None:
+def test_erasing_before_or_after_normalizing_is_equal() -> None:
     normalize = NormalizeImage()
     grey = (124, 116, 104)
     mean = tuple(((np.array(grey) / 255 - normalize.mean) / normalize.std).tolist())
@@ -194,10 +194,10 @@ def test_noise_is_normal_and_independent_between_pixels() -> None:
     assert begin.dtype == np.int32
     assert begin.min() == 0
     assert begin.max() == 511
-    assert len(np.unique(begin, axis=0)) > 0.9 * MANY, "hardly two images get the same noise"
+    assert len(np.unique(begin, axis=0)) > 0.9 * MANY, "few images have the same noise"
 
 
-def test_noise_for_an_image_larger_than_the_bank() -> None:
+def test_noise_wraps_for_image_larger_than_bank() -> None:
     large = np.zeros([700, 600, 3], np.float32)
     spec = RandomErasing(mode="pixel")
     rectangle = np.float32([0, 0]), np.float32([700, 600])
@@ -207,7 +207,7 @@ def test_noise_for_an_image_larger_than_the_bank() -> None:
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 4), st.integers(1, 70), st.integers(0, 1000))
-def test_holes_pixel_by_pixel(height: int, width: int, holes: int, length: int, index: int) -> None:
+def test_holes_match_pixel_formula(height: int, width: int, holes: int, length: int, index: int) -> None:
     spec = Cutout(n_holes=holes, length=length, fill_value=(7, 8))
     image = np.zeros([height, width, 2], np.uint8)
     draws = drawn(spec, index).astype(float)
@@ -220,7 +220,7 @@ def test_holes_pixel_by_pixel(height: int, width: int, holes: int, length: int, 
     assert (decide_and_apply(spec, image, drawn(spec, index)) == expected).all()
 
 
-def test_the_centre_of_a_hole_may_be_anywhere() -> None:
+def test_hole_centres_are_uniform() -> None:
     start, size = decided(Cutout(length=2), height=5, width=4)
     counts = np.zeros([6, 5])
     np.add.at(counts, tuple((start + size).astype(int).T), 1)  # with a length of 2 it ends behind the centre
@@ -228,7 +228,7 @@ def test_the_centre_of_a_hole_may_be_anywhere() -> None:
 
 
 def grid(height: int, width: int, spec: GridMask, draws: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Returns where the squares of an upright grid are: bars of rows and of columns, drawn one by one."""
+    """Returns the mask of an upright grid's squares, drawn bar by bar."""
     d = spec.d1 + int((spec.d2 - spec.d1) * float(draws[1]))
     bar = int(d * spec.ratio + 0.5)
     squares = np.ones([height, width], bool)
@@ -240,9 +240,7 @@ def grid(height: int, width: int, spec: GridMask, draws: NDArray[np.float32]) ->
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.floats(0, 1), st.integers(1, 40), st.integers(0, 1000))
-def test_an_upright_grid_is_bars_of_rows_and_columns(
-    height: int, width: int, ratio: float, d1: int, index: int
-) -> None:
+def test_upright_grid_matches_bars(height: int, width: int, ratio: float, d1: int, index: int) -> None:
     image = np.full([height, width, 2], 9, np.uint8)
     for mode in (0, 1):
         spec = GridMask(d1=d1, d2=d1 + 7, ratio=ratio, mode=mode)
@@ -252,7 +250,7 @@ def test_an_upright_grid_is_bars_of_rows_and_columns(
         assert (masked == np.where(squares ^ bool(mode), 9, 0)[..., None]).all()
 
 
-def test_a_turned_grid_keeps_its_share_and_is_turned() -> None:
+def test_rotated_grid_keeps_share() -> None:
     image = np.ones([400, 400, 1], np.float32)
     spec = GridMask(d1=20, d2=21, ratio=0.4, rotate=90)
     kept = [decide_and_apply(spec, image, drawn(spec, index)) for index in range(20)]
@@ -261,7 +259,7 @@ def test_a_turned_grid_keeps_its_share_and_is_turned() -> None:
     assert len(upright) <= 2, "an upright grid has columns without any square"
 
 
-def test_grids_are_spread_as_they_should() -> None:
+def test_grid_distribution() -> None:
     spec = GridMask(d1=30, d2=40, rotate=45, prob=0.3, mode=1)
     tile, share, angle, left, top = decided(spec)
     assert abs((share > 0).mean() - 0.3) < 0.015
@@ -276,13 +274,13 @@ def test_grids_are_spread_as_they_should() -> None:
 
 
 @pytest.mark.parametrize("mode", [0, 1])
-def test_an_image_that_is_not_masked_stays_as_it_is(mode: Any) -> None:
+def test_unmasked_image_is_unchanged(mode: Any) -> None:
     spec = GridMask(d1=5, d2=9, rotate=90, prob=0, mode=mode)
     assert (decide_and_apply(spec, IMAGE, drawn(spec, 3)) == IMAGE).all()
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 70), st.integers(0, 1000))
-def test_a_patch_is_hidden_as_a_whole(height: int, width: int, side: int, index: int) -> None:
+def test_patch_is_hidden_as_a_whole(height: int, width: int, side: int, index: int) -> None:
     spec = HideAndSeek(grid_sizes=(side,))
     image = np.full([height, width, 2], 9, np.uint8)
     hidden = decide_and_apply(spec, image, drawn(spec, index))
@@ -292,21 +290,21 @@ def test_a_patch_is_hidden_as_a_whole(height: int, width: int, side: int, index:
     assert np.isin(corners[..., 0], (0, 9)).all()
 
 
-def test_patches_are_hidden_as_often_as_they_should() -> None:
+def test_patch_distribution() -> None:
     start, size = (each.reshape(MANY, -1, 2) for each in decided(HideAndSeek(hide_prob=0.3), 224, 224))
     side = size.max(axis=(1, 2))
     values, counts = np.unique(side, return_counts=True)
-    assert values.tolist() == [0, 16, 32, 44, 56], "each image has patches of one size, or loses none"
+    assert values.tolist() == [0, 16, 32, 44, 56], "all patches of an image have one size"
     np.testing.assert_allclose(counts / MANY, 0.2, atol=0.01)
     share = size.prod(axis=2).sum(axis=1) / 224**2
     for value in values[1:]:
         assert abs(share[side == value].mean() - 0.3) < 0.01
     first = size[:, 0].prod(axis=1) > 0
-    for other in (1, 14, 15):  # the next ones to the right and below
+    for other in (1, 14, 15):  # the neighbours to the right and below
         assert abs(np.corrcoef(first[side == 16], size[side == 16, other].prod(axis=1) > 0)[0, 1]) < 0.05
     assert (start + size <= 224).all()
 
 
-def test_without_a_size_all_stays() -> None:
+def test_patch_size_zero_hides_nothing() -> None:
     spec = HideAndSeek(grid_sizes=(0,), hide_prob=1)
     assert (decide_and_apply(spec, IMAGE, drawn(spec, 3)) == IMAGE).all()

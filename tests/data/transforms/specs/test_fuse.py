@@ -1,4 +1,4 @@
-"""Which neighbours become one operator, and that nothing else changes."""
+"""Which neighbours are fused; everything else stays unchanged."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def last(**parts: Transform) -> CropFlipNormalize:
         ([], []),
     ],
 )
-def test_what_is_fused(chain: list[Transform], expected: list[Op]) -> None:
+def test_chain_is_fused(chain: list[Transform], expected: list[Op]) -> None:
     layout = "CHW" if TO_CHW in chain else "HWC"
     ops = plan_chain(chain, layout)
     before = tuple(ops)
@@ -98,7 +98,7 @@ FEW = NormalizeImage(scale=1, mean=(3,), std=(2,))
 DEEP, GREY = DecodeImage(dtype="uint16"), DecodeImage(channels=1)
 
 
-def test_opencv_does_a_whole_chain() -> None:
+def test_opencv_fuses_whole_chain() -> None:
     ops = plan_chain([DECODE, RAND_CROP, FLIP, NORMALIZE], "CHW")
     (fused,) = fuse(ops, by_opencv=True)
     assert fused == Op(WHOLE, 0)
@@ -121,18 +121,18 @@ def test_opencv_does_a_whole_chain() -> None:
         ([GREY, RAND_CROP, FLIP, FEW], "CHW"),
     ],
 )
-def test_what_opencv_does_not_do_whole(chain: list[Transform], layout: Layout) -> None:
+def test_unsuitable_chain_is_not_fused_whole(chain: list[Transform], layout: Layout) -> None:
     ops = plan_chain(chain, layout)
     assert fuse(ops, by_opencv=True) == fuse(ops)
 
 
-def test_without_windows_opencv_does_no_whole_chain() -> None:
+def test_whole_chain_needs_window_decoding() -> None:
     ops = plan_chain([DECODE, RAND_CROP, FLIP, NORMALIZE], "CHW")
     assert fuse(ops, by_opencv=True, decode_window=False) == fuse(ops, decode_window=False)
 
 
 def unfuse(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """Takes fused operators apart again, with the slots that their parts draw from."""
+    """Returns the parts of fused transforms, with the slots that they draw from."""
     found: list[Op] = []
     for op in ops:
         slot = op.slot
@@ -174,7 +174,7 @@ def test_fusing_keeps_transforms_order_slots_and_result(
     assert len([op for op in fused if isinstance(op.spec, CropFlipNormalize | DecodeCropFlipNormalize)]) == 1
 
 
-def test_a_fused_transform_says_what_it_draws() -> None:
+def test_fused_transform_counts_draws() -> None:
     ops = plan_chain([DECODE, RAND_CROP, FLIP, NORMALIZE], "CHW")
     assert count_draws(fuse(ops)) == count_draws(ops) == 5
     assert count_draws(fuse(ops, by_opencv=True)) == WHOLE.draws == 5

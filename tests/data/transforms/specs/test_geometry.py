@@ -1,4 +1,4 @@
-"""Borders, windows and turns: what they do, against plain formulas, and how their decisions are spread."""
+"""Borders, windows and rotations against plain formulas, and the distribution of their decisions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NONE = np.zeros(0, np.float32)
 
 
 def decided(spec: Transform, height: int = 100, width: int = 100, count: int = MANY) -> NDArray[Any]:
-    """Returns what a transform with a single decision says of ``count`` images of one size."""
+    """Returns the decisions of a transform with a single decision for ``count`` images of one size."""
     draws = uniforms(3, 0, np.arange(count), spec.draws)
     (rows,) = decide(spec, draws, np.full([count, 2], (height, width)))
     return rows
@@ -46,14 +46,14 @@ def noise(height: int, width: int, channels: int = 3, dtype: Any = np.uint8) -> 
         (RandomRotation, {"degrees": 9, "prob": 1.5}, "expected a number >= 0 and <= 1, got 1.5"),
     ],
 )
-def test_fields_that_make_no_sense(cls: type[Transform], fields: dict[str, object], text: str) -> None:
+def test_wrong_field_is_rejected(cls: type[Transform], fields: dict[str, object], text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         cls.model_validate(fields)
     (error,) = caught.value.errors()
     assert error["msg"].endswith(text)
 
 
-def test_how_fields_may_be_written() -> None:
+def test_short_forms_of_fields_are_read() -> None:
     assert Pad.model_validate({"padding": 3}).padding == (3, 3, 3, 3)
     assert Pad.model_validate({"padding": [3, 4]}).padding == (3, 4, 3, 4)
     assert Pad.model_validate({"padding": [1, 2, 3, 4], "fill": 7}).fill == (7,)
@@ -82,7 +82,7 @@ FLOAT = ImageState(encoded=False, dtype="float32", size=(32, 32), shorter=32)
         (RandomRot90(), SHORT, None, 32),
     ],
 )
-def test_what_is_known_afterwards(
+def test_state_after_transform(
     spec: Transform, before: ImageState, size: tuple[int, int] | None, shorter: int | None
 ) -> None:
     after = spec.after(before)
@@ -99,7 +99,7 @@ def test_what_is_known_afterwards(
         (RandomRot90(), WIDE, "a quarter turn needs square images, but these are 40x32"),
     ],
 )
-def test_where_they_can_not_stand(spec: Transform, before: ImageState, text: str) -> None:
+def test_unsuitable_image_is_rejected(spec: Transform, before: ImageState, text: str) -> None:
     with pytest.raises(ValueError, match="^" + text.replace("[", r"\[").replace(".", r"\.") + "$"):
         spec.after(before)
 
@@ -110,7 +110,7 @@ def test_where_they_can_not_stand(spec: Transform, before: ImageState, text: str
     st.integers(1, 12),
     st.integers(1, 12),
 )
-def test_a_border_pixel_by_pixel(padding: tuple[int, ...], mode: str, height: int, width: int) -> None:
+def test_pad_matches_pixel_formula(padding: tuple[int, ...], mode: str, height: int, width: int) -> None:
     image = noise(height, width, 2)
     padded = apply(Pad(padding=padding, padding_mode=mode, fill=(7, 9)), image, ())
     left, top, right, bottom = padding
@@ -134,7 +134,7 @@ def test_a_border_pixel_by_pixel(padding: tuple[int, ...], mode: str, height: in
                 assert (padded[y, x] == image[row, column]).all()
 
 
-def test_all_places_of_a_window_are_equally_likely() -> None:
+def test_window_positions_are_equally_likely() -> None:
     starts = decided(RandomCropImage(size=(97, 99)), height=101, width=100)
     assert starts.dtype == np.int32
     counts = np.zeros([3, 4])
@@ -143,7 +143,7 @@ def test_all_places_of_a_window_are_equally_likely() -> None:
 
 
 @given(st.integers(5, 30), st.integers(7, 30), st.integers(0, 10**6))
-def test_a_window_is_cut_out_of_the_image(height: int, width: int, index: int) -> None:
+def test_random_crop_returns_window_of_image(height: int, width: int, index: int) -> None:
     image = np.arange(height * width).reshape(height, width, 1)
     cut = decide_and_apply(RandomCropImage(size=(7, 5)), image, uniforms(1, 0, np.array([index]), 2)[0])
     top, left = divmod(int(cut[0, 0, 0]), width)
@@ -151,12 +151,12 @@ def test_a_window_is_cut_out_of_the_image(height: int, width: int, index: int) -
     assert cut.shape == (5, 7, 1)
 
 
-def test_a_window_larger_than_the_image() -> None:
+def test_window_larger_than_image_is_rejected() -> None:
     with pytest.raises(ValueError, match="a 50x20 crop doesn't fit an image of 40x30"):
         decide_and_apply(RandomCropImage(size=(50, 20)), noise(30, 40), np.zeros(2, np.float32))
 
 
-def test_angles_are_uniform_for_a_share_of_the_images() -> None:
+def test_angles_are_uniform_for_share_of_images() -> None:
     angles = decided(RandomRotation(prob=0.3, degrees=(-10, 50)))
     assert angles.dtype == np.float32
     turned = angles[angles != 0]
@@ -169,8 +169,8 @@ def test_angles_are_uniform_for_a_share_of_the_images() -> None:
     assert (decided(RandomRotation(prob=1, degrees=(7, 7)), count=1000) == 7).all()
 
 
-def turn(image: NDArray[Any], degrees: float, fill: float) -> NDArray[np.float64]:
-    """Turns counter-clockwise around the centre, interpolating bilinearly; outside is ``fill``."""
+def rotate(image: NDArray[Any], degrees: float, fill: float) -> NDArray[np.float64]:
+    """Rotates counter-clockwise around the centre with bilinear interpolation; ``fill`` is outside."""
     height, width, _ = image.shape
     y, x = np.mgrid[:height, :width] + 0.5
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
@@ -188,7 +188,7 @@ def turn(image: NDArray[Any], degrees: float, fill: float) -> NDArray[np.float64
 @pytest.mark.parametrize("channels", [1, 3, 6])
 @pytest.mark.parametrize("degrees", [-170.0, -30.0, 12.5, 90.0, 100.0])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_a_turn_pixel_by_pixel(degrees: float, channels: int, dtype: Any) -> None:
+def test_rotation_matches_pixel_formula(degrees: float, channels: int, dtype: Any) -> None:
     y, x = np.mgrid[:30, :43]
     smooth = np.stack([128 + 100 * np.sin((k + x) / 5) * np.cos(y / 7) for k in range(channels)], axis=2)
     image = smooth.astype(dtype)
@@ -196,18 +196,18 @@ def test_a_turn_pixel_by_pixel(degrees: float, channels: int, dtype: Any) -> Non
     got = apply(spec, image, (np.float32(degrees),))
     assert (got.shape, got.dtype) == (image.shape, image.dtype)
     # OpenCV before version 5 interpolates at 32nds of a pixel; to the border are up to 178 grey levels
-    assert np.abs(got - turn(image, degrees, 50.0)).max() < 1.01 + 178 / 32
+    assert np.abs(got - rotate(image, degrees, 50.0)).max() < 1.01 + 178 / 32
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_an_image_that_is_not_turned_stays_as_it_is(interpolation: str) -> None:
+def test_unrotated_image_is_unchanged(interpolation: str) -> None:
     image = noise(20, 31)
     spec = RandomRotation(prob=0, degrees=90, interpolation=interpolation)
     assert (decide_and_apply(spec, image, np.float32([0, 0.9])) == image).all()
 
 
 @pytest.mark.parametrize("quarter", range(4))
-def test_a_quarter_turn_is_a_turn(quarter: int) -> None:
+def test_quarter_turn_equals_rotation(quarter: int) -> None:
     image = noise(24, 24)
     angle = (np.float32(90 * quarter),)
     turned = apply(RandomRot90(), image, angle)
@@ -216,7 +216,7 @@ def test_a_quarter_turn_is_a_turn(quarter: int) -> None:
     assert np.abs(apply(plain, image, angle).astype(int) - turned).max() <= 1
 
 
-def test_quarter_turns_are_equally_likely_and_change_the_sides() -> None:
+def test_quarter_turns_are_equally_likely_and_swap_sides() -> None:
     angles = decided(RandomRot90(), height=20, width=50)
     values, counts = np.unique(angles, return_counts=True)
     assert values.tolist() == [0, 90, 180, 270]

@@ -1,4 +1,4 @@
-"""Colours and blur: what they do, against plain formulas, and how their decisions are spread."""
+"""Colours and blur against plain formulas, and the distribution of their decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def decided(spec: Transform, count: int = MANY) -> tuple[NDArray[Any], ...]:
 
 
 def jitter(image: NDArray[Any], **factors: float) -> NDArray[np.float64]:
-    """Applies one jitter of known factors."""
+    """Applies a jitter with known factors."""
     limits = {name: (value, value) for name, value in factors.items()}
     return decide_and_apply(ColorJitter(**limits), image, np.zeros(5, np.float32)).astype(float)  # type: ignore[arg-type]
 
@@ -45,13 +45,13 @@ def jitter(image: NDArray[Any], **factors: float) -> NDArray[np.float64]:
         (GaussianBlur, {"kernel_size": 4}, "expected an odd kernel_size, got 4"),
     ],
 )
-def test_fields_that_make_no_sense(cls: type[Transform], fields: dict[str, object], text: str) -> None:
+def test_wrong_field_is_rejected(cls: type[Transform], fields: dict[str, object], text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         cls.model_validate(fields)
     assert text in [each["msg"].removeprefix("Value error, ") for each in caught.value.errors()]
 
 
-def test_one_number_is_a_range() -> None:
+def test_single_number_means_range() -> None:
     spec = ColorJitter.model_validate(
         {"brightness": 0.4, "contrast": 1.5, "saturation": [0.5, 3], "hue": 0.1}
     )
@@ -71,19 +71,19 @@ def test_one_number_is_a_range() -> None:
         ({"layout": "CHW"}, "works on HWC images; put it before ToCHWImage"),
     ],
 )
-def test_colours_need_rgb(spec: Transform, known: dict[str, Any], text: str) -> None:
+def test_color_transforms_need_8_bit_rgb(spec: Transform, known: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=f"^{text}$"):
         spec.after(ImageState(encoded=False, **known))
 
 
-def test_blur_takes_what_opencv_takes() -> None:
+def test_blur_accepts_opencv_dtypes() -> None:
     state = ImageState(encoded=False, dtype="float32", channels=7)
     assert GaussianBlur().after(state) == state
     with pytest.raises(ValueError, match="does not work on float16 images; put it before NormalizeImage"):
         GaussianBlur().after(ImageState(encoded=False, dtype="float16"))
 
 
-def test_each_factor_alone_is_its_formula() -> None:
+def test_single_factor_matches_formula() -> None:
     pixels = IMAGE.astype(float)
     grey = (pixels @ LUMA)[..., None]
     for factor in (0.0, 0.3, 1.0, 1.7):
@@ -95,7 +95,7 @@ def test_each_factor_alone_is_its_formula() -> None:
             assert np.abs(got - np.clip(expected, 0, 255)).max() <= 1.01
 
 
-def test_contrast_comes_before_brightness_and_after_saturation() -> None:
+def test_jitter_order_is_saturation_contrast_brightness() -> None:
     pixels = IMAGE.astype(float)
     grey = (pixels @ LUMA)[..., None]
     expected = 0.7 * (128 + 0.5 * (grey + 0.4 * (pixels - grey) - 128))
@@ -103,7 +103,7 @@ def test_contrast_comes_before_brightness_and_after_saturation() -> None:
     assert np.abs(got - expected).max() <= 1.01
 
 
-def test_hue_turns_red_to_yellow_keeps_luma_and_grey() -> None:
+def test_hue_rotates_red_to_yellow_and_keeps_luma_and_grey() -> None:
     red = np.full([1, 1, 3], (160, 100, 100), np.uint8)
     for turn in (0.05, 0.1, 0.2):
         turned = jitter(red, hue=turn)[0, 0]
@@ -118,7 +118,7 @@ def test_hue_turns_red_to_yellow_keeps_luma_and_grey() -> None:
     assert (jitter(grey, hue=0.3) == 77).all()
 
 
-def test_jitter_is_spread_over_its_ranges() -> None:
+def test_jitter_factors_are_uniform_in_ranges() -> None:
     matrix, offset = decided(ColorJitter(prob=0.6, brightness=0.4, contrast=0.2))
     changed = ~(matrix == np.eye(3)).all(axis=(1, 2))
     assert abs(changed.mean() - 0.6) < 0.015
@@ -133,7 +133,7 @@ def test_jitter_is_spread_over_its_ranges() -> None:
     assert abs(np.corrcoef(brightness, contrast)[0, 1]) < 0.03
 
 
-def test_grey_is_luma_for_a_share_of_the_images() -> None:
+def test_grayscale_is_luma_for_share_of_images() -> None:
     matrix, _ = decided(RandomGrayscale(prob=0.2))
     grey = (matrix[:, 0] == matrix[:, 1]).all(axis=1)
     assert abs(grey.mean() - 0.2) < 0.012
@@ -145,7 +145,7 @@ def test_grey_is_luma_for_a_share_of_the_images() -> None:
     assert decide_and_apply(RandomGrayscale(prob=0), IMAGE, np.zeros(1, np.float32)) is IMAGE
 
 
-def test_light_is_normal_along_the_axes_of_imagenets_colours() -> None:
+def test_lighting_is_normal_along_principal_axes() -> None:
     matrix, offset = decided(PCALighting())
     assert (matrix == np.eye(3)).all()
     # Krizhevsky et al.: eigenvectors, times 0.1 of the square roots of the eigenvalues of colours from 0 to 1
@@ -158,7 +158,7 @@ def test_light_is_normal_along_the_axes_of_imagenets_colours() -> None:
     assert np.abs(np.mean(np.abs(along) < 1) - 0.6827) < 0.02
 
 
-def test_light_shifts_all_pixels_alike() -> None:
+def test_lighting_shifts_all_pixels_equally() -> None:
     drawn = np.array([0.4, 0.9, 0.2, 0.05], np.float32)
     (offset,) = decide(PCALighting(alphastd=0.5), drawn[None], np.full([1, 2], 30))[1]
     assert np.abs(offset).max() > 10
@@ -180,7 +180,7 @@ def blur(image: NDArray[Any], sigma: float, size: int) -> NDArray[np.float64]:
 
 
 @given(st.floats(0.1, 4), st.sampled_from([1, 3, 9, 23]), st.sampled_from([1, 3, 5]), st.booleans())
-def test_blur_is_a_convolution(sigma: float, size: int, channels: int, floats: bool) -> None:
+def test_blur_equals_convolution(sigma: float, size: int, channels: int, floats: bool) -> None:
     image = np.random.default_rng(2).integers(0, 256, [12, 17, channels])
     image = image.astype(np.float32 if floats else np.uint8)
     got = apply(GaussianBlur(kernel_size=size), image, (np.float32(sigma),))
@@ -189,7 +189,7 @@ def test_blur_is_a_convolution(sigma: float, size: int, channels: int, floats: b
     assert np.abs(got - blur(image, sigma, size)).max() < (0.01 if floats else 2.6)
 
 
-def test_sigma_is_spread_over_its_range_for_a_share_of_the_images() -> None:
+def test_sigma_is_uniform_in_range_for_share_of_images() -> None:
     (sigma,) = decided(GaussianBlur(prob=0.7, sigma=(0.5, 2.5)))
     blurred = sigma[sigma >= 0.5]
     assert abs(len(blurred) / MANY - 0.7) < 0.015

@@ -1,4 +1,4 @@
-"""AutoAugment, RandAugment and TrivialAugment: choices, DALI's operators, OpenCV's, and loaders."""
+"""Automatic augmentation: decisions, the operations in DALI and OpenCV, and whole loaders."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from nvidia.dali import pipeline as dali_pipeline
 from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
 from PIL import Image, ImageEnhance, ImageOps
 from pydantic import ValidationError
+from shared_pipeline import GraphBranch, Images, SharedPipeline
 from skimage import data
-from together import Branch, Images, Together
 
 from ppcls.config.sections.dataset import ImageFolderDataset, ImageNetDataset
 from ppcls.config.sections.transform import ImageState
@@ -109,13 +109,13 @@ def check_suite(ours: Suite, theirs: list[Any]) -> None:
     ],
     ids=["rand", "rand as auto", "trivial wide"],
 )
-def test_operations_and_ranges_are_those_of_dali(ours: Suite, theirs: list[Any]) -> None:
+def test_operations_and_ranges_equal_dali(ours: Suite, theirs: list[Any]) -> None:
     assert list(ours) == [each.name for each in theirs]
     check_suite(ours, theirs)
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_sub_policies_are_those_of_dali(name: PolicyName) -> None:
+def test_sub_policies_equal_dali(name: PolicyName) -> None:
     theirs = dali_auto(name)
     assert theirs.num_magnitude_bins == BINS
     check_suite(AUTO, list(theirs.augmentations.values()))
@@ -124,7 +124,7 @@ def test_sub_policies_are_those_of_dali(name: PolicyName) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=name_of)
-def test_translations_reach_as_far_as_in_dali(spec: Policy) -> None:
+def test_translation_range_equals_dali(spec: Policy) -> None:
     for name, theirs in dali_suite(spec).items():
         assert spec.suite[name].high == (theirs.mag_range or (0, 0))[1]
         assert ("shape" in theirs.op.__code__.co_varnames) == (
@@ -135,7 +135,7 @@ def test_translations_reach_as_far_as_in_dali(spec: Policy) -> None:
 # Options
 
 
-def test_options() -> None:
+def test_option_defaults() -> None:
     assert RandAugment.model_validate({"num_layers": 2, "magnitude": 5}) == RandAugment()
     assert AutoAugment.model_validate({}).policy == "reduced_image_net"
     assert RandAugment(num_layers=3).draws == 6
@@ -160,12 +160,12 @@ def test_options() -> None:
         (lambda: AutoAugment(policy="imagenet"), "expected 'image_net', 'reduced_image_net', 'svhn'"),
     ],
 )
-def test_wrong_options(make: Callable[[], Policy], says: str) -> None:
+def test_wrong_option_is_rejected(make: Callable[[], Policy], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         make()
 
 
-def test_chains_of_paddleclas() -> None:
+def test_paddleclas_chain_is_accepted() -> None:
     def chain(policy: Any) -> list[Any]:
         return ["DecodeImage", {"RandCropImage": {"size": 8}}, policy, {"NormalizeImage": {"order": ""}}]
 
@@ -182,7 +182,7 @@ def test_chains_of_paddleclas() -> None:
         )
 
 
-def test_what_it_works_on() -> None:
+def test_policy_needs_decoded_rgb() -> None:
     state = ImageState(encoded=False)
     assert RandAugment().after(state) == state
     with pytest.raises(ValueError, match="works on RGB images, but these have 4 channels"):
@@ -195,7 +195,7 @@ def test_what_it_works_on() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=name_of)
-def test_choices_are_within_bounds(spec: Policy) -> None:
+def test_decisions_are_within_bounds(spec: Policy) -> None:
     operations, bins, negated = chosen_of(spec, 2000)
     for each in (operations, bins, negated):
         assert each.dtype == np.int32
@@ -207,7 +207,7 @@ def test_choices_are_within_bounds(spec: Policy) -> None:
 
 
 @given(st.integers(0, len(SPECS) - 1), st.integers(1, 40), st.data())
-def test_an_image_is_decided_alone_as_in_a_batch(number: int, count: int, draw: st.DataObject) -> None:
+def test_decisions_do_not_depend_on_batch(number: int, count: int, draw: st.DataObject) -> None:
     spec = SPECS[number]
     at = draw.draw(st.integers(0, count - 1))
     draws = draws_of(spec, count)
@@ -220,7 +220,7 @@ def test_an_image_is_decided_alone_as_in_a_batch(number: int, count: int, draw: 
 
 
 def check_frequencies(found: NDArray[Any], expected: NDArray[np.float64]) -> None:
-    """Five standard deviations: once in two million."""
+    """Allows five standard deviations, exceeded once in two million."""
     counts, total = np.bincount(found.ravel(), minlength=len(expected)), found.size
     assert (np.abs(counts - total * expected) <= 5 * np.sqrt(total * expected * (1 - expected)) + 1e-9).all()
 
@@ -239,7 +239,7 @@ def test_operations_and_signs_are_equally_likely(spec: Policy) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_pairs_are_equally_likely_and_applied_as_probable(name: PolicyName) -> None:
+def test_pairs_and_probabilities_match_policy(name: PolicyName) -> None:
     spec = AutoAugment(policy=name)
     operations, bins, negated = chosen_of(spec, 30000)
     check_frequencies(negated, np.full(2, 1 / 2))
@@ -256,7 +256,7 @@ def test_pairs_are_equally_likely_and_applied_as_probable(name: PolicyName) -> N
             }
 
 
-def test_timm_magnitudes_vary_and_every_second_operation_is_left_out() -> None:
+def test_timm_magnitudes_are_normal_and_half_of_operations_skipped() -> None:
     spec = TimmAutoAugment(config_str="rand-inc1-mstd0.5-m7")
     operations, bins, negated = chosen_of(spec, 30000)
     check_frequencies(negated, np.full(2, 1 / 2))
@@ -272,21 +272,21 @@ def test_timm_magnitudes_vary_and_every_second_operation_is_left_out() -> None:
 
 @pytest.fixture(scope="module")
 def pictures() -> Images:
-    """Three photographs of different sides, and one of a single grey level."""
+    """Returns three photographs of different sides, and an image of a single grey level."""
     scenes = [np.asarray(getattr(data, name)()) for name in ("astronaut", "chelsea", "coffee")]
     cut = [scenes[0][60:188, 80:271], scenes[1][80:181, 90:240], scenes[2][20:140, 200:320]]
     return [*(np.ascontiguousarray(each) for each in cut), np.full([20, 30, 3], 77, np.uint8)]
 
 
-def branch(spec: Policy, images: Images, decided: Decisions, device: Device) -> Branch:
-    """Makes a graph that goes on without conditionals: its images are mirrored."""
+def branch(spec: Policy, images: Images, decided: Decisions, device: Device) -> GraphBranch:
+    """Returns a graph of the policy and a flip, which needs no conditionals."""
 
     def lowered(node: Node, *nodes: Node) -> Node:
         node = fn.reshape(node, layout="HWC")
         context = LoweringContext(device, callbacks=False, decisions=nodes)
         return fn.flip(lower(spec, node.gpu() if device == "gpu" else node, context), horizontal=1)
 
-    return Branch([images, *decided], lowered)
+    return GraphBranch([images, *decided], lowered)
 
 
 WARPED = ("translate_x", "translate_y", "shear_x", "shear_y", "rotate")
@@ -307,7 +307,7 @@ def compare_operations(spec: Policy, pictures: Images, device: Device) -> None:
     rows = np.repeat(np.array(choices, np.int32), len(pictures), axis=0)  # [choices and pictures, stages, 3]
     images = pictures * len(choices)
     decided = (*np.ascontiguousarray(np.moveaxis(rows, 2, 0)), *sides_of(spec, images))
-    mirrored = Together({spec: branch(spec, images, decided, device)}, device).images(spec)
+    mirrored = SharedPipeline({spec: branch(spec, images, decided, device)}, device).images(spec)
     for row, (image, got) in enumerate(zip(images, mirrored, strict=True)):
         wanted = apply(spec, image, tuple(each[row] for each in decided))
         difference, name = np.abs(wanted.astype(int) - got[:, ::-1]), names[row // len(pictures)]
@@ -327,13 +327,13 @@ SINGLY = [
 
 
 @pytest.mark.parametrize("spec", SINGLY, ids=name_of)
-def test_operations_on_the_cpu(spec: Policy, pictures: Images) -> None:
+def test_operations_on_cpu_match_numpy(spec: Policy, pictures: Images) -> None:
     compare_operations(spec, pictures, "cpu")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("spec", SINGLY, ids=name_of)
-def test_operations_on_a_gpu(spec: Policy, pictures: Images) -> None:
+def test_operations_on_gpu_match_numpy(spec: Policy, pictures: Images) -> None:
     compare_operations(spec, pictures, "gpu")
 
 
@@ -341,25 +341,25 @@ def choices_for(spec: Policy, images: Images) -> Decisions:
     return *chosen_of(spec, len(images)), *sides_of(spec, images)
 
 
-def augmented(specs: list[Policy], pictures: Images, device: Device, dynamic: bool = True) -> Together:
+def augmented(specs: list[Policy], pictures: Images, device: Device, dynamic: bool = True) -> SharedPipeline:
     images = pictures * 12
-    return Together(
+    return SharedPipeline(
         {spec: branch(spec, images, choices_for(spec, images), device) for spec in specs}, device, dynamic
     )
 
 
 @pytest.fixture(scope="module")
-def on_cpu(pictures: Images) -> Together:
+def on_cpu(pictures: Images) -> SharedPipeline:
     return augmented(SPECS, pictures, "cpu")
 
 
 @pytest.fixture(scope="module")
-def on_gpu(pictures: Images) -> Together:
+def on_gpu(pictures: Images) -> SharedPipeline:
     return augmented(SPECS, pictures, "gpu")
 
 
-def compare_policy(spec: Policy, pictures: Images, together: Together) -> None:
-    """Compares several operations in a row, which may multiply a difference of one level."""
+def compare_policy(spec: Policy, pictures: Images, together: SharedPipeline) -> None:
+    """Compares several operations one after the other, which may multiply a difference of one level."""
     images = pictures * 12
     decided = choices_for(spec, images)
     for row, (image, mirrored) in enumerate(zip(images, together.images(spec), strict=True)):
@@ -369,24 +369,24 @@ def compare_policy(spec: Policy, pictures: Images, together: Together) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=name_of)
-def test_policies_on_the_cpu(spec: Policy, pictures: Images, on_cpu: Together) -> None:
+def test_policies_on_cpu_match_numpy(spec: Policy, pictures: Images, on_cpu: SharedPipeline) -> None:
     compare_policy(spec, pictures, on_cpu)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("spec", SPECS, ids=name_of)
-def test_policies_on_a_gpu(spec: Policy, pictures: Images, on_gpu: Together) -> None:
+def test_policies_on_gpu_match_numpy(spec: Policy, pictures: Images, on_gpu: SharedPipeline) -> None:
     compare_policy(spec, pictures, on_gpu)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
-def test_policies_by_the_static_executor(device: Device, pictures: Images) -> None:
+def test_static_executor_matches_numpy(device: Device, pictures: Images) -> None:
     compare_policy(SPECS[0], pictures, augmented(SPECS[:1], pictures, device, dynamic=False))
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=name_of)
-def test_a_graph_for_a_gpu_takes_nothing_back_from_it(spec: Policy) -> None:
-    """The static executor refuses it, and the dynamic one would wait for the GPU."""
+def test_gpu_graph_stays_on_gpu(spec: Policy) -> None:
+    """The static executor rejects a copy back to the CPU, and the dynamic one would wait for the GPU."""
     with Pipeline(batch_size=1, num_threads=1, device_id=0, exec_dynamic=False):
         outputs = 1 + count_decisions(spec)
         node, *nodes = fn.external_source(lambda: None, num_outputs=outputs, batch=True)
@@ -413,18 +413,18 @@ PILLOW: list[tuple[str, float, Callable[[Image.Image], Image.Image]]] = [
 
 
 @pytest.mark.parametrize(("name", "parameter", "by_pillow"), PILLOW, ids=[each[0] for each in PILLOW])
-def test_operations_are_those_of_pillow(
+def test_operations_match_pillow(
     name: str, parameter: float, by_pillow: Callable[[Image.Image], Image.Image], pictures: Images
 ) -> None:
     for image in pictures:
         difference = np.abs(
             augment(name, image, parameter, 0).astype(int) - np.asarray(by_pillow(Image.fromarray(image)))
         )
-        assert difference[1:-1, 1:-1].max() <= 2  # Pillow leaves the edge, and truncates
+        assert difference[1:-1, 1:-1].max() <= 2  # Pillow keeps the edge unchanged and rounds down
 
 
-def test_directions() -> None:
-    """As in DALI: right, down, the lower and the right part further, counterclockwise."""
+def test_warp_directions_equal_dali() -> None:
+    """Translations move right and down, shears the lower and right part; rotation is counter-clockwise."""
     image = np.zeros([32, 32, 3], np.uint8)
     image[8, 8] = 200
     moved = {
@@ -436,13 +436,13 @@ def test_directions() -> None:
     assert augment("rotate", image, 90, 0)[23, 8, 0] > 190
 
 
-def test_what_is_uncovered_is_filled(pictures: Images) -> None:
+def test_uncovered_area_is_filled(pictures: Images) -> None:
     for name in WARPED:
         assert (augment(name, pictures[0], 20 if name[0] in "tr" else 0.5, 250) == 250).all(-1).mean() > 0.05
 
 
-def test_the_rest_of_a_graph_is_as_without_a_policy(pictures: Images) -> None:
-    """What is borrowed of ``pipeline_def(enable_conditionals=True)`` ends with the policy."""
+def test_conditionals_end_with_policy(pictures: Images) -> None:
+    """The private functions of ``enable_conditionals`` affect only the policy's part of the graph."""
     spec = TrivialAugment()
     fed = [pictures, *chosen_of(spec, len(pictures)), *sides_of(spec, pictures)]
     pipeline = Pipeline(batch_size=len(pictures), num_threads=2, device_id=None, exec_dynamic=True)
@@ -461,8 +461,8 @@ def test_the_rest_of_a_graph_is_as_without_a_policy(pictures: Images) -> None:
     "name",
     ["_preprocess_pipe_object", "_preprocess_pipe_func", "Pipeline.current"],
 )
-def test_dali_still_has_what_is_private_to_it(name: str) -> None:
-    """If this fails: DALI moved what dali_ops.policies._conditionals borrows; see its `pipeline_def`."""
+def test_private_dali_functions_exist(name: str) -> None:
+    """If this fails, DALI moved functions that `_conditionals` calls; see DALI's `pipeline_def`."""
     assert callable(attrgetter(name)(dali_pipeline))
     assert Pipeline(batch_size=1, num_threads=1, device_id=None)._conditionals_enabled is False
 
@@ -498,7 +498,7 @@ def epoch_of(loader: Any) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("spec", SPECS[:1] + SPECS[3:6], ids=name_of)
-def test_loaders_agree(spec: Policy, index: Index) -> None:
+def test_loaders_make_equal_pixels(spec: Policy, index: Index) -> None:
     order, ops = Order(ShuffledSampler(15), batch_size=4, seed=3), planned(spec)
     dali = epoch_of(DaliLoader(index, order, ops, DaliSettings(threads=2)))
     numpy = epoch_of(PaddleLoader(index, order, ops))
@@ -509,11 +509,8 @@ def test_loaders_agree(spec: Policy, index: Index) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("spec", [RandAugment(), TrivialAugment(), AutoAugment()], ids=name_of)
-def test_the_loader_on_a_gpu(spec: Policy, index: Index) -> None:
-    """PNG, which decodes to the same pixels everywhere; resizing differs by a level before each policy.
-
-    One spec of each kind: all others differ in what they choose, which `test_policies_on_a_gpu` shows.
-    """
+def test_gpu_loader_matches_numpy(spec: Policy, index: Index) -> None:
+    """Reads PNG, which decodes to the same pixels everywhere; only resizing differs, by one level."""
     order, ops = Order(ShuffledSampler(15), batch_size=4, seed=3), planned(spec)
     dali = epoch_of(DaliLoader(index, order, ops, DaliSettings(device_id=0, threads=2)))
     numpy = epoch_of(PaddleLoader(index, order, ops))
@@ -521,7 +518,7 @@ def test_the_loader_on_a_gpu(spec: Policy, index: Index) -> None:
 
 
 @pytest.mark.parametrize("backend", ["dali", "paddle"])
-def test_a_sample_is_augmented_alike_in_any_batch_and_on_any_rank(backend: str, index: Index) -> None:
+def test_sample_does_not_depend_on_batch_or_rank(backend: str, index: Index) -> None:
     ops = planned(RandAugment())
 
     def loader(order: Order) -> DaliLoader | PaddleLoader:

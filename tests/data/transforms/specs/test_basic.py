@@ -1,4 +1,4 @@
-"""The specs: which chains make sense, and how a chain is laid out."""
+"""The basic specs, valid chains, and how a chain is planned."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CROP, RAND_CROP = CropImage(size=(224, 224)), RandCropImage(size=(224, 224))
         ([DECODE, SQUARE, NormalizeImage(mean=(0.5,), std=(0.5,))], "HWC", (32, 32)),
     ],
 )
-def test_chains_that_make_sense(chain: list[Transform], layout: str, size: tuple[int, int]) -> None:
+def test_valid_chain_has_state(chain: list[Transform], layout: str, size: tuple[int, int]) -> None:
     state = check_chain(chain)
     assert (state.encoded, state.layout, state.dtype, state.channels) == (False, layout, "float32", 3)
     assert state.size == size
@@ -57,12 +57,12 @@ def test_chains_that_make_sense(chain: list[Transform], layout: str, size: tuple
         (NormalizeImage(channel_num=4, output_fp16=True), 4, "float16"),
     ],
 )
-def test_images_for_tensor_cores(normalize: NormalizeImage, channels: int, dtype: str) -> None:
+def test_channel_padding_and_float16_state(normalize: NormalizeImage, channels: int, dtype: str) -> None:
     state = check_chain([DECODE, SQUARE, normalize])
     assert (state.channels, state.dtype) == (channels, dtype)
 
 
-def test_channels_that_nobody_can_fill_up() -> None:
+def test_wrong_channel_num_is_rejected() -> None:
     with pytest.raises(ChainError, match="expected channel_num 3 or the next power of two, 4, got 5"):
         check_chain([DECODE, SQUARE, NormalizeImage(channel_num=5)])
     with pytest.raises(ValueError, match="channel_num requires mean and std for each channel"):
@@ -79,7 +79,7 @@ def test_channels_that_nobody_can_fill_up() -> None:
         [DecodeImage(channels=5), ResizeImage(size=(32, 32), backend="pil"), PER_CHANNEL],
     ],
 )
-def test_chains_of_other_images(chain: list[Transform]) -> None:
+def test_five_channel_chain_has_state(chain: list[Transform]) -> None:
     state = check_chain(chain)
     assert (state.channels, state.dtype, state.normalized) == (5, "float32", True)
 
@@ -165,7 +165,7 @@ def test_chains_of_other_images(chain: list[Transform]) -> None:
         ),
     ],
 )
-def test_chains_that_do_not(chain: list[Transform], position: int | None, text: str) -> None:
+def test_invalid_chain_error_names_position(chain: list[Transform], position: int | None, text: str) -> None:
     with pytest.raises(ChainError) as caught:
         check_chain(chain)
     assert (caught.value.position, str(caught.value)) == (position, text)
@@ -202,7 +202,7 @@ def test_chains_that_do_not(chain: list[Transform], position: int | None, text: 
         (DecodeImage, {"channels": 4, "to_rgb": False}, "to_rgb: False is for 3 channels, not 4; remove it"),
     ],
 )
-def test_fields_that_contradict_each_other(
+def test_contradicting_fields_are_rejected(
     cls: type[Transform], fields: dict[str, object], text: str
 ) -> None:
     with pytest.raises(ValidationError) as caught:
@@ -211,7 +211,7 @@ def test_fields_that_contradict_each_other(
 
 
 @pytest.mark.parametrize("backend", ["cv2", "pil"])
-def test_antialias_is_pillows(backend: str) -> None:
+def test_only_pillow_antialiases(backend: str) -> None:
     assert ResizeImage(size=(8, 8), backend=backend).antialias == (backend == "pil")
     assert not ResizeImage(size=(8, 8), backend="pil", interpolation="nearest").antialias
 
@@ -221,15 +221,15 @@ def test_size_is_width_and_height() -> None:
     assert CropImage.model_validate({"size": [8, 6]}).size == (8, 6)
 
 
-def test_a_spec_that_does_not_say_what_it_does() -> None:
+def test_spec_without_after_raises() -> None:
     class Nothing(Transform):
-        """Says nothing."""
+        """A spec without `after`."""
 
     with pytest.raises(NotImplementedError, match="Nothing does not say what it does to an image"):
         Nothing().after(ImageState())
 
 
-def test_each_random_transform_has_slots_of_its_own() -> None:
+def test_random_transforms_have_separate_slots() -> None:
     ops = plan_chain([DECODE, RAND_CROP, FLIP, FLIP, NORMALIZE], "HWC")
     assert ops == (Op(DECODE, 0), Op(RAND_CROP, 0), Op(FLIP, 4), Op(FLIP, 5), Op(NORMALIZE, 6))
     assert count_draws(ops) == 6
@@ -238,13 +238,13 @@ def test_each_random_transform_has_slots_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("written", [[], [TO_CHW]])
-def test_the_layout_is_the_models(written: list[Transform]) -> None:
+def test_chain_ends_in_model_layout(written: list[Transform]) -> None:
     chain = [DECODE, SQUARE, NORMALIZE, *written]
     assert [op.spec for op in plan_chain(chain, "HWC")] == [DECODE, SQUARE, NORMALIZE]
     assert [op.spec for op in plan_chain(chain, "CHW")] == [DECODE, SQUARE, NORMALIZE, TO_CHW]
 
 
-def test_normalizing_after_the_layout_changes_nothing_but_the_order() -> None:
+def test_to_chw_moves_to_end() -> None:
     normalize = NormalizeImage(order="chw")
     chain = [DECODE, SQUARE, TO_CHW, normalize]
     assert [op.spec for op in plan_chain(chain, "CHW")] == [DECODE, SQUARE, normalize, TO_CHW]
@@ -288,7 +288,7 @@ def test_normalizing_after_the_layout_changes_nothing_but_the_order() -> None:
         """,
     ],
 )
-def test_chains_as_paddleclas_writes_them(chain: str) -> None:
+def test_paddleclas_chain_is_read(chain: str) -> None:
     specs = TypeAdapter(Chain).validate_python(yaml.safe_load(chain))
     state = check_chain(specs)
     assert (state.dtype, state.channels) == ("float32", 3)

@@ -1,4 +1,4 @@
-"""``.npy`` files: read alike by numpy and DALI, refused alike, and fed by every loader."""
+"""DecodeNumpy: NumPy, DALI and all loaders read and reject the same ``.npy`` files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loader_conformance import MAKERS, Make, check_against_reference, take
 from numpy.typing import NDArray
-from test_loaders import MAKERS, Make, check_against_reference, take
-from test_parity import plan
-from together import Together, chain_branch
+from parity import plan
+from shared_pipeline import SharedPipeline, chain_branch
 
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.lists import BadImageError
@@ -58,12 +58,12 @@ def array(spec: DecodeNumpy, height: int = 30, width: int = 40) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("spec", [FIVE16, GREY, FLOAT], ids=["five16", "grey", "float"])
-def test_what_was_saved_is_read(spec: DecodeNumpy) -> None:
+def test_saved_array_is_read(spec: DecodeNumpy) -> None:
     for version in ((1, 0), (2, 0), (3, 0)):
         np.testing.assert_array_equal(read_npy(spec, saved(array(spec), version)), array(spec))
 
 
-def test_grey_needs_no_third_axis() -> None:
+def test_grey_array_needs_no_third_axis() -> None:
     np.testing.assert_array_equal(read_npy(GREY, saved(array(GREY)[:, :, 0])), array(GREY))
 
 
@@ -88,7 +88,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("encoded", "reason"), BAD, ids=[reason for _, reason in BAD])
-def test_a_bad_file_is_refused_with_its_reason(encoded: bytes, reason: str) -> None:
+def test_bad_array_is_rejected_with_reason(encoded: bytes, reason: str) -> None:
     with pytest.raises(DecodeError) as caught:
         read_npy(FIVE16, encoded)
     assert str(caught.value) == reason
@@ -99,13 +99,13 @@ def test_a_bad_file_is_refused_with_its_reason(encoded: bytes, reason: str) -> N
     assert str(caught.value) == reason
 
 
-def test_max_pixels() -> None:
+def test_too_many_pixels_are_rejected() -> None:
     with pytest.raises(DecodeError, match="40x30 pixels are more than DecodeNumpy's max_pixels, 1199"):
         read_npy(DecodeNumpy(channels=1, max_pixels=1199), saved(array(GREY)))
 
 
 @given(place=st.integers(0, 127), value=st.integers(0, 255))
-def test_spoilt_headers_are_refused_or_harmless(place: int, value: int) -> None:
+def test_damaged_header_is_rejected_or_harmless(place: int, value: int) -> None:
     encoded = bytearray(saved(array(GREY)))
     encoded[place] = value
     with suppress(DecodeError):
@@ -131,16 +131,16 @@ def draws_for(ops: tuple[Op, ...]) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
-def made(request: pytest.FixtureRequest) -> Together:
+def made(request: pytest.FixtureRequest) -> SharedPipeline:
     place, chains = LoweringContext(request.param, 2), map(plan, CHAINS)
-    return Together(
+    return SharedPipeline(
         {ops: chain_branch(ops, saved_three(ops[0].spec), draws_for(ops), place) for ops in chains},
         request.param,
     )
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(spec.kind for spec in chain))
-def test_dali_does_the_same(chain: tuple[Any, ...], made: Together) -> None:
+def test_dali_matches_numpy(chain: tuple[Any, ...], made: SharedPipeline) -> None:
     ops = plan(chain)
     for file, numbers, found in zip(saved_three(chain[0]), draws_for(ops), made.images(ops), strict=True):
         expected = run(ops, file, numbers)
@@ -148,13 +148,13 @@ def test_dali_does_the_same(chain: tuple[Any, ...], made: Together) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-5 if made.device == "cpu" else 0.03)
 
 
-def test_chains() -> None:
+def test_float_array_chain_has_state() -> None:
     state = check_chain([FLOAT, RandCropImage(size=(8, 8))])
     assert (state.dtype, state.channels, state.size) == ("float32", 2, (8, 8))
 
 
 @pytest.mark.parametrize("kind", ["dali-cpu", "paddle-0", pytest.param("dali-gpu", marks=pytest.mark.gpu)])
-def test_loaders(kind: str, tmp_path: Path) -> None:
+def test_loaders_match_reference(kind: str, tmp_path: Path) -> None:
     for label in range(2):
         (tmp_path / str(label)).mkdir()
         for number in range(3):

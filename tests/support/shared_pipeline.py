@@ -1,6 +1,6 @@
-"""Many graphs in one DALI pipeline: to build one takes seconds on a GPU, most of them for its decoders.
+"""Many graphs in one DALI pipeline, because building one takes seconds on a GPU, mostly for its decoders.
 
-DALI does operators of the same inputs and arguments once, so what several branches decode is decoded once.
+DALI runs operators with the same inputs and arguments once, so branches share their decoding.
 """
 
 from __future__ import annotations
@@ -26,43 +26,45 @@ Images = list[NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Branch:
-    """A graph of its own.
+class GraphBranch:
+    """One graph.
 
     Attributes:
-        inputs: What is fed: batches of one array an image.
-        lower: From the nodes of these to the images' node.
+        inputs: Batches with one array per image.
+        lower: Maps the nodes of the inputs to the node of the images.
     """
 
     inputs: Sequence[Any]
     lower: Callable[..., Node]
 
 
-class Together:
-    """Branches in one pipeline, which runs when the first one's images are asked for.
+class SharedPipeline:
+    """Branches in one pipeline, which runs when images are first requested.
 
-    Where it fails, each branch runs alone, so that the error is that of the branch that was asked for.
+    If it fails, each branch runs alone, so that the error is that of the requested branch.
 
     Args:
-        branches: By name; all of one batch size.
-        device: Where they run.
+        branches: Branches by name; all of one batch size.
+        device: Device that they run on.
         exec_dynamic: Whether DALI's dynamic executor runs them.
     """
 
-    def __init__(self, branches: Mapping[Any, Branch], device: Device, exec_dynamic: bool = True) -> None:
+    def __init__(
+        self, branches: Mapping[Any, GraphBranch], device: Device, exec_dynamic: bool = True
+    ) -> None:
         self._branches, self.device, self._exec_dynamic = branches, device, exec_dynamic
-        self._made: dict[Any, Images] | None = None
+        self._images: dict[Any, Images] | None = None
 
     def images(self, name: Hashable) -> Images:
         """Returns the images of one branch."""
-        if self._made is None:
+        if self._images is None:
             try:
-                self._made = dict(zip(self._branches, self._run(*self._branches.values()), strict=True))
-            except (RuntimeError, TypeError, ValueError):  # as DALI translates what goes wrong in C++
-                self._made = {}
-        return self._made[name] if self._made else self._run(self._branches[name])[0]
+                self._images = dict(zip(self._branches, self._run(*self._branches.values()), strict=True))
+            except (RuntimeError, TypeError, ValueError):  # to which DALI translates errors in C++
+                self._images = {}
+        return self._images[name] if self._images else self._run(self._branches[name])[0]
 
-    def _run(self, *branches: Branch) -> list[Images]:
+    def _run(self, *branches: GraphBranch) -> list[Images]:
         batches = {_content(each): each for branch in branches for each in branch.inputs}
         fed = list(batches.values())
         pipeline = Pipeline(
@@ -87,23 +89,23 @@ class Together:
 
 
 def _content(batch: Any) -> Hashable:
-    """Returns what two batches have in common where DALI may take them for one."""
+    """Returns a key that is equal for batches with equal arrays."""
     return tuple((each.dtype.str, each.shape, each.tobytes()) for each in batch)
 
 
 def chain_branch(
     ops: tuple[Op, ...], files: Sequence[bytes], draws: NDArray[np.float32], place: LoweringContext
-) -> Branch:
-    """Makes a branch of a whole chain, fused or not, over encoded images."""
+) -> GraphBranch:
+    """Returns the branch of a whole chain, fused or not, over encoded images."""
     first = ops[0].spec
     decoder = first.decode if isinstance(first, DecodeRandCrop) else first
     sides = np.array([_decode(decoder, file).shape[:2] for file in files])
     inputs = [[np.frombuffer(file, np.uint8) for file in files], *chain(*decide_chain(ops, draws, sides))]
-    return Branch(inputs, lambda encoded, *decided: lower_chain(ops, encoded, decided, place)[-1])
+    return GraphBranch(inputs, lambda encoded, *decided: lower_chain(ops, encoded, decided, place)[-1])
 
 
 def expected(ops: tuple[Op, ...], file: bytes, draws: NDArray[np.float32]) -> NDArray[Any]:
-    """Returns what `ppcls.data.transforms.numpy_ops.run` does, and decodes each file once for all chains."""
+    """Returns the same as `numpy_ops.run`, but decodes each file once for all chains."""
     first = _decode(ops[0].spec, file).copy()
     *_, image = first, *run_steps(ops[1:], first, draws)
     return np.ascontiguousarray(image)

@@ -1,4 +1,4 @@
-"""The generator against SplitMix64 in plain Python, and what the rest relies on."""
+"""The random numbers against SplitMix64 in plain Python, and their distributions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reference(seed: int, epoch: int, index: int, slot: int, repeat: int = 0) -> 
     return mix(row + (slot + 1) * GOLDEN & MASK)
 
 
-def test_the_output_function_is_splitmix64s() -> None:
+def test_output_function_is_splitmix64() -> None:
     # the first numbers of the published generator, seeded with 1234567
     state, numbers = 1234567, []
     for _ in range(3):
@@ -50,7 +50,7 @@ def test_the_output_function_is_splitmix64s() -> None:
 
 
 @given(SEEDS, EPOCHS, INDICES, st.integers(0, 6))
-def test_uniforms_are_the_reference(seed: int, epoch: int, indices: list[int], count: int) -> None:
+def test_uniforms_match_reference(seed: int, epoch: int, indices: list[int], count: int) -> None:
     found = uniforms(seed, epoch, np.array(indices), count)
     assert found.dtype == np.float32
     assert found.shape == (len(indices), count)
@@ -61,7 +61,7 @@ def test_uniforms_are_the_reference(seed: int, epoch: int, indices: list[int], c
 
 
 @given(SEEDS, EPOCHS, st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 50)), min_size=1, max_size=8))
-def test_repeats_have_numbers_of_their_own(seed: int, epoch: int, samples: list[tuple[int, int]]) -> None:
+def test_repeats_have_different_numbers(seed: int, epoch: int, samples: list[tuple[int, int]]) -> None:
     indices, repeats = np.array(samples).T
     found = uniforms(seed, epoch, indices, 3, repeats)
     expected = [
@@ -81,7 +81,7 @@ def test_repeats_do_not_correlate() -> None:
 
 
 @given(SEEDS, EPOCHS, st.sampled_from(Purpose))
-def test_other_purposes_have_slots_above_those_of_transforms(seed: int, epoch: int, purpose: Purpose) -> None:
+def test_purposes_use_slots_above_transforms(seed: int, epoch: int, purpose: Purpose) -> None:
     assert purpose >= 2**32
     expected = [reference(seed, epoch, index, purpose) for index in range(5)]
     assert keys(seed, epoch, 5, purpose).tolist() == expected
@@ -91,7 +91,7 @@ def test_other_purposes_have_slots_above_those_of_transforms(seed: int, epoch: i
 
 
 @given(SEEDS, EPOCHS, st.integers(1, 50))
-def test_the_order_is_the_reference(seed: int, epoch: int, size: int) -> None:
+def test_permutation_matches_reference(seed: int, epoch: int, size: int) -> None:
     drawn = [reference(seed, epoch, index, 0) for index in range(size)]
     assert permutation(seed, epoch, size).tolist() == sorted(range(size), key=drawn.__getitem__)
 
@@ -104,13 +104,15 @@ def test_known_values() -> None:
 
 
 @given(SEEDS, EPOCHS, st.integers(0, 2**40), st.integers(1, 6))
-def test_a_steps_numbers_are_the_reference(seed: int, epoch: int, step: int, count: int) -> None:
+def test_step_fractions_match_reference(seed: int, epoch: int, step: int, count: int) -> None:
     expected = [(reference(seed, epoch, step, 2**33 + slot) >> 11) * 2.0**-53 for slot in range(count)]
     assert step_fractions(seed, epoch, step, count).tolist() == expected
 
 
 @given(SEEDS, EPOCHS, INDICES, st.integers(1, 6), st.randoms(use_true_random=False))
-def test_a_samples_numbers_are_its_own(seed: int, epoch: int, indices: list[int], count: int, rng) -> None:
+def test_uniforms_do_not_depend_on_other_samples(
+    seed: int, epoch: int, indices: list[int], count: int, rng
+) -> None:
     whole = uniforms(seed, epoch, np.array(indices), count)
     places = list(range(len(indices)))
     rng.shuffle(places)
@@ -119,7 +121,7 @@ def test_a_samples_numbers_are_its_own(seed: int, epoch: int, indices: list[int]
         np.testing.assert_array_equal(alone[0, :count], whole[place])
 
 
-def test_numbers_are_uniform() -> None:
+def test_uniforms_are_uniform() -> None:
     found = uniforms(3, 1, np.arange(100_000), 2).astype(np.float64)
     assert found.min() >= 0
     assert found.max() < 1
@@ -137,28 +139,28 @@ def test_seeds_and_epochs_do_not_correlate(other: tuple[int, int]) -> None:
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.03
 
 
-def test_the_largest_number_is_below_one() -> None:
+def test_largest_number_is_below_one() -> None:
     assert np.float32(2**24 - 1) * np.float32(2.0**-24) < 1
 
 
 @given(SEEDS, EPOCHS, st.integers(0, 200))
-def test_a_permutation_holds_each_once(seed: int, epoch: int, size: int) -> None:
+def test_permutation_contains_each_index_once(seed: int, epoch: int, size: int) -> None:
     order = permutation(seed, epoch, size)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == list(range(size))
 
 
-def test_orders_differ_by_epoch_and_seed() -> None:
+def test_permutation_differs_by_epoch_and_seed() -> None:
     orders = {tuple(permutation(seed, epoch, 50)) for seed in range(5) for epoch in range(5)}
     assert len(orders) == 25
 
 
-def test_every_place_of_an_order_is_as_likely() -> None:
+def test_permutation_positions_are_equally_likely() -> None:
     first = np.bincount([permutation(1, epoch, 10)[0] for epoch in range(5000)], minlength=10)
     assert ((first - 500) ** 2 / 500).sum() < 30  # chi squared, 9 degrees of freedom
 
 
-def test_normal_numbers_have_the_normal_distribution() -> None:
+def test_normals_are_standard_normal() -> None:
     made = normals(uniforms(1, 0, np.arange(20_000), 4))
     assert (made.shape, made.dtype) == ((20_000, 4), np.float32)
     np.testing.assert_allclose(np.cov(made.T), np.eye(4), atol=0.04)

@@ -19,7 +19,7 @@ from ppcls.data.transforms.specs.rng import uniforms
 Array = NDArray[np.float64]
 
 
-class Window(NamedTuple):
+class CropWindow(NamedTuple):
     top: int
     left: int
     height: int
@@ -41,11 +41,11 @@ def specs(draw: st.DrawFn) -> RandCropImage:
     return RandCropImage(size=(8, 8), scale=tuple(scale), ratio=tuple(ratio))
 
 
-def window(spec: RandCropImage, height: int, width: int, draws: list[float]) -> Window:
+def window(spec: RandCropImage, height: int, width: int, draws: list[float]) -> CropWindow:
     found = random_windows(spec, np.array([[height, width]]), np.array([draws], np.float32))
     assert found.shape == (1, 4)
     assert found.dtype == np.int32
-    return Window(*found[0].tolist())
+    return CropWindow(*found[0].tolist())
 
 
 def reference(spec: RandCropImage, height: int, width: int, draws: list[float]) -> tuple[float, float]:
@@ -59,7 +59,7 @@ def reference(spec: RandCropImage, height: int, width: int, draws: list[float]) 
 
 
 @given(specs(), SIDES, SIDES, st.lists(DRAWS, min_size=4, max_size=4))
-def test_the_window_lies_in_the_image_and_holds_a_pixel(
+def test_window_is_inside_image_and_not_empty(
     spec: RandCropImage, height: int, width: int, draws: list[float]
 ) -> None:
     found = window(spec, height, width, draws)
@@ -72,7 +72,7 @@ def test_the_window_lies_in_the_image_and_holds_a_pixel(
 
 
 @given(specs(), SIDES, SIDES, st.lists(DRAWS, min_size=4, max_size=4))
-def test_the_window_is_the_formulas(spec: RandCropImage, height: int, width: int, draws: list[float]) -> None:
+def test_window_matches_formula(spec: RandCropImage, height: int, width: int, draws: list[float]) -> None:
     found = window(spec, height, width, draws)
     exact = reference(spec, height, width, draws)
     for side, expected, limit in zip((found.height, found.width), exact, (height, width), strict=True):
@@ -85,7 +85,7 @@ def test_the_window_is_the_formulas(spec: RandCropImage, height: int, width: int
 def test_the_extreme_draws_reach_both_edges(draw: float, at_end: bool) -> None:
     spec = RandCropImage(size=(8, 8), scale=(0.25, 0.25), ratio=(1.0, 1.0))
     assert window(spec, 100, 200, [0.5, 0.5, draw, draw]) == (
-        Window(30, 130, 70, 70) if at_end else Window(0, 0, 70, 70)
+        CropWindow(30, 130, 70, 70) if at_end else CropWindow(0, 0, 70, 70)
     )
 
 
@@ -100,10 +100,10 @@ def test_a_batch_is_its_images(spec: RandCropImage, rows: list[tuple[float, ...]
 
 def test_the_whole_image_where_scale_and_ratio_say_so() -> None:
     spec = RandCropImage(size=(8, 8), scale=(1.0, 1.0), ratio=(1.0, 1.0))
-    assert window(spec, 64, 64, [LAST] * 4) == Window(0, 0, 64, 64)
+    assert window(spec, 64, 64, [LAST] * 4) == CropWindow(0, 0, 64, 64)
 
 
-def paddleclas(spec: RandCropImage, height: int, width: int, rng: random.Random) -> Window:
+def paddleclas(spec: RandCropImage, height: int, width: int, rng: random.Random) -> CropWindow:
     """PaddleClas's own code path, random numbers included."""
     aspect = math.sqrt(rng.uniform(*spec.ratio))
     w, h = 1.0 * aspect, 1.0 / aspect
@@ -111,7 +111,7 @@ def paddleclas(spec: RandCropImage, height: int, width: int, rng: random.Random)
     scale_max, scale_min = min(spec.scale[1], bound), min(spec.scale[0], bound)
     target_size = math.sqrt(width * height * rng.uniform(scale_min, scale_max))
     w, h = int(target_size * w), int(target_size * h)
-    return Window(rng.randint(0, height - h), rng.randint(0, width - w), h, w)
+    return CropWindow(rng.randint(0, height - h), rng.randint(0, width - w), h, w)
 
 
 def distance(one: Array, two: Array) -> float:
@@ -122,7 +122,7 @@ def distance(one: Array, two: Array) -> float:
 
 
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (300, 600)])
-def test_windows_are_distributed_as_in_paddleclas(height: int, width: int) -> None:
+def test_window_distribution_equals_paddleclas(height: int, width: int) -> None:
     spec, rng, count = RandCropImage(size=(224, 224)), random.Random(0), 20_000
     draws = uniforms(0, 0, np.arange(count), 4)
     ours = random_windows(spec, np.array([[height, width]] * count), draws).T.astype(np.float64)
@@ -136,7 +136,7 @@ def test_windows_are_distributed_as_in_paddleclas(height: int, width: int) -> No
         assert distance(of(*ours), of(*theirs)) < 0.02
 
 
-def test_the_window_is_placed_uniformly() -> None:
+def test_window_position_is_uniform() -> None:
     spec = RandCropImage(size=(8, 8), scale=(0.25, 0.25), ratio=(1.0, 1.0))  # 5 of 10 pixels, six places
     draws = uniforms(1, 0, np.arange(60_000), 4)
     top, left, *_ = random_windows(spec, np.full((60_000, 2), 10), draws).T

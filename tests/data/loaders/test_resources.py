@@ -1,0 +1,144 @@
+"""Conformance of all loaders: memory, threads and processes; and settings, which change no batch."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_conformance import GREY_LEVELS, MAKERS, ORDER, TRAIN, Arrays, arrays, assert_equal, take
+from numpy.typing import NDArray
+
+from ppcls.config.sections.transform import Transform
+from ppcls.data.index.read import Index
+from ppcls.data.loaders.batch import Loader
+from ppcls.data.loaders.dali.loader import DaliLoader
+from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
+from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.sampler import (
+    SequentialSampler,
+)
+from ppcls.data.transforms.numpy_ops import apply
+from ppcls.data.transforms.specs import (
+    Op,
+)
+from ppcls.data.transforms.specs.decisions import Decisions
+
+
+def test_kept_batch_is_not_overwritten(make: Callable[..., Loader]) -> None:
+    kept, copies = [], []
+    for _ in range(2):
+        for batch in make():
+            kept.append(batch)
+            copies.append(arrays(batch))
+    assert_equal([arrays(batch) for batch in kept], copies)
+
+
+def test_release_frees_threads_and_iteration_continues(
+    kind: str, make: Callable[..., Loader], uninterrupted: list[Arrays]
+) -> None:
+    tasks = Path("/proc/self/task")
+    loader = make()
+    found = [arrays(batch) for batch in islice(loader, 2)]
+    during = len(list(tasks.iterdir()))
+    loader.release()
+    assert len(list(tasks.iterdir())) < during or "paddle" in kind
+    found += take(loader)
+    loader.release()
+    found += take(loader)
+    assert_equal(found, uninterrupted[:12])
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "static": {"exec_dynamic": False},
+    "whole": {"decode_window": False},
+    "fast": {"decoder": {"use_fast_idct": True}},
+    "cached": {"decode_window": False, "decoder": {"cache_size": 64, "cache_type": "threshold"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant"),
+    [
+        *(("dali-cpu", variant) for variant in ("static", "whole", "fast")),
+        *(
+            pytest.param("dali-gpu", variant, marks=pytest.mark.gpu)
+            for variant in ("static", "whole", "cached")
+        ),
+    ],
+)
+def test_dali_settings_keep_batches(
+    kind: str, variant: str, index: Index, uninterrupted: list[Arrays]
+) -> None:
+    """Allows a grey level at the borders of windows, where chroma is scaled up from the decoded part."""
+    settings = DaliSettings(None if kind == "dali-cpu" else 0, threads=2)
+    varied = take(DaliLoader(index, ORDER, TRAIN, replace(settings, **VARIANTS[variant])), epochs=3)
+    for a, b in zip(varied, uninterrupted, strict=True):
+        assert (np.abs(a[0] - b[0]) * GREY_LEVELS).mean() < (0.0001 if variant == "static" else 1.0)
+        np.testing.assert_array_equal(a[1], b[1])
+
+
+def test_thread_count_keeps_pixels(index: Index) -> None:
+    assert_equal(
+        take(DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=1))),
+        take(DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=4, prefetch=8))),
+    )
+
+
+@pytest.mark.parametrize("prefetch", [1, 3, 9])
+def test_prefetch_keeps_batches(index: Index, prefetch: int) -> None:
+    loader = DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=2, prefetch=prefetch))
+    assert_equal(take(loader, epochs=2), take(MAKERS["dali-cpu"](index, ORDER, TRAIN), epochs=2))
+    loader.load_state_dict(ORDER.state_dict(Cursor(1, 4)))
+    assert_equal(take(loader), take(MAKERS["dali-cpu"](index, ORDER, TRAIN), epochs=2)[-2:])
+
+
+def test_shared_memory_off_keeps_batches(index: Index) -> None:
+    assert_equal(
+        take(PaddleLoader(index, ORDER, TRAIN, PaddleSettings(workers=1, use_shared_memory=False))),
+        take(PaddleLoader(index, ORDER, TRAIN)),
+    )
+
+
+class CollectGarbage(Transform):
+    """Collects garbage and keeps the image."""
+
+
+@apply.register
+def collect_garbage(spec: CollectGarbage, image: np.ndarray, decided: Decisions) -> NDArray[Any]:
+    gc.collect()
+    return image
+
+
+def test_workers_do_not_inherit_dali_garbage(index: Index) -> None:
+    """A forked worker that collects a pipeline hangs or crashes, because it lacks the pipeline's threads."""
+    order = Order(SequentialSampler(2), batch_size=2)
+    gc.disable()  # so that the pipeline still exists when the worker starts
+    try:
+        cycle: list[Any] = [MAKERS["dali-cpu"](index, order, TRAIN)]
+        take(cycle[0])
+        cycle.append(cycle)
+        del cycle
+        found = take(
+            PaddleLoader(
+                index, order, (*TRAIN[:1], Op(CollectGarbage(), 0), *TRAIN[1:]), PaddleSettings(workers=1)
+            )
+        )
+    finally:
+        gc.enable()
+    assert_equal(found, take(MAKERS["paddle-0"](index, order, TRAIN)))
+
+
+def test_interrupted_iteration_leaves_no_worker(index: Index) -> None:
+    loader = MAKERS["paddle-2"](index, ORDER, TRAIN)
+    for _ in range(3):
+        assert len(list(islice(loader, 1))) == 1
+        gc.collect()
+        assert multiprocessing.active_children() == []
