@@ -1,15 +1,18 @@
-"""``tools/benchmark.py train``: speed of training in several variants."""
+"""``tools/benchmark.py train`` and ``run``: speed of training steps, and of whole runs."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ppcls.bench.measure.runner import Effort
-from ppcls.bench.results.schema import Results, new_results
+from ppcls.bench.measure.runner import Candidate, Effort, Measurements
+from ppcls.bench.results.schema import ChartSpec, Results, new_results
+from ppcls.bench.run.train_command import make_rows as make_run_rows
+from ppcls.bench.run.train_command import run_training
 from ppcls.bench.train.pytorch import PyTorchPython, find_pytorch
 from ppcls.bench.train.results import MeasuredVariant, find_conclusions, make_charts, make_rows
 from ppcls.bench.train.tasks import TrainTask, inspect_machine, make_candidates
@@ -20,6 +23,7 @@ from ppcls.cli.options import (
     Subcommands,
     add_config_options,
     non_negative_int,
+    positive_float,
     positive_int,
     read_config,
 )
@@ -27,12 +31,17 @@ from ppcls.config.load import dump_config
 from ppcls.errors import UserError
 from ppcls.runtime.launch import read_launch
 
-_DESCRIPTION = """Trains a config for a few steps in several variants, in alternating rounds and processes of
-their own.
+_DESCRIPTION = """Trains a config for a few steps in several variants, in processes of their own.
 
 Axes that are named are combined, and everything else stays as in the config. Without any axis, the variants
 are a tour: the config as it is, then one change at a time: each precision, both layouts, cuDNN's search on
 and off, gradient accumulation, and 1, 2, 4 … GPUs."""
+_RUN_DESCRIPTION = """Starts the real training command in a new process and shows where its time goes.
+
+The time is split into start-up (imports, data set, model, until the first batch is requested), training,
+data wait (the device waits for the loader), evaluation, checkpoints, and the rest (end of the process). The
+run writes to a temporary folder, which is deleted. It trains Global.epochs of the config unless --epochs is
+given, as one process. Use it to see what a faster training step would gain in a whole run."""
 _AXES = ("precision", "layout", "cudnn_search", "processes", "accumulate", "batch_size")
 
 
@@ -79,6 +88,44 @@ def add_train(commands: Subcommands) -> None:
     parser.add_argument("--torch-compile", action="store_true", help="with --torch: compiled models too")
     add_out(parser)
     parser.set_defaults(measure=_train)
+
+
+def add_run(commands: Subcommands) -> None:
+    """Adds the command ``run``."""
+    parser = commands.add_parser(
+        "run",
+        help="a whole training run: start-up, training, data wait, evaluation, checkpoints",
+        description=_RUN_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_config_options(parser)
+    parser.add_argument("--epochs", type=positive_int, metavar="N", help="epochs to train (Global.epochs)")
+    parser.add_argument("--rounds", type=positive_int, default=1, help="number of runs (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=positive_float, default=86400.0, help="seconds for one run (%(default)s)"
+    )
+    add_out(parser)
+    parser.set_defaults(measure=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.epochs is not None:
+        arguments.override = [*arguments.override, f"Global.epochs={arguments.epochs}"]
+    config = read_config(arguments)
+    if config is None:
+        return
+    check_out(arguments)
+    inspection = inspect_machine(Path(arguments.config), arguments.override)
+    measure = partial(run_training, config, arguments.config, arguments.override, arguments.timeout)
+    candidate = Candidate("run", f"{config.Arch.name}, {config.Global.epochs} epochs", measure)
+
+    def make_results(measured: list[Measurements[str]]) -> Results:
+        machine, versions = inspection.machine, inspection.versions
+        rows = make_run_rows(measured)
+        results = new_results("run", dump_config(config), rows, machine=machine, versions=versions)
+        return replace(results, charts=(ChartSpec("Wall-clock time of a run", "time", "part"),))
+
+    measure_and_report(arguments, [candidate], arguments.rounds, make_results)
 
 
 def _train(arguments: argparse.Namespace) -> None:

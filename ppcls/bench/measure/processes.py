@@ -77,7 +77,7 @@ def worker_command(kind: str, processes: int = 1) -> list[str]:
     return [sys.executable, *several, str(WORKER), kind]
 
 
-def end_process(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[Any]) -> None:
     """Ends a process and its descendants; a launcher may end its ranks itself first."""
     descendants = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
