@@ -1,4 +1,4 @@
-"""Every architecture is PaddleClas's: the same names and shapes, and on the same weights the same logits."""
+"""Every architecture equals PaddleClas's: parameter names, shapes, and logits for the same weights."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from ppcls.registry import ARCHITECTURES
 from ppcls.zoo import ZOO
 
 SCRIPT = sys.modules["paddleclas_reference"].__file__
-# Written by this script from PaddleClas's own models, counted by `ppcls.arch.cost`.
+# Written by this script from PaddleClas's own models, measured by `ppcls.arch.cost`.
 TABLE = SUPPORT / "paddleclas_models.json"
 PUBLISHED = json.loads(TABLE.read_text())
 OURS = {name for name, entry in ZOO.items() if not entry.fixed_input} - {*PUBLISHED}
-# One or two a family: what they do not have, the others do not have either.
+# One or two per family, which together contain all of its layers.
 COMPARED = [
     "ResNet18",
     "ResNet50",
@@ -71,7 +71,7 @@ COMPARED = [
     "DeiT_tiny_distilled_patch16_224",
     "SwinTransformer_tiny_patch4_window7_224",
 ]
-NARROW = {  # in place of large ones, where what is tested does not depend on their size
+NARROW = {  # small networks for tests that do not depend on the size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),
     "ViT_small_patch16_224": partial(VisionTransformer, 224, 16, 24, 2, 3, qkv_bias=False),
     "SwinTransformer_tiny_patch4_window7_224": partial(SwinTransformer, 12, (1, 2, 1, 1), 3, 7),
@@ -103,7 +103,7 @@ def test_initial_state_equals_paddleclas(reference, name):
         value = state[key].numpy()
         if std < 1e-6 * abs(mean) or std == 0:
             assert np.allclose(value, mean), key
-        else:  # six standard errors of the mean; of the spread, with room for the small tensors
+        else:  # six standard errors of the mean and of the deviation, wider for small tensors
             error = std / np.sqrt(value.size)
             assert abs(value.mean() - mean) < 6 * np.sqrt(2) * error, key
             assert abs(value.std() - std) < 6 * error, key
@@ -124,7 +124,7 @@ def test_logits_equal_paddleclas(reference, name):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameter_names_and_counts_equal_paddleclas(name):
-    with paddle.LazyGuard():  # draws no weights
+    with paddle.LazyGuard():  # initializes no weights
         model = build_model(name)
     assert count_parameters(model) == PUBLISHED[name]["parameters"]
     assert digest(model) == PUBLISHED[name]["names"]
@@ -134,7 +134,7 @@ def test_parameter_names_and_counts_equal_paddleclas(name):
 def test_flops_equal_paddleclas(name):
     cost = measure(partial(build_model, name), ZOO[name].input_shape)
     assert cost.parameters == PUBLISHED[name]["parameters"]
-    # PaddleClas's EfficientNet computes a row and a column at each halving that it then cuts off.
+    # PaddleClas's EfficientNet computes an additional row and column when halving, and then crops them.
     excess = 2e-3 if name.startswith("EfficientNet") else 0
     assert cost.flops == pytest.approx(PUBLISHED[name]["flops"], rel=excess, abs=0)
 
@@ -168,12 +168,12 @@ def test_flops_equal_papers(name, billions):
     ("name", "plain"), [("SE_ResNet18", 11_689_512), ("SE_ResNet34", 21_797_672), ("SE_ResNet50", 25_557_032)]
 )
 def test_se_resnet_has_published_size(name, plain):
-    """Section 4 of the paper: two layers of C x C/16 a block beside the plain network of torchvision."""
+    """Section 4 of the paper: two layers of C x C/16 per block in addition to torchvision's plain network."""
     model = build_model(name)
     weighed = [
         value for key, value in model.named_parameters() if ".squeeze." in key or ".excitation." in key
     ]
-    projection = 64 * 64 + 128 if name != "SE_ResNet50" else 0  # the first block's, which the paper has not
+    projection = 64 * 64 + 128 if name != "SE_ResNet50" else 0  # of the first block, which the paper lacks
     extra = sum(int(np.prod(each.shape)) for each in weighed)
     assert count_parameters(model) == plain + projection + extra
     assert {"SE_ResNet18", "SE_ResNet34", "SE_ResNet50"} == OURS
@@ -183,7 +183,7 @@ def test_se_resnet_has_published_size(name, plain):
 def test_reference_table_equals_paddleclas(tmp_path):
     path = tmp_path / "table.json"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    # Those with most multiplications take minutes, for PaddleClas's must compute them.
+    # The most expensive ones take minutes, as PaddleClas's models must be computed.
     slow = ("ConvNeXt_base", "ConvNeXt_large", "SwinTransformer_base", "SwinTransformer_large")
     expected = {name: row for name, row in PUBLISHED.items() if not name.startswith(slow)}
     subprocess.run([sys.executable, SCRIPT, str(path), *expected], check=True, env=environment)
@@ -192,7 +192,7 @@ def test_reference_table_equals_paddleclas(tmp_path):
 
 @pytest.mark.parametrize("name", sorted({*COMPARED} - {"ResNet50_vc", "SE_ResNeXt50_vd_32x4d"}))
 def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
-    monkeypatch.setattr("ppcls.arch.families.vgg._HIDDEN", 32)  # not 4,096: 120 million weights less
+    monkeypatch.setattr("ppcls.arch.families.vgg._HIDDEN", 32)  # saves 120 million weights
     if name in NARROW:
         monkeypatch.setitem(ARCHITECTURES._entries, name, NARROW[name])
     results = {}
@@ -218,7 +218,7 @@ def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
         results[data_format] = found
     assert results["NCHW"]["logits"].shape == (BATCH, 7)
     for key, value in results["NCHW"].items():
-        # One pixel that ReLU lets through in one layout and not in the other shows in many gradients.
+        # One pixel that ReLU passes in one layout but not in the other changes many gradients.
         allowed = 5e-2 if key.startswith("gradient") else 1e-3
         error = np.linalg.norm(results["NHWC"][key] - value)
         assert error <= allowed * max(np.linalg.norm(value), 1e-3), key
@@ -227,10 +227,7 @@ def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", NARROW)
 def test_exported_transformer_accepts_any_batch(name, data_format, tmp_path):
-    """Their shapes are computed from the image's, of which the batch is not known in a program.
-
-    That they can become ONNX is known of NCHW, the layout in which models are exported.
-    """
+    """The batch size is unknown in a program; ONNX is checked for NCHW, the layout of exported models."""
     options = {"data_format": data_format, **({"img_size": 48} if name.startswith("ViT") else {})}
     model = NARROW[name](class_num=CLASSES, **options)
     fill(model)

@@ -1,4 +1,4 @@
-"""Models are compiled where they are exported, and where training asks for it."""
+"""Compiled models compute the same as eager ones."""
 
 from __future__ import annotations
 

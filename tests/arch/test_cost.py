@@ -17,7 +17,7 @@ def build(data_format: str = "NCHW") -> nn.Layer:
 
 
 def test_measure_equals_count_by_hand():
-    # 6 channels of 5 x 4 pixels, each of 2 channels in a window of 3 x 3; then 6 x 5.
+    # 6 channels of 5 x 4 pixels from 2 channels in a window of 3 x 3; then 6 x 5.
     flops = 6 * 5 * 4 * 2 * 9 + 6 * 5
     parameters = 6 * 2 * 9 + 6 + 2 * 6 + 6 * 5 + 5
     assert measure(build, (4, 9, 7)) == (parameters, flops)

@@ -1,4 +1,4 @@
-"""Backbones without their classifier, and heads of cosines."""
+"""Backbones without their classifier, and cosine heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformers compute in half precision what they compute in float32, and learn from it."""
+"""Transformers in half precision: logits and gradients agree with float32."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def one_pass(build: Build, settings: AMP | None, device: Literal["cpu", "gpu"]) 
     """Returns logits and gradients of one batch, float32."""
     paddle.seed(1)
     model = build(class_num=5)
-    for parameter in model.parameters():  # of a size at which every part matters
+    for parameter in model.parameters():  # large enough for every part to matter
         if len(parameter.shape) > 1:
             fan_in = np.prod(parameter.shape[1:]) if len(parameter.shape) == 4 else parameter.shape[0]
             parameter.set_value(paddle.randn(parameter.shape) / float(np.sqrt(fan_in)))

@@ -1,4 +1,4 @@
-"""Losses of models that learn from others, against the formulas in float64 and in other words."""
+"""Distillation losses, compared with formulas in float64 and with equivalent definitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAIR = [("Student", "Teacher")]
 
 @st.composite
 def logits(draw):
-    """Those of two models, [B, C], and labels [B]."""
+    """Logits of two models, [B, C], and labels [B]."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows, classes = draw(st.integers(1, 5)), draw(st.integers(2, 8))
     scale = draw(st.sampled_from([1, 8]))
@@ -40,7 +40,7 @@ def logits(draw):
 
 
 def learnt(spec, own, other, label, **options):
-    """Returns the loss, and the gradients that reach the student and the teacher."""
+    """Returns the loss, and the gradients of the student and the teacher."""
     outputs = {"Student": paddle.to_tensor(own, stop_gradient=False)}
     outputs["Teacher"] = paddle.to_tensor(other, stop_gradient=False)
     loss = build_criterion((spec,), **options)(outputs, paddle.to_tensor(label))
@@ -124,7 +124,7 @@ def test_decoupled_divergence_equals_formula(batch, temperature, alpha, beta):
 @quick
 @given(logits(), st.sampled_from([1.0, 4.0]))
 def test_decoupled_divergence_equals_full_divergence_for_matching_beta(batch, temperature):
-    """Zhao et al., equation 6: KL = TCKD + (1 - p_t) * NCKD, here of one image."""
+    """Zhao et al., equation 6, for one image: KL = TCKD + (1 - p_t) * NCKD."""
     own, other, label = (each[:1] for each in batch)
     beta = 1 - softmax(other[0].astype("float64") / temperature)[label[0]]
     decoupled = DistillationDKDLoss(model_name_pairs=PAIR, temperature=temperature, beta=beta)

@@ -1,4 +1,4 @@
-"""Margins and triplets, against plain loops in float64."""
+"""Margins and triplets, compared with plain loops in float64."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ quick = settings(deadline=None, max_examples=30)
 
 @st.composite
 def cosines(draw):
-    """CosineHead [B, C] and labels [B]."""
+    """Cosines [B, C] and labels [B]."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows, classes = draw(st.integers(1, 5)), draw(st.integers(2, 6))
     return rng.uniform(-0.99, 0.99, (rows, classes)).astype("float32"), rng.integers(0, classes, rows)
 
 
 def row_loss(spec, cosine, label):
-    """The cross-entropy of one row, from the papers' formulas."""
+    """Cross-entropy of one row by the papers' formulas."""
     logits, m, s = list(cosine), spec.margin, spec.scale
     c = cosine[label]
     match spec:

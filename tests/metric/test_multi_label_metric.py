@@ -1,4 +1,4 @@
-"""Metrics of several labels, against scikit-learn and plain loops."""
+"""Metrics of several labels, compared with scikit-learn and plain loops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ppcls.metric.multi_label import attribute_measures, mean_average_precision
 
 @st.composite
 def samples(draw):
-    """Logits and labels, [N, C]; scores of few values have ties."""
+    """Logits and labels, [N, C]; rounded scores have ties."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     shape = draw(st.integers(1, 30)), draw(st.integers(1, 5))
     logits = rng.standard_normal(shape).round(draw(st.sampled_from([0, 8]))).astype("float32")
@@ -71,7 +71,7 @@ def test_mean_average_precision_equals_scikit_learn(sample):
 
 
 def eleven_points(score, label):
-    """The best precision at each recall, threshold by threshold."""
+    """The best precision at each recall, one threshold at a time."""
     points, label = [], label.astype("float64")
     for threshold in sorted(set(score.tolist())):
         told = score >= threshold
@@ -93,7 +93,7 @@ def test_eleven_point_precision_equals_plain_loop(sample):
 
 @pytest.fixture(scope="module")
 def attr_meter():
-    """PaddleClas's, of its one file: its package runs a command line when it is imported."""
+    """PaddleClas's function, loaded from its file, as its package runs a command line when imported."""
     (package,) = importlib.util.find_spec("paddleclas").submodule_search_locations
     return runpy.run_path(str(Path(package, "ppcls/utils/misc.py")))["AttrMeter"]
 
@@ -125,7 +125,7 @@ def test_attribute_measures_equal_paddleclas_and_scikit_learn(attr_meter, sample
     ma, _, _, _, f1, accuracy, precision, recall = meter.res()
     assert list(found) == list(spec.names)
     assert list(found.values()) == pytest.approx([ma, accuracy, precision, recall, f1])
-    if label.shape[1] > 1:  # scikit-learn takes one column for one class of two
+    if label.shape[1] > 1:  # scikit-learn treats one column as one class of two
         how = {"average": "samples", "zero_division": 0}
         assert found["instance_accuracy"] == pytest.approx(jaccard_score(true, told, **how))
         assert found["instance_precision"] == pytest.approx(precision_score(true, told, **how))

@@ -1,4 +1,4 @@
-"""Retrieval, against scikit-learn and plain sorting."""
+"""Retrieval metrics, compared with scikit-learn and plain sorting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ppcls.metric.build import Rows, build_metrics
 def embeddings(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows, size = draw(st.integers(1, 40)), draw(st.integers(1, 4))
-    coarse = draw(st.booleans())  # few values have ties
+    coarse = draw(st.booleans())  # coarse values have ties
     features = rng.integers(1, 3, (rows, size)) if coarse else rng.standard_normal((rows, size))
     return features.astype("float32"), rng.integers(0, draw(st.integers(1, 12)), rows).astype("float64")
 
@@ -45,7 +45,7 @@ def test_retrieval_metrics_equal_plain_loop(sample, block, two_sets, data):
             continue
         scores = row[others]
         precisions.append(average_precision_score(same, scores))
-        order = sorted(range(len(scores)), key=lambda j: (-scores[j], same[j]))  # equal: others first
+        order = sorted(range(len(scores)), key=lambda j: (-scores[j], same[j]))  # ties: others first
         for k, found in hits.items():
             found.append(any(same[j] for j in order[:k]))
     if not precisions:

@@ -1,4 +1,4 @@
-"""Which parameters train, and with which factors, by their names."""
+"""Selection of parameters by name: frozen ones, and factors of rate and decay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_spec(cls=Momentum, **fields):
 
 
 class Net(nn.Layer):
-    """``stem``, a convolution and its norm; ``blocks.0`` and ``blocks.1``, likewise; ``fc``."""
+    """``stem``, ``blocks.0`` and ``blocks.1``, each a convolution and a norm, and ``fc``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def test_layer_rates_decrease_towards_input() -> None:
 @pytest.mark.parametrize(
     ("names", "powers"),
     [
-        # a vision transformer: PaddleClas's n_layers - i for a block, n_layers + 1 for embeddings
+        # a vision transformer: PaddleClas's n_layers - i for blocks, n_layers + 1 for embeddings
         (
             [
                 "cls_token",
@@ -157,7 +157,7 @@ def test_layer_rates_decrease_towards_input() -> None:
             ],
             [3, 3, 2, 1, 0],
         ),
-        # Swin: blocks of blocks, each a layer
+        # Swin: blocks within stages
         (
             [
                 "patch_embed.w",

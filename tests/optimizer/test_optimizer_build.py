@@ -35,7 +35,7 @@ def values(model):
 
 
 def take_step(optimizer, model, grads):
-    """One step with exactly the gradients ``grads``."""
+    """Takes one update with the gradients ``grads``."""
     optimizer.clear_grad()
     loss = sum((each * paddle.to_tensor(grads[name])).sum() for name, each in model.named_parameters())
     loss.backward()
@@ -105,7 +105,7 @@ UPDATES = {
 
 
 def expected(spec, model, steps, exempt=(), factors=()):
-    """The parameters after ``steps`` steps: decay part of the gradient where it is coupled."""
+    """Returns the parameters after ``steps`` updates; coupled decay is part of the gradient."""
     now, memory = values(model), {name: {} for name, _ in model.named_parameters()}
     for step in range(steps):
         for name, g in gradients(model, step).items():
@@ -252,7 +252,7 @@ def test_set_lr_sets_rate_of_next_update(name):
         optimizer.set_lr(rate)
         take_step(optimizer, model, gradients(model, 0))
         moved = any((value != before[key]).any() for key, value in values(model).items())
-        # the velocity of RMSProp and LARS holds past rates; at a momentum of 0, as here, a rate of 0 stops it
+        # the velocity of RMSProp and LARS contains past rates; with a momentum of 0 a rate of 0 stops it
         assert moved == (rate > 0)
 
 

@@ -17,12 +17,12 @@ KINDS = {
     "LARS": ("velocity",),
     "Lion": ("moment",),
 }
-HALVED = ("0.weight", "0.bias", "3.weight", "3.bias")  # as under O2, where batch norm stays float32
+HALVED = ("0.weight", "0.bias", "3.weight", "3.bias")  # as in O2, where batch norm stays float32
 TRAINABLE = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
 
 
 def build(name, half=None):
-    """A model with batch norm, so with parameters that no optimizer touches, and its optimizer."""
+    """Returns a model with batch norm, whose statistics no optimizer changes, and its optimizer."""
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1D(8), nn.ReLU(), nn.Linear(8, 3))
     if half:
         for layer in (model[0], model[3]):

@@ -17,7 +17,7 @@ shares = st.floats(0.0, 1.0)
 
 @st.composite
 def runs(draw, kinds=("Constant", "Piecewise", "MultiStepDecay", "Cosine", "Linear", "Polynomial")):
-    """A schedule of one of ``kinds`` that never rises after the warm-up, epochs, updates per epoch."""
+    """A schedule of one of ``kinds`` that never rises after the warm-up, epochs, and updates per epoch."""
     epochs = draw(st.integers(2, 12))
     updates = draw(st.integers(1, 9))
     warmup = draw(st.integers(0, epochs - 1))
@@ -116,7 +116,7 @@ def test_schedule_equals_paddle(run):
     spec = spec.model_copy(update={"by_epoch": False})
     warm, lr = round(spec.warmup_epoch) * updates, paddle.optimizer.lr
     length = epochs * updates - warm
-    # Paddle's schedulers count from the end of the warm-up, so its milestones do too.
+    # Paddle's schedulers count from the end of the warm-up, and so do its milestones.
     marks = [m * updates - warm for m in getattr(spec, "milestones", getattr(spec, "decay_epochs", ()))]
     after = {
         "Constant": lambda: lr.LambdaDecay(spec.peak, lambda _: 1.0),
@@ -275,7 +275,7 @@ def test_one_cycle_follows_its_formula(top, divide, end, share, how, three, epoc
 
 
 def test_one_cycle_is_close_to_paddle():
-    """Whose run ends with its last update, ours at the end of it."""
+    """Paddle's run ends with the last update, ours after it."""
     theirs = paddle.optimizer.lr.OneCycleLR(0.5, 5000, end_learning_rate=1e-4)
     spec = specs.OneCycleLR(max_learning_rate=0.5, end_learning_rate=1e-4)
     assert curve(spec, 10, 500) == pytest.approx(paddle_curve(theirs, 5000), abs=1e-3)

@@ -1,11 +1,11 @@
-"""Builds PaddleClas's models and writes down what ours are compared with; runs in a process of its own.
+"""Builds PaddleClas's models and writes reference values for ours. It runs in a separate process.
 
-    python paddleclas_reference.py FILE.npz NAME ...     what these models compute
-    python paddleclas_reference.py FILE.npz layers       what layers of some models give
-    python paddleclas_reference.py FILE.json [NAME ...] what these, or all that PaddleClas has, consist of
+    python paddleclas_reference.py FILE.npz NAME ...     state and logits of these models
+    python paddleclas_reference.py FILE.npz layers       outputs of layers of some models
+    python paddleclas_reference.py FILE.json [NAME ...]  names, parameters and FLOPs of these or all models
 
-PaddleClas's package runs its whole command line when it is imported. So its parent packages are put in place
-empty, and only the files with the models, and what these need, are run.
+PaddleClas's package runs its command line when it is imported. So its parent packages are replaced by empty
+ones, and only the files with the models and their dependencies are executed.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ CLASSES = 10
 BATCH = 4
 SIDES = (64, 64)
 ODD_SIDES = (67, 45)
-ONLY_SIDES = {  # of networks that take images of one size
+ONLY_SIDES = {  # of networks that accept images of one size only
     "VGG11": (224, 224),
     "ViT_small_patch16_224": SIDES,
     "DeiT_tiny_distilled_patch16_224": SIDES,
 }
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
 OPTIONS["ResNet18_dbb"] = {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
-LAYERS = {  # as its distillation has them
+LAYERS = {  # as in PaddleClas's distillation configs
     "ResNet18": ("blocks[0]", "blocks[7]", "blocks[2].short", "avg_pool"),
     "MobileNetV3_small_x0_35": ("blocks[2].expand_conv",),
     "PPLCNet_x0_25": ("blocks3", "blocks5"),
@@ -48,7 +48,7 @@ def images(sides, channels=3):
 
 
 def fill(model):
-    """Gives each parameter and buffer values that depend on nothing but its name and shape."""
+    """Sets each parameter and buffer to values that depend on its name and shape only."""
     for name, tensor in model.state_dict().items():
         if "float" not in str(tensor.dtype):
             continue
@@ -62,7 +62,7 @@ def fill(model):
 
 
 def still(model):
-    """Has nothing dropped at random: two implementations draw differently."""
+    """Disables dropout: two implementations draw different random numbers."""
     for layer in model.sublayers():
         if isinstance(layer, nn.Dropout):
             layer.p = 0.0
@@ -88,13 +88,13 @@ def run(model, name):
 
 
 def digest(model):
-    """Returns a number that stands for all names and shapes."""
+    """Returns a hash of all parameter names."""
     lines = sorted(f"{name} {tuple(value.shape)}" for name, value in model.state_dict().items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def lay_out():
-    """Puts the packages in place, and what their models import but do not need."""
+    """Installs empty parent packages, and stubs for unused imports of the models."""
     root = Path(importlib.util.find_spec("paddleclas").submodule_search_locations[0])
     parents = ("", ".ppcls", ".ppcls.utils", ".ppcls.arch", ".ppcls.arch.backbone")
     for parent in (*parents, ".ppcls.arch.backbone.legendary_models", ".ppcls.arch.backbone.model_zoo"):
@@ -102,7 +102,7 @@ def lay_out():
         package.__path__ = [str(root.joinpath(*parent.split(".")))]
         sys.modules[package.__name__] = package
     sys.modules["paddleclas.ppcls.utils"].logger = logging.getLogger("paddleclas")
-    # Paddle 2.6 cuts it off at two deviations; Paddle 3 at 2, which it then gives now and then.
+    # Paddle 2.6 truncates at two deviations, Paddle 3 at the value 2, which it sometimes returns.
     nn.initializer.TruncatedNormal = nn.initializer.Normal
     download = types.ModuleType("paddleclas.ppcls.utils.save_load")
     download.load_dygraph_pretrain = None
@@ -110,9 +110,9 @@ def lay_out():
 
 
 def builder(name):
-    """Returns PaddleClas's function that builds ``name``; None where it has none."""
+    """Returns PaddleClas's function that builds ``name``, or None."""
     backbone = "paddleclas.ppcls.arch.backbone"
-    name = name.removesuffix("_dbb")  # of its weights, not of the function
+    name = name.removesuffix("_dbb")  # part of the weights' name, not of the function's
     for folder in ("legendary_models", "model_zoo"):
         for path in sorted(Path(sys.modules[f"{backbone}.{folder}"].__path__[0]).glob("*.py")):
             if f"def {name}(" in path.read_text(encoding="utf-8"):
@@ -124,10 +124,10 @@ def write_values(path, names):
     paddle.seed(0)
     written = {}
     for name in names:
-        with unique_name.guard():  # several give their parameters the same names
+        with unique_name.guard():  # several models use the same parameter names
             model = builder(name)(class_num=CLASSES, **OPTIONS.get(name, {}))
         for layer in model.sublayers():
-            if hasattr(layer, "id_tensor"):  # float64, which Paddle 3 no longer adds to float32 as float32
+            if hasattr(layer, "id_tensor"):  # float64, which Paddle 3 no longer adds to float32
                 layer.id_tensor = layer.id_tensor.astype("float32")
         for key, tensor in model.state_dict().items():
             value = tensor.numpy()
@@ -152,13 +152,13 @@ def write_layers(path):
 
 
 def products(_layer, tokens, _made):
-    """Counts the multiplications of attention that are in no layer of its own."""
+    """Counts the multiply-adds of attention products, which have no layer of their own."""
     groups, count, width = tokens.shape
     return 2 * groups * count * count * width
 
 
 def trained(build):
-    """Returns the model; without those of PP-LCNetV2's convolutions that only serve inference."""
+    """Returns the model; in PP-LCNetV2 without the convolutions for inference."""
     model = build()
     for layer in model.sublayers():
         if type(layer).__name__ in ("Attention", "WindowAttention"):
@@ -170,7 +170,7 @@ def trained(build):
 
 
 def write_table(path, names):
-    """Writes parameters, names and multiplications of models, or of all; counted in PaddleClas's own."""
+    """Writes parameters, names and FLOPs of these or all of PaddleClas's models."""
     from ppcls.arch.cost import measure, measure_on
     from ppcls.zoo import ZOO
 
@@ -180,7 +180,7 @@ def write_table(path, names):
         if build is None:
             continue
         shape = ZOO[name].input_shape
-        if name.startswith(("ConvNeXt", "SwinTransformer")):  # can't be built without weights
+        if name.startswith(("ConvNeXt", "SwinTransformer")):  # cannot be built without weights
             with paddle.no_grad(), unique_name.guard():
                 model = trained(build)
                 names, cost = digest(model), measure_on(model, paddle.zeros([1, *shape]))

@@ -33,7 +33,7 @@ def test_affine_learns_at_hundredth_of_rate(name):
     layer = LearnedAffine()
     spec = getattr(specs, name).model_validate({"lr": {"name": "Constant", "learning_rate": 0.5}})
     build_optimizer(spec, layer, factors={"bias": Factors(rate=7.0)})
-    optimizer = build_optimizer(spec, layer, factors={"bias": Factors(rate=0.1)})  # in the place of the first
+    optimizer = build_optimizer(spec, layer, factors={"bias": Factors(rate=0.1)})  # replaces the first
     before = layer.scale.item(), layer.bias.item()
     (layer.scale + layer.bias).sum().backward()
     optimizer.step()

@@ -35,7 +35,7 @@ def test_windows_round_trip(down: int, along: int, window: int) -> None:
 @given(SIDES, SIDES, st.integers(2, 5))
 @settings(max_examples=20, deadline=None)
 def test_shift_mask_separates_wrapped_regions(down: int, along: int, window: int) -> None:
-    """Two tokens of a shifted window attend to each other where neither row nor column wrapped around."""
+    """Two tokens of a shifted window attend to each other if neither row nor column wrapped around."""
     height, width, shift = down * window, along * window, window // 2
     mask = shift_mask(height, width, window).numpy()
     assert mask.shape == (down * along, 1, window**2, window**2)
@@ -44,7 +44,7 @@ def test_shift_mask_separates_wrapped_regions(down: int, along: int, window: int
     windows = to_windows(paddle.to_tensor(rolled[None]), window).numpy()
     for allowed, tokens in zip(mask[:, 0] == 0, windows, strict=True):
         near = np.abs(tokens[:, None] - tokens[None]).max(-1) < window
-        # In a shifted window that reaches over an edge, a row is either ahead of the shift or it wrapped.
+        # In a shifted window that crosses an edge, a row is either before the shift or wrapped around.
         wrapped = tokens < shift
         first = tokens.min(0) < shift
         same = ((wrapped[:, None] == wrapped[None]) | ~first).all(-1)
@@ -78,7 +78,7 @@ def test_any_image_size_is_accepted(model: SwinTransformer, sides: tuple[int, in
 
 
 def test_padding_does_not_affect_logits(model: SwinTransformer) -> None:
-    """Columns that only fill up the last patch are zeros, whoever adds them."""
+    """Columns that only complete the last patch are zeros, whether the caller or the model adds them."""
     model.eval()
     x = paddle.randn([1, 3, 30, 45])
     padded = paddle.nn.functional.pad(x, [0, 3, 0, 2])

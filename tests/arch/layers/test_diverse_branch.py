@@ -1,4 +1,4 @@
-"""ResNet18 of Diverse Branch Blocks: PaddleClas's names and logits; one convolution for each in inference."""
+"""ResNet18 with Diverse Branch Blocks: PaddleClas's names and logits, and merging for inference."""
 
 from __future__ import annotations
 

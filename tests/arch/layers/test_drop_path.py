@@ -30,7 +30,7 @@ def test_drop_path_compiles():
 
 
 def test_model_with_drop_path_draws_random_numbers():
-    """A recorded training step would draw the same numbers again."""
+    """A captured training step would repeat the same random numbers."""
     assert draws_random_numbers(paddle.nn.Sequential(DropPath(0.1)))
     assert draws_random_numbers(build_model("EfficientNetB0_small", 2))
     assert not draws_random_numbers(build_model("ResNet18", 2))

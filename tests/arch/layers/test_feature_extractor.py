@@ -1,4 +1,4 @@
-"""What layers within a model give: PaddleClas's, by its names."""
+"""Features of layers within a model, compared with PaddleClas's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_missing_or_uncalled_layer_is_rejected() -> None:
         FeatureExtractor(model, ["blocks[8]"])
     with pytest.raises(FeatureLayerError, match=r"no layer 'neck'; known: stem, max_pool, blocks, avg_pool"):
         FeatureExtractor(model, ["neck"])
-    fused = FeatureExtractor(model, ["blocks[0].conv1"])  # its norm is taken together with the sum behind it
+    fused = FeatureExtractor(model, ["blocks[0].conv1"])  # its norm is fused with the following addition
     with pytest.raises(
         FeatureLayerError, match=r"ResNet has no separate output of layer 'blocks\[0\].conv1'"
     ):

@@ -1,4 +1,4 @@
-"""BatchNorm, addition and ReLU at once give what the three give one by one."""
+"""BatchNorm, addition and ReLU as one operator compute the same as three operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ppcls.arch.layers.norm_act import norm_relu
 
 
 class Block(nn.Layer):
-    """One of them, or two with an addition."""
+    """One fused operator, or two with an addition."""
 
     def __init__(self, channels: int, *, shortcut: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def one_pass(compiled: bool, half: bool) -> tuple[paddle.nn.Layer, dict[str, np.
 
 @pytest.mark.gpu
 def test_fused_operator_is_as_accurate_as_eager() -> None:
-    """Both are held against float32: float16 alone already gives other sums."""
+    """Both are compared with float32, as float16 alone changes the sums."""
     if not paddle.__version__.startswith("2.6"):
         pytest.skip("the operators are Paddle 2.6's")
     _, exact = one_pass(compiled=False, half=False)

@@ -16,7 +16,7 @@ from ppcls.arch.layers.reparameterize import BranchedLayer, reparameterize
 
 
 class Sum(BranchedLayer):
-    """Branches of any kernels, and of batch norm alone."""
+    """Branches with all kernels, and batch norm alone."""
 
     def __init__(
         self, kernels: list[int], channels: tuple[int, int], stride: int, groups: int, layout: str
@@ -36,7 +36,7 @@ class Sum(BranchedLayer):
 
 
 def agree(model: nn.Layer, images: paddle.Tensor) -> None:
-    """Merges the branches of ``model``; asserts that it computes what it did."""
+    """Merges the branches of ``model`` and asserts that its outputs stay the same."""
     fill(model)
     model.eval()
     before = model(images).numpy()
@@ -75,7 +75,7 @@ def test_reparameterize_repvgg_leaves_3x3_convolutions(layout):
     assert convolutions == {f"{block}.rbr_reparam.{part}" for block in blocks for part in ("weight", "bias")}
     assert all(small.state_dict()[name].shape[2:] in ([], [3, 3]) for name in convolutions)
     again = {name: value.numpy() for name, value in small.state_dict().items()}
-    reparameterize(small)  # there is nothing left to do
+    reparameterize(small)  # does nothing the second time
     assert all(np.array_equal(value.numpy(), again[name]) for name, value in small.state_dict().items())
 
 

@@ -20,7 +20,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("groups", [None, 1, 3])
 def test_attention_equals_formula(groups: int | None) -> None:
-    """Equation 1 of Vaswani et al., head by head."""
+    """Equation 1 of Vaswani et al., one head at a time."""
     paddle.seed(1)
     batch, tokens, width, heads = 6, 5, 8, 2
     layer = SelfAttention(width, heads, scale=0.3)
@@ -69,7 +69,7 @@ def test_mlp_equals_formula() -> None:
 
 
 def test_block_without_dropout_draws_no_random_numbers() -> None:
-    """So a training step with it can be recorded."""
+    """A training step with it can be captured."""
     assert not draws_random_numbers(TransformerBlock(6, SelfAttention(6, 2), 8))
     for rate in ("drop_rate", "drop_path"):
         assert draws_random_numbers(TransformerBlock(6, SelfAttention(6, 2), 8, **{rate: 0.1}))
@@ -83,7 +83,7 @@ def test_drop_paths_increase_with_depth() -> None:
 
 
 def test_linear_initial_weights_have_deviation() -> None:
-    """No value stands out: Paddle's truncated normal gives its bound, a hundred deviations, now and then."""
+    """No outliers: Paddle's truncated normal sometimes returns its bound, a hundred deviations."""
     paddle.seed(1)
     weight = linear(1000, 1000).weight.numpy()
     assert abs(weight.std() - 0.02) < 1e-4

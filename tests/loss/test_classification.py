@@ -1,4 +1,4 @@
-"""Losses of several labels, against the formulas in float64."""
+"""Losses of logits and labels, compared with formulas in float64."""
 
 from __future__ import annotations
 
@@ -9,15 +9,95 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
-from ppcls.config.sections.objective import BCELoss
+from ppcls.config.sections.objective import BCELoss, CELoss, TopkAcc
 from ppcls.loss.build import build_criterion
 
 quick = settings(deadline=None, max_examples=40)
 
 
+def numpy_loss(logits, target):
+    """Mean over the batch of ``-sum(target * log softmax)`` in float64."""
+    z = logits.astype("float64")
+    z = z - z.max(axis=1, keepdims=True)
+    return -(target * (z - np.log(np.exp(z).sum(axis=1, keepdims=True)))).sum(axis=1).mean()
+
+
 @st.composite
-def batches(draw):
-    """Logits [B, C], labels [B, C] of 0 and 1, and the positives' shares [C]."""
+def class_batches(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows, classes = draw(st.integers(1, 6)), draw(st.integers(2, 9))
+    logits = (rng.standard_normal((rows, classes)) * draw(st.sampled_from([1, 30]))).astype("float32")
+    return logits, rng.integers(0, classes, rows), rng.dirichlet(np.ones(classes), rows).astype("float32")
+
+
+@quick
+@given(class_batches(), st.sampled_from([None, 0.0, 0.1, 0.9]), st.floats(-2, 2))
+def test_cross_entropy_equals_formula(batch, epsilon, weight):
+    logits, label, soft = batch
+    criterion = build_criterion((CELoss(epsilon=epsilon, weight=weight),))
+    classes = logits.shape[1]
+    for given_label, target in ((label, np.eye(classes)[label]), (soft, soft)):
+        smooth = (1 - (epsilon or 0)) * target + (epsilon or 0) / classes
+        loss = criterion(paddle.to_tensor(logits), paddle.to_tensor(given_label))
+        assert loss.dtype == paddle.float32
+        assert loss.shape == []
+        assert float(loss) == pytest.approx(weight * numpy_loss(logits, smooth), rel=1e-4, abs=1e-4)
+
+
+@quick
+@given(class_batches(), st.sampled_from([None, 0.1]))
+def test_cross_entropy_gradient_is_softmax_minus_target(batch, epsilon):
+    logits, label, _ = batch
+    rows, classes = logits.shape
+    tensor = paddle.to_tensor(logits, stop_gradient=False)
+    build_criterion((CELoss(epsilon=epsilon),))(tensor, paddle.to_tensor(label)).backward()
+    softmax = np.exp(logits - logits.max(axis=1, keepdims=True))
+    softmax /= softmax.sum(axis=1, keepdims=True)
+    target = (1 - (epsilon or 0)) * np.eye(classes)[label] + (epsilon or 0) / classes
+    np.testing.assert_allclose(tensor.grad.numpy(), (softmax - target) / rows, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_cross_entropy_computes_in_float32(dtype, soft):
+    rng = np.random.default_rng(0)
+    logits = paddle.to_tensor(rng.standard_normal((4, 1000)).astype("float32") * 8).astype(dtype)
+    label = paddle.to_tensor(rng.dirichlet(np.ones(1000), 4).astype("float32") if soft else [1, 2, 3, 999])
+    criterion = build_criterion((CELoss(epsilon=0.1),))
+    want = float(criterion(logits.astype("float32"), label))
+    with paddle.amp.auto_cast(level="O1", dtype="bfloat16"):
+        loss = criterion(logits, label)
+    assert loss.dtype == paddle.float32
+    assert float(loss) == want
+
+
+def test_cross_entropy_of_very_low_logit_is_exact():
+    logits = paddle.to_tensor([[0.0, 200.0]], stop_gradient=False)
+    loss = build_criterion((CELoss(),))(logits, paddle.to_tensor([0]))
+    loss.backward()
+    assert float(loss) == 200.0
+    assert logits.grad.tolist() == [[-1.0, 1.0]]
+    assert float(build_criterion((CELoss(),))(logits, paddle.to_tensor([1]))) == 0.0
+
+
+def test_criterion_sums_weighted_losses():
+    logits, label = paddle.to_tensor([[1.0, 2.0, 0.0]]), paddle.to_tensor([0])
+    first, second = CELoss(weight=2.0), CELoss(weight=0.5, epsilon=0.1)
+    total = build_criterion((first, second))(logits, label)
+    parts = [build_criterion((each,))(logits, label) for each in (first, second)]
+    assert float(total) == pytest.approx(sum(float(each) for each in parts))
+
+
+def test_criterion_without_valid_loss_is_rejected():
+    with pytest.raises(ValueError, match="at least one loss"):
+        build_criterion(())
+    with pytest.raises(TypeError, match="TopkAcc is not a loss"):
+        build_criterion((TopkAcc(),))
+
+
+@st.composite
+def label_batches(draw):
+    """Logits [B, C], labels [B, C] of 0 and 1, and shares of positives [C]."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows, classes = draw(st.integers(1, 6)), draw(st.integers(1, 9))
     logits = (rng.standard_normal((rows, classes)) * draw(st.sampled_from([1, 8]))).astype("float32")
@@ -29,7 +109,7 @@ def sigmoid(z):
 
 
 @quick
-@given(batches(), st.sampled_from([None, 0.1, 0.9]), st.booleans(), st.booleans(), st.floats(-2, 2))
+@given(label_batches(), st.sampled_from([None, 0.1, 0.9]), st.booleans(), st.booleans(), st.floats(-2, 2))
 def test_binary_cross_entropy_equals_formula(batch, epsilon, size_sum, weighted, weight):
     logits, label, share = batch
     spec = MultiLabelLoss(epsilon=epsilon, size_sum=size_sum, weight_ratio=weighted, weight=weight)
@@ -46,7 +126,7 @@ def test_binary_cross_entropy_equals_formula(batch, epsilon, size_sum, weighted,
 
 
 @quick
-@given(batches())
+@given(label_batches())
 def test_binary_cross_entropy_gradient_is_sigmoid_minus_label(batch):
     logits, label, _ = batch
     tensor = paddle.to_tensor(logits, stop_gradient=False)
@@ -56,7 +136,7 @@ def test_binary_cross_entropy_gradient_is_sigmoid_minus_label(batch):
 
 @quick
 @given(
-    batches(),
+    label_batches(),
     st.sampled_from([0.0, 1.0, 2.5]),
     st.sampled_from([0.0, 4.0]),
     st.sampled_from([None, 0.05]),
@@ -89,7 +169,7 @@ def test_asymmetric_loss_and_gradient_equal_formula(batch, gamma_pos, gamma_neg,
     assert float(loss) == pytest.approx(cost(logits, logits).sum() * scale, rel=1e-4, abs=1e-6)
     step, z = 1e-5, logits.astype("float64")
     high, low = (cost(z + d, z if constant else z + d) for d in (step, -step))
-    away = np.abs(sigmoid(z) - (clip or 0)) > 1e-3  # from where the clipping begins, which has two slopes
+    away = np.abs(sigmoid(z) - (clip or 0)) > 1e-3  # from the start of the clipping, which has two slopes
     slopes = (high - low) / (2 * step) * scale
     np.testing.assert_allclose(tensor.grad.numpy()[away], slopes[away], rtol=1e-2, atol=2e-5)
 
@@ -118,7 +198,7 @@ def test_multi_label_losses_compute_in_float32(dtype, spec):
 
 
 @quick
-@given(batches(), st.sampled_from([None, 0.1, 0.6]), st.sampled_from([0.0, 0.2, 0.5]), st.floats(0, 1))
+@given(label_batches(), st.sampled_from([None, 0.1, 0.6]), st.sampled_from([0.0, 0.2, 0.5]), st.floats(0, 1))
 def test_bce_loss_target_is_one_above_threshold(batch, epsilon, threshold, share):
     logits, _, _ = batch
     rows, classes = logits.shape

@@ -1,4 +1,4 @@
-"""Losses of what layers give, against the papers' formulas in float64 and PaddleClas's own layers."""
+"""Losses of layers' outputs, compared with the papers' formulas in float64 and PaddleClas's layers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def huber(difference):
 
 @st.composite
 def features(draw):
-    """Those of two models of a batch's images, of different shapes."""
+    """Features of two models, of different shapes, for the images of a batch."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows, side = draw(st.integers(2, 5)), draw(st.sampled_from([2, 4]))
     own = rng.standard_normal((rows, draw(st.integers(1, 4)), side, side)) * draw(st.sampled_from([1, 20]))
@@ -46,7 +46,7 @@ def features(draw):
 
 
 def learnt(spec, own, other, one="a", two="b"):
-    """Returns the loss and the gradients of both."""
+    """Returns the loss and the gradients of both models."""
     outputs = {
         layer_output_name("Student", one): paddle.to_tensor(own, stop_gradient=False),
         layer_output_name("Teacher", two): paddle.to_tensor(other, stop_gradient=False),
@@ -61,7 +61,7 @@ def learnt(spec, own, other, one="a", two="b"):
 @pytest.mark.parametrize(
     ("mode", "formula"),
     [("l1", np.abs), ("l2", np.square), ("smooth_l1", huber)],
-    ids=["l1", "l2", "smooth_l1"],  # the same in every process of a run
+    ids=["l1", "l2", "smooth_l1"],  # equal in every process of a test run
 )
 def test_distance_loss_compares_layers_of_both_models(mode, formula):
     own, other = (np.random.default_rng(seed).standard_normal((3, 4, 2, 2)) * 2 for seed in (0, 1))
@@ -84,7 +84,7 @@ def test_distance_loss_compares_layers_of_both_models(mode, formula):
 
 
 def relations(points):
-    """Distances over their mean, and cosines at each point, of points [B, D], as Park et al. define them."""
+    """Distances over their mean, and cosines at each point, of points [B, D], as in Park et al."""
     points, count = points.reshape(len(points), -1).astype("float64"), len(points)
     far = np.linalg.norm(points[:, None] - points[None], axis=2)
     cosines = np.zeros((count,) * 3)
@@ -184,7 +184,7 @@ STUDENT, TEACHER = [[4, 6, 6], [5, 3, 3]], [[3, 6, 6], [7, 3, 3], [7, 3, 3]]
 
 
 def attending():
-    """An AFDLoss and the models that it is of."""
+    """An AFDLoss and its models."""
     models = [
         {
             name: {
@@ -206,11 +206,11 @@ def attending():
 
 
 def test_afd_loss_attention_equals_paddleclas():
-    """PaddleClas's two transforms, with our weights, and equations 4 to 6 by loops."""
+    """PaddleClas's two transforms with our weights, and equations 4 to 6 by loops."""
     root = Path(importlib.util.find_spec("paddleclas").submodule_search_locations[0])
     file = importlib.util.spec_from_file_location("afd", root / "ppcls/arch/distill/afd_attention.py")
     theirs = importlib.util.module_from_spec(file)
-    file.loader.exec_module(theirs)  # alone: the package asks for what is not installed
+    file.loader.exec_module(theirs)  # only this file: the package needs more
     spec, arch = attending()
     paddle.seed(0)
     ours = build_learned_loss(spec, arch)
