@@ -1,0 +1,160 @@
+"""EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and with ReLU6, for phones.
+
+The architecture is Google's (tensorflow/tpu, models/official/efficientnet/lite). Compared to EfficientNet, stem and
+head are not scaled, and the first and the last stage are not repeated. Parameters have timm's names, so that
+its ``tf_efficientnet_lite*`` weights fit.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, round_channels
+from ppcls.arch.layers.drop_path import DropPath
+
+# Table 1 of the paper: blocks, kernel, stride of the first block, expansion, channels.
+_STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+_STEM, _HEAD = 32, 1280
+_DROP_PATH = 0.2  # rate of the last block; earlier blocks have less, in proportion to their depth
+
+
+def same_padding(kernel: int, stride: int, side: int) -> list[int]:
+    """Returns TensorFlow's padding "same" of an input with this side, as [top, bottom, left, right]."""
+    total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
+    before = total // 2
+    return [before, total - before, before, total - before]
+
+
+class LiteBlock(nn.Layer):  # type: ignore[misc]
+    """An inverted residual without squeeze-and-excitation.
+
+    Args:
+        channels: Channels of input and output.
+        expansion: Channels of the depthwise convolution, as a multiple of the input's.
+        kernel: Kernel of the depthwise convolution.
+        stride: Stride of the depthwise convolution.
+        side: Side of the input for which the network was published.
+        drop_path: Rate of stochastic depth.
+        data_format: Layout of input and output.
+    """
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        expansion: int,
+        kernel: int,
+        stride: int,
+        side: int,
+        drop_path: float,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        in_channels, out_channels = channels
+        width = in_channels * expansion
+        conv = partial(nn.Conv2D, bias_attr=False, data_format=data_format)
+        norm = partial(batch_norm, data_format=data_format, epsilon=1e-3, momentum=0.99)
+        depthwise = conv(
+            width, width, kernel, stride, padding=same_padding(kernel, stride, side), groups=width
+        )
+        # The order of convolutions; each is followed by batch norm, all but the last one by ReLU6.
+        if expansion == 1:
+            convolutions = {"conv_dw": depthwise, "conv_pw": conv(width, out_channels, 1)}
+        else:
+            convolutions = {
+                "conv_pw": conv(in_channels, width, 1),
+                "conv_dw": depthwise,
+                "conv_pwl": conv(width, out_channels, 1),
+            }
+        self._names = [(name, f"bn{number}") for number, name in enumerate(convolutions, 1)]
+        for (name, norm_name), convolution in zip(self._names, convolutions.values(), strict=True):
+            self.add_sublayer(name, convolution)
+            self.add_sublayer(norm_name, norm(convolution._out_channels))
+        self._has_shortcut = stride == 1 and in_channels == out_channels
+        self.drop_path = DropPath(drop_path) if self._has_shortcut and drop_path else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        y = x
+        for name, norm_name in self._names:
+            y = getattr(self, norm_name)(getattr(self, name)(y))
+            if name != self._names[-1][0]:
+                y = F.relu6(y)
+        return x + self.drop_path(y) if self._has_shortcut else y
+
+
+class EfficientNetLite(nn.Layer):  # type: ignore[misc]
+    """An EfficientNet-Lite.
+
+    Args:
+        width: Factor on the channels of the stages.
+        depth: Factor on the blocks of the stages.
+        side: Side of the images for which the network was published.
+        dropout: Dropout rate of the features.
+        class_num: Number of classes.
+        data_format: Layout of the images; parameters have the same shapes in both.
+        input_image_channel: Channels of the images.
+    """
+
+    def __init__(
+        self,
+        width: float,
+        depth: float,
+        side: int,
+        dropout: float,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        conv = partial(nn.Conv2D, bias_attr=False, data_format=data_format)
+        norm = partial(batch_norm, data_format=data_format, epsilon=1e-3, momentum=0.99)
+        self.conv_stem = conv(input_image_channel, _STEM, 3, 2, padding=same_padding(3, 2, side))
+        self.bn1 = norm(_STEM)
+        side = math.ceil(side / 2)
+        last_stage = len(_STAGES) - 1
+        repeats = [
+            blocks if stage in (0, last_stage) else math.ceil(blocks * depth)
+            for stage, (blocks, *_) in enumerate(_STAGES)
+        ]
+        channels, number, stages = _STEM, 0, []
+        for blocks, (_, kernel, first_stride, expansion, out_channels) in zip(repeats, _STAGES, strict=True):
+            out_channels = round_channels(out_channels * width)
+            stage = []
+            for i in range(blocks):
+                stride = 1 if i else first_stride
+                rate = _DROP_PATH * number / sum(repeats)
+                sides = (channels, out_channels)
+                stage.append(LiteBlock(sides, expansion, kernel, stride, side, rate, data_format))
+                channels, number, side = out_channels, number + 1, math.ceil(side / stride)
+            stages.append(nn.Sequential(*stage))
+        self.blocks = nn.Sequential(*stages)
+        self.conv_head = conv(channels, _HEAD, 1)
+        self.bn2 = norm(_HEAD)
+        self.pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(_HEAD, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        x = self.blocks(F.relu6(self.bn1(self.conv_stem(x))))
+        x = F.relu6(self.bn2(self.conv_head(x)))
+        return self.classifier(self.dropout(self.pool(x).flatten(1)))
+
+
+EfficientNet_lite0 = partial(EfficientNetLite, 1.0, 1.0, 224, 0.2)
+EfficientNet_lite1 = partial(EfficientNetLite, 1.0, 1.1, 240, 0.2)
+EfficientNet_lite2 = partial(EfficientNetLite, 1.1, 1.2, 260, 0.3)
+EfficientNet_lite3 = partial(EfficientNetLite, 1.2, 1.4, 280, 0.3)
+EfficientNet_lite4 = partial(EfficientNetLite, 1.4, 1.8, 300, 0.3)
