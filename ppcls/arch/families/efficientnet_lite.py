@@ -1,8 +1,8 @@
-"""EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and with ReLU6, for phones.
+"""EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and with ReLU6.
 
-The architecture is Google's (tensorflow/tpu, models/official/efficientnet/lite). Compared to EfficientNet, stem and
-head are not scaled, and the first and the last stage are not repeated. Parameters have timm's names, so that
-its ``tf_efficientnet_lite*`` weights fit.
+The architecture is Google's (tensorflow/tpu, models/official/efficientnet/lite). Compared to EfficientNet,
+stem and head are not scaled, and the first and the last stage are not repeated. Parameters have timm's names,
+so that its ``tf_efficientnet_lite*`` weights fit.
 """
 
 from __future__ import annotations
