@@ -1,1 +1,1 @@
-"""From files to batches: which sample, what happens to it, and who does it."""
+"""Loads images: datasets, sampling, transforms and loaders."""

@@ -47,12 +47,12 @@ def loader_of(config: Config, training: bool = True, **sampler: Any) -> Any:
     return build_loader(changed, "Train" if training else "Eval", Runtime(), config.Global, config.Arch, 3)
 
 
-def test_training_takes_what_the_sampler_says(config: Config) -> None:
+def test_training_order_uses_the_sampler(config: Config) -> None:
     order = loader_of(config).order
     assert (order.size, order.group, order.drop_last, len(order)) == (10, 2, True, 2)
 
 
-def test_evaluation_takes_each_sample_once_in_order(config: Config) -> None:
+def test_evaluation_order_has_each_sample_once(config: Config) -> None:
     order = loader_of(config, training=False).order
     assert order.sampler == SequentialSampler(9)
     assert (order.group, order.drop_last, len(order)) == (1, False, 3)
@@ -69,7 +69,9 @@ def test_evaluation_takes_each_sample_once_in_order(config: Config) -> None:
         ({"global_batch_size": 10}, "9 images are fewer than one batch of 10; "),
     ],
 )
-def test_an_epoch_smaller_than_a_batch(config: Config, sampler: dict[str, Any], text: str) -> None:
+def test_build_loader_rejects_epoch_smaller_than_batch(
+    config: Config, sampler: dict[str, Any], text: str
+) -> None:
     with pytest.raises(UserError) as caught:
         loader_of(config, **sampler)
     listing = config.DataLoader.Train.dataset.cls_label_path  # type: ignore[union-attr]
@@ -92,7 +94,7 @@ class Formless(Transform):
         (False, "not supported by paddle.io: numpy_ops does not implement"),
     ],
 )
-def test_a_transform_that_the_loader_can_not_do(
+def test_build_loader_rejects_unsupported_transform(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, use_dali: bool, text: str
 ) -> None:
     monkeypatch.setitem(TRANSFORMS._entries, "Formless", Formless)
@@ -105,7 +107,7 @@ def test_a_transform_that_the_loader_can_not_do(
     assert str(raised.value).startswith(f"{path}: {text} Formless; ")
 
 
-def test_who_feeds_a_split(config: Config) -> None:
+def test_describe_feed_names_the_backend(config: Config) -> None:
     split = config.DataLoader.Train
     assert split is not None
     assert describe_feed(split, Runtime(), config.Arch, use_dali=False) == Feed(
@@ -116,7 +118,7 @@ def test_who_feeds_a_split(config: Config) -> None:
     )
 
 
-def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
+def test_describe_feed_reports_transform_unsupported_by_dali(config: Config) -> None:
     split = config.DataLoader.Train
     assert split is not None
     ops = split.dataset.transform_ops
@@ -135,7 +137,7 @@ def test_dali_can_not_do_what_it_has_no_form_for(config: Config) -> None:
         ({"decode_on": "gpu"}, r"\.decode_on: gpu, but this run is on the CPU; set it to auto"),
     ],
 )
-def test_what_only_a_gpu_does_is_refused_on_a_cpu(config: Config, setting: dict[str, Any], text: str) -> None:
+def test_build_loader_rejects_gpu_settings_on_cpu(config: Config, setting: dict[str, Any], text: str) -> None:
     split = config.DataLoader.Train
     assert split is not None
     loader = split.loader.model_copy(update={"dali": Dali(**setting)})

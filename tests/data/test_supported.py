@@ -92,7 +92,7 @@ def around(spec: Transform) -> Any:
 
 
 @pytest.mark.parametrize(("device_id", "where"), [(None, "a CPU"), (0, "a GPU")])
-def test_no_dali_form(device_id: int | None, where: str) -> None:
+def test_check_dali_rejects_transform_without_dali_form(device_id: int | None, where: str) -> None:
     with pytest.raises(UserError) as raised:
         check_dali(around(OnlyNumpy()), PATH, DaliSettings(device_id))
     assert str(raised.value) == (
@@ -102,7 +102,7 @@ def test_no_dali_form(device_id: int | None, where: str) -> None:
     )
 
 
-def test_an_operator_that_the_device_has_not() -> None:
+def test_check_dali_rejects_operator_missing_on_device() -> None:
     check_dali(around(OnlyOnCpu()), PATH, DaliSettings(None))
     with pytest.raises(UserError) as raised:
         check_dali(around(OnlyOnCpu()), PATH, DaliSettings(0))
@@ -112,7 +112,7 @@ def test_an_operator_that_the_device_has_not() -> None:
     )
 
 
-def test_what_the_static_executor_refuses() -> None:
+def test_check_dali_suggests_dynamic_executor() -> None:
     check_dali(around(Returning()), PATH, DaliSettings(0))
     check_dali(around(Returning()), PATH, DaliSettings(None, exec_dynamic=False))
     with pytest.raises(UserError) as raised:
@@ -125,7 +125,7 @@ def test_what_the_static_executor_refuses() -> None:
     assert "\n" not in said
 
 
-def test_no_decisions() -> None:
+def test_checks_reject_transform_without_decisions() -> None:
     for check in (lambda ops: check_dali(ops, PATH, DaliSettings(None)), lambda ops: check_numpy(ops, PATH)):
         with pytest.raises(
             UserError, match=r"transform_ops\[2\]\.Undecided: .* no decisions are registered for Undecided"
@@ -133,7 +133,7 @@ def test_no_decisions() -> None:
             check(around(Undecided()))
 
 
-def test_no_form_in_numpy() -> None:
+def test_check_numpy_rejects_transform_without_numpy_form() -> None:
     check_dali(around(OnlyDali()), PATH, DaliSettings(None))
     with pytest.raises(UserError) as raised:
         check_numpy(around(OnlyDali()), PATH)
@@ -152,14 +152,14 @@ CHAINS: list[list[Transform]] = [
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("chain", CHAINS, ids=len)
-def test_shipped_transforms_pass(chain: list[Transform], layout: Any) -> None:
+def test_checks_accept_shipped_transforms(chain: list[Transform], layout: Any) -> None:
     ops = plan_chain(chain, layout)
     check_numpy(ops, PATH)
     check_dali(ops, PATH, DaliSettings(None))
     check_dali(ops, PATH, DaliSettings(0))  # builds the GPU's graph, which needs no GPU
 
 
-def test_parts_know_their_positions() -> None:
+def test_transforms_of_returns_positions() -> None:
     normalize, to_chw = NormalizeImage(), ToCHWImage()
     chain = [DecodeImage(), CropImage(size=(8, 8)), normalize]
     assert [transforms_of(op) for op in fuse(plan_chain(chain, "CHW"))] == [

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_images_and_lists(folder: Path) -> None:
+def test_make_cells_writes_images_and_lists(folder: Path) -> None:
     lines = [(folder / name).read_text().splitlines() for name in ("train_list.txt", "val_list.txt")]
     assert [len(each) for each in lines] == [32, 8]
     for line in lines[0] + lines[1]:
@@ -35,7 +35,7 @@ def test_images_and_lists(folder: Path) -> None:
     assert (folder / "label_list.txt").read_text().split()[1::2] == list(NAMES)
 
 
-def test_only_the_fifth_channel_tells_the_class() -> None:
+def test_cells_differ_by_class_only_in_fifth_channel() -> None:
     cells = [draw_cell(label, np.random.default_rng(1)) for label in range(len(NAMES))]
     similar = [
         [np.corrcoef(a[:, :, k].ravel(), b[:, :, k].ravel())[0, 1] for k in range(5)]
@@ -47,7 +47,7 @@ def test_only_the_fifth_channel_tells_the_class() -> None:
     assert np.max(similar, axis=0)[4] < 0.8
 
 
-def test_the_same_cells_each_time(folder: Path, tmp_path: Path) -> None:
+def test_make_cells_is_deterministic(folder: Path, tmp_path: Path) -> None:
     assert dataset_cli.main(["cells", "40", "--out", str(tmp_path / "cells")]) == 0
     for path in folder.rglob("*.tif"):
         assert (tmp_path / "cells" / path.relative_to(folder)).read_bytes() == path.read_bytes()
@@ -62,7 +62,7 @@ def test_the_same_cells_each_time(folder: Path, tmp_path: Path) -> None:
         pytest.param("gpu", True, id="dali-gpu", marks=pytest.mark.gpu),
     ],
 )
-def test_the_loss_falls(folder: Path, tmp_path: Path, device: str, use_dali: bool) -> None:
+def test_cells_can_be_learned(folder: Path, tmp_path: Path, device: str, use_dali: bool) -> None:
     train = "DataLoader.Train"
     overrides = {
         "Global.output_dir": tmp_path / "run",

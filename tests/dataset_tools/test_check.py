@@ -60,7 +60,7 @@ def expected(folder: Path) -> list[BadImage]:
     ]
 
 
-def test_the_images_of_a_config(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_lists_bad_images_of_config(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(folder, "-c", str(folder / "config.yaml")) == 1
     assert read_bad_images(folder / "bad.txt") == expected(folder)
     said = capsys.readouterr()
@@ -70,19 +70,19 @@ def test_the_images_of_a_config(folder: Path, capsys: pytest.CaptureFixture[str]
     assert said.out == ""
 
 
-def test_a_folder(folder: Path) -> None:
+def test_check_lists_bad_images_of_folder(folder: Path) -> None:
     assert check(folder, str(folder / "images")) == 1
     assert read_bad_images(folder / "bad.txt") == expected(folder)
 
 
-def test_a_pipe_is_bad_and_not_waited_for(folder: Path) -> None:
+def test_check_reports_pipe_as_bad(folder: Path) -> None:
     os.mkfifo(folder / "images" / "1" / "pipe.jpg")
     assert check(folder, str(folder / "images")) == 1
     (bad,) = {each.reason for each in read_bad_images(folder / "bad.txt") if each.name.endswith("pipe.jpg")}
     assert bad == "not a regular file"
 
 
-def test_an_interrupt_keeps_what_was_found_but_no_older_list(
+def test_interrupted_check_writes_new_list_only(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(index: Index, decoder: Transform, positions: Sequence[int]) -> dict[int, str]:
@@ -102,7 +102,7 @@ def test_an_interrupt_keeps_what_was_found_but_no_older_list(
     assert read_bad_images(folder / "bad.txt") == expected(folder)
 
 
-def test_images_are_decoded_as_the_config_says(folder: Path) -> None:
+def test_check_uses_the_decoder_of_config(folder: Path) -> None:
     option = "DataLoader.Train.dataset.transform_ops.0.DecodeImage"
     normalize = "DataLoader.Train.dataset.transform_ops.2.NormalizeImage"
     overrides = [
@@ -116,7 +116,7 @@ def test_images_are_decoded_as_the_config_says(folder: Path) -> None:
     assert {Path(each.name).name for each in bad}.isdisjoint({"cells.tif"})
 
 
-def test_all_is_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_bad_images_writes_empty_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "images/0/half ü.jpg").unlink()
     (folder / "images/1/cells.tif").unlink()
     (folder / "bad.txt").write_text("an older list")
@@ -125,7 +125,7 @@ def test_all_is_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_bad_images(folder / "bad.txt") == []
 
 
-def test_what_is_asked_makes_no_sense(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_rejects_contradicting_arguments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(folder) == 1
     assert "error: expected either files and folders, or -c CONFIG" in capsys.readouterr().err
     assert check(folder, "-c", str(folder / "config.yaml"), "--split", "Eval") == 1

@@ -78,7 +78,7 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @given(st.integers(1, 200), st.data())
-def test_even_shards(count: int, data: st.DataObject) -> None:
+def test_split_evenly_differs_by_at_most_one(count: int, data: st.DataObject) -> None:
     shards = data.draw(st.integers(1, count))
     sizes = np.diff(split_evenly(count, shards), prepend=0)
     assert len(sizes) == shards
@@ -87,7 +87,7 @@ def test_even_shards(count: int, data: st.DataObject) -> None:
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 120))
-def test_shards_by_size(sizes: list[int], most: int) -> None:
+def test_split_by_size_fills_shards(sizes: list[int], most: int) -> None:
     ends = split_by_size(np.array(sizes), most)
     parts = [sizes[first:last] for first, last in zip((0, *ends), ends, strict=False)]
     assert [size for part in parts for size in part] == sizes
@@ -97,19 +97,19 @@ def test_shards_by_size(sizes: list[int], most: int) -> None:
         assert sum(part) + following[0] > most, "no shard ends before it must"
 
 
-def test_more_shards_than_images() -> None:
+def test_split_evenly_rejects_more_shards_than_images() -> None:
     with pytest.raises(UserError, match="4 shards for 3 images: expected at least one image per shard"):
         split_evenly(3, 4)
 
 
-def test_sizes(images: FileIndex) -> None:
+def test_file_sizes_returns_bytes_and_reports_missing_files(images: FileIndex) -> None:
     assert file_sizes(images).tolist() == [len(image) for image, _ in source(images)]
     Path(images.name(3)).unlink()
     with pytest.raises(BadImageError, match=r"a/6\.png .*: no such file or directory"):
         file_sizes(images)
 
 
-def test_all_images_in_their_order(images: FileIndex, container: RecordFormat, tmp_path: Path) -> None:
+def test_convert_keeps_order_and_content(images: FileIndex, container: RecordFormat, tmp_path: Path) -> None:
     conversion = begin(images, container, tmp_path / "deep" / "out")
     done: list[float] = []
     assert convert(conversion, done.append) == 0
@@ -124,7 +124,7 @@ def test_all_images_in_their_order(images: FileIndex, container: RecordFormat, t
 
 
 @pytest.mark.parametrize("killed_after", [1, 3, 6, 9])
-def test_a_killed_conversion_goes_on(
+def test_killed_conversion_resumes(
     images: FileIndex, container: RecordFormat, tmp_path: Path, killed_after: int
 ) -> None:
     """After so many images written or verified, in halves; a shard has two or three."""
@@ -153,7 +153,7 @@ def test_a_killed_conversion_goes_on(
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
-def test_an_image_that_can_not_be_read_is_named_and_mended(
+def test_convert_names_unreadable_image_and_resumes(
     images: FileIndex, container: RecordFormat, tmp_path: Path
 ) -> None:
     broken = Path(images.name(6))
@@ -192,7 +192,7 @@ class Faulty(RecordIOFormat):
         ),
     ],
 )
-def test_what_reads_back_otherwise_is_not_kept(
+def test_convert_discards_shard_that_fails_verification(
     images: FileIndex, tmp_path: Path, faulty: Faulty, text: str
 ) -> None:
     with pytest.raises(UserError, match=text):
@@ -201,7 +201,7 @@ def test_what_reads_back_otherwise_is_not_kept(
 
 
 @pytest.mark.parametrize("damage", ["cut short", "other bytes"])
-def test_a_finished_shard_that_is_damaged_since(
+def test_convert_reports_damaged_finished_shard(
     images: FileIndex, container: RecordFormat, tmp_path: Path, damage: str
 ) -> None:
     conversion = begin(images, container, tmp_path / "out")
@@ -223,7 +223,7 @@ def test_a_finished_shard_that_is_damaged_since(
     assert content(conversion) == source(images)
 
 
-def test_a_folder_of_something_else(images: FileIndex, tmp_path: Path) -> None:
+def test_plan_conversion_rejects_other_folder(images: FileIndex, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
     for taken in (tmp_path / "out", tmp_path / "out" / "mine"):
@@ -236,7 +236,7 @@ def test_a_folder_of_something_else(images: FileIndex, tmp_path: Path) -> None:
     assert state(tmp_path / "out").keys() == {"mine"}
 
 
-def test_another_conversion(images: FileIndex, tmp_path: Path) -> None:
+def test_plan_conversion_rejects_other_settings(images: FileIndex, tmp_path: Path) -> None:
     run(begin(images, FORMATS["recordio"], tmp_path / "out"))
     before = state(tmp_path)
     for container, shards, text in (
@@ -256,7 +256,7 @@ def test_another_conversion(images: FileIndex, tmp_path: Path) -> None:
     }
 
 
-def test_going_on_keeps_the_shards_that_were_planned(images: FileIndex, tmp_path: Path) -> None:
+def test_plan_conversion_keeps_planned_shards(images: FileIndex, tmp_path: Path) -> None:
     """Though a mended image's size would divide them otherwise."""
     begin(images, FORMATS["lmdb"], tmp_path / "out")
 

@@ -24,7 +24,7 @@ def read_list(path: Path) -> list[tuple[str, int]]:
     return [(name, int(label)) for name, label in pairs]
 
 
-def test_every_digit_is_in_one_list_and_four_fifths_of_each_class_train(folder: Path) -> None:
+def test_digits_lists_are_disjoint_and_stratified(folder: Path) -> None:
     train, val = read_list(folder / "train_list.txt"), read_list(folder / "val_list.txt")
     names = [name for name, _ in train + val]
     assert len(set(names)) == len(names) == 1797
@@ -35,12 +35,12 @@ def test_every_digit_is_in_one_list_and_four_fifths_of_each_class_train(folder: 
     assert all(name.startswith(f"images/{label}/") for name, label in train + val)
 
 
-def test_labels_have_names(folder: Path) -> None:
+def test_digits_label_list_has_names(folder: Path) -> None:
     lines = (folder / "label_list.txt").read_text().splitlines()
     assert (len(lines), lines[0], lines[9]) == (10, "0 zero", "9 nine")
 
 
-def test_jpeg_leaves_the_digits_as_they_are(folder: Path) -> None:
+def test_digits_survive_jpeg(folder: Path) -> None:
     digits = load_digits()
     for index in range(0, 1797, 100):
         with Image.open(folder / f"images/{digits.target[index]}/{index:04}.jpg") as image:
@@ -51,7 +51,7 @@ def test_jpeg_leaves_the_digits_as_they_are(folder: Path) -> None:
         assert np.corrcoef(back.ravel(), digits.images[index].ravel())[0, 1] > 0.97
 
 
-def test_the_same_bytes_each_time(folder: Path, tmp_path: Path) -> None:
+def test_make_digits_is_deterministic(folder: Path, tmp_path: Path) -> None:
     make_digits(tmp_path / "again")
 
     def contents(root: Path) -> dict[str, bytes]:
@@ -61,7 +61,7 @@ def test_the_same_bytes_each_time(folder: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["again"]
 
 
-def test_a_second_call_does_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_make_digits_keeps_existing_dataset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = folder.stat().st_mtime_ns
     assert not make_digits(folder)
     assert dataset_cli.main(["digits", "--out", str(folder)]) == 0
@@ -78,13 +78,13 @@ def test_make_digits_keeps_existing_folders(tmp_path: Path, content: str | None)
     assert [path.name for path in tmp_path.iterdir()] == ([content] if content else [])
 
 
-def test_a_data_set_made_otherwise_stays(folder: Path, tmp_path: Path) -> None:
+def test_make_digits_rejects_dataset_with_other_settings(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "made.json").write_text("{}\n")
     with pytest.raises(UserError, match=r"was created with other settings: data set was None, is digits"):
         make_digits(tmp_path)
 
 
-def test_a_failure_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_make_digits_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **named: object) -> None:
         raise OSError("disk full")
 

@@ -57,14 +57,14 @@ def save(images: list[np.ndarray], folder: Path) -> list[Path]:
     return paths
 
 
-def test_files(images: list[np.ndarray], tmp_path: Path) -> None:
+def test_mean_std_of_files(images: list[np.ndarray], tmp_path: Path) -> None:
     paths = save(images, tmp_path)
     found = run(list_files(paths))
     check(found, images)
     assert found.sizes.tolist() == [path.stat().st_size for path in paths]
 
 
-def test_a_container(images: list[np.ndarray], tmp_path: Path) -> None:
+def test_mean_std_of_records(images: list[np.ndarray], tmp_path: Path) -> None:
     records = [ImageRecord(path.name, path.read_bytes(), 0) for path in save(images, tmp_path)]
     container, path = FORMATS["tfrecord"], tmp_path / "a.tfrecord"
     container.write(path, records)
@@ -78,7 +78,7 @@ def test_a_container(images: list[np.ndarray], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 @pytest.mark.parametrize("channels", [1, 5])
-def test_other_channels(channels: int, dtype: str, tmp_path: Path) -> None:
+def test_mean_std_of_other_channels_and_depths(channels: int, dtype: str, tmp_path: Path) -> None:
     random = np.random.default_rng(channels)
     top = np.iinfo(dtype).max
     # The brightest values that there are, where sums are largest.
@@ -92,12 +92,12 @@ def test_other_channels(channels: int, dtype: str, tmp_path: Path) -> None:
     check(run(list_files(paths), DecodeImage(channels=channels, dtype=dtype)), images)
 
 
-def test_images_are_turned(photos: dict[str, Path]) -> None:
+def test_mean_std_applies_orientation(photos: dict[str, Path]) -> None:
     width, height = Image.open(photos["turned-landscape"]).size
     assert run(list_files([photos["turned-landscape"]])).sides.tolist() == [[width, height]]
 
 
-def test_no_spread(tmp_path: Path) -> None:
+def test_std_of_plain_image_is_zero(tmp_path: Path) -> None:
     path = tmp_path / "plain.png"
     Image.new("RGB", (300, 200), (255, 0, 7)).save(path)
     found = run(list_files([path]))
@@ -106,7 +106,7 @@ def test_no_spread(tmp_path: Path) -> None:
 
 
 @given(arrays(np.uint16, st.integers(1, 50)), st.integers(1, 10**9))
-def test_the_formula(values: np.ndarray, repeats: int) -> None:
+def test_pixel_stats_are_exact_for_many_pixels(values: np.ndarray, repeats: int) -> None:
     """Also for more pixels than float64 has digits for."""
     numbers = values.tolist()
     sums, squares = sum(numbers) * repeats, sum(each**2 for each in numbers) * repeats
@@ -116,7 +116,7 @@ def test_the_formula(values: np.ndarray, repeats: int) -> None:
     np.testing.assert_allclose(found.std[0], values.astype(np.float64).std(), rtol=1e-9, atol=1e-9)
 
 
-def test_bad_images(photos: dict[str, Path], tmp_path: Path) -> None:
+def test_mean_std_names_bad_image(photos: dict[str, Path], tmp_path: Path) -> None:
     zoo = make_zoo()
     paths = [Path(shutil.copy(photos["png-odd"], tmp_path / f"{number}.png")) for number in range(3)]
     (tmp_path / "1.png").write_bytes(zoo["half a jpeg"])

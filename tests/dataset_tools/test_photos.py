@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_images_are_like_imagenets(folder: Path) -> None:
+def test_photos_have_imagenets_size(folder: Path) -> None:
     files = sorted(folder.glob("images/*/*.jpg"))
     assert len(files) == 40
     assert 80_000 < np.mean([path.stat().st_size for path in files]) < 140_000
@@ -36,7 +36,7 @@ def test_images_are_like_imagenets(folder: Path) -> None:
     assert shapes == {(500, 375), (375, 500)}
 
 
-def test_lists_cover_each_class(folder: Path) -> None:
+def test_photos_lists_cover_each_class(folder: Path) -> None:
     lines = [(folder / name).read_text().splitlines() for name in ("train_list.txt", "val_list.txt")]
     assert [len(part) for part in lines] == [32, 8]
     for part in lines:
@@ -47,7 +47,7 @@ def test_lists_cover_each_class(folder: Path) -> None:
     assert len(names) == 8
 
 
-def test_the_seed_gives_the_bytes_whatever_the_number_of_processes(
+def test_make_photos_depends_only_on_the_seed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
@@ -66,7 +66,7 @@ def test_make_photos_gives_each_class_another_name(tmp_path: Path, monkeypatch: 
     assert len({line.split(" ", 1)[1] for line in names}) == classes
 
 
-def test_treatments_are_different_and_keep_the_range() -> None:
+def test_treatments_differ_and_keep_the_range() -> None:
     pixels = np.random.default_rng(0).uniform(0, 255, (4, 5, 3)).astype(np.float32)
     results = [treat(pixels) for treat in photos.TREATMENTS.values()]
     assert all(each.shape == pixels.shape and each.min() >= 0 and each.max() <= 255 for each in results)
@@ -96,7 +96,7 @@ def test_photos_command_creates_a_dataset_once(
         (["99", "--seed", "-1"], "--seed: expected 0 or more, got -1"),
     ],
 )
-def test_impossible_wishes(
+def test_photos_command_rejects_numbers_out_of_range(
     tmp_path: Path, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert dataset_cli.main(["photos", *arguments, "--out", str(tmp_path / "p")]) == 1
@@ -104,7 +104,7 @@ def test_impossible_wishes(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_photograph_on_disk(
+def test_photos_command_reports_missing_photographs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(photos, "SOURCES", ("absent.png",))
@@ -112,7 +112,7 @@ def test_no_photograph_on_disk(
     assert capsys.readouterr().err.startswith("error: none of scikit-image's photographs is in ")
 
 
-def test_without_scikit_image(
+def test_photos_command_reports_missing_scikit_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)

@@ -51,7 +51,7 @@ def state(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def test_the_tree_is_kept(source: Path, tmp_path: Path) -> None:
+def test_resize_keeps_the_tree(source: Path, tmp_path: Path) -> None:
     before, target = state(source), tmp_path / "deep" / "out"
     done = run(begin(source, target))
     assert sorted(done.values()) == ["copied"] * 2 + ["other"] + ["shrunk"] * 6
@@ -70,7 +70,7 @@ def test_the_tree_is_kept(source: Path, tmp_path: Path) -> None:
                 assert min(image.size) == (MOST if kind == "shrunk" else 12)
 
 
-def test_nothing_is_made_twice(source: Path, tmp_path: Path) -> None:
+def test_resize_skips_finished_files(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     run(begin(source, target))
     before = state(target)
@@ -82,7 +82,7 @@ def test_nothing_is_made_twice(source: Path, tmp_path: Path) -> None:
     assert after == before
 
 
-def test_what_has_changed_is_made_anew(source: Path, tmp_path: Path) -> None:
+def test_resize_repeats_changed_files(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     run(begin(source, target))
     changed = next(source.rglob("1 *"))
@@ -93,7 +93,7 @@ def test_what_has_changed_is_made_anew(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed_after", [1, 4, 8])
-def test_a_killed_resizing_goes_on(source: Path, tmp_path: Path, killed_after: int) -> None:
+def test_killed_resize_resumes(source: Path, tmp_path: Path, killed_after: int) -> None:
     target = tmp_path / "out"
     whole = run(begin(source, tmp_path / "whole"))
     child = os.fork()
@@ -118,7 +118,7 @@ def test_a_killed_resizing_goes_on(source: Path, tmp_path: Path, killed_after: i
     assert contents[0] == contents[1], "the same bytes, and nothing left of the first try"
 
 
-def test_a_source_keeps_its_hidden_files(source: Path, tmp_path: Path) -> None:
+def test_resize_keeps_hidden_files_of_source(source: Path, tmp_path: Path) -> None:
     hidden = source / "cats" / ".0123abcd.0 ü.JPG"
     hidden.write_bytes(next(source.rglob("0 *")).read_bytes())
     for _ in range(2):
@@ -126,7 +126,7 @@ def test_a_source_keeps_its_hidden_files(source: Path, tmp_path: Path) -> None:
         assert (tmp_path / "out" / hidden.relative_to(source)).exists()
 
 
-def test_bad_images_are_left_out(source: Path, tmp_path: Path) -> None:
+def test_resize_skips_bad_images(source: Path, tmp_path: Path) -> None:
     (source / "cats" / "half.jpg").write_bytes(make_zoo()["half a jpeg"])
     (source / "cats" / "gone.png").symlink_to("nowhere.png")
     outcomes = resize_tree(begin(source, tmp_path / "out"), 2, lambda _files: None)
@@ -138,13 +138,13 @@ def test_bad_images_are_left_out(source: Path, tmp_path: Path) -> None:
     assert not any((tmp_path / "out" / "cats" / name).exists() for name in bad)
 
 
-def test_a_resized_folder_can_be_resized(source: Path, tmp_path: Path) -> None:
+def test_resize_accepts_resized_folder(source: Path, tmp_path: Path) -> None:
     run(begin(source, tmp_path / "first"))
     run(plan_resize(tmp_path / "first", tmp_path / "second", 8, 90))
     assert '"max_size": 8' in (tmp_path / "second" / "resize.json").read_text()
 
 
-def test_what_is_refused(source: Path, tmp_path: Path) -> None:
+def test_plan_resize_rejects_wrong_folders(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         begin(tmp_path / "gone", tmp_path / "out")
     for inside in (source, source / "out", source / ".." / "source" / "cats"):
@@ -163,7 +163,7 @@ def test_what_is_refused(source: Path, tmp_path: Path) -> None:
         plan_resize(source, tmp_path / "out", 17, 90)
 
 
-def test_links_out_of_the_folder(source: Path, tmp_path: Path) -> None:
+def test_plan_resize_rejects_links_out_of_source(source: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "far.png").write_bytes(encode(Image.new("L", (40, 40)), "PNG"))

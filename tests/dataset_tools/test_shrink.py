@@ -51,7 +51,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("name", "channels"), GOOD, ids=str)
-def test_every_kind_of_image(name: str, channels: int) -> None:
+def test_shrink_keeps_format_and_pixels(name: str, channels: int) -> None:
     small = shrink(ZOO[name], MOST, 95)
     assert small is not None
     before, after = read_header(ZOO[name]), read_header(small)
@@ -65,24 +65,24 @@ def test_every_kind_of_image(name: str, channels: int) -> None:
     assert error < (1e-4 if lossless_noise else 0.03)
 
 
-def test_there_are_enough_kinds() -> None:
+def test_shrink_is_tested_with_enough_kinds() -> None:
     assert len(GOOD) > 60
 
 
 @pytest.mark.parametrize(
     "name", [each for each in ZOO if each.startswith(("half a", "nothing", "text", "huge"))]
 )
-def test_damaged_images(name: str) -> None:
+def test_shrink_rejects_damaged_images(name: str) -> None:
     with pytest.raises(DecodeError):
         shrink(ZOO[name], MOST, 90)
 
 
-def test_planes_are_refused_as_training_refuses_them() -> None:
+def test_shrink_rejects_separate_planes() -> None:
     with pytest.raises(DecodeError, match="separate planes"):
         shrink(ZOO["planar tiff"], MOST, 90)
 
 
-def test_what_needs_nothing() -> None:
+def test_shrink_returns_none_for_small_images() -> None:
     assert shrink(ZOO["jpeg"], 97, 90) is None
     small = shrink(ZOO["jpeg"], 96, 90)
     assert small is not None
@@ -90,7 +90,7 @@ def test_what_needs_nothing() -> None:
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 500))
-def test_sides(height: int, width: int, most: int) -> None:
+def test_scaled_size_keeps_proportions(height: int, width: int, most: int) -> None:
     sides = scaled_size(height, width, most)
     assert min(sides) == most
     assert abs(max(sides) - max(height, width) * most / min(height, width)) <= 0.5
@@ -98,7 +98,7 @@ def test_sides(height: int, width: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientations(orientation: int, scenes: dict[str, Image.Image]) -> None:
+def test_shrink_applies_orientation(orientation: int, scenes: dict[str, Image.Image]) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     for kind, mode in (("JPEG", "RGB"), ("PNG", "RGB"), ("PNG", "I;16")):
@@ -114,7 +114,7 @@ def test_orientations(orientation: int, scenes: dict[str, Image.Image]) -> None:
         assert error < 0.02, "turned otherwise, it would be ten times as much"
 
 
-def test_quality_and_profile() -> None:
+def test_shrink_uses_quality_and_keeps_profile() -> None:
     file = io.BytesIO()
     photo = Image.open(io.BytesIO(ZOO["png"]))
     photo.save(file, "JPEG", icc_profile=b"a profile", exif=turned())
@@ -129,7 +129,7 @@ def test_quality_and_profile() -> None:
     assert sizes == sorted(set(sizes))
 
 
-def test_alpha_does_not_change_the_colours() -> None:
+def test_shrink_does_not_weight_colours_by_alpha() -> None:
     """Training leaves alpha out, so what lies below it must not be weighed by it."""
     pixels = np.dstack([np.full((60, 60, 3), 200, np.uint8), np.tile([0, 255], (60, 30)).astype(np.uint8)])
     file = io.BytesIO()
@@ -139,7 +139,7 @@ def test_alpha_does_not_change_the_colours() -> None:
     assert (np.asarray(Image.open(io.BytesIO(small)).convert("RGB")) == 200).all()
 
 
-def test_a_tiff_that_is_not_compressed_stays_so(tmp_path: Path) -> None:
+def test_shrink_keeps_tiff_uncompressed(tmp_path: Path) -> None:
     small = shrink(tiff(noise(6)), MOST, 90)
     assert small is not None
     assert read_header(small).compression == 1

@@ -28,7 +28,7 @@ def stats(labels: tuple[int, ...] = (0, 2, 2), names: tuple[str, ...] = ("a $x",
     return collect_stats("mine", np.array(labels), names, MOMENTS, DecodeImage(channels=2))
 
 
-def test_numbers() -> None:
+def test_as_dict_has_all_statistics() -> None:
     found = json.loads(json.dumps(stats().as_dict()))
     assert found["classes"][1:] == [
         {"label": 1, "name": "b ü", "images": 0},
@@ -41,18 +41,18 @@ def test_numbers() -> None:
     assert (found["mean"], found["std"]) == ([1, 0], [0, 0])
 
 
-def test_classes_without_names() -> None:
+def test_collect_stats_uses_ids_without_names() -> None:
     assert [each["name"] for each in stats(names=()).as_dict()["classes"]] == ["0", "1", "2"]
 
 
-def test_the_text_has_lines_for_a_config() -> None:
+def test_describe_has_lines_for_config() -> None:
     text = stats().describe()
     assert text.startswith("mine: 3 images of 3 classes, 0.0 MB\nimages per class: 0 to 2, median 1\n")
     lines = yaml.safe_load(text[text.index("- Normalize") :])
     assert lines == [{"NormalizeImage": {"scale": "1.0/255.0", "mean": [1, 0], "std": [0, 0]}}]
 
 
-def test_the_picture(tmp_path: Path) -> None:
+def test_draw_stats_writes_picture(tmp_path: Path) -> None:
     path = tmp_path / "stats.png"
     for names in (("a $x", "b $", "猫"), tuple(map(str, range(300)))):
         with warnings.catch_warnings():

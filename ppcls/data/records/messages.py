@@ -1,4 +1,4 @@
-"""The protobuf messages inside containers, and a walk over them that leaves images unread.
+"""Protobuf messages in record files, and an iterator over their fields that does not read images.
 
 Sources: TensorFlow's example.proto and feature.proto; Caffe2's caffe2.proto (the fields that
 ``fn.readers.caffe2`` reads); the wire format, protobuf.dev/programming-guides/encoding.
@@ -20,7 +20,7 @@ _TYPES = {
     "int32": _Field.TYPE_INT32,
     "int64": _Field.TYPE_INT64,
 }
-# Message: fields as (name, number, type), a trailing * for repeated ones.
+# Fields of each message as (name, number, type); * marks repeated fields.
 _EXAMPLE = {
     "BytesList": [("value", 1, "bytes*")],
     "FloatList": [("value", 1, "float*")],
@@ -30,7 +30,7 @@ _EXAMPLE = {
         ("float_list", 2, "FloatList"),
         ("int64_list", 3, "Int64List"),
     ],
-    # On the wire a map is a repeated message of key and value.
+    # A map is encoded as a repeated message with key and value.
     "Entry": [("key", 1, "string"), ("value", 2, "Feature")],
     "Features": [("feature", 1, "Entry*")],
     "Example": [("features", 1, "Features")],
@@ -48,14 +48,14 @@ _TENSORS = {
 }
 
 
-def _messages(package: str, messages: dict[str, list[tuple[str, int, str]]]) -> dict[str, Any]:
-    """Makes message classes in a pool of their own, for TensorFlow may have its own in the process."""
+def _create_messages(package: str, messages: dict[str, list[tuple[str, int, str]]]) -> dict[str, Any]:
+    """Creates message classes in a separate pool, because the process may also have those of TensorFlow."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for message, fields in messages.items():
-        made = file.message_type.add(name=message)
+        descriptor = file.message_type.add(name=message)
         for name, number, kind in fields:
             repeated = kind.endswith("*")
-            field = made.field.add(name=name, number=number)
+            field = descriptor.field.add(name=name, number=number)
             field.label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
             scalar = _TYPES.get(kind.rstrip("*"))
             field.type = scalar or _Field.TYPE_MESSAGE
@@ -69,36 +69,36 @@ def _messages(package: str, messages: dict[str, list[tuple[str, int, str]]]) -> 
     }
 
 
-_EXAMPLES = _messages("ppcls.example", _EXAMPLE)
+_EXAMPLES = _create_messages("ppcls.example", _EXAMPLE)
 Example, Feature = _EXAMPLES["Example"], _EXAMPLES["Feature"]
-_TENSOR_MESSAGES = _messages("ppcls.caffe2", _TENSORS)
+_TENSOR_MESSAGES = _create_messages("ppcls.caffe2", _TENSORS)
 TensorProto, TensorProtos = _TENSOR_MESSAGES["TensorProto"], _TENSOR_MESSAGES["TensorProtos"]
 
 __all__ = ["Bytes", "Example", "Feature", "ProtobufError", "TensorProto", "TensorProtos", "fields"]
 
 
 class Bytes(Protocol):
-    """Bytes by position: of memory, or of a file that is read where it is looked at."""
+    """Bytes by position, in memory or in a file."""
 
     def __getitem__(self, part: slice) -> bytes | memoryview:
-        """Returns the bytes of a slice, fewer at the end."""
+        """Returns the bytes of a slice, or fewer at the end."""
 
 
-_MOST_VARINT = 10  # bytes
+_MAX_VARINT = 10  # bytes
 _FIXED = {1: 8, 5: 4}  # bytes by wire type
 _LENGTH_DELIMITED = 2
 
 
 def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yields number, begin and end of each field of a message, and reads no field's content.
+    """Yields number, begin and end of each field of a message without reading its content.
 
     Args:
-        data: Holds the message.
-        begin: First byte of the message in ``data``.
-        end: Behind its last byte.
+        data: Bytes that contain the message.
+        begin: Position of the first byte of the message.
+        end: Position after the last byte of the message.
 
     Raises:
-        ProtobufError: The bytes are no message.
+        ProtobufError: The bytes are not a message.
     """
     while begin < end:
         key, begin = _varint(data, begin, end)
@@ -113,16 +113,16 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         else:
             raise ProtobufError(f"wire type {wire}")
         if stop > end:
-            raise ProtobufError("a field goes beyond its message")
+            raise ProtobufError("a field ends after its message")
         yield key >> 3, begin, stop
         begin = stop
 
 
 def _varint(data: Bytes, begin: int, end: int) -> tuple[int, int]:
-    """Returns a number of variable length and the position behind it."""
+    """Returns a number of variable length and the position after it."""
     value = 0
-    for place, byte in enumerate(data[begin : min(begin + _MOST_VARINT, end)]):
-        value |= (byte & 0x7F) << (7 * place)
+    for index, byte in enumerate(data[begin : min(begin + _MAX_VARINT, end)]):
+        value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
-            return value, begin + place + 1
-    raise ProtobufError("a number without end")
+            return value, begin + index + 1
+    raise ProtobufError("a number does not end")

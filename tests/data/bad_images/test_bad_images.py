@@ -28,20 +28,20 @@ BAD = st.builds(BadImage, NAMES, NAMES, st.text(st.characters(codec="utf-8", exc
 
 @given(bad=st.lists(BAD))
 @settings(max_examples=30)
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, bad: list[BadImage]) -> None:
+def test_bad_image_list_round_trips(tmp_path_factory: pytest.TempPathFactory, bad: list[BadImage]) -> None:
     path = tmp_path_factory.mktemp("list") / "bad_images.txt"
     write_bad_images(path, bad)
     assert read_bad_images(path) == bad
     assert path.read_bytes().decode().count("\n") == len(bad)
 
 
-def test_a_line_is_readable(tmp_path: Path) -> None:
+def test_bad_image_list_escapes_only_special_characters(tmp_path: Path) -> None:
     path = tmp_path / "bad_images.txt"
     write_bad_images(path, [BadImage("Käse \\ 猫\t1.jpg", "list.txt, line 3", "the file is empty")])
     assert path.read_text() == "Käse \\x5c 猫\\x091.jpg\tlist.txt, line 3\tthe file is empty\n"
 
 
-def test_a_wrong_line_is_named(tmp_path: Path) -> None:
+def test_read_bad_images_names_the_wrong_line(tmp_path: Path) -> None:
     path = tmp_path / "bad_images.txt"
     path.write_text("a\tb\tc\n\na b c\n")
     with pytest.raises(UserError, match=r"bad_images.txt, line 3: expected path, location and reason"):
@@ -61,7 +61,7 @@ def split(on_error: str) -> Split:
         ("skip", "raise", "Eval.dataset.on_error=skip; `tools"),
     ],
 )
-def test_advice_is_of_what_does_not_skip_yet(train: str, evaluation: str, advised: str) -> None:
+def test_suggest_skipping_names_splits_that_raise(train: str, evaluation: str, advised: str) -> None:
     splits = {"Train": split(train), "Eval": split(evaluation)}
     told = rf"a\.jpg is bad; .* with -o DataLoader\.{advised}"
     with pytest.raises(BadImageError, match=told), suggest_skipping(splits):

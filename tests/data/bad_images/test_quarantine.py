@@ -98,7 +98,7 @@ ORDERS = {
         pytest.param("dali-gpu", ORDERS["shuffled"], id="dali-gpu-shuffled", marks=pytest.mark.gpu),
     ],
 )
-def test_all_but_the_bad_images_come_as_ever(
+def test_quarantine_leaves_other_images_unchanged(
     kind: str, order: Order, good: FileIndex, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     expected = take(MAKERS[kind](good, order, TRAIN), epochs=2)
@@ -115,11 +115,11 @@ def test_all_but_the_bad_images_come_as_ever(
     assert {int(Path(each.name).stem) for each in read_bad_images(listing)} == seen
     assert loader.quarantine is not None
     assert loader.quarantine.listed == len(seen)
-    assert capfd.readouterr().err.count("bad image, skipped: ") == len(seen), "each is told once"
+    assert capfd.readouterr().err.count("bad image, skipped: ") == len(seen), "each is reported once"
 
 
 @pytest.mark.parametrize("kind", ON_CPU)
-def test_evaluation_counts_what_is_good(kind: str, good: FileIndex, tmp_path: Path) -> None:
+def test_evaluation_skips_bad_images_on_all_ranks(kind: str, good: FileIndex, tmp_path: Path) -> None:
     index, counted = spoil(good), 0
     for rank in range(3):
         order = Order(SequentialSampler(COUNT), batch_size=3, rank=rank, world=3)
@@ -130,7 +130,7 @@ def test_evaluation_counts_what_is_good(kind: str, good: FileIndex, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ON_CPU)
-def test_too_many_bad_images_end_the_run(kind: str, good: FileIndex, tmp_path: Path) -> None:
+def test_quarantine_raises_above_max_errors(kind: str, good: FileIndex, tmp_path: Path) -> None:
     index, listing = spoil(good), tmp_path / "bad.txt"
     order = Order(SequentialSampler(COUNT), batch_size=2)
     limited = MAKERS[kind](index, order, TRAIN, quarantine=Quarantine(index, listing, limit=4))
@@ -142,7 +142,7 @@ def test_too_many_bad_images_end_the_run(kind: str, good: FileIndex, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ON_CPU)
-def test_where_no_image_is_left_the_run_ends(kind: str, good: FileIndex, tmp_path: Path) -> None:
+def test_quarantine_raises_if_all_images_are_bad(kind: str, good: FileIndex, tmp_path: Path) -> None:
     for position in range(COUNT):
         Path(good.name(position)).write_bytes(b"")
     order, listing = Order(ShuffledSampler(COUNT), batch_size=4), tmp_path / "bad.txt"
@@ -152,7 +152,7 @@ def test_where_no_image_is_left_the_run_ends(kind: str, good: FileIndex, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ON_CPU)
-def test_resuming_comes_to_the_same_batches(kind: str, good: FileIndex, tmp_path: Path) -> None:
+def test_quarantine_resumes_with_the_same_batches(kind: str, good: FileIndex, tmp_path: Path) -> None:
     index, order = spoil(good), Order(ShuffledSampler(COUNT), batch_size=4, seed=2)
     whole = take(MAKERS[kind](index, order, TRAIN, quarantine=Quarantine(index, tmp_path / "a.txt")), 2)
     for step in range(len(order)):
@@ -164,7 +164,7 @@ def test_resuming_comes_to_the_same_batches(kind: str, good: FileIndex, tmp_path
                 np.testing.assert_array_equal(image, expected[label])
 
 
-def test_known_bad_images_are_looked_at_again(good: FileIndex, tmp_path: Path) -> None:
+def test_recheck_keeps_only_images_that_are_still_bad(good: FileIndex, tmp_path: Path) -> None:
     whole = (Path(good.name(7))).read_bytes()
     index, listing, known = spoil(good), tmp_path / "bad.txt", tmp_path / "known.txt"
     first = Quarantine(index, known)
@@ -177,7 +177,7 @@ def test_known_bad_images_are_looked_at_again(good: FileIndex, tmp_path: Path) -
     assert len(read_bad_images(listing)) == len(BAD) - 1
 
 
-def test_an_image_that_only_dali_refuses_is_found(
+def test_dali_loader_bisects_images_that_only_dali_rejects(
     good: FileIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numpy's look is passed over, so that DALI's own failures must tell."""
@@ -192,7 +192,7 @@ def test_an_image_that_only_dali_refuses_is_found(
     assert all("\n" not in each and "traceback" not in each for each in reasons.values())
 
 
-def test_without_a_quarantine_dalis_own_refusal_names_the_image(
+def test_dali_loader_without_quarantine_names_the_image(
     good: FileIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dali_loader, "find_undecodable", lambda *_: {})
@@ -202,14 +202,14 @@ def test_without_a_quarantine_dalis_own_refusal_names_the_image(
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(1, 41))
-def test_blame_finds_each_culprit(culprits: set[int], count: int) -> None:
+def test_bisect_finds_all_bad_images(culprits: set[int], count: int) -> None:
     def fails(positions: list[int]) -> str | None:
         return "encountered: no" if culprits & set(positions) else None
 
     assert set(bisect_bad_images(list(range(count)), fails)) == culprits & set(range(count))
 
 
-def test_what_dali_encountered() -> None:
+def test_error_reason_is_the_cause_in_one_line() -> None:
     text = (
         "Critical error in pipeline:\nError in CPU operator `nvidia.dali.fn.decoders.image`,\n"
         "which was used in the pipeline definition with the following traceback:\n\n  File ...\n\n"
@@ -225,7 +225,9 @@ def test_what_dali_encountered() -> None:
 @given(
     st.integers(1, 6), st.sampled_from([1, 2, 3]), st.sets(st.integers(0, 39)), st.integers(1, 3), st.data()
 )
-def test_steps_without_bad_rows(groups: int, group: int, bad: set[int], world: int, data: Any) -> None:
+def test_replace_bad_keeps_good_rows_and_groups(
+    groups: int, group: int, bad: set[int], world: int, data: Any
+) -> None:
     """For any group and rank: good rows once, in order, whole groups first; the weight follows."""
     sampler = ShuffledSampler(40) if data.draw(st.booleans()) else SequentialSampler(40)
     order = Order(
@@ -251,7 +253,7 @@ def test_steps_without_bad_rows(groups: int, group: int, bad: set[int], world: i
         assert real[: len(whole)] == whole
 
 
-def test_settings_for_skipping_need_skipping() -> None:
+def test_skip_settings_require_on_error_skip() -> None:
     some: dict[str, Any] = {"image_root": "a", "cls_label_path": "b", "transform_ops": tuple(CHAIN)}
     assert ImageNetDataset(**some).on_error == "raise"
     assert ImageNetDataset(**some, on_error="skip", max_errors=3, bad_images="c").max_errors == 3
@@ -260,7 +262,7 @@ def test_settings_for_skipping_need_skipping() -> None:
             ImageNetDataset(**some, **{name: value})
 
 
-def test_a_list_that_cannot_be_written_is_one_message(good: FileIndex, tmp_path: Path) -> None:
+def test_quarantine_reports_an_unwritable_list(good: FileIndex, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     index = spoil(good)
     quarantine = Quarantine(index, tmp_path / "file" / "bad.txt")

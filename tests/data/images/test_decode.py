@@ -92,7 +92,7 @@ def grey_levels(spec: DecodeImage, name: str) -> float:
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_dali_decodes_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+def test_dali_decodes_like_numpy(kind: str, zoo: dict[str, bytes]) -> None:
     spec = SPECS[kind]
     level = 257 if spec.dtype == "uint16" else 1
     taken, _ = split_zoo(spec, zoo)
@@ -106,7 +106,7 @@ def test_dali_decodes_the_same(kind: str, zoo: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_dali_refuses_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+def test_dali_rejects_like_numpy(kind: str, zoo: dict[str, bytes]) -> None:
     for name in split_zoo(SPECS[kind], zoo)[1]:
         with pytest.raises((DecodeError, RuntimeError)):
             decode_by_dali(SPECS[kind], [zoo[name]], "cpu")
@@ -114,7 +114,7 @@ def test_dali_refuses_the_same(kind: str, zoo: dict[str, bytes]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", SPECS)
-def test_a_gpu_decodes_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+def test_gpu_decodes_like_numpy(kind: str, zoo: dict[str, bytes]) -> None:
     spec = SPECS[kind]
     level = 257 if spec.dtype == "uint16" else 1
     taken, _ = split_zoo(spec, zoo)
@@ -130,7 +130,7 @@ def test_a_gpu_decodes_the_same(kind: str, zoo: dict[str, bytes]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["rgb", "two16", "five16"])
-def test_a_gpu_refuses_the_same(kind: str, zoo: dict[str, bytes]) -> None:
+def test_gpu_rejects_like_numpy(kind: str, zoo: dict[str, bytes]) -> None:
     """Of the kinds that a decoder of its own refuses: headers, which come first, are read by the CPU."""
     for name in split_zoo(SPECS[kind], zoo)[1]:
         with pytest.raises((DecodeError, RuntimeError)):
@@ -183,7 +183,9 @@ REASONS: list[tuple[DecodeImage, str, str]] = [
 
 
 @pytest.mark.parametrize(("spec", "name", "reason"), REASONS)
-def test_a_refusal_has_its_reason(spec: DecodeImage, name: str, reason: str, zoo: dict[str, bytes]) -> None:
+def test_decode_error_names_the_reason(
+    spec: DecodeImage, name: str, reason: str, zoo: dict[str, bytes]
+) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(spec, zoo[name])
     assert str(caught.value) == reason
@@ -192,11 +194,11 @@ def test_a_refusal_has_its_reason(spec: DecodeImage, name: str, reason: str, zoo
 @pytest.mark.parametrize(
     "name", ["uint16 tiff of 5", "lzw tiff", "predicted zlib tiff", "tiled tiff", "bigtiff"]
 )
-def test_a_tiff_is_what_was_written(name: str, zoo: dict[str, bytes]) -> None:
+def test_decode_tiff_is_lossless(name: str, zoo: dict[str, bytes]) -> None:
     np.testing.assert_array_equal(decode(FIVE16, zoo[name]), noise(5))
 
 
-def test_orientation_of_a_tiff_is_undone(zoo: dict[str, bytes]) -> None:
+def test_decode_applies_tiff_orientation(zoo: dict[str, bytes]) -> None:
     """By tifffile and by OpenCV; the numbers are what EXIF 2.32, 4.6.4 says of row 0 and column 0."""
     upright = noise(3)
     turned = {
@@ -215,19 +217,19 @@ def test_orientation_of_a_tiff_is_undone(zoo: dict[str, bytes]) -> None:
             np.testing.assert_array_equal(found, expected, f"{kind} {orientation}")
 
 
-def test_a_file_of_the_other_depth_is_scaled() -> None:
+def test_decode_scales_another_depth() -> None:
     shallow, deep = noise(5, "uint8"), noise(5)
     np.testing.assert_array_equal(decode(FIVE16, tiff(shallow)), shallow.astype(np.uint16) * 257)
     np.testing.assert_array_equal(decode(FIVE, tiff(deep)), np.rint(deep / 257).astype(np.uint8))
 
 
-def test_alpha_is_the_fourth_channel(zoo: dict[str, bytes]) -> None:
+def test_decode_keeps_alpha_as_fourth_channel(zoo: dict[str, bytes]) -> None:
     pixels = decode(FOUR, zoo["alpha png"])
     np.testing.assert_array_equal(pixels[:, :, :3], decode(RGB, zoo["png"]))
     np.testing.assert_array_equal(pixels[:, 0, 3], np.linspace(0, 255, 97, dtype=np.uint8))
 
 
-def test_max_pixels_is_the_users(zoo: dict[str, bytes]) -> None:
+def test_decode_obeys_max_pixels(zoo: dict[str, bytes]) -> None:
     assert decode(DecodeImage(max_pixels=97 * 131), zoo["jpeg"]).shape == (97, 131, 3)
     tight = DecodeImage(max_pixels=97 * 131 - 1)
     with pytest.raises(DecodeError, match="131x97 pixels are more than DecodeImage's max_pixels, 12706"):
@@ -236,7 +238,9 @@ def test_max_pixels_is_the_users(zoo: dict[str, bytes]) -> None:
         decode_by_dali(tight, [zoo["jpeg"]], "cpu")
 
 
-def test_the_huge_image_is_not_allocated(zoo: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_rejects_huge_image_without_allocation(
+    zoo: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cv2, "imdecode", None)
     with pytest.raises(DecodeError, match="20000x20000"):
         decode(RGB, zoo["huge png"])
@@ -248,7 +252,7 @@ SMALL = ("grey png", "turned alpha png", "lzw tiff", "uint16 tiff of 5", "one pi
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # of tags that it skips
 @settings(max_examples=200)
 @given(data=st.data())
-def test_spoilt_bytes_decode_or_are_refused(zoo: dict[str, bytes], data: st.DataObject) -> None:
+def test_decode_damaged_bytes_decodes_or_raises(zoo: dict[str, bytes], data: st.DataObject) -> None:
     """Whatever is in a file, the answer is pixels or a DecodeError."""
     encoded = bytearray(zoo[data.draw(st.sampled_from(SMALL))])
     for _ in range(data.draw(st.integers(1, 8))):

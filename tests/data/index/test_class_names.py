@@ -14,7 +14,7 @@ from ppcls.data.index.class_names import (
 from ppcls.errors import UserError
 
 
-def test_names_are_in_the_order_of_ids_whatever_the_lines_order(tmp_path: Path) -> None:
+def test_read_class_names_sorts_by_id(tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
     path.write_text("\ufeff2 café\r\n\r\n0 tench, Tinca tinca\r\n1 great white shark  \r\n", encoding="utf-8")
     assert read_class_names(path, 3) == ("tench, Tinca tinca", "great white shark", "café")
@@ -32,7 +32,7 @@ def test_names_are_in_the_order_of_ids_whatever_the_lines_order(tmp_path: Path) 
         ("", ": names 0 of 3 classes (Arch.class_num); no line for class 0, 1, 2"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path: Path, text: str, error: str) -> None:
+def test_read_class_names_names_the_wrong_line(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "names.txt"
     path.write_text(text)
     with pytest.raises(UserError) as raised:
@@ -40,7 +40,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, error: str) -> None:
     assert str(raised.value) == f"{path}{error}"
 
 
-def test_many_wrong_lines_are_counted(tmp_path: Path) -> None:
+def test_read_class_names_counts_wrong_lines(tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
     path.write_text("x y\n" * 25)
     with pytest.raises(UserError) as raised:
@@ -50,7 +50,7 @@ def test_many_wrong_lines_are_counted(tmp_path: Path) -> None:
     assert lines[-1] == "… and 15 more lines"
 
 
-def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
+def test_read_class_names_reports_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="gone: no such file; expected lines of 'id name'"):
         read_class_names(tmp_path / "gone", 3)
     with pytest.raises(UserError, match="can't read this class_id_map_file: Is a directory"):
@@ -60,7 +60,7 @@ def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
         read_class_names(tmp_path / "latin", 3)
 
 
-def test_labels_that_mean_other_classes_are_told(tmp_path: Path) -> None:
+def test_changed_class_names_lists_changes(tmp_path: Path) -> None:
     path = tmp_path / "label_list.txt"
     assert changed_class_names(path, ("cat", "dog")) == ""
     write_class_names(path, ("big cat", "dog", "emu"))

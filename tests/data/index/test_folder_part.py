@@ -38,7 +38,7 @@ def named(index) -> list[tuple[bytes, int]]:
     share=st.sampled_from([0.1, 0.2, 0.5]),
     seed=st.integers(0, 5),
 )
-def test_parts_share_out_every_class(
+def test_parts_are_disjoint_and_stratified(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], share: float, seed: int
 ) -> None:
     root = fill(tmp_path_factory.mktemp("pics"), {f"c {k}": count for k, count in enumerate(counts)})
@@ -57,7 +57,7 @@ def test_parts_share_out_every_class(
         assert sum(each == label for _, each in val) <= share * count + 1
 
 
-def test_the_split_stays_where_the_folder_goes(tmp_path: Path) -> None:
+def test_parts_do_not_depend_on_the_folder(tmp_path: Path) -> None:
     counts = {"a": 9, "b": 5}
     first, second = (fill(tmp_path / name, counts) for name in ("here", "there"))
     assert named(read_part(dataset(first, "val"), 2)) == named(read_part(dataset(second, "val"), 2))
@@ -65,7 +65,7 @@ def test_the_split_stays_where_the_folder_goes(tmp_path: Path) -> None:
     assert len({tuple(each) for each in other}) > 1
 
 
-def test_folders_train_and_val_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_parts_use_folders_train_and_val(tmp_path: Path) -> None:
     fill(tmp_path / "train", {"a": 3, "b": 2})
     fill(tmp_path / "val", {"a": 1, "b": 0})
     assert len(read_part(dataset(tmp_path, "train"), 2)) == 5
@@ -80,7 +80,7 @@ def test_folders_train_and_val_are_taken_as_they_are(tmp_path: Path) -> None:
     assert unseen == "classes without validation images: b"
 
 
-def test_a_class_without_images_is_told(tmp_path: Path) -> None:
+def test_part_train_rejects_class_without_images(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 4, "b": 0, "c": 4, "d": 0})
     with pytest.raises(UserError) as caught:
         read_part(dataset(tmp_path, "train", extensions=(".jpg",)), 4)
@@ -88,7 +88,7 @@ def test_a_class_without_images_is_told(tmp_path: Path) -> None:
     assert len(read_part(dataset(tmp_path, None), 4)) == 8
 
 
-def test_the_log_says_how_images_are_used(tmp_path: Path) -> None:
+def test_describe_folders_counts_images(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 4, "b": 4})
     names = tuple(f"c{k}" for k in range(12))
     (line,) = describe_folders(dataset(tmp_path, "train", val_share=0.25), names, np.arange(6), np.arange(12))
@@ -103,7 +103,7 @@ def test_the_log_says_how_images_are_used(tmp_path: Path) -> None:
     ]
 
 
-def test_images_beside_class_folders_are_counted(tmp_path: Path) -> None:
+def test_describe_unclassified_images_counts_files(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 1, "b": 1, "looks like one.jpg": 1})
     assert describe_unclassified_images(dataset(tmp_path, None)) == []
     (tmp_path / "2.JPG").touch()
@@ -117,7 +117,7 @@ def test_images_beside_class_folders_are_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_images_beside_the_folders_of_a_part_are_counted_where_they_lie(tmp_path: Path) -> None:
+def test_describe_unclassified_images_names_both_folders(tmp_path: Path) -> None:
     for part in ("train", "val"):
         fill(tmp_path / part, {"a": 1, "b": 1})
     for name in ("1.jpg", "val/1.jpg", "train/1.jpg"):

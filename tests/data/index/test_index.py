@@ -77,13 +77,13 @@ def wrong(folder: Path, content: str | bytes, **options: str | int) -> list[str]
         ("a\x0cb.jpg 1\n", " ", [("a\x0cb.jpg", 1)]),
     ],
 )
-def test_a_list(
+def test_read_list_returns_paths_and_labels(
     tmp_path: Path, content: str | bytes, delimiter: str, expected: list[tuple[str, int]]
 ) -> None:
     assert pairs(read_list(tmp_path, content, delimiter)) == expected
 
 
-def test_samples_know_their_line(tmp_path: Path) -> None:
+def test_file_index_where_is_the_line(tmp_path: Path) -> None:
     index = read_list(tmp_path, "a.jpg 0\n\nlonger/name.jpg 1\n")
     assert len(index) == 2
     assert index.where(1) == f"{tmp_path / 'list.txt'}, line 3"
@@ -115,22 +115,22 @@ def test_samples_know_their_line(tmp_path: Path) -> None:
         ("a\0.jpg 1", "expected text, got a zero byte"),
     ],
 )
-def test_a_wrong_line(tmp_path: Path, line: str, text: str) -> None:
+def test_read_list_names_the_wrong_line(tmp_path: Path, line: str, text: str) -> None:
     assert wrong(tmp_path, f"good.jpg 0\n\n{line}\n") == [f", line 3: {text}"]
 
 
-def test_very_many_digits_are_no_label(tmp_path: Path) -> None:
+def test_read_list_rejects_very_long_label(tmp_path: Path) -> None:
     (line,) = wrong(tmp_path, f"a.jpg {'9' * 9999}\n")
     assert line.startswith(", line 1: label 999")
 
 
-def test_the_delimiter_is_named(tmp_path: Path) -> None:
+def test_read_list_error_names_the_delimiter(tmp_path: Path) -> None:
     assert wrong(tmp_path, "a.jpg 1\n", delimiter="\t") == [
         ", line 1: expected 'path\tlabel', got no label after '\\t'; is the delimiter right?"
     ]
 
 
-def test_all_wrong_lines_are_counted_and_ten_shown(tmp_path: Path) -> None:
+def test_read_list_shows_ten_wrong_lines(tmp_path: Path) -> None:
     lines = [f"{number}.jpg {'x' if number % 2 else 0}" for number in range(1, 31)]
     found = wrong(tmp_path, "\n".join(lines))
     assert [each.split(":")[0] for each in found[:10]] == [f", line {number}" for number in range(1, 20, 2)]
@@ -138,12 +138,12 @@ def test_all_wrong_lines_are_counted_and_ten_shown(tmp_path: Path) -> None:
     assert len(wrong(tmp_path, "\n".join(lines[:20]))) == 10
 
 
-def test_an_empty_list(tmp_path: Path) -> None:
+def test_read_list_rejects_empty_list(tmp_path: Path) -> None:
     for content in ("", "\n\n  \n"):
         assert wrong(tmp_path, content) == [": the list is empty; expected lines of 'path label'"]
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_read_list_reports_missing_files(tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     dataset = ImageNetDataset(image_root=str(tmp_path), cls_label_path=str(listing), transform_ops=CHAIN)
     with pytest.raises(UserError) as caught:
@@ -173,14 +173,16 @@ NAMES = st.text(
         st.tuples(NAMES.filter(lambda name: name not in ("..", "\ufeff")), st.integers(0, 9)), min_size=1
     )
 )
-def test_any_name_is_kept(tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[str, int]]) -> None:
+def test_read_list_keeps_any_file_name(
+    tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[str, int]]
+) -> None:
     folder = tmp_path_factory.mktemp("list")
     samples = [(name.strip("\ufeff") or "x", label) for name, label in samples]
     assert pairs(read_list(folder, "".join(f"{name} {label}\n" for name, label in samples))) == samples
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused_in_words(
+def test_read_list_any_bytes_reads_or_raises(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("list")
@@ -191,7 +193,7 @@ def test_any_bytes_are_read_or_refused_in_words(
     assert all(b"\0" not in index.path(position) for position in range(len(index)))
 
 
-def test_a_folder_a_class(tmp_path: Path) -> None:
+def test_read_folder_labels_sorted_subfolders(tmp_path: Path) -> None:
     for name in (
         "cat/2.JPG",
         "cat/1.jpg",
@@ -216,7 +218,7 @@ def test_a_folder_a_class(tmp_path: Path) -> None:
     assert pairs(read_folder(tmp_path, 3, extensions=(".txt",))) == [("ant/b.txt", 1)]
 
 
-def test_pipes_are_refused_unopened(tmp_path: Path) -> None:
+def test_read_index_rejects_pipes(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").touch()
     os.mkfifo(tmp_path / "a" / "2.jpg")
@@ -229,7 +231,7 @@ def test_pipes_are_refused_unopened(tmp_path: Path) -> None:
     ]
 
 
-def test_wrong_folders(tmp_path: Path) -> None:
+def test_read_folder_reports_wrong_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 2)
     assert str(caught.value) == f"{tmp_path}: expected one subfolder per class, found none"

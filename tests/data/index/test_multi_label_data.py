@@ -58,7 +58,7 @@ def index(photos: dict[str, Path], tmp_path: Path) -> Index:
     return read_index(dataset, 3)
 
 
-def test_a_list(tmp_path: Path) -> None:
+def test_multi_label_list_returns_rows_of_flags(tmp_path: Path) -> None:
     index = read(tmp_path, "a b.jpg\t0,1, 1\n\nc.jpg\t1,0,0\n")
     assert index.labels.tolist() == [[0, 1, 1], [1, 0, 0]]
     assert index.labels.dtype == np.float32
@@ -72,7 +72,7 @@ def test_a_list(tmp_path: Path) -> None:
     assert read(tmp_path, "a.jpg\t1", 1).labels.tolist() == [[1]]
 
 
-def test_wrong_lines_are_told_by_number(tmp_path: Path) -> None:
+def test_multi_label_list_names_wrong_lines(tmp_path: Path) -> None:
     lines = ("a.jpg\t0,1", "b.jpg\t0,1,2", "c.jpg\t0,,1", "d.jpg 0,1,1", "e.jpg\t1,0,1", "../f.jpg\t1,0,1")
     with pytest.raises(UserError) as caught:
         read(tmp_path, "\n".join(lines))
@@ -86,7 +86,7 @@ def test_wrong_lines_are_told_by_number(tmp_path: Path) -> None:
     ]
 
 
-def test_a_list_of_several_labels_where_one_is_expected(tmp_path: Path) -> None:
+def test_single_label_list_suggests_multi_label_dataset(tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     listing.write_text("a.jpg 0,1,1\n")
     dataset = ImageNetDataset(image_root=str(tmp_path), cls_label_path=str(listing), transform_ops=CHAIN)
@@ -95,7 +95,7 @@ def test_a_list_of_several_labels_where_one_is_expected(tmp_path: Path) -> None:
 
 
 @kinds
-def test_every_loader_hands_over_each_images_labels(kind: str, index: Index) -> None:
+def test_loaders_return_multi_labels(kind: str, index: Index) -> None:
     loader = MAKERS[kind](index, Order(ShuffledSampler(5), batch_size=2, seed=3))
     seen = 0
     for batch in loader:
@@ -107,7 +107,7 @@ def test_every_loader_hands_over_each_images_labels(kind: str, index: Index) -> 
 
 
 @kinds
-def test_mixed_batches_mix_each_label(kind: str, index: Index) -> None:
+def test_mixed_loader_mixes_multi_labels(kind: str, index: Index) -> None:
     order, spec = Order(ShuffledSampler(4), batch_size=4, seed=3, group=2), MixupOperator(alpha=1.0)
     inner = MAKERS[kind](index, order)
     (batch,) = MixedLoader(inner, spec, 3, "CHW")
@@ -118,14 +118,14 @@ def test_mixed_batches_mix_each_label(kind: str, index: Index) -> None:
     )
 
 
-def test_a_loaders_own_labels_stay_as_they_are() -> None:
+def test_mixed_loader_keeps_the_labels_of_its_loader() -> None:
     label = paddle.to_tensor([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
     mixed = mix_labels(label, Mix(0.75), 2, 2)
     assert mixed.tolist() == [[0.25, 1.0], [0.75, 1.0], [1.0, 0.0]]
     assert label.tolist() == [[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]]
 
 
-def test_an_image_counts_for_each_of_its_classes(index: Index) -> None:
+def test_collect_stats_counts_all_labels_of_an_image(index: Index) -> None:
     moments = compute_mean_std(index, DecodeImage(), 1, lambda images: None)
     stats = collect_stats("several", index.labels, (), moments, DecodeImage())
     assert stats.counts.tolist() == [2, 3, 2]

@@ -45,7 +45,7 @@ def read(samples: Samples, class_num: int = 3) -> Index:
 
 
 @pytest.mark.parametrize("labels", [[2, 0], (2, 0), np.array([2, 0], np.uint8)], ids=type)
-def test_a_source(labels: Any) -> None:
+def test_read_source_returns_images_and_labels(labels: Any) -> None:
     index = read(Samples(labels, [b"one", b"two"]))
     assert len(index) == 2
     assert index.labels.tolist() == [2, 0]
@@ -65,13 +65,13 @@ def test_a_source(labels: Any) -> None:
         ([], "[0] float64"),
     ],
 )
-def test_labels_of_another_kind(labels: Any, found: str) -> None:
+def test_read_source_rejects_labels_of_wrong_shape_or_dtype(labels: Any, found: str) -> None:
     expected = re.escape(f"expected whole numbers as labels of shape [2], found {found}")
     with pytest.raises(UserError, match=f"Python source 'mine': {expected}"):
         read(Samples(labels))
 
 
-def test_labels_without_a_class() -> None:
+def test_read_source_rejects_labels_out_of_range() -> None:
     with pytest.raises(UserError) as caught:
         read(Samples([3, -1]))
     assert str(caught.value).splitlines() == [
@@ -90,18 +90,18 @@ def test_labels_without_a_class() -> None:
         (OSError("the server is away"), "the server is away"),
     ],
 )
-def test_what_is_no_image(image: Any, text: str) -> None:
+def test_python_index_rejects_values_that_are_not_images(image: Any, text: str) -> None:
     index = read(Samples([0, 1], [image, image]))
     with pytest.raises(DecodeError, match=text):
         index.read(0)
 
 
-def test_a_mistake_in_the_source_is_not_hidden() -> None:
+def test_python_index_raises_other_errors_of_the_source() -> None:
     with pytest.raises(ZeroDivisionError):
         read(Samples([0, 1], [ZeroDivisionError()] * 2)).read(0)
 
 
-def test_an_unknown_source() -> None:
+def test_python_dataset_rejects_unknown_source() -> None:
     register_source("my images", lambda: Samples([0, 1]))
     with pytest.raises(ValidationError) as caught:
         PythonDataset(source="my image", transform_ops=CHAIN)
@@ -111,7 +111,7 @@ def test_an_unknown_source() -> None:
     ) in str(caught.value)
 
 
-def test_a_name_is_taken_once() -> None:
+def test_register_source_rejects_second_use_of_a_name() -> None:
     register_source("mine", lambda: Samples([0, 1]))
     with pytest.raises(ValueError, match="Python source 'mine' is registered twice"):
         register_source("mine", lambda: Samples([0, 1]))

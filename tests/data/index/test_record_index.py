@@ -56,7 +56,9 @@ def read(dataset: type[RecordDataset], class_num: int = 8, **options: Any) -> In
     return read_index(dataset(transform_ops=CHAIN, **options), class_num)
 
 
-def test_shards_follow_one_another(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
+def test_record_index_concatenates_shards(
+    kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
+) -> None:
     dataset, container = kind
     index = read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}",))
     assert len(index) == 8
@@ -71,7 +73,9 @@ def test_shards_follow_one_another(kind: tuple[type[RecordDataset], RecordFormat
     ] * 7 + [True]
 
 
-def test_files_come_as_they_are_named(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
+def test_read_records_keeps_the_order_of_paths(
+    kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
+) -> None:
     dataset, container = kind
     paths = tuple(f"{tmp_path}/part-{number}{container.suffix}" for number in (2, 0))
     index = read(dataset, paths=paths)
@@ -79,7 +83,9 @@ def test_files_come_as_they_are_named(kind: tuple[type[RecordDataset], RecordFor
     assert read(dataset, paths=paths[:1]).source == Path(paths[0])
 
 
-def test_labels_without_a_class(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
+def test_read_records_rejects_labels_out_of_range(
+    kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
+) -> None:
     dataset, container = kind
     with pytest.raises(UserError) as caught:
         read(dataset, class_num=6, paths=(f"{tmp_path}/part-*{container.suffix}",))
@@ -92,7 +98,9 @@ def test_labels_without_a_class(kind: tuple[type[RecordDataset], RecordFormat], 
         read(dataset, class_num=1, paths=(f"{tmp_path}/part-2{container.suffix}",))
 
 
-def test_forked_processes_read_too(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
+def test_record_index_reads_in_forked_processes(
+    kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
+) -> None:
     """Whether files were open before the fork or not."""
     dataset, container = kind
     index = read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}",))
@@ -110,7 +118,7 @@ def test_forked_processes_read_too(kind: tuple[type[RecordDataset], RecordFormat
     assert index.read(7) == b"7"
 
 
-def test_a_pattern_does_not_mean_the_indexes(
+def test_path_patterns_do_not_match_index_files(
     kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
 ) -> None:
     assert len(read(kind[0], paths=(f"{tmp_path}/part-*",))) == 8
@@ -119,7 +127,9 @@ def test_a_pattern_does_not_mean_the_indexes(
 
 
 @pytest.mark.parametrize("kind", DATASETS[:3], ids=lambda pair: pair[1].name, indirect=True)
-def test_index_files_elsewhere(kind: tuple[type[IndexedDataset], RecordFormat], tmp_path: Path) -> None:
+def test_read_records_uses_index_paths(
+    kind: tuple[type[IndexedDataset], RecordFormat], tmp_path: Path
+) -> None:
     dataset, container = kind
     (tmp_path / "indexes").mkdir()
     for path in tmp_path.glob("*.idx"):
@@ -133,7 +143,7 @@ def test_index_files_elsewhere(kind: tuple[type[IndexedDataset], RecordFormat], 
         read(dataset, paths=paths)
 
 
-def test_paths_that_mean_nothing(tmp_path: Path) -> None:
+def test_read_records_reports_missing_files(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read(WebDataset, paths=(f"{tmp_path}/*.tar",))
     assert str(caught.value) == f"{tmp_path}/*.tar: no file matches"
@@ -142,19 +152,23 @@ def test_paths_that_mean_nothing(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path}/a.tar: no such file"
 
 
-def test_a_folder_of_shards(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
+def test_read_records_rejects_folder_of_shards(
+    kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
+) -> None:
     dataset, container = kind
     suggestion = re.escape(f"write for example {tmp_path}/*{container.suffix}")
     with pytest.raises(UserError, match=f"^{tmp_path}: .* in it, {suggestion}"):
         read(dataset, paths=(str(tmp_path),))
 
 
-def test_an_lmdb_has_no_index_files(tmp_path: Path) -> None:
+def test_lmdb_dataset_rejects_index_paths(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown key; LMDB needs no index files; remove it"):
         LMDBDataset(transform_ops=CHAIN, paths=("a.lmdb",), index_paths=("a.idx",))  # type: ignore[call-arg]
 
 
-def test_a_file_named_twice(kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path) -> None:
+def test_read_records_rejects_repeated_file(
+    kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
+) -> None:
     dataset, container = kind
     first = tmp_path / f"part-0{container.suffix}"
     (tmp_path / "link").symlink_to(first)
@@ -173,5 +187,5 @@ def test_a_file_named_twice(kind: tuple[type[RecordDataset], RecordFormat], tmp_
         ("v1.2", "v1.2.idx"),
     ],
 )
-def test_the_index_is_beside(name: str, beside: str) -> None:
+def test_default_index_path_is_beside_the_shard(name: str, beside: str) -> None:
     assert default_index_path(Path("x") / name) == Path("x") / beside

@@ -27,7 +27,7 @@ COUNTS = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 
 @given(COUNTS, st.data())
-def test_shares_are_exact(counts: list[int], data: st.DataObject) -> None:
+def test_allocate_validation_is_proportional(counts: list[int], data: st.DataObject) -> None:
     total = data.draw(st.integers(0, sum(counts) - len(counts)))
     given = allocate_validation(counts, total)
     assert sum(given) == total
@@ -40,7 +40,7 @@ def test_shares_are_exact(counts: list[int], data: st.DataObject) -> None:
 
 
 @given(COUNTS, st.data())
-def test_equal_classes_differ_by_one_at_most(counts: list[int], data: st.DataObject) -> None:
+def test_allocate_validation_differs_by_one_for_equal_classes(counts: list[int], data: st.DataObject) -> None:
     total = data.draw(st.integers(0, sum(counts) - len(counts)))
     found: dict[int, list[int]] = {}
     for count, each in zip(counts, allocate_validation(counts, total), strict=True):
@@ -49,7 +49,7 @@ def test_equal_classes_differ_by_one_at_most(counts: list[int], data: st.DataObj
 
 
 @given(st.lists(st.integers(0, 4), min_size=12, max_size=60), st.integers(0, 10**9), st.randoms())
-def test_the_order_of_the_list_does_not_matter(labels: list[int], seed: int, random: Random) -> None:
+def test_choose_validation_ignores_the_order(labels: list[int], seed: int, random: Random) -> None:
     numbers = list(range(len(labels)))
     random.shuffle(numbers)
     straight = choose_validation(index_of(labels), 5, seed)
@@ -58,25 +58,25 @@ def test_the_order_of_the_list_does_not_matter(labels: list[int], seed: int, ran
     assert (shuffled == straight[numbers]).all()
 
 
-def test_seeds_give_other_choices_and_equal_ones_the_same() -> None:
+def test_choose_validation_depends_on_the_seed() -> None:
     index = index_of([0] * 100)
     choices = [choose_validation(index, Fraction(1, 2), seed).tobytes() for seed in (0, 1, 2, 0)]
     assert len(set(choices)) == 3
     assert choices[0] == choices[3]
 
 
-def test_the_choice_is_kept() -> None:
+def test_choose_validation_is_stable_over_versions() -> None:
     """Lists that were made stay repeatable: these numbers must not change with a version."""
     assert np.flatnonzero(choose_validation(index_of([0] * 20), 4, 7)).tolist() == [0, 5, 13, 15]
 
 
-def test_an_image_that_is_added_moves_few() -> None:
+def test_choose_validation_changes_little_for_added_image() -> None:
     before = choose_validation(index_of([0] * 100), Fraction(1, 5), 0)
     after = choose_validation(index_of([0] * 101), Fraction(1, 5), 0)[:100]
     assert (before != after).sum() <= 1
 
 
-def test_how_many() -> None:
+def test_validation_size_checks_its_limits() -> None:
     assert validation_size(Fraction("0.2"), 1797, 10) == 359
     assert validation_size(500, 1797, 10) == 500
     for wrong in (Fraction("0.001"), 91, Fraction("0.95")):
@@ -86,12 +86,12 @@ def test_how_many() -> None:
         validation_size(Fraction("0.2"), 2, 2)
 
 
-def test_images_listed_twice() -> None:
+def test_choose_validation_rejects_repeated_image() -> None:
     with pytest.raises(UserError, match=r"some folder/1\.jpg is already listed"):
         choose_validation(index_of([0, 0, 0], [0, 1, 1]), 1, 0)
 
 
-def test_lists_are_read_back(tmp_path: Path) -> None:
+def test_write_split_round_trips(tmp_path: Path) -> None:
     root = tmp_path / "images"
     for number in range(20):
         path = root / ("a b", "ü")[number % 2] / f"{number} x.jpg"
@@ -113,7 +113,7 @@ def test_lists_are_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb.jpg", " a.jpg"])
-def test_names_that_no_list_can_hold(tmp_path: Path, name: str) -> None:
+def test_write_split_rejects_names_that_break_lines(tmp_path: Path, name: str) -> None:
     index = FileIndex(tmp_path, np.array([name.encode(), b"b.jpg"]), np.zeros(2, np.int64), tmp_path)
     with pytest.raises(UserError, match="a list can't contain"):
         write_split(index, np.array([True, False]), tmp_path / "out")

@@ -38,7 +38,7 @@ def in_file(request: pytest.FixtureRequest) -> str:
 @given(SAMPLES)
 @settings(max_examples=30)
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_written_is_read(
+def test_format_round_trips(
     name: str, tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[bytes, int]]
 ) -> None:
     path = tmp_path_factory.mktemp(name) / f"shard{FORMATS[name].suffix}"
@@ -48,7 +48,7 @@ def test_what_is_written_is_read(
 @given(SAMPLES)
 @settings(max_examples=10)
 @pytest.mark.parametrize("name", FORMATS)
-def test_dali_reads_the_same(
+def test_dali_reads_the_same_records(
     name: str, tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[bytes, int]]
 ) -> None:
     path = tmp_path_factory.mktemp(name) / f"shard{FORMATS[name].suffix}"
@@ -72,12 +72,12 @@ def test_dali_reads_several_shards(name: str, photos: dict[str, Path], tmp_path:
         assert by_dali(name, paths, len(samples)) == ours
 
 
-def test_the_same_records_make_the_same_bytes(in_file: str, tmp_path: Path) -> None:
+def test_write_is_deterministic(in_file: str, tmp_path: Path) -> None:
     one, two = (write(in_file, tmp_path / f"{number}.shard", FEW) for number in range(2))
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_nothing_is_overwritten(in_file: str, tmp_path: Path) -> None:
+def test_write_keeps_existing_file(in_file: str, tmp_path: Path) -> None:
     path = tmp_path / "there"
     path.write_text("mine")
     with pytest.raises(FileExistsError):
@@ -85,7 +85,7 @@ def test_nothing_is_overwritten(in_file: str, tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_a_file_cut_anywhere_is_refused(in_file: str, tmp_path: Path) -> None:
+def test_truncated_shard_is_rejected(in_file: str, tmp_path: Path) -> None:
     """By the indexer, and by a reader with the index of the whole file."""
     path = write(in_file, tmp_path / f"shard{FORMATS[in_file].suffix}", FEW)
     whole = path.read_bytes()
@@ -105,7 +105,7 @@ def test_a_file_cut_anywhere_is_refused(in_file: str, tmp_path: Path) -> None:
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 @settings(max_examples=60)
 @pytest.mark.parametrize("in_file", IN_FILES)
-def test_a_damaged_byte_is_refused_in_words_or_harmless(
+def test_damaged_byte_raises_or_is_harmless(
     in_file: str, tmp_path_factory: pytest.TempPathFactory, place: float, flip: int
 ) -> None:
     path = write(in_file, tmp_path_factory.mktemp(in_file) / "shard", FEW)
@@ -124,13 +124,13 @@ def test_a_damaged_byte_is_refused_in_words_or_harmless(
             assert found == pairs(FEW), "every byte has a checksum"
 
 
-def test_an_empty_shard(in_file: str, tmp_path: Path) -> None:
+def test_build_index_rejects_empty_shard(in_file: str, tmp_path: Path) -> None:
     (tmp_path / "shard").touch()
     with pytest.raises(UserError, match=str(tmp_path / "shard")):
         FORMATS[in_file].build_index(tmp_path / "shard")
 
 
-def test_an_index_of_another_shard(in_file: str, tmp_path: Path) -> None:
+def test_open_rejects_index_of_another_shard(in_file: str, tmp_path: Path) -> None:
     one = write(in_file, tmp_path / "one", FEW)
     two = write(in_file, tmp_path / "two", records([b"a" * 70], [1]))
     default_index_path(two).write_text(default_index_path(one).read_text())
@@ -143,7 +143,7 @@ def test_an_index_of_another_shard(in_file: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "\n", "x\n", "1\n", "0\t-1\n", "v1.2 1\njpg 0 x a.jpg\n", "0 ٣\n", "v1.2 1\n\n"]
 )
-def test_a_wrong_index(in_file: str, tmp_path: Path, text: str) -> None:
+def test_open_rejects_wrong_index(in_file: str, tmp_path: Path, text: str) -> None:
     path = write(in_file, tmp_path / "shard", FEW)
     default_index_path(path).write_text(text)
     with pytest.raises(UserError, match=str(default_index_path(path))):
@@ -152,7 +152,7 @@ def test_a_wrong_index(in_file: str, tmp_path: Path, text: str) -> None:
 
 @given(st.binary(max_size=60))
 @pytest.mark.parametrize("in_file", IN_FILES)
-def test_any_index_is_read_or_refused_in_words(
+def test_open_rejects_any_bytes_as_index(
     in_file: str, tmp_path_factory: pytest.TempPathFactory, text: bytes
 ) -> None:
     path = tmp_path_factory.mktemp(in_file) / "shard"
@@ -162,7 +162,7 @@ def test_any_index_is_read_or_refused_in_words(
         opened(in_file, path)
 
 
-def test_a_missing_index(in_file: str, tmp_path: Path) -> None:
+def test_open_reports_missing_index(in_file: str, tmp_path: Path) -> None:
     path = tmp_path / "shard"
     FORMATS[in_file].write(path, FEW)
     with pytest.raises(UserError) as caught:
@@ -173,7 +173,7 @@ def test_a_missing_index(in_file: str, tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_shard(name: str, tmp_path: Path) -> None:
+def test_open_reports_missing_shard(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"^{tmp_path}/gone: "):
         opened(name, tmp_path / "gone")
     (tmp_path / "gone.idx").write_text("v1.2 1\njpg 0 1 a cls 1 1 a\n" if name == "webdataset" else "0 1\n")
@@ -181,7 +181,7 @@ def test_a_missing_shard(name: str, tmp_path: Path) -> None:
         opened(name, tmp_path / "gone")
 
 
-def test_pipes_are_not_waited_for(in_file: str, tmp_path: Path) -> None:
+def test_open_rejects_pipes(in_file: str, tmp_path: Path) -> None:
     path = tmp_path / "shard"
     os.mkfifo(path)
     with pytest.raises(UserError, match=f"^{path}: not a regular file$"):
@@ -197,7 +197,7 @@ def test_pipes_are_not_waited_for(in_file: str, tmp_path: Path) -> None:
         opened(in_file, path)
 
 
-def test_threads_share_files_that_come_and_go(tmp_path: Path) -> None:
+def test_open_files_is_thread_safe(tmp_path: Path) -> None:
     paths = [write("tfrecord", tmp_path / f"{number}.tfrecord", FEW) for number in range(150)]
     wanted = [path.read_bytes() for path in paths]
     with ThreadPoolExecutor(8) as pool:
@@ -208,7 +208,7 @@ def test_threads_share_files_that_come_and_go(tmp_path: Path) -> None:
             assert found == [wanted[number] for number in turns]
 
 
-def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+def test_open_files_limits_open_files(tmp_path: Path) -> None:
     paths = [write("tfrecord", tmp_path / f"{number}.tfrecord", FEW[:1]) for number in range(200)]
     files = OpenFiles()
     shards = [FORMATS["tfrecord"].open(path, default_index_path(path), files) for path in paths]

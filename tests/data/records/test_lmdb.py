@@ -30,7 +30,7 @@ def value(*protos: object) -> bytes:
     return bytes(TensorProtos(protos=protos).SerializeToString())
 
 
-def test_training_and_evaluation_may_read_the_same(tmp_path: Path) -> None:
+def test_lmdb_opens_the_same_folder_twice(tmp_path: Path) -> None:
     path = write("lmdb", tmp_path / "a.lmdb", SAMPLES)
     (tmp_path / "link").symlink_to(path)
     one, two = opened("lmdb", path), opened("lmdb", tmp_path / "link")
@@ -41,7 +41,7 @@ def test_training_and_evaluation_may_read_the_same(tmp_path: Path) -> None:
     assert by_dali("lmdb", [path], 3) == pairs(SAMPLES), "DALI may have it open too"
 
 
-def test_a_forked_process_reads_on(tmp_path: Path) -> None:
+def test_lmdb_reads_in_forked_process(tmp_path: Path) -> None:
     shard = opened("lmdb", write("lmdb", tmp_path / "a.lmdb", SAMPLES))
     shard.read(0)
     child = os.fork()
@@ -51,7 +51,7 @@ def test_a_forked_process_reads_on(tmp_path: Path) -> None:
     assert content(shard) == pairs(SAMPLES)
 
 
-def test_reading_changes_nothing(tmp_path: Path) -> None:
+def test_lmdb_reads_without_writing(tmp_path: Path) -> None:
     path = write("lmdb", tmp_path / "a.lmdb", SAMPLES)
     before = (path / "data.mdb").read_bytes()
     for each in (path / "data.mdb", path):
@@ -64,7 +64,7 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
         path.chmod(0o755)
 
 
-def test_keys_of_any_bytes_and_length(tmp_path: Path) -> None:
+def test_lmdb_accepts_any_keys(tmp_path: Path) -> None:
     keys = [b"\0", b"\0\0", b"a\0", "é".encode(), b"\xff", b"k" * 300]
     path = make(tmp_path / "a.lmdb", {key: value(IMAGE, LABEL) for key in keys})
     shard = opened("lmdb", path)
@@ -82,7 +82,7 @@ def test_keys_of_any_bytes_and_length(tmp_path: Path) -> None:
         value(IMAGE, TensorProto(data_type=1, float_data=[1])),
     ],
 )
-def test_a_value_that_is_none(tmp_path: Path, wrong: bytes) -> None:
+def test_lmdb_rejects_other_values(tmp_path: Path, wrong: bytes) -> None:
     path = make(tmp_path / "a.lmdb", {b"1": value(IMAGE, LABEL), b"2": wrong or b"\x20"})
     with pytest.raises(UserError) as caught:
         opened("lmdb", path)
@@ -101,12 +101,12 @@ def test_a_value_that_is_none(tmp_path: Path, wrong: bytes) -> None:
         (TensorProto(data_type=4, string_data=[b""]), "the image is empty"),
     ],
 )
-def test_no_image(tmp_path: Path, image: object, text: str) -> None:
+def test_lmdb_read_reports_missing_image(tmp_path: Path, image: object, text: str) -> None:
     with pytest.raises(DecodeError, match=text):
         opened("lmdb", make(tmp_path / "a.lmdb", {b"1": value(image, LABEL)})).read(0)
 
 
-def test_a_file_cut_short_does_not_end_the_process(tmp_path: Path) -> None:
+def test_lmdb_rejects_truncated_file(tmp_path: Path) -> None:
     path = write("lmdb", tmp_path / "a.lmdb", SAMPLES)
     data = path / "data.mdb"
     whole = data.stat().st_size
@@ -116,7 +116,7 @@ def test_a_file_cut_short_does_not_end_the_process(tmp_path: Path) -> None:
     assert str(caught.value) == f"{data}: expected {whole} bytes, found {whole - 4096}; the file is cut short"
 
 
-def test_folders_that_are_none(tmp_path: Path) -> None:
+def test_lmdb_rejects_other_folders(tmp_path: Path) -> None:
     for content_of in (b"", b"no lmdb" * 2000):
         (tmp_path / "data.mdb").write_bytes(content_of)
         with pytest.raises(UserError, match=f"^{tmp_path}: expected an LMDB folder with data.mdb, found: "):

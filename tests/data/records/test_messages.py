@@ -10,7 +10,7 @@ from ppcls.data.records.messages import Example, Feature, ProtobufError, TensorP
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.binary(max_size=300)), max_size=4))
-def test_fields_are_where_the_runtime_puts_them(parts: list[tuple[int, bytes]]) -> None:
+def test_fields_agrees_with_protobuf(parts: list[tuple[int, bytes]]) -> None:
     tensors = [TensorProto(dims=[number], string_data=[data], float_data=[1.5]) for number, data in parts]
     message = TensorProtos(protos=tensors).SerializeToString()
     found = [
@@ -22,7 +22,7 @@ def test_fields_are_where_the_runtime_puts_them(parts: list[tuple[int, bytes]]) 
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_walked_or_refused(data: bytes) -> None:
+def test_fields_of_any_bytes_are_inside_or_raise(data: bytes) -> None:
     try:
         places = list(fields(data, 0, len(data)))
     except ProtobufError:
@@ -43,12 +43,12 @@ def test_any_bytes_are_walked_or_refused(data: bytes) -> None:
         b"\x0a\xff\xff\xff\xff\x0f",
     ],
 )
-def test_what_is_no_message(data: bytes) -> None:
+def test_fields_rejects_invalid_messages(data: bytes) -> None:
     with pytest.raises(ProtobufError):
         list(fields(data, 0, len(data)))
 
 
-def test_an_example_is_tensorflows() -> None:
+def test_example_has_the_bytes_of_tensorflow() -> None:
     """Bytes written down from the wire format: {"a": int64_list {value: 300}}."""
     made = Example()
     made.features.feature.add(key="a", value=Feature()).value.int64_list.value.append(300)

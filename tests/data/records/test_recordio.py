@@ -28,7 +28,7 @@ def make(path: Path, *parts: bytes) -> Path:
     return write_index("recordio", path)
 
 
-def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
+def test_recordio_write_has_known_bytes(tmp_path: Path) -> None:
     path = write("recordio", tmp_path / "a.rec", records([b"abcde", b"wxyz" + MAGIC + b"!"], [3, 7]))
     one = part(0, header(3) + b"abcde")
     two = part(1, header(7, identity=1) + b"wxyz") + part(3, b"!")
@@ -46,7 +46,7 @@ def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
         (b"x" + MAGIC * 2, [0]),
     ],
 )
-def test_only_a_magic_number_in_step_divides(tmp_path: Path, image: bytes, parts: list[int]) -> None:
+def test_recordio_splits_at_aligned_magic_numbers(tmp_path: Path, image: bytes, parts: list[int]) -> None:
     path = write("recordio", tmp_path / "a.rec", records([image, b"next"], [3, 1]))
     data, at, kinds = path.read_bytes(), 0, []
     while at < len(data):
@@ -58,18 +58,18 @@ def test_only_a_magic_number_in_step_divides(tmp_path: Path, image: bytes, parts
     assert by_dali("recordio", [path], 2) == [(image, 3), (b"next", 1)]
 
 
-def test_a_magic_number_in_the_header(tmp_path: Path) -> None:
+def test_recordio_reads_magic_number_in_the_image_header(tmp_path: Path) -> None:
     """An image's id may be anything; the header is then in two parts."""
     path = make(tmp_path / "a.rec", part(1, header(5)[:8]), part(3, bytes(12) + b"image"))
     assert content(opened("recordio", path)) == [(b"image", 5)]
 
 
-def test_labels_as_an_array(tmp_path: Path) -> None:
+def test_recordio_reads_label_array(tmp_path: Path) -> None:
     path = make(tmp_path / "a.rec", part(0, header(0, flag=1) + struct.pack("<f", 6) + b"image"))
     assert content(opened("recordio", path)) == [(b"image", 6)] == by_dali("recordio", [path], 1)
 
 
-def test_an_index_in_another_order(tmp_path: Path) -> None:
+def test_recordio_sorts_the_index(tmp_path: Path) -> None:
     """MXNet's tools may shuffle it; like DALI we go by offsets."""
     path = write("recordio", tmp_path / "a.rec", records([b"a", b"bb", b"ccc"], [0, 1, 2]))
     lines = default_index_path(path).read_text().splitlines()
@@ -89,7 +89,7 @@ def test_an_index_in_another_order(tmp_path: Path) -> None:
         (part(0, header(0, flag=1)), "expected a label, found the end of the record"),
     ],
 )
-def test_no_label(tmp_path: Path, data: bytes, text: str) -> None:
+def test_recordio_open_reports_missing_label(tmp_path: Path, data: bytes, text: str) -> None:
     path = make(tmp_path / "a.rec", data)
     with pytest.raises(UserError) as caught:
         opened("recordio", path)
@@ -105,21 +105,21 @@ def test_no_label(tmp_path: Path, data: bytes, text: str) -> None:
         (part(0, b"x")[:-1], "expected a part of 12 bytes, found the end of the file after 11"),
     ],
 )
-def test_a_file_that_is_none(tmp_path: Path, data: bytes, text: str) -> None:
+def test_recordio_build_index_rejects_other_files(tmp_path: Path, data: bytes, text: str) -> None:
     (tmp_path / "a.rec").write_bytes(data)
     with pytest.raises(UserError) as caught:
         FORMATS["recordio"].build_index(tmp_path / "a.rec")
     assert str(caught.value) == f"{tmp_path}/a.rec, byte 0: {text}"
 
 
-def test_a_record_whose_parts_do_not_follow(tmp_path: Path) -> None:
+def test_recordio_build_index_rejects_wrong_order_of_parts(tmp_path: Path) -> None:
     data = part(1, header(0)) + part(1, b"x")
     (tmp_path / "a.rec").write_bytes(data)
     with pytest.raises(UserError, match=r"a\.rec, byte 32: expected the next part of a record, found part 1"):
         FORMATS["recordio"].build_index(tmp_path / "a.rec")
 
 
-def test_a_record_damaged_behind_its_label(tmp_path: Path) -> None:
+def test_recordio_read_reports_damaged_record(tmp_path: Path) -> None:
     path = write("recordio", tmp_path / "a.rec", records([b"abcd" + MAGIC + b"efgh"], [3]))
     shard = opened("recordio", path)
     data = bytearray(path.read_bytes())
@@ -130,6 +130,6 @@ def test_a_record_damaged_behind_its_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("record", [ImageRecord("a.jpg", b"x", 2**24)], ids=["label"])
-def test_what_the_format_can_not_hold(tmp_path: Path, record: ImageRecord) -> None:
+def test_recordio_write_rejects_large_label(tmp_path: Path, record: ImageRecord) -> None:
     with pytest.raises(UserError, match=r"RecordIO can't store a\.jpg: labels must be below 16777216"):
         FORMATS["recordio"].write(tmp_path / "a.rec", [record])

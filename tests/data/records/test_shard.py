@@ -14,7 +14,7 @@ from ppcls.data.records.shard import OpenFiles
 from ppcls.data.transforms.numpy_ops import DecodeError
 
 
-def test_a_file_that_was_written_anew_is_refused(tmp_path: Path) -> None:
+def test_open_files_rejects_rewritten_file(tmp_path: Path) -> None:
     path, reader = tmp_path / "a.tar", OpenFiles()
     path.write_bytes(b"0123456789")
     assert reader.read(path, 2, 3) == b"234"
@@ -23,7 +23,7 @@ def test_a_file_that_was_written_anew_is_refused(tmp_path: Path) -> None:
         reader.read(path, 2, 3)
 
 
-def test_a_file_that_was_touched_is_refused(tmp_path: Path) -> None:
+def test_open_files_rejects_touched_file(tmp_path: Path) -> None:
     path, reader = tmp_path / "a.tar", OpenFiles()
     path.write_bytes(b"0123456789")
     assert reader.read(path, 0, 1) == b"0"
@@ -32,7 +32,7 @@ def test_a_file_that_was_touched_is_refused(tmp_path: Path) -> None:
         reader.read(path, 0, 1)
 
 
-def test_a_file_that_was_replaced_is_read_as_it_was_while_it_is_open(tmp_path: Path) -> None:
+def test_open_files_reads_the_old_version_of_replaced_file(tmp_path: Path) -> None:
     path, reader = tmp_path / "a.tar", OpenFiles()
     path.write_bytes(b"0123456789")
     assert reader.read(path, 0, 1) == b"0"
@@ -42,7 +42,7 @@ def test_a_file_that_was_replaced_is_read_as_it_was_while_it_is_open(tmp_path: P
 
 
 @pytest.mark.parametrize(("times", "works"), [(2, True), (9, False)])
-def test_a_drive_that_fails_for_a_moment_is_tried_again(
+def test_open_files_retries_after_network_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, works: bool
 ) -> None:
     path, reader = tmp_path / "a.tar", OpenFiles()

@@ -43,14 +43,14 @@ def make(path: Path, *messages: bytes) -> Path:
     return write_index("tfrecord", path)
 
 
-def test_the_index_is_that_of_dalis_tool(tmp_path: Path) -> None:
+def test_tfrecord_index_equals_dalis(tmp_path: Path) -> None:
     path = write("tfrecord", tmp_path / "a.tfrecord", SAMPLES)
     tool = Path(sys.executable).with_name("tfrecord2idx")
     subprocess.run([sys.executable, tool, path, tmp_path / "tool.idx"], check=True, capture_output=True)
     assert default_index_path(path).read_text() == (tmp_path / "tool.idx").read_text()
 
 
-def test_checksums_are_those_of_another_writer(tmp_path: Path) -> None:
+def test_tfrecord_checksums_equal_visualdls(tmp_path: Path) -> None:
     path = write("tfrecord", tmp_path / "a.tfrecord", SAMPLES)
     data, at = path.read_bytes(), 0
     while at < len(data):
@@ -59,7 +59,7 @@ def test_checksums_are_those_of_another_writer(tmp_path: Path) -> None:
         at += 16 + size
 
 
-def test_features_in_any_order_and_number(tmp_path: Path) -> None:
+def test_tfrecord_reads_features_in_any_order(tmp_path: Path) -> None:
     """As TensorFlow's ImageNet: a dozen features, the label behind the image or before it."""
     before = example(
         image_width=[500], image_format=[b"JPEG"], image_class_label=[3], image_encoded=[b"A" * 9000]
@@ -72,7 +72,7 @@ def test_features_in_any_order_and_number(tmp_path: Path) -> None:
     assert by_dali("tfrecord", [path], 2) == content(opened("tfrecord", path))
 
 
-def test_labels_from_one(tmp_path: Path) -> None:
+def test_tfrecord_first_label_is_subtracted(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tfrecord", example(image_class_label=[1], image_encoded=[b"x"]))
     container = TFRecordFormat(first_label=1)
     assert content(container.open(path, default_index_path(path), OpenFiles())) == [(b"x", 0)]
@@ -91,7 +91,7 @@ def test_labels_from_one(tmp_path: Path) -> None:
         b"",
     ],
 )
-def test_no_label(tmp_path: Path, message: bytes) -> None:
+def test_tfrecord_open_reports_missing_label(tmp_path: Path, message: bytes) -> None:
     path = make(tmp_path / "a.tfrecord", message)
     with pytest.raises(UserError) as caught:
         opened("tfrecord", path)
@@ -100,7 +100,7 @@ def test_no_label(tmp_path: Path, message: bytes) -> None:
     )
 
 
-def test_no_example(tmp_path: Path) -> None:
+def test_tfrecord_open_rejects_other_messages(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tfrecord", b"these bytes are no message")
     with pytest.raises(
         UserError, match=r"a\.tfrecord, byte 0: expected a tf\.train\.Example, found other bytes"
@@ -117,12 +117,12 @@ def test_no_example(tmp_path: Path) -> None:
         (example(image_class_label=[1], image_encoded=[b""]), "the image is empty"),
     ],
 )
-def test_no_image(tmp_path: Path, message: bytes, text: str) -> None:
+def test_tfrecord_read_reports_missing_image(tmp_path: Path, message: bytes, text: str) -> None:
     with pytest.raises(DecodeError, match=text):
         opened("tfrecord", make(tmp_path / "a.tfrecord", message)).read(0)
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_tfrecord_build_index_rejects_other_files(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(b"\x1f\x8b compressed or other bytes")
     with pytest.raises(UserError) as caught:
         FORMATS["tfrecord"].build_index(tmp_path / "a.tfrecord")
@@ -132,7 +132,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     )
 
 
-def test_a_record_cut_short(tmp_path: Path) -> None:
+def test_tfrecord_build_index_rejects_truncated_record(tmp_path: Path) -> None:
     path = write("tfrecord", tmp_path / "a.tfrecord", SAMPLES)
     data = path.read_bytes()
     path.write_bytes(data[:-10])

@@ -31,7 +31,7 @@ def read(path: Path) -> list[tuple[bytes, int]]:
     return content(opened("webdataset", write_index("webdataset", path)))
 
 
-def test_the_index_is_that_of_dalis_tool(tmp_path: Path) -> None:
+def test_webdataset_index_equals_dalis(tmp_path: Path) -> None:
     path = make(
         tmp_path / "a.tar",
         {
@@ -51,7 +51,7 @@ def test_the_index_is_that_of_dalis_tool(tmp_path: Path) -> None:
     assert read(path) == [(b"x" * 700, 3), (b"y", 0), (b"w" * 512, 1)]
 
 
-def test_other_members_do_not_matter(tmp_path: Path) -> None:
+def test_webdataset_ignores_other_members(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as tar:
         for name, kind in (
@@ -71,7 +71,7 @@ def test_other_members_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"format": tarfile.PAX_FORMAT}, {"format": tarfile.GNU_FORMAT}], ids=str)
-def test_long_strange_and_escaping_names(tmp_path: Path, options: dict[str, int]) -> None:
+def test_webdataset_reads_any_names(tmp_path: Path, options: dict[str, int]) -> None:
     """Nothing is ever unpacked, so a name leads nowhere."""
     names = ["猫/" + "long" * 60, "../../etc/x", "/abs/y", "with blank/z z", "\udcff"]
     files = {
@@ -84,7 +84,7 @@ def test_long_strange_and_escaping_names(tmp_path: Path, options: dict[str, int]
     assert [each.name for each in tmp_path.iterdir() if each.name != "a.tar"] == ["a.idx"]
 
 
-def test_endings_can_be_chosen(tmp_path: Path) -> None:
+def test_webdataset_extensions_select_the_image(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tar", {"1.left.tif": b"l", "1.right.tif": b"r", "1.cls": b"5"})
     default_index_path(path).write_text(FORMATS["webdataset"].build_index(path) or "")
     shard = WebDatasetFormat((".right.tif",)).open(path, default_index_path(path), OpenFiles())
@@ -103,7 +103,7 @@ def test_endings_can_be_chosen(tmp_path: Path) -> None:
         ({"1.jpg": b"x", "1.cls": b""}, "expected a whole number in the .cls at byte 1536, found b''"),
     ],
 )
-def test_a_sample_that_is_none(tmp_path: Path, files: dict[str, bytes], text: str) -> None:
+def test_webdataset_open_names_the_wrong_sample(tmp_path: Path, files: dict[str, bytes], text: str) -> None:
     path = make(tmp_path / "a.tar", {"0.jpg": b"good", "0.cls": b"0", **files})
     if "1.jpg" in files and len(files) == 2:
         path = make(tmp_path / "a.tar", files)
@@ -114,7 +114,7 @@ def test_a_sample_that_is_none(tmp_path: Path, files: dict[str, bytes], text: st
     assert text in str(caught.value)
 
 
-def test_all_wrong_samples_are_counted(tmp_path: Path) -> None:
+def test_webdataset_open_counts_wrong_samples(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tar", {f"{number}.jpg": b"x" for number in range(13)})
     with pytest.raises(UserError) as caught:
         read(path)
@@ -123,14 +123,14 @@ def test_all_wrong_samples_are_counted(tmp_path: Path) -> None:
     assert lines[-1] == "… and 3 more lines"
 
 
-def test_a_compressed_tar(tmp_path: Path) -> None:
+def test_webdataset_rejects_compressed_tar(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz"):
         pass
     with pytest.raises(UserError, match=r"a\.tar: expected a complete, uncompressed tar file"):
         FORMATS["webdataset"].build_index(tmp_path / "a.tar")
 
 
-def test_a_damaged_header_does_not_end_the_file(tmp_path: Path) -> None:
+def test_webdataset_rejects_damaged_header(tmp_path: Path) -> None:
     path = write("webdataset", tmp_path / "a.tar", SAMPLES)
     data = bytearray(path.read_bytes())
     data[2048 + 5] ^= 1  # the name of the second sample
@@ -142,13 +142,13 @@ def test_a_damaged_header_does_not_end_the_file(tmp_path: Path) -> None:
     )
 
 
-def test_no_samples(tmp_path: Path) -> None:
+def test_webdataset_rejects_tar_without_samples(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no WebDataset records in this file"):
         FORMATS["webdataset"].build_index(make(tmp_path / "a.tar", {".hidden.jpg": b"x"}))
 
 
 @pytest.mark.parametrize("name", ["a.b.jpg", "a.gif", "jpg"])
-def test_a_name_that_would_not_be_found_again(tmp_path: Path, name: str) -> None:
+def test_webdataset_write_rejects_names_it_could_not_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(
         UserError, match=f"WebDataset can't store {name}: expected a name with a single dot that ends in .jpg"
     ):

@@ -42,7 +42,9 @@ def epochs(draw: st.DrawFn) -> tuple[list[EqualPixelsOrder], int]:
 
 
 @given(epochs())
-def test_an_epoch_has_each_sample_once_and_weighs_it_alike(drawn: tuple[list[EqualPixelsOrder], int]) -> None:
+def test_equal_pixels_epoch_has_each_sample_once_with_equal_weight(
+    drawn: tuple[list[EqualPixelsOrder], int],
+) -> None:
     orders, epoch = drawn
     one = orders[0]
     seen: list[int] = []
@@ -67,7 +69,7 @@ def test_an_epoch_has_each_sample_once_and_weighs_it_alike(drawn: tuple[list[Equ
     assert update == one.updates_per_epoch
 
 
-def test_the_sampler_gives_as_many_images_as_have_no_more_pixels() -> None:
+def test_multi_scale_sampler_limits_the_pixels_of_a_batch() -> None:
     spec = MultiScaleSampler(scales=[160, 192, 230, 320], first_bs=500)
     assert spec.input_size == EqualPixels(sizes=(160, 192, 224, 320), rows=(500, 347, 255, 125))
     assert (spec.rows(8), spec.global_batch(8)) == (500, 4000)
@@ -77,7 +79,7 @@ def test_the_sampler_gives_as_many_images_as_have_no_more_pixels() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dali-cpu", "paddle", pytest.param("dali-gpu", marks=pytest.mark.gpu)])
-def test_loaders_give_each_step_its_images(kind: str, index: FileIndex) -> None:
+def test_loaders_return_equal_pixels_batches(kind: str, index: FileIndex) -> None:
     order = EqualPixelsOrder(sampler=ShuffledSampler(12), batch_size=4, seed=5, sizes=SIZES)
     ops = plan_chain(CHAINS[0], "CHW")
     loader = MAKERS[kind](index, order, ops, sizes=SIZES)
@@ -92,7 +94,7 @@ def test_loaders_give_each_step_its_images(kind: str, index: FileIndex) -> None:
         assert batch.valid == step.valid
 
 
-def test_loaders_agree_and_go_on_where_they_were(index: FileIndex) -> None:
+def test_loaders_agree_and_resume_with_equal_pixels(index: FileIndex) -> None:
     ops = plan_chain(CHAINS[0], "CHW")
     order = EqualPixelsOrder(sampler=ShuffledSampler(12), batch_size=4, seed=5, sizes=SIZES)
     one, two = (take(MAKERS[kind](index, order, ops, sizes=SIZES), 2) for kind in ("dali-cpu", "paddle"))
@@ -105,7 +107,7 @@ def test_loaders_agree_and_go_on_where_they_were(index: FileIndex) -> None:
             np.testing.assert_array_equal(found, image)
 
 
-def test_within_an_epoch_only_as_many_ranks_go_on() -> None:
+def test_equal_pixels_resume_rejects_another_world_size() -> None:
     two = EqualPixelsOrder(sampler=ShuffledSampler(40), batch_size=4, world=2, sizes=SIZES)
     one = EqualPixelsOrder(sampler=ShuffledSampler(40), batch_size=4, sizes=SIZES)
     assert one.restore(two.state_dict(Cursor(3, 0))) == Cursor(3, 0)

@@ -76,7 +76,7 @@ def take(loader: Loader, epochs: int = 1) -> list[np.ndarray]:
     ids=lambda value: getattr(value, "kind", value),
 )
 @pytest.mark.parametrize("chain", CHAINS)
-def test_each_batch_has_its_size(
+def test_loaders_return_batches_of_the_drawn_size(
     kind: str, chain: list[Transform], sizes: InputSize, index: FileIndex
 ) -> None:
     ops = plan_chain(chain, "CHW")
@@ -91,7 +91,7 @@ def test_each_batch_has_its_size(
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_loaders_agree(chain: list[Transform], index: FileIndex) -> None:
+def test_loaders_agree_at_variable_sizes(chain: list[Transform], index: FileIndex) -> None:
     ops = plan_chain(chain, "CHW")
     one, two = (take(MAKERS[kind](index, order(), ops, sizes=MANY), 2) for kind in ("dali-cpu", "paddle"))
     for dali, paddle in zip(one, two, strict=True):
@@ -100,7 +100,7 @@ def test_loaders_agree(chain: list[Transform], index: FileIndex) -> None:
         assert difference.mean() < 0.5
 
 
-def test_a_size_is_drawn_for_all_ranks_and_resumed(index: FileIndex) -> None:
+def test_size_is_equal_on_all_ranks_and_after_resuming(index: FileIndex) -> None:
     ops = plan_chain(CHAINS[0], "CHW")
     whole = take(MAKERS["dali-cpu"](index, order(), ops, sizes=MANY))
     ranks = [
@@ -117,7 +117,7 @@ def test_a_size_is_drawn_for_all_ranks_and_resumed(index: FileIndex) -> None:
             np.testing.assert_array_equal(found, image)
 
 
-def test_at_its_own_size_a_chain_makes_the_same_images(index: FileIndex) -> None:
+def test_resize_chain_at_its_size_changes_nothing(index: FileIndex) -> None:
     for chain in CHAINS:
         ops = plan_chain(chain, "HWC")
         for make in (MAKERS["dali-cpu"], MAKERS["paddle"]):
@@ -128,7 +128,7 @@ def test_at_its_own_size_a_chain_makes_the_same_images(index: FileIndex) -> None
                 np.testing.assert_array_equal(one, two)
 
 
-def test_sizes_are_drawn_evenly_and_in_stretches() -> None:
+def test_multi_scale_sizes_are_uniform_and_last_every_steps() -> None:
     drawn = [size_at(MANY, 0, Cursor(epoch, step)) for epoch in range(30) for step in range(100)]
     counts = Counter(drawn)
     assert set(counts) == {16, 24, 40}
@@ -139,11 +139,11 @@ def test_sizes_are_drawn_evenly_and_in_stretches() -> None:
     assert drawn != [size_at(MANY, 1, Cursor(epoch, step)) for epoch in range(30) for step in range(100)]
 
 
-def test_progressive_sizes_follow_the_epochs() -> None:
+def test_progressive_size_follows_the_epoch() -> None:
     assert [size_at(GROWING, 0, Cursor(epoch, 7)) for epoch in range(5)] == [16, 24, 24, 40, 40]
 
 
-def test_only_the_transform_that_resizes_changes() -> None:
+def test_resize_chain_changes_only_the_resizing_op() -> None:
     for chain in CHAINS:
         ops = fuse(plan_chain(chain, "CHW"))
         changed = [a != b for a, b in zip(ops, resize_chain(ops, 99), strict=True)]
@@ -168,12 +168,12 @@ def test_only_the_transform_that_resizes_changes() -> None:
         ),
     ],
 )
-def test_chains_that_have_no_free_size(chain: list[Transform], text: str) -> None:
+def test_input_size_rejects_chain_without_variable_size(chain: list[Transform], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         check_sizes(chain, (40,))
 
 
 @pytest.mark.parametrize("epochs", [(0, 1), (1, 2, 3), (0, 2, 2), ()])
-def test_progressive_epochs_must_fit(epochs: tuple[int, ...]) -> None:
+def test_progressive_rejects_wrong_epochs(epochs: tuple[int, ...]) -> None:
     with pytest.raises(ValidationError, match="expected 3 epochs, one for each size, the first 0"):
         Progressive(sizes=(1, 2, 3), epochs=epochs)

@@ -90,7 +90,7 @@ def came(steps: list[list[StepSamples]]) -> list[tuple[int, int]]:
 
 
 @given(ORDERS, EPOCHS)
-def test_each_sample_once_an_epoch(order: Order, epoch: int) -> None:
+def test_order_has_each_sample_once_per_epoch(order: Order, epoch: int) -> None:
     seen = [index for parts in epoch_of(order, epoch) for index in real(parts)]
     assert len(set(seen)) == len(seen)
     if order.drop_last:
@@ -102,7 +102,7 @@ def test_each_sample_once_an_epoch(order: Order, epoch: int) -> None:
 
 
 @given(ANY, EPOCHS)
-def test_every_rank_makes_the_same_steps_and_updates(order: Order, epoch: int) -> None:
+def test_order_has_equal_steps_and_updates_on_all_ranks(order: Order, epoch: int) -> None:
     """Whatever the size: a rank that made one step more would wait for the others for ever."""
     ranks = [replace(order, rank=rank) for rank in range(order.world)]
     plans = [[each.at(Cursor(epoch, step)) for step in range(len(each))] for each in ranks]
@@ -112,21 +112,21 @@ def test_every_rank_makes_the_same_steps_and_updates(order: Order, epoch: int) -
 
 
 @given(ANY, EPOCHS)
-def test_the_steps_are_the_samplers_epoch_whatever_the_ranks(order: Order, epoch: int) -> None:
+def test_order_keeps_the_samplers_order_on_any_ranks(order: Order, epoch: int) -> None:
     seen = [index for parts in epoch_of(order, epoch) for index in real(parts)]
     assert seen == order.sampler.epoch(order.seed, epoch)[: len(seen)].tolist()
     assert len(seen) == order.count_samples(0, len(order))
 
 
 @given(ANY, EPOCHS)
-def test_no_group_is_parted(order: Order, epoch: int) -> None:
+def test_order_keeps_groups_on_one_rank(order: Order, epoch: int) -> None:
     for parts in epoch_of(order, epoch):
         ends = np.cumsum([part.valid for part in parts]).tolist()
         assert all(end % order.group == 0 or end == ends[-1] for end in ends)
 
 
 @given(ANY, EPOCHS)
-def test_repeats_count_what_came_before(order: Order, epoch: int) -> None:
+def test_repeats_count_earlier_occurrences(order: Order, epoch: int) -> None:
     before: Counter[int] = Counter()
     steps = epoch_of(order, epoch)
     for index, repeat in came(steps):
@@ -140,13 +140,13 @@ def test_repeats_count_what_came_before(order: Order, epoch: int) -> None:
             assert all(order.drop_last or (index, repeat) in came(steps) for index, repeat in padding)
 
 
-def test_repeats_of_known_positions() -> None:
+def test_count_repeats_of_known_positions() -> None:
     found = count_repeats(np.array([7, 5, 7, 7, 5, 0]))
     assert found.tolist() == [0, 0, 1, 2, 1, 0]
     assert count_repeats(np.array([], np.int64)).tolist() == []
 
 
-def test_a_batch_that_would_part_groups_is_refused() -> None:
+def test_order_rejects_batch_that_divides_groups() -> None:
     with pytest.raises(UserError) as caught:
         Order(SequentialSampler(12), batch_size=6, group=4)
     assert str(caught.value) == (
@@ -156,7 +156,7 @@ def test_a_batch_that_would_part_groups_is_refused() -> None:
 
 
 @given(ORDERS, EPOCHS)
-def test_every_batch_is_full_and_padded_with_the_epochs_first(order: Order, epoch: int) -> None:
+def test_order_pads_batches_with_first_samples(order: Order, epoch: int) -> None:
     epoch_samples = [sample for parts in epoch_of(order, epoch) for sample in real(parts)]
     if order.drop_last:
         epoch_samples = list(range(order.size))  # padding may be of a step that is left out
@@ -174,7 +174,7 @@ def test_every_batch_is_full_and_padded_with_the_epochs_first(order: Order, epoc
 
 
 @given(ORDERS, EPOCHS)
-def test_valid_counts_the_samples(order: Order, epoch: int) -> None:
+def test_valid_counts_real_samples(order: Order, epoch: int) -> None:
     steps = [sum(part.valid for part in parts) for parts in epoch_of(order, epoch)]
     assert steps == [order.count_samples(step, step + 1) for step in range(len(order))]
     assert sum(steps) == order.count_samples(0, len(order))
@@ -184,7 +184,7 @@ def test_valid_counts_the_samples(order: Order, epoch: int) -> None:
 
 
 @given(st.one_of(ONCE, REPEATING), st.integers(1, 4), st.integers(0, 9), st.booleans(), EPOCHS)
-def test_a_step_holds_the_same_samples_on_any_number_of_ranks(
+def test_step_has_the_same_samples_on_any_number_of_ranks(
     sampler: EpochSampler, quarter: int, seed: int, drop_last: bool, epoch: int
 ) -> None:
     epochs = [
@@ -198,7 +198,7 @@ def test_a_step_holds_the_same_samples_on_any_number_of_ranks(
 @given(
     st.one_of(ONCE, REPEATING), st.integers(1, 3), st.integers(4, 9), st.integers(0, 9), st.booleans(), EPOCHS
 )
-def test_a_global_batch_size_is_kept_on_any_number_of_ranks(
+def test_global_batch_size_is_kept_on_any_number_of_ranks(
     sampler: EpochSampler, group: int, groups: int, seed: int, drop_last: bool, epoch: int
 ) -> None:
     orders = [
@@ -220,13 +220,13 @@ def test_a_global_batch_size_is_kept_on_any_number_of_ranks(
     assert all(order.restore(state) == MIDDLE for order in orders)
 
 
-def test_a_global_batch_too_small_for_the_ranks_is_refused() -> None:
+def test_order_rejects_global_batch_smaller_than_ranks() -> None:
     with pytest.raises(UserError, match="global_batch_size 6 is less than 2 for each of 4 processes"):
         Order(SequentialSampler(12), batch_size=2, world=4, group=2, global_batch_size=6)
 
 
 @given(ORDERS, EPOCHS)
-def test_weights_make_an_updates_gradient_the_mean_over_its_samples(order: Order, epoch: int) -> None:
+def test_weights_average_over_the_samples_of_an_update(order: Order, epoch: int) -> None:
     gradients = np.random.default_rng(0).normal(size=order.size)  # of each sample
     update: list[list[StepSamples]] = []
     updates = 0
@@ -267,7 +267,7 @@ def test_shuffled_epochs_differ() -> None:
     assert tuple(replace(order, seed=1).at(Cursor(0, 0)).indices) not in epochs
 
 
-def test_a_cursor_walks_through_epochs() -> None:
+def test_cursor_next_enters_the_next_epoch() -> None:
     cursor, seen = Cursor(), []
     for _ in range(5):
         seen.append((cursor.epoch, cursor.step))
@@ -291,7 +291,7 @@ BASE = Order(ShuffledSampler(40), batch_size=4, seed=1, world=2, accumulate=2)
         ({"sampler": ShuffledSampler(39), "seed": 5}, "size was 40 and is 39; seed was 1 and is 5"),
     ],
 )
-def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, Any], text: str) -> None:
+def test_restore_rejects_changed_sampler_only_within_an_epoch(changed: dict[str, Any], text: str) -> None:
     other = replace(BASE, **changed)
     with pytest.raises(UserError) as caught:
         other.restore(BASE.state_dict(MIDDLE))
@@ -303,7 +303,7 @@ def test_a_changed_meaning_is_refused_within_an_epoch_only(changed: dict[str, An
     assert other.restore(BASE.state_dict(END)) == END
 
 
-def test_samplers_that_follow_the_global_batch_refuse_another_within_an_epoch() -> None:
+def test_restore_rejects_changed_global_batch_for_dependent_sampler() -> None:
     repeated = replace(BASE, sampler=RepeatedAugmentationSampler(40, 3, 8))
     other = replace(BASE, sampler=RepeatedAugmentationSampler(40, 3, 16), batch_size=8)
     with pytest.raises(UserError, match="in batches of 8 and is each image 3 times in batches of 16"):
@@ -311,7 +311,7 @@ def test_samplers_that_follow_the_global_batch_refuse_another_within_an_epoch() 
 
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(1, 6), st.integers(1, 3), st.booleans(), st.data())
-def test_another_global_batch_leaves_no_sample_out(
+def test_restore_with_another_global_batch_skips_no_sample(
     was: int, was_each: int, now: int, now_each: int, drop_last: bool, data: st.DataObject
 ) -> None:
     before = Order(ShuffledSampler(37), was, seed=1, accumulate=was_each)
@@ -327,13 +327,13 @@ def test_another_global_batch_leaves_no_sample_out(
 
 
 @pytest.mark.parametrize(("world", "batch_size"), [(1, 8), (2, 4), (4, 2), (8, 1)])
-def test_another_number_of_ranks_goes_on_within_an_epoch(world: int, batch_size: int) -> None:
+def test_restore_accepts_another_world_size_within_an_epoch(world: int, batch_size: int) -> None:
     other = replace(BASE, world=world, batch_size=batch_size, rank=world - 1)
     assert other.restore(BASE.state_dict(MIDDLE)) == MIDDLE
 
 
 @given(st.one_of(ONCE, REPEATING), st.integers(1, 4), st.integers(0, 9), EPOCHS, st.data())
-def test_a_resumed_run_on_other_ranks_goes_on_with_the_same_samples(
+def test_resumed_run_on_other_ranks_has_the_same_samples(
     sampler: EpochSampler, quarter: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
     one, four = (Order(sampler, 4 * quarter // world, seed, 0, world) for world in (1, 4))
@@ -345,7 +345,7 @@ def test_a_resumed_run_on_other_ranks_goes_on_with_the_same_samples(
 
 
 @given(ORDERS, EPOCHS, st.integers(0, 60))
-def test_a_state_comes_back(order: Order, epoch: int, step: int) -> None:
+def test_restore_returns_the_saved_cursor(order: Order, epoch: int, step: int) -> None:
     cursor = Cursor(epoch, step)
     assert order.restore(order.state_dict(cursor)) == cursor
 
@@ -364,7 +364,7 @@ def test_a_state_from_before_there_were_samplers_is_restored(
 
 
 @given(st.integers(1, 7), st.integers(0, 20), st.integers(0, 20))
-def test_several_batches_later_is_one_later_several_times(steps: int, first: int, batches: int) -> None:
+def test_cursor_next_by_several_batches_equals_single_steps(steps: int, first: int, batches: int) -> None:
     begin = Cursor().next(steps, first)
     one_by_one = begin
     for _ in range(batches):

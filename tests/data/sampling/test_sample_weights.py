@@ -21,13 +21,13 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("text", ["0.5\n2\n0\n", "\ufeff0.5\r\n 2e0 \r\n\r\n0", "5e-1\n\n2.\n+0"])
-def test_one_weight_a_line(tmp_path: Path, text: str) -> None:
+def test_read_weights_reads_one_weight_per_line(tmp_path: Path, text: str) -> None:
     found = read_weights(write(tmp_path, text), INDEX)
     assert found.dtype == np.float64
     assert found.tolist() == [0.5, 2.0, 0.0]
 
 
-def test_wrong_lines_are_told_by_number(tmp_path: Path) -> None:
+def test_read_weights_names_wrong_lines(tmp_path: Path) -> None:
     file = write(tmp_path, "1\n\n-2\nmany\nnan\ninf\n1 2\n3")
     with pytest.raises(UserError) as caught:
         read_weights(file, INDEX)
@@ -40,7 +40,7 @@ def test_wrong_lines_are_told_by_number(tmp_path: Path) -> None:
     ]
 
 
-def test_ten_wrong_lines_are_shown(tmp_path: Path) -> None:
+def test_read_weights_shows_ten_wrong_lines(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_weights(write(tmp_path, "x\n" * 12), INDEX)
     lines = str(caught.value).splitlines()
@@ -49,7 +49,7 @@ def test_ten_wrong_lines_are_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [0, 2, 4])
-def test_another_number_of_weights_than_samples(tmp_path: Path, lines: int) -> None:
+def test_read_weights_rejects_another_number_of_weights(tmp_path: Path, lines: int) -> None:
     file = write(tmp_path, "1\n" * lines)
     with pytest.raises(UserError) as caught:
         read_weights(file, INDEX)
@@ -58,14 +58,14 @@ def test_another_number_of_weights_than_samples(tmp_path: Path, lines: int) -> N
     )
 
 
-def test_all_zero(tmp_path: Path) -> None:
+def test_read_weights_rejects_all_zero(tmp_path: Path) -> None:
     file = write(tmp_path, "0\n0\n0.0\n")
     with pytest.raises(UserError) as caught:
         read_weights(file, INDEX)
     assert str(caught.value) == f"{file}: all weights are 0; expected at least one > 0"
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_read_weights_reports_missing_file(tmp_path: Path) -> None:
     file = tmp_path / "none.txt"
     with pytest.raises(UserError) as caught:
         read_weights(file, INDEX)

@@ -37,7 +37,7 @@ RANDOM: dict[str, Callable[[], EpochSampler]] = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_an_epoch_is_a_function_of_seed_and_epoch(name: str) -> None:
+def test_epoch_depends_only_on_seed_and_epoch(name: str) -> None:
     one, two = RANDOM[name](), RANDOM[name]()
     assert one.describe() == two.describe()
     epochs = {}
@@ -53,7 +53,7 @@ def test_an_epoch_is_a_function_of_seed_and_epoch(name: str) -> None:
     assert len(epochs) == 9, "others for another seed or epoch"
 
 
-def test_descriptions_tell_samplers_apart() -> None:
+def test_descriptions_of_samplers_differ() -> None:
     other = np.roll(UNEVEN, 1)
     samplers: list[EpochSampler] = [
         SequentialSampler(126),
@@ -78,12 +78,14 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_known_epochs(name: str) -> None:
+def test_samplers_return_known_epochs(name: str) -> None:
     assert RANDOM[name]().epoch(7, 1)[:12].tolist() == KNOWN[name]
 
 
 @given(LABELS, st.integers(1, 60), SEEDS, EPOCHS)
-def test_balanced_classes_come_in_rounds(labels: np.ndarray, samples: int, seed: int, epoch: int) -> None:
+def test_balanced_sampler_has_each_class_once_per_round(
+    labels: np.ndarray, samples: int, seed: int, epoch: int
+) -> None:
     positions = BalancedClassSampler(labels, samples).epoch(seed, epoch)
     classes = len(set(labels.tolist()))
     drawn = labels[positions]
@@ -98,7 +100,7 @@ def test_balanced_classes_come_in_rounds(labels: np.ndarray, samples: int, seed:
         assert max(images.values()) - min(images.values()) <= 1, "all images of a class before any again"
 
 
-def test_balanced_images_of_a_class_are_as_likely() -> None:
+def test_balanced_sampler_uses_images_of_a_class_equally() -> None:
     """An epoch takes 31 or 32 of the first class's 100; over 2000 epochs each comes as often."""
     sampler = BalancedClassSampler(UNEVEN, 126)
     counts = np.zeros(126)
@@ -111,12 +113,12 @@ def test_balanced_images_of_a_class_are_as_likely() -> None:
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30).filter(any), SEEDS, EPOCHS)
-def test_a_sample_of_weight_zero_never_comes(weights: list[int], seed: int, epoch: int) -> None:
+def test_weighted_sampler_never_draws_weight_zero(weights: list[int], seed: int, epoch: int) -> None:
     positions = WeightedRandomSampler(np.array(weights, np.float64), 200).epoch(seed, epoch)
     assert {weights[each] > 0 for each in positions} == {True}
 
 
-def test_samples_come_as_often_as_their_weights_say() -> None:
+def test_weighted_sampler_draws_proportionally() -> None:
     weights = np.array([1.0, 0.0, 2.0, 5.0, 0.5, 1.5])
     counts = np.bincount(WeightedRandomSampler(weights, 100_000).epoch(3, 0), minlength=6)
     expected = 100_000 * weights / weights.sum()
@@ -127,13 +129,13 @@ def test_samples_come_as_often_as_their_weights_say() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e307])
-def test_only_the_ratios_of_weights_count(scale: float) -> None:
+def test_weighted_sampler_uses_only_ratios(scale: float) -> None:
     one, two = WeightedRandomSampler(UNEVEN + 1.0, 500), WeightedRandomSampler((UNEVEN + 1.0) * scale, 500)
     assert np.mean(one.epoch(0, 0) == two.epoch(0, 0)) > 0.99  # rounding may move a border
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 30), SEEDS, EPOCHS)
-def test_repeated_images_come_so_many_times(
+def test_repeated_augmentation_repeats_each_image(
     size: int, repeats: int, batch: int, seed: int, epoch: int
 ) -> None:
     sampler = RepeatedAugmentationSampler(size, repeats, batch)
@@ -159,7 +161,7 @@ def test_repeated_images_come_so_many_times(
     ("world", "repeats"), [(2, 2), (4, 2), (3, 3), (4, 3), (8, 3), (4, 4), (12, 4), (24, 3)]
 )
 @pytest.mark.parametrize("rows", [24, 120])
-def test_copies_are_on_different_ranks_where_there_are_enough(world: int, repeats: int, rows: int) -> None:
+def test_repeated_augmentation_puts_copies_on_different_ranks(world: int, repeats: int, rows: int) -> None:
     order = Order(RepeatedAugmentationSampler(5 * rows, repeats, rows), rows // world, seed=4, world=world)
     for step in range(len(order)):
         ranks = [set[int]() for _ in range(world)]
@@ -170,14 +172,14 @@ def test_copies_are_on_different_ranks_where_there_are_enough(world: int, repeat
         assert len(set.union(*ranks)) == rows // repeats
 
 
-def test_images_without_a_second_copy_are_shuffled() -> None:
+def test_repeated_augmentation_with_one_copy_shuffles() -> None:
     np.testing.assert_array_equal(
         RepeatedAugmentationSampler(50, 1, 8).epoch(3, 2), ShuffledSampler(50).epoch(3, 2)
     )
 
 
 @given(LABELS, st.integers(1, 4), st.data(), SEEDS, EPOCHS)
-def test_batches_hold_p_identities_of_k_images(
+def test_identity_batches_have_p_identities_with_k_images(
     labels: np.ndarray, images: int, data: st.DataObject, seed: int, epoch: int
 ) -> None:
     identities = data.draw(st.integers(1, len(set(labels.tolist()))))
@@ -195,7 +197,7 @@ def test_batches_hold_p_identities_of_k_images(
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), SEEDS, EPOCHS)
-def test_all_images_of_an_identity_come_before_any_again(
+def test_identity_sampler_uses_all_images_before_repeating(
     identities: int, images: int, rounds: int, seed: int, epoch: int
 ) -> None:
     labels = np.arange(identities * images * rounds) % identities
@@ -204,7 +206,7 @@ def test_all_images_of_an_identity_come_before_any_again(
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_every_rank_has_whole_identities(world: int) -> None:
+def test_identity_sampler_keeps_identities_on_one_rank(world: int) -> None:
     labels = np.arange(100) % 11
     order = Order(IdentitySampler(labels, 3, 8), 24 // world, seed=1, world=world, group=3)
     assert order.size == 102
@@ -221,7 +223,7 @@ def test_every_rank_has_whole_identities(world: int) -> None:
     assert len(seen) == 34
 
 
-def test_all_identities_are_as_likely() -> None:
+def test_identity_sampler_uses_identities_equally() -> None:
     """A third of the identities is left over in every round; over 900 epochs each comes as often."""
     labels = np.repeat(np.arange(6), [1, 2, 3, 5, 8, 40])
     sampler = IdentitySampler(labels, 2, 4)

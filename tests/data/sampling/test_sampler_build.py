@@ -46,7 +46,7 @@ EXPECTED: dict[str, list[tuple[dict[str, Any], EpochSampler]]] = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_each_name_builds_its_sampler(name: str) -> None:
+def test_build_sampler_returns_the_named_sampler(name: str) -> None:
     for options, expected in EXPECTED[name]:
         spec: Spec = SAMPLERS[name](batch_size=8, **options)
         found = build_sampler(spec, INDEX, world=2)
@@ -57,7 +57,7 @@ def test_each_name_builds_its_sampler(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_epoch_does_not_depend_on_the_number_of_ranks(name: str) -> None:
+def test_built_sampler_ignores_the_number_of_ranks(name: str) -> None:
     for options, _ in EXPECTED[name]:
         one, four = (
             build_sampler(SAMPLERS[name](batch_size=batch, **options), INDEX, world)
@@ -69,23 +69,23 @@ def test_an_epoch_does_not_depend_on_the_number_of_ranks(name: str) -> None:
         np.testing.assert_array_equal(spread.epoch(3, 1), one.epoch(3, 1))
 
 
-def test_one_of_several_sizes_takes_each_sample_once() -> None:
+def test_multi_scale_sampler_has_each_sample_once() -> None:
     found = build_sampler(MultiScaleSampler(scales=(32, 64), first_bs=8), INDEX, world=2)
     np.testing.assert_array_equal(found.epoch(3, 1), ShuffledSampler(30).epoch(3, 1))
 
 
-def test_every_name_is_tried() -> None:
+def test_all_registered_samplers_are_tested() -> None:
     assert {*EXPECTED, "MultiScaleSampler"} == set(SAMPLERS)
 
 
-def test_weights_of_a_file(tmp_path: Path) -> None:
+def test_build_sampler_reads_weights_file(tmp_path: Path) -> None:
     file = tmp_path / "weights.txt"
     file.write_text("\n".join(map(str, range(30))))
     found = build_sampler(WeightedSampler(batch_size=8, weights_file=str(file)), INDEX, 1)
     np.testing.assert_array_equal(found.epoch(0, 0), WeightedRandomSampler(np.arange(30.0), 30).epoch(0, 0))
 
 
-def test_no_sample_of_a_class_with_a_weight() -> None:
+def test_build_sampler_rejects_weights_without_samples() -> None:
     spec = WeightedSampler(batch_size=8, class_weights=(0,) * 6 + (1,))
     with pytest.raises(UserError) as caught:
         build_sampler(spec, INDEX, 1)
@@ -95,7 +95,7 @@ def test_no_sample_of_a_class_with_a_weight() -> None:
     )
 
 
-def test_too_few_identities() -> None:
+def test_build_sampler_rejects_too_few_identities() -> None:
     spec = SAMPLERS["PKSampler"](batch_size=8, sample_per_id=2)
     assert len(build_sampler(spec, INDEX, 1)) == 30
     needed = r"PKSampler needs 8 .*batch_size 8 / sample_per_id 2 x 2 processes"
