@@ -102,10 +102,11 @@ def _read_sample(folder: Path, code: int) -> Sample:
         return sample
     log = _log(folder)
     last = log.strip().splitlines()[-1:] or ["no output"]
-    raise MeasurementFailed(f"{_exit_text(code)}: {last[0].strip()}", log)
+    raise MeasurementFailed(f"{exit_text(code)}: {last[0].strip()}", log)
 
 
-def _exit_text(code: int) -> str:
+def exit_text(code: int) -> str:
+    """Returns how a process ended, from its exit code."""
     if code >= 0:
         return f"exit code {code}"
     hint = " (out of memory?)" if -code == signal.SIGKILL else ""

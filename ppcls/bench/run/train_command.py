@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Timer
 
 import ppcls
-from ppcls.bench.measure.processes import end_process
+from ppcls.bench.measure.processes import end_process, exit_text
 from ppcls.bench.measure.runner import MeasurementFailed, Measurements, Sample
 from ppcls.bench.results.schema import ResultRow
 from ppcls.bench.run.split import PARTS, OutputLine, split_time
@@ -82,12 +82,11 @@ def _run(command: list[str], timeout: float) -> tuple[list[OutputLine], float]:
         end_process(process)
         raise
     finally:
-        expired = not late.is_alive()
         late.cancel()
         process.stdout.close()
     total = time.perf_counter() - began
     if code:
-        reason = f"not done after {timeout:g} s" if expired else f"exit code {code}"
+        reason = f"not done after {timeout:g} s" if total >= timeout else exit_text(code)
         raise MeasurementFailed(reason, "".join(line.text for line in lines[-_LOG_LINES:]))
     return lines, total
 

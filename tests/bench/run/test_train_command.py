@@ -19,7 +19,11 @@ from ppcls.cli import benchmark
 def test_command_splits_the_time_of_a_real_run(tmp_path: Path) -> None:
     overrides = [each for each in write_images(tmp_path) if "batch_size" not in each]
     overrides += [each.replace("Train", "Eval") for each in overrides[:2]]
-    overrides += ["DataLoader.Train.sampler.batch_size=6", "Arch.name=PPLCNet_x0_25"]
+    overrides += [
+        "DataLoader.Train.sampler.batch_size=6",
+        "Arch.name=PPLCNet_x0_25",
+        "Optimizer.lr.warmup_epoch=0",
+    ]
     out = tmp_path / "out"
     options = ["-c", str(PHOTOS), "--epochs", "1", "--out", str(out), "-o", *overrides]
     assert benchmark.main(["run", *options, f"Global.output_dir={tmp_path / 'mine'}"]) == 0
