@@ -1,0 +1,48 @@
+"""The exit codes and messages that all commands share."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from ppcls.cli.command import Arguments, command
+from ppcls.errors import SignalExit, SignalInterrupt, UserError
+
+
+def run_with(error: BaseException | None) -> int:
+    @command
+    def run(_arguments: Arguments) -> None:
+        if error is not None:
+            raise error
+
+    return run([])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (None, 0, ""),
+        (UserError("wrong"), 1, "error: wrong\n"),
+        (OSError(28, "No space left on device"), 1, "error: No space left on device\n"),
+        (OSError(2, "No such file", "a.yaml"), 1, "error: a.yaml: No such file\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyboardInterrupt("half is written"), 130, "interrupted; half is written\n"),
+        (SignalInterrupt(signal.SIGTERM), 143, "interrupted\n"),
+    ],
+)
+def test_command_turns_an_error_into_a_message_and_a_code(
+    error: BaseException | None, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_with(error) == code
+    assert capsys.readouterr().err == message
+
+
+def test_command_reports_the_signal_that_stopped_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_with(SignalExit(signal.SIGINT)) == 130
+    assert capsys.readouterr().err.startswith("ended by SIGINT")
+
+
+def test_command_does_not_hide_an_error_of_paddle() -> None:
+    with pytest.raises(OSError, match="External"):
+        run_with(OSError("(External) an error of Paddle, which has no number"))
