@@ -67,12 +67,15 @@ def spans(document: Path) -> list[str]:
     return re.findall(r"`([^`]+)`", prose)
 
 
+COMMAND = r"(?:^|\| )(?:(?:python [^|]*)?\btools/(?=\w+\.py )|ppcls )(\w+)(?:\.py)? (.+)"
+
+
 def calls(document: Path) -> list[tuple[str, list[str]]]:
     """Returns the tools that the document calls, each with its arguments."""
     whole = [span for span in spans(document) if " -c " in span or " --model " in span]
     found = []
     for line in [*blocks(document), *whole]:
-        called = re.search(r"(?:^|\| )(?:python [^|]*)?\btools/(\w+)\.py (.+)", line)
+        called = re.search(COMMAND, line)
         if called and "…" not in line:
             words = shlex.split(called[2], comments=True)
             found.append((called[1], [PLACEHOLDERS.get(word, word) for word in words]))
