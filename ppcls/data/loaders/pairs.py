@@ -1,8 +1,8 @@
-"""Pairs of images of one scene, such as a blurred and a sharp photograph, treated alike.
+"""Pairs of images of one scene, such as a blurred and a sharp photograph, with equal random transforms.
 
-What is random about a sample is a function of seed, epoch, position and size. So two loaders of one order
-and chain, over the first and the second images, cut the same window, mirror and recolour alike: on every
-backend, whatever reads for them.
+Everything random about a sample is a function of seed, epoch, position and size. So two loaders with the same
+order and chain, over the first and the second images, choose equal windows, flips and colours on every
+backend.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from PIL import Image
 from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError, raise_line_errors
 
-if TYPE_CHECKING:  # it imports Paddle, which whoever reads a list may not want yet
+if TYPE_CHECKING:  # the module imports Paddle, which reading a list does not need
     from ppcls.data.loaders.batch import Batch, Loader
 
-_ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4; from 5 on, height and width are exchanged
-_LYING = 5
+_EXIF_ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4
+_FIRST_SWAPPED = 5  # orientation from which on height and width are swapped
 
 
 class PairLoader:
-    """Yields a batch of first images and one of second images, row by row the same scenes.
+    """Yields a batch of first images and a batch of second images, row by row of the same scenes.
 
     Args:
         first: Loader of the first images.
-        second: Loader of the second ones, of the same order and chain; its index has images of the same
-            sizes, as `read_pairs` sees to.
+        second: Loader of the second images, with the same order and chain. Its images have the same sizes,
+            which `read_pairs` checks.
 
     Raises:
         ValueError: The loaders have different orders.
@@ -39,25 +39,25 @@ class PairLoader:
 
     def __init__(self, first: Loader, second: Loader) -> None:
         if first.order != second.order:
-            raise ValueError("the two images of a pair need loaders of one order")
+            raise ValueError("the loaders of a pair need the same order")
         self._first, self._second = first, second
         self.order = first.order
 
     def __len__(self) -> int:
-        """Returns the batches of an epoch."""
+        """Returns the number of batches of an epoch."""
         return len(self.order)
 
     def __iter__(self) -> Iterator[tuple[Batch, Batch]]:
-        """Yields the pairs of batches from the present position to the end of the epoch."""
-        self._first.load_state_dict(self._second.state_dict())  # one may be ahead, where the other failed
+        """Yields the pairs of batches from the current position to the end of the epoch."""
+        self._first.load_state_dict(self._second.state_dict())  # the first is ahead if the second one failed
         yield from zip(self._first, self._second, strict=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position behind the last pair that was yielded."""
+        """Returns the position after the last pair that was yielded."""
         return self._second.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to a position that `state_dict` gave."""
+        """Moves to a position that `state_dict` returned."""
         self._first.load_state_dict(state)
         self._second.load_state_dict(state)
 
@@ -67,44 +67,40 @@ def read_pairs(root: Path, listing: Path, delimiter: str = " ") -> tuple[FileInd
 
     Args:
         root: Folder of the images.
-        listing: Lines of first path, ``delimiter``, second path; both below ``root``.
-        delimiter: Between the paths, which may not hold it.
+        listing: File with lines of first path, ``delimiter`` and second path, relative to ``root``.
+        delimiter: Text between the paths, which must not contain it.
 
     Returns:
-        The first images and the second ones; all labels are 0.
+        The first images and the second images; all labels are 0.
 
     Raises:
-        UserError: The list can't be read or is empty, or lines are wrong (all of them, by number): not two
-            paths, no image there, or images of different sizes.
+        UserError: The list can't be read or is empty; or lines are wrong, which are listed by number: no two
+            paths, a missing image, or images of different sizes.
     """
     try:
         text = listing.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except OSError as error:
         raise UserError(f"{listing}: can't read this list of pairs: {error.strerror}") from None
-    pairs: list[list[bytes]] = []
-    lines: list[int] = []
+    pairs: dict[int, list[str]] = {}  # by line number
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        paths = [each.strip() for each in line.split(delimiter)]
-        wrong = _wrong_with(root, paths, delimiter)
-        if wrong:
-            problems.append(f"{listing}, line {number}: {wrong}")
-            continue
-        pairs.append([os.fsencode(each) for each in paths])
-        lines.append(number)
+        pairs[number] = [path.strip() for path in line.split(delimiter)]
+        if problem := _find_problem(root, pairs[number], delimiter):
+            problems.append(f"{listing}, line {number}: {problem}")
     raise_line_errors(problems)
     if not pairs:
         raise UserError(f"{listing}: the list is empty; expected lines of 'first{delimiter}second'")
-    labels, numbers = np.zeros(len(pairs), np.int64), np.array(lines, np.int64)
+    labels, numbers = np.zeros(len(pairs), np.int64), np.array(list(pairs), np.int64)
     first, second = (
-        FileIndex(root, np.array(side), labels, listing, numbers) for side in zip(*pairs, strict=True)
+        FileIndex(root, np.array([os.fsencode(path) for path in paths]), labels, listing, numbers)
+        for paths in zip(*pairs.values(), strict=True)
     )
     return first, second
 
 
-def _wrong_with(root: Path, paths: list[str], delimiter: str) -> str | None:
+def _find_problem(root: Path, paths: list[str], delimiter: str) -> str | None:
     if len(paths) != 2 or not all(paths):
         found = "an empty path" if not all(paths) else f"{len(paths)} path(s)"
         return f"expected 'first{delimiter}second', got {found}"
@@ -112,16 +108,17 @@ def _wrong_with(root: Path, paths: list[str], delimiter: str) -> str | None:
     for path in paths:
         try:
             sizes.append(_upright_size(root / path))
-        except OSError as error:  # Pillow's own, for what is no image, is one too
+        except OSError as error:  # Pillow's error for files that are not images is an OSError too
             return f"{path}: {(error.strerror or 'not an image').lower()}"
     if sizes[0] != sizes[1]:
         found = " and ".join(f"{width}x{height}" for width, height in sizes)
-        return f"expected two images of one size, got {found}"
+        return f"expected two images of the same size, got {found}"
     return None
 
 
 def _upright_size(path: Path) -> tuple[int, int]:
-    """Returns (width, height) of an image as decoders give it, turned by EXIF."""
+    """Returns (width, height) of an image after its EXIF orientation."""
     with Image.open(path) as image:
         width, height = image.size
-        return (height, width) if image.getexif().get(_ORIENTATION, 1) >= _LYING else (width, height)
+        swapped = image.getexif().get(_EXIF_ORIENTATION, 1) >= _FIRST_SWAPPED
+        return (height, width) if swapped else (width, height)

@@ -170,7 +170,7 @@ def take_each(loader: PairLoader):
 def test_different_orders_are_rejected(folder: Path) -> None:
     first, second = read_pairs(folder, folder / "copy.txt", ";")
     ops = plan_chain(GEOMETRY, "CHW")
-    with pytest.raises(ValueError, match="need loaders of one order"):
+    with pytest.raises(ValueError, match="the loaders of a pair need the same order"):
         PairLoader(PaddleLoader(first, ORDER, ops), PaddleLoader(second, replace(ORDER, seed=3), ops))
 
 
@@ -182,7 +182,7 @@ def test_list_errors_name_line_numbers(folder: Path, tmp_path: Path) -> None:
         read_pairs(folder, listing, ";")
     assert str(caught.value).splitlines() == [
         f"{listing}, line 3: expected 'first;second', got 1 path(s)",
-        f"{listing}, line 4: expected two images of one size, got 320x214 and 176x256",
+        f"{listing}, line 4: expected two images of the same size, got 320x214 and 176x256",
         f"{listing}, line 5: gone.png: no such file or directory",
         f"{listing}, line 6: text.png: not an image",
         f"{listing}, line 7: expected 'first;second', got an empty path",

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,27 +51,6 @@ class EncodedBatch:
     memory: Any = None
 
 
-class Reader(Protocol):
-    """Reads the batches of an order, one after the other, from the position that `seek` set."""
-
-    under_way: deque[tuple[Cursor, StepSamples]]
-    node: Any  # of the encoded images in the reader's own graph; set once it has read
-
-    def seek(self, cursor: Cursor) -> None:
-        """Continues from another position; batches under way still come first."""
-
-    def read(self) -> EncodedBatch:
-        """Returns the next batch.
-
-        Raises:
-            RuntimeError: A file can't be read or is not an image; the reader can't be used any more.
-            DecodeError: An image is rejected by its header.
-        """
-
-    def close(self) -> None:
-        """Ends its threads."""
-
-
 def build_reader(
     index: Index,
     order: BatchOrder,
@@ -100,33 +80,87 @@ def build_reader(
         return CacheReader(index, order, settings, decoder)
     if isinstance(index, FileIndex):
         return FileReader(index, order, settings, decoder, stride)
-    return MemoryReader(index, order, settings, decoder, pool, stride)
+    return MemoryReader(index, order, settings, decoder, stride, pool)
 
 
-class _PipelineReader:
-    """Base of readers whose pipeline reads all batches; subclasses start and finish the input of each batch.
+class Reader:
+    """Base of readers: reads the batches of an order one after the other, from the position that `seek` set.
 
     Args:
+        index: The samples.
         order: The order of the samples.
         settings: Settings of DALI.
         decoder: The transform that decodes.
-        stride: Every stride-th batch is read.
+
+    Attributes:
+        under_way: Position and samples of the batches that are requested and not yet returned.
+        node: Node of the encoded images in the reader's own graph; None before it is built.
     """
 
-    _started_ahead = 0  # batches whose input is started before DALI asks for it
-
-    def __init__(self, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int) -> None:
-        self._order, self._decoder, self._stride = order, decoder, stride
-        self._on_gpu = settings.decodes_on_gpu
+    def __init__(self, index: Any, order: BatchOrder, settings: DaliSettings, decoder: Transform) -> None:
+        self._index, self._order, self._decoder = index, order, decoder
+        self._threads, self._on_gpu = settings.threads, settings.decodes_on_gpu
         self._next = Cursor()
-        self._started: deque[tuple[Cursor, StepSamples, Any]] = deque()
+        self._pipeline: Pipeline | None = None
         self.under_way: deque[tuple[Cursor, StepSamples]] = deque()
-        self._memory: deque[Any] = deque()  # of the batches under way
-        self._pipeline = _pipeline(order, settings.threads)
+        self.node: Node = None
+
+    def seek(self, cursor: Cursor) -> None:
+        """Continues from another position; batches under way still come first."""
+        raise NotImplementedError
+
+    def read(self) -> EncodedBatch:
+        """Returns the next batch.
+
+        Raises:
+            RuntimeError: A file can't be read or is not an image; the reader can't be used any more.
+            DecodeError: An image is rejected by its header.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends its threads."""
+        if self._pipeline is not None:
+            shut_down(self._pipeline)
+        self._pipeline = None
+
+    def _build(self, add_encoded: Callable[[], Node]) -> None:
+        """Builds the pipeline; ``add_encoded`` adds the node of the encoded images to its graph."""
+        self._pipeline = Pipeline(
+            batch_size=self._order.batch_size,
+            num_threads=self._threads,
+            device_id=None,
+            prefetch_queue_depth=_PREFETCH,
+            exec_dynamic=True,
+        )
         with self._pipeline:
-            self.node = self._encoded(self._next_input)
-            self._pipeline.set_outputs(self.node, *peek(decoder, self.node))
+            self.node = add_encoded()
+            self._pipeline.set_outputs(self.node, *peek(self._decoder, self.node))
         self._pipeline.build()
+
+    def _run(self) -> tuple[Any, NDArray[np.int64]]:
+        """Returns encoded images and the sides of the decoded images."""
+        assert self._pipeline is not None
+        files, *peeked = self._pipeline.run()
+        return files, admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
+
+
+class FileReader(Reader):
+    """Reads files: DALI receives their paths and reads them in its own threads.
+
+    Every stride-th batch is read.
+    """
+
+    _started_ahead = 0  # batches that are started before DALI asks for them
+
+    def __init__(
+        self, index: Index, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int
+    ) -> None:
+        super().__init__(index, order, settings, decoder)
+        self._stride = stride
+        self._started: deque[tuple[Cursor, StepSamples, Any]] = deque()
+        self._memory: deque[Any] = deque()  # of the batches under way
+        self._build(self._encoded)
 
     def seek(self, cursor: Cursor) -> None:
         """Continues from another position."""
@@ -135,15 +169,11 @@ class _PipelineReader:
 
     def read(self) -> EncodedBatch:
         """Returns the next batch."""
-        files, *peeked = self._pipeline.run()
-        sides = admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
+        files, sides = self._run()
         return EncodedBatch(*self.under_way.popleft(), files, sides, self._memory.popleft())
 
-    def close(self) -> None:
-        """Ends its threads."""
-        shut_down(self._pipeline)
-
     def _next_input(self) -> Any:
+        """Returns DALI's input for the next batch."""
         while len(self._started) <= self._started_ahead:
             step = self._order.at(self._next)
             self._started.append((self._next, step, self._start(step.indices)))
@@ -156,38 +186,18 @@ class _PipelineReader:
 
     def _start(self, positions: NDArray[np.int64]) -> Any:
         """Starts to read samples [N]."""
-        raise NotImplementedError
-
-    def _finish(self, started: Any) -> tuple[Any, Any]:
-        """Returns the pipeline's input for them, and the memory to keep while DALI uses it."""
-        raise NotImplementedError
-
-    def _encoded(self, source: Any) -> Node:
-        """Returns the node of the encoded images; calling ``source`` returns the pipeline's next input."""
-        raise NotImplementedError
-
-
-class FileReader(_PipelineReader):
-    """Reads files: DALI receives their paths and reads them in its own threads."""
-
-    def __init__(
-        self, index: FileIndex, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int
-    ) -> None:
-        self._index = index
-        super().__init__(order, settings, decoder, stride)
-
-    def _start(self, positions: NDArray[np.int64]) -> Any:
         return self._index.path_block(positions)  # one array: DALI accepts it far faster than a list
 
     def _finish(self, started: Any) -> tuple[Any, Any]:
+        """Returns DALI's input for them, and the memory to keep while DALI uses it."""
         return started, None  # DALI copies the paths
 
-    def _encoded(self, source: Any) -> Node:
+    def _encoded(self) -> Node:
         # Memory-mapped files are slower: all threads share one lock for their pages.
-        return fn.io.file.read(fn.external_source(source, batch=True), dont_use_mmap=True)
+        return fn.io.file.read(fn.external_source(self._next_input, batch=True), dont_use_mmap=True)
 
 
-class MemoryReader(_PipelineReader):
+class MemoryReader(FileReader):
     """Reads samples other than files: threads read them ahead, and DALI receives the bytes.
 
     The bytes are copied once, from the system's memory to ours. Memory-mapped files would save that copy. But
@@ -203,11 +213,11 @@ class MemoryReader(_PipelineReader):
         order: BatchOrder,
         settings: DaliSettings,
         decoder: Transform,
-        pool: Executor,
         stride: int,
+        pool: Executor,
     ) -> None:
-        self._index, self._pool, self._threads = index, pool, settings.threads
-        super().__init__(order, settings, decoder, stride)
+        self._pool = pool
+        super().__init__(index, order, settings, decoder, stride)
 
     def _start(self, positions: NDArray[np.int64]) -> Any:
         # One task per thread: a task per image would cost more than reading it.
@@ -220,42 +230,26 @@ class MemoryReader(_PipelineReader):
         in_place = TensorListCPU(tensors, "", contiguous=False)  # type: ignore[call-overload]
         return in_place, images
 
-    def _encoded(self, source: Any) -> Node:
-        return fn.external_source(source, batch=True, no_copy=True)
+    def _encoded(self) -> Node:
+        return fn.external_source(self._next_input, batch=True, no_copy=True)
 
     def _read_images(self, positions: list[int]) -> list[NDArray[np.uint8]]:
         return [self._read_image(position) for position in positions]
 
     def _read_image(self, position: int) -> NDArray[np.uint8]:
-        """Returns no bytes for an image that can't be read, so that decoding fails and finds the reason."""
+        """Returns no bytes for an image that can't be read: decoding fails, and then the reason is found."""
         try:
             return np.frombuffer(self._index.read(position), np.uint8)
         except DecodeError:
             return np.zeros(0, np.uint8)
 
 
-class CacheReader:
+class CacheReader(Reader):
     """Reads image files and passes their names to the decoder, whose cache identifies images by name.
 
     Only DALI's own file reader passes names on, and it reads a list from beginning to end. So each epoch has
     its own list, in our order.
-
-    Args:
-        index: The files.
-        order: The order of the samples.
-        settings: Settings of DALI.
-        decoder: The transform that decodes.
     """
-
-    def __init__(
-        self, index: FileIndex, order: BatchOrder, settings: DaliSettings, decoder: Transform
-    ) -> None:
-        self._index, self._order, self._decoder = index, order, decoder
-        self._threads, self._on_gpu = settings.threads, settings.decodes_on_gpu
-        self._next = Cursor()
-        self.under_way: deque[tuple[Cursor, StepSamples]] = deque()
-        self._pipeline: Pipeline | None = None
-        self.node: Any = None
 
     def seek(self, cursor: Cursor) -> None:
         """Continues from another position."""
@@ -266,31 +260,21 @@ class CacheReader:
         """Returns the next batch."""
         cursor, step = self._next, self._order.at(self._next)
         self.under_way.append((cursor, step))
-        pipeline = self._pipeline or self._build_from(cursor)
-        files, *peeked = pipeline.run()
-        sides = admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
+        if self._pipeline is None:
+            self._build(self._rest_of_epoch)
+        files, sides = self._run()
         self.under_way.popleft()
         self._next = cursor.next(len(self._order))
         if self._next.epoch != cursor.epoch:
             self.close()
         return EncodedBatch(cursor, step, files, sides)
 
-    def close(self) -> None:
-        """Ends its threads."""
-        if self._pipeline is not None:
-            shut_down(self._pipeline)
-        self._pipeline = None
-
-    def _build_from(self, cursor: Cursor) -> Pipeline:
-        """Builds the pipeline that reads from ``cursor`` to the end of its epoch."""
-        steps = (self._order.at(Cursor(cursor.epoch, step)) for step in range(cursor.step, len(self._order)))
+    def _rest_of_epoch(self) -> Node:
+        epoch, first = self._next.epoch, self._next.step
+        steps = (self._order.at(Cursor(epoch, step)) for step in range(first, len(self._order)))
         names = [os.fsdecode(self._index.path(position)) for step in steps for position in step.indices]
-        self._pipeline = _pipeline(self._order, self._threads)
-        with self._pipeline:
-            self.node, _ = fn.readers.file(files=names)
-            self._pipeline.set_outputs(self.node, *peek(self._decoder, self.node))
-        self._pipeline.build()
-        return self._pipeline
+        files, _ = fn.readers.file(files=names)
+        return files
 
 
 def shut_down(pipeline: Pipeline) -> None:
@@ -299,13 +283,3 @@ def shut_down(pipeline: Pipeline) -> None:
     The garbage collector might do so in one of these threads, which cannot wait for itself.
     """
     pipeline._shutdown()
-
-
-def _pipeline(order: BatchOrder, threads: int) -> Pipeline:
-    return Pipeline(
-        batch_size=order.batch_size,
-        num_threads=threads,
-        device_id=None,
-        prefetch_queue_depth=_PREFETCH,
-        exec_dynamic=True,
-    )
