@@ -1,4 +1,4 @@
-"""Training from Python: what a caller gets, what is refused, and a process that stays as it was."""
+"""Training from Python: results, errors, and a process that is restored afterwards."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def tree(images: Path, tmp_path: Path) -> dict[str, Any]:
     return made
 
 
-def surroundings() -> dict[str, Any]:
-    """What a run must leave as it was."""
-    gc.collect()  # an exception holds the frames that it came through
+def process_state() -> dict[str, Any]:
+    """Returns what a run must restore."""
+    gc.collect()  # an exception keeps references to its frames
     files = [(each.st_dev, each.st_ino) for each in map(os.fstat, (1, 2))]
     return {
         "handlers": [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
@@ -82,7 +82,7 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-def test_checkpoints_in_the_other_place_are_found(
+def test_fit_returns_checkpoints_of_the_fallback_folder(
     tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "RETRY_DELAYS", ())
@@ -93,15 +93,15 @@ def test_checkpoints_in_the_other_place_are_found(
     assert (result.best_model, result.latest) == (kept / "best_model", kept / "latest")
 
 
-def test_a_run_gives_its_best_its_files_and_its_history(tree: dict[str, Any], tmp_path: Path) -> None:
+def test_fit_returns_best_metric_files_and_history(tree: dict[str, Any], tmp_path: Path) -> None:
     config = load_config(tree, {"Global.epochs": 3})
     paddle.seed(5)
     expected = paddle.rand([3]).numpy()
     paddle.seed(5)
-    before = surroundings()
+    before = process_state()
     state = build_state(config)
     result = fit(state)
-    assert surroundings() == before
+    assert process_state() == before
     np.testing.assert_array_equal(paddle.rand([3]).numpy(), expected)
 
     evaluations = [each for each in result.history if each["kind"] == "eval"]
@@ -119,7 +119,7 @@ def test_a_run_gives_its_best_its_files_and_its_history(tree: dict[str, Any], tm
         fit(state)
 
 
-def test_two_runs_in_a_process_are_those_of_the_tool(
+def test_two_runs_in_a_process_equal_the_run_of_the_command(
     tree: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("one", "two", "tool")
@@ -133,7 +133,7 @@ def test_two_runs_in_a_process_are_those_of_the_tool(
         np.testing.assert_array_equal(two[name], value)
 
 
-def test_weights_set_in_a_state_are_those_that_train(tree: dict[str, Any], tmp_path: Path) -> None:
+def test_fit_trains_the_weights_set_in_a_state(tree: dict[str, Any], tmp_path: Path) -> None:
     config = load_config(tree, {"Optimizer.lr.learning_rate": 1e-12, "Global.epochs": 1})
     state = build_state(config)
     (first, *_) = state.model.parameters()
@@ -144,14 +144,14 @@ def test_weights_set_in_a_state_are_those_that_train(tree: dict[str, Any], tmp_p
     np.testing.assert_allclose(arrays["1.weight"], 0.125, atol=1e-6)
 
 
-def test_without_evaluation_there_is_no_best(tree: dict[str, Any]) -> None:
+def test_fit_without_evaluation_returns_no_best(tree: dict[str, Any]) -> None:
     result = fit(load_config(tree, {"Global.epochs": 1, "Global.eval_during_train": False}))
     assert (result.best, result.best_model) == (None, None)
     assert {each["kind"] for each in result.history} == {"train"}
 
 
 def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, *, again: bool = False) -> None:
-    """Has Ctrl-C come in the first epoch at a step, and once more where ``again`` is true."""
+    """Sends Ctrl-C at a step of the first epoch, and a second one if ``again`` is true."""
     seed, handle_signals = loop.seed_batch, loop.handle_signals
     found: list[SignalRequests] = []
 
@@ -176,15 +176,15 @@ def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, *, again: bool = Fa
     monkeypatch.setattr(loop, "seed_batch", seed_batch)
 
 
-def test_an_interrupt_saves_and_another_run_goes_on(
+def test_interrupted_run_is_saved_and_resumed(
     tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = surroundings()
+    before = process_state()
     with monkeypatch.context() as patch:
         interrupt_at(1, patch)
         with pytest.raises(SignalExit, match="ended by SIGINT"):
             fit(load_config(tree))
-    assert surroundings() == before
+    assert process_state() == before
     result = fit(load_config(tree, ["Global.checkpoints=auto"]))
     assert [each["epoch"] for each in result.history if each["kind"] == "eval"] == [1, 2]
     straight = fit(load_config(tree, {"Global.output_dir": tmp_path / "straight"}))
@@ -195,17 +195,17 @@ def test_an_interrupt_saves_and_another_run_goes_on(
         np.testing.assert_array_equal(value, expected[name])
 
 
-def test_a_second_interrupt_breaks_it_off_and_leaves_the_process(
+def test_second_interrupt_raises_and_restores_the_process(
     tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = surroundings()
+    before = process_state()
     interrupt_at(1, monkeypatch, again=True)
     with pytest.raises(KeyboardInterrupt):
         fit(load_config(tree))
-    assert surroundings() == before
+    assert process_state() == before
 
 
-def test_in_another_thread(tree: dict[str, Any]) -> None:
+def test_fit_works_in_another_thread(tree: dict[str, Any]) -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(fit(load_config(tree, {"Global.epochs": 1}))))
     thread.start()
@@ -244,29 +244,29 @@ def test_in_another_thread(tree: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_raised(tree: dict[str, Any], act: Any, message: str) -> None:
-    before = surroundings()
+def test_invalid_input_raises_and_restores_the_process(tree: dict[str, Any], act: Any, message: str) -> None:
+    before = process_state()
     with pytest.raises(UserError) as caught:
         act(tree)
     assert message in str(caught.value)
-    assert surroundings() == before
+    assert process_state() == before
 
 
-def test_a_taken_output_folder_is_refused(tree: dict[str, Any]) -> None:
+def test_output_folder_of_another_run_is_rejected(tree: dict[str, Any]) -> None:
     config = load_config(tree, {"Global.epochs": 1})
     fit(config)
     with pytest.raises(UserError, match="already holds a run; resume it with"):
         fit(build_state(config))
 
 
-def test_an_unknown_name_of_the_package() -> None:
+def test_unknown_name_of_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'ppcls' has no attribute 'train'"):
         _ = ppcls.train
     assert set(api.__all__) - {"FitResult"} <= set(ppcls.__all__)
 
 
-def said(code: str, *arguments: object) -> list[str]:
-    """Returns the lines that a process of its own prints."""
+def output_of(code: str, *arguments: object) -> list[str]:
+    """Returns the lines that a new process prints."""
     kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     found = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -295,17 +295,17 @@ print(json.dumps([light, paddles, state.runtime.threads, state.runtime.describe(
 """
 
 
-def test_paddle_is_imported_when_its_settings_are_known(tree: dict[str, Any]) -> None:
+def test_paddle_is_imported_only_with_known_settings(tree: dict[str, Any]) -> None:
     tree["Global"]["cpu_threads"] = 3
     tree["Arch"]["name"] = "ResNet18"
-    light, paddles, threads, described = json.loads(said(FRESH, json.dumps(tree))[-1])
-    assert light, "the package alone"
+    light, paddles, threads, described = json.loads(output_of(FRESH, json.dumps(tree))[-1])
+    assert light, "importing the package imports nothing else"
     assert paddles == [False, False, True]
     assert threads == 3
     assert "Paddle 3 threads, DALI" in described
 
 
-# Paddle 2.6.2 has symbols of zlib of its own, by which a zlib that comes after it crashes.
+# zlib first: after Paddle 2.6.2, which has its own copy, it crashes.
 EARLY = """
 import json, sys, zlib
 import paddle
@@ -321,9 +321,9 @@ for change in ({"Global.cpu_threads": 3}, {"Global.deterministic": True}):
 """
 
 
-def test_paddle_imported_too_early_is_told(tree: dict[str, Any]) -> None:
+def test_paddle_imported_too_early_limits_the_settings(tree: dict[str, Any]) -> None:
     tree["Arch"]["name"] = "ResNet18"
-    described, threads, deterministic = map(json.loads, said(EARLY, json.dumps(tree)))
+    described, threads, deterministic = map(json.loads, output_of(EARLY, json.dumps(tree)))
     early = " (Paddle was imported before ppcls could set more)" if "; 1 cores" not in described else ""
     assert f"Paddle 1 threads{early}, DALI" in described
     assert threads.startswith(
@@ -355,16 +355,16 @@ except UserError as error:
 
 
 @pytest.mark.gpu
-def test_two_runs_on_a_gpu_have_one_division_of_its_memory(tree: dict[str, Any], tmp_path: Path) -> None:
+def test_two_runs_on_a_gpu_share_one_division_of_its_memory(tree: dict[str, Any], tmp_path: Path) -> None:
     tree["Arch"]["name"] = "ResNet18"
     tree["Global"]["device"] = "gpu"
     (shares, limit, left), refused = [
         json.loads(line)
-        for line in said(ON_A_GPU, json.dumps(tree), tmp_path)
+        for line in output_of(ON_A_GPU, json.dumps(tree), tmp_path)
         if line.startswith(("[[", '"'))
     ]
     assert shares == [limit, limit]
-    assert not left, "another process would take it for the user's"
+    assert not left, "a child process would take it for the user's"
     assert refused.startswith(
         "Global.gpu_memory_fraction 0.3: Paddle has 0.8, which was fixed when the first run"
     )

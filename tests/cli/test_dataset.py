@@ -1,4 +1,4 @@
-"""``tools/dataset.py`` as its users call it: containers, and what becomes of image files."""
+"""``ppcls dataset`` as users call it: containers, splits, resized copies and statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paths import ROOT
 from PIL import Image
 from skimage import data
 
-from ppcls.cli import dataset as dataset_cli
+from ppcls.cli.dataset import main
 from ppcls.config.sections.dataset import LMDBDataset, RecordIODataset, TFRecordDataset, WebDataset
 from ppcls.data.index.class_names import read_class_names
 from ppcls.data.index.read import read_index
@@ -34,7 +34,7 @@ DATASETS = {
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Six files in two class folders, with a list that names them backwards."""
+    """Six files in two class folders, with a list of them in reverse order."""
     folder = tmp_path / "images"
     lines = []
     for number in range(6):
@@ -47,21 +47,21 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def call(*arguments: object) -> int:
-    return dataset_cli.main([str(each) for each in arguments])
+def run(*arguments: object) -> int:
+    return main([str(each) for each in arguments])
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err.removeprefix("error: ").rstrip("\n")
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_folder_becomes_a_container(
+def test_convert_writes_a_folder_and_skips_existing_shards(
     images: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     for already in ("", ", 2 of which existed already"):
-        assert call("convert", name, images, "--out", out, "--shards", 2) == 0
+        assert run("convert", name, images, "--out", out, "--shards", 2) == 0
         last = capsys.readouterr().out.splitlines()[-1]
         assert last == f"{out}: 6 images in 2 shards{already}; all verified"
     dataset = DATASETS[name](paths=(f"{out}/*{FORMATS[name].suffix}",), transform_ops=CHAIN, **_endings(name))
@@ -75,7 +75,7 @@ def _endings(name: str) -> dict[str, tuple[str, ...]]:
     return {"extensions": (".jpeg",)} if name == "webdataset" else {}
 
 
-def test_a_list_becomes_a_container(images: Path, tmp_path: Path) -> None:
+def test_convert_writes_a_list_with_its_names(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     listing = tmp_path / "elsewhere.txt"
     (images / "list.txt").rename(listing)
@@ -89,135 +89,141 @@ def test_a_list_becomes_a_container(images: Path, tmp_path: Path) -> None:
         "--shard-size",
         1,
     )
-    assert call("convert", "tfrecord", listing, "--out", out, *options) == 0
+    assert run("convert", "tfrecord", listing, "--out", out, *options) == 0
     index = read_index(TFRecordDataset(paths=(f"{out}/*.tfrecord",), transform_ops=CHAIN), 2)
     assert [index.read(i) for i in range(6)] == [b"image %d" % i for i in (5, 4, 3, 2, 1, 0)]
     assert index.labels.tolist() == [1, 0, 1, 0, 1, 0]
     assert (out / "label_list.txt").read_text() == "0 cat\n1 dog\n"
 
 
-def test_a_lists_folder_is_its_image_root(images: Path, tmp_path: Path) -> None:
+def test_convert_uses_the_folder_of_a_list_as_image_root(images: Path, tmp_path: Path) -> None:
     arguments = ("recordio", images / "list.txt", "--out", tmp_path / "out", "--delimiter", "\t")
-    assert call("convert", *arguments) == 0
+    assert run("convert", *arguments) == 0
     assert not (tmp_path / "out" / "label_list.txt").exists()
 
 
-def test_what_can_not_be_converted(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_rejects_invalid_sources(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
-    assert call("convert", "lmdb", tmp_path / "gone", "--out", out) == 1
-    assert said(capsys) == f"{tmp_path}/gone: no such list file; expected lines of 'path label'"
-    assert call("convert", "lmdb", images / "list.txt", "--out", out) == 1
-    assert "list.txt, line 1: expected 'path label', got no label after ' '" in said(capsys)
-    assert call("convert", "lmdb", images, "--out", out, "--shards", 7) == 1
-    assert said(capsys) == "7 shards of 6 images: expected at least one image a shard"
+    assert run("convert", "lmdb", tmp_path / "gone", "--out", out) == 1
+    assert error_of(capsys) == f"{tmp_path}/gone: no such list file; expected lines of 'path label'"
+    assert run("convert", "lmdb", images / "list.txt", "--out", out) == 1
+    assert "list.txt, line 1: expected 'path label', got no label after ' '" in error_of(capsys)
+    assert run("convert", "lmdb", images, "--out", out, "--shards", 7) == 1
+    assert error_of(capsys).startswith("7 shards for 6 images: ")
     (images / "noending").write_bytes(b"x")
     (images / "list.txt").write_text("noending 0\n")
-    assert call("convert", "webdataset", images / "list.txt", "--out", out) == 1
-    assert said(capsys).endswith("some files have no suffix such as .jpg, which WebDataset needs")
+    assert run("convert", "webdataset", images / "list.txt", "--out", out) == 1
+    assert error_of(capsys).endswith("some files have no suffix such as .jpg, which WebDataset needs")
     (images / "list.txt").write_text("cat/0.jpeg -1\n")
-    assert call("convert", "lmdb", images / "list.txt", "--out", out) == 1
-    assert said(capsys).endswith("list.txt, line 1: expected a label from 0, got -1")
+    assert run("convert", "lmdb", images / "list.txt", "--out", out) == 1
+    assert error_of(capsys).endswith("list.txt, line 1: expected a label from 0, got -1")
     assert not out.exists()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "²"])
-def test_numbers_of_shards(
+def test_convert_rejects_an_invalid_number_of_shards(
     images: Path, tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in ("--shards", "--shard-size"):
         with pytest.raises(SystemExit):
-            call("convert", "lmdb", images, "--out", tmp_path / "out", f"{option}={value}")
+            run("convert", "lmdb", images, "--out", tmp_path / "out", f"{option}={value}")
         assert f"argument {option}: expected an integer > 0, got '{value}'" in capsys.readouterr().err
 
 
-def test_an_interrupted_conversion_says_how_to_go_on(
+def test_interrupted_convert_prints_how_to_continue(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_arguments: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("ppcls.dataset_tools.convert.convert", interrupt)
-    assert call("convert", "lmdb", images, "--out", tmp_path / "out") == 130
-    last = said(capsys).splitlines()[-1]
+    assert run("convert", "lmdb", images, "--out", tmp_path / "out") == 130
+    last = error_of(capsys).splitlines()[-1]
     assert last == "interrupted; the same command continues after the last complete shard"
 
 
-def test_index_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_writes_new_files_and_keeps_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [tmp_path / name for name in ("a.tar", "b.tfrecord", "c.rec")]
     for path, container in zip(paths, ("webdataset", "tfrecord", "recordio"), strict=True):
         FORMATS[container].write(path, [ImageRecord("0.jpg", b"image", 3)])
     indexes = [path.with_suffix(".idx") for path in paths]
     for word in ("written", "exists already"):
-        assert call("index", *paths) == 0
+        assert run("index", *paths) == 0
         assert capsys.readouterr().out == "".join(f"{index}: {word}\n" for index in indexes)
     indexes[1].write_text("mine")
-    assert call("index", *paths) == 1
-    assert said(capsys) == f"{indexes[1]}: another index exists; remove it to write a new one"
+    assert run("index", *paths) == 1
+    assert error_of(capsys) == f"{indexes[1]}: another index exists; remove it to write a new one"
     assert indexes[1].read_text() == "mine"
 
 
-def test_a_format_that_the_ending_does_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_needs_a_format_without_a_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train-00000-of-01024"
     FORMATS["tfrecord"].write(path, [ImageRecord("0.jpg", b"image", 3)])
-    assert call("index", path) == 1
-    assert said(capsys) == (
-        f"{path}: expected a name ending in .tar, .tfrecord, .tfrecords, .rec; say its --format"
-    )
-    assert call("index", "--format", "tfrecord", path) == 0
+    assert run("index", path) == 1
+    assert error_of(capsys).endswith("--format")
+    assert run("index", "--format", "tfrecord", path) == 0
     assert (tmp_path / "train-00000-of-01024.idx").exists()
-    assert call("index", "--format", "lmdb", tmp_path) == 1
-    assert said(capsys) == f"{tmp_path}: LMDB needs no index file"
-    assert call("index", "--format", "recordio", path) == 1
-    assert "byte 0: expected the magic number" in said(capsys)
-    assert call("index", tmp_path / "gone.tar") == 1
-    assert "gone.tar" in said(capsys)
+    assert run("index", "--format", "lmdb", tmp_path) == 1
+    assert error_of(capsys) == f"{tmp_path}: LMDB needs no index file"
+    assert run("index", "--format", "recordio", path) == 1
+    assert "byte 0: expected the magic number" in error_of(capsys)
+    assert run("index", tmp_path / "gone.tar") == 1
+    assert "gone.tar" in error_of(capsys)
 
 
-def test_an_index_of_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_rejects_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.lmdb"
     FORMATS["lmdb"].write(path, [ImageRecord("0.jpg", b"image", 3)])
     for given in ([path], [path / "data.mdb"], ["--format", "webdataset", path]):
-        assert call("index", *given) == 1
-        assert said(capsys) == f"{given[-1]}: LMDB needs no index file"
+        assert run("index", *given) == 1
+        assert error_of(capsys) == f"{given[-1]}: LMDB needs no index file"
     for given in ([tmp_path], ["--format", "webdataset", tmp_path]):
-        assert call("index", *given) == 1
-        assert said(capsys) == f"{tmp_path}: is a folder; name the files in it, such as {tmp_path}/*.tar"
+        assert run("index", *given) == 1
+        message = error_of(capsys)
+        assert message.startswith(f"{tmp_path}: ")
+        assert message.endswith(f"such as {tmp_path}/*.tar")
 
 
 @pytest.mark.parametrize("command", [["split"], ["stats"], ["convert", "lmdb"], ["check"]])
-def test_a_container_is_no_list(
+def test_container_is_rejected_as_a_source(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.tar"
     FORMATS["webdataset"].write(path, [ImageRecord("0.jpg", b"image", 3)])
-    assert call(*command, path, "--out", tmp_path / "out") == 1
+    assert run(*command, path, "--out", tmp_path / "out") == 1
     assert f"error: {path}: is a container; " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_split_of_a_folder(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_of_a_folder_has_all_large_classes_in_both_lists(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "lists"
-    assert call("split", images, "--val", 2, "--seed", 3, "--out", out) == 0
+    assert run("split", images, "--val", 2, "--seed", 3, "--out", out) == 0
     assert capsys.readouterr().out == f"{out}: 4 images for training, 2 for validation\n"
     lines = {name: (out / f"{name}_list.txt").read_text().splitlines() for name in ("train", "val")}
     assert [each.partition("/")[0] for each in lines["val"]] == ["cat", "dog"]
     assert len(set(lines["train"] + lines["val"])) == 6
     assert (out / "label_list.txt").read_text() == "0 cat\n1 dog\n"
-    assert call("split", images, "--out", out) == 1
-    assert said(capsys) == f"{out} exists already; nothing was written, choose another folder with --out"
+    assert run("split", images, "--out", out) == 1
+    assert error_of(capsys) == f"{out} exists already; nothing was written, choose another folder with --out"
     (images / "lone").mkdir()
     (images / "lone" / "1.jpg").touch()
-    assert call("split", images, "--val", 2, "--out", tmp_path / "more") == 0
+    assert run("split", images, "--val", 2, "--out", tmp_path / "more") == 0
     assert capsys.readouterr().out.endswith("too few images for validation: class 2 (lone)\n")
 
 
-def test_a_split_of_a_list(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_of_a_list_keeps_its_delimiter(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "lists"
     (images / "bird.jpeg").touch()
     with (images / "list.txt").open("a") as file:
         file.write("bird.jpeg\t2\n")
     options = ("--delimiter", "\t", "--val", "1/3", "--out", out)
-    assert call("split", images / "list.txt", *options) == 0
+    assert run("split", images / "list.txt", *options) == 0
     assert capsys.readouterr().out == (
         f"{out}: 5 images for training, 2 for validation\ntoo few images for validation: class 2\n"
     )
@@ -226,14 +232,14 @@ def test_a_split_of_a_list(images: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("value", ["0", "1.0", "-0.1", "1/0", "x", "nan"])
-def test_shares_to_validate(
+def test_split_rejects_invalid_shares(
     images: Path, tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        call("split", images, "--out", tmp_path / "out", f"--val={value}")
+        run("split", images, "--out", tmp_path / "out", f"--val={value}")
     assert f"expected a share such as 0.2, or an integer > 0, got '{value}'" in capsys.readouterr().err
-    assert call("split", images, "--out", tmp_path / "out", "--val", "0.9") == 1
-    assert said(capsys).startswith("--val: gives 5 of 6 images for validation, expected 1 to 4")
+    assert run("split", images, "--out", tmp_path / "out", "--val", "0.9") == 1
+    assert error_of(capsys).startswith("--val: gives 5 of 6 images for validation, expected 1 to 4")
     assert not (tmp_path / "out").exists()
 
 
@@ -249,10 +255,12 @@ def photographs(tmp_path: Path) -> Path:
     return folder
 
 
-def test_resizing(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resize_reports_sizes_and_speedup(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "small"
     arguments = ("resize", photographs, "--max-size", 60, "--quality", 80, "--out", out)
-    assert call(*arguments) == 0
+    assert run(*arguments) == 0
     files, sizes, decoding, gain = capsys.readouterr().out.splitlines()
     assert (
         files == f"{out}: 4 images made smaller, 0 copied unchanged, 0 existed already; 1 other files copied"
@@ -270,16 +278,16 @@ def test_resizing(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert faster
     assert float(faster[1]) > 1
     assert f"at most {faster[1]} if decoding limits it, at most {ratio} if the disk limits it" in gain
-    assert call(*arguments) == 0
+    assert run(*arguments) == 0
     assert "0 images made smaller, 0 copied unchanged, 4 existed already" in capsys.readouterr().out
 
 
-def test_resizing_with_a_bad_image(
+def test_resize_reports_a_bad_image_and_copies_the_others(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
     out = tmp_path / "small"
-    assert call("resize", photographs, "--max-size", 60, "--out", out) == 1
+    assert run("resize", photographs, "--max-size", 60, "--out", out) == 1
     shown = capsys.readouterr()
     assert "4 images made smaller" in shown.out
     assert shown.err[shown.err.index("error: ") :].splitlines() == [
@@ -289,29 +297,33 @@ def test_resizing_with_a_bad_image(
 
 
 @pytest.mark.parametrize("option", ["--quality=0", "--quality=101", "--quality=x", "--max-size=0"])
-def test_numbers_of_resizing(
+def test_resize_rejects_invalid_numbers(
     photographs: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        call("resize", photographs, "--max-size=9", "--out", tmp_path / "out", option)
+        run("resize", photographs, "--max-size=9", "--out", tmp_path / "out", option)
     assert f"argument {option.partition('=')[0]}: expected an integer" in capsys.readouterr().err
 
 
-def test_an_interrupted_resizing_says_how_to_go_on(
+def test_interrupted_resize_prints_how_to_continue(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("ppcls.dataset_tools.resize.shrink", interrupt)
-    assert call("resize", photographs, "--max-size", 60, "--out", tmp_path / "out") == 130
-    assert said(capsys).splitlines()[-1] == "interrupted; the same command continues with the missing files"
+    assert run("resize", photographs, "--max-size", 60, "--out", tmp_path / "out") == 130
+    assert (
+        error_of(capsys).splitlines()[-1] == "interrupted; the same command continues with the missing files"
+    )
     assert not list((tmp_path / "out").rglob("*.jpg"))
 
 
-def test_stats_of_a_folder(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_of_a_folder_are_written_as_json_and_png(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "stats"
-    assert call("stats", photographs, "--out", out) == 0
+    assert run("stats", photographs, "--out", out) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{photographs}: 4 images of 2 classes, ")
     assert text.endswith(f"details: {out}/stats.json and stats.png\n")
@@ -319,30 +331,32 @@ def test_stats_of_a_folder(photographs: Path, tmp_path: Path, capsys: pytest.Cap
     assert [each["name"] for each in found["classes"]] == ["cat", "dog"]
     assert (found["width"]["50"], found["height"]["50"]) == (240, 180)
     pixels = np.stack([np.asarray(Image.open(path)) for path in photographs.rglob("*.jpg")]) / 255
-    assert found["mean"] == pytest.approx(pixels.mean((0, 1, 2)), abs=2e-3), "decoders differ by a bit"
+    assert found["mean"] == pytest.approx(pixels.mean((0, 1, 2)), abs=2e-3), "decoders differ slightly"
     assert found["std"] == pytest.approx(pixels.std((0, 1, 2)), abs=2e-3)
     assert Image.open(out / "stats.png").format == "PNG"
 
 
-def test_stats_with_a_bad_image(
+def test_stats_with_a_bad_image_suggest_check(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
-    assert call("stats", photographs, "--out", tmp_path / "stats") == 1
-    assert said(capsys).endswith("\nfix or remove it; `dataset check` lists all bad images")
+    assert run("stats", photographs, "--out", tmp_path / "stats") == 1
+    assert error_of(capsys).endswith("\nfix or remove it; `dataset check` lists all bad images")
 
 
-def test_stats_of_five_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("cells", 20, "--out", tmp_path / "cells") == 0
+def test_stats_of_five_channels_are_the_same_from_list_and_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("cells", 20, "--out", tmp_path / "cells") == 0
     listing, out = tmp_path / "cells" / "train_list.txt", tmp_path / "stats"
-    assert call("stats", listing, "--out", out) == 1
-    *_, bad, hint = said(capsys).splitlines()
-    assert bad == "… and 6 more"
+    assert run("stats", listing, "--out", out) == 1
+    *_, bad, hint = error_of(capsys).splitlines()
+    assert "found 5 channels" in bad or bad.startswith("… and ")
     assert hint == "for images with 5 channels add --channels 5"
     assert not out.exists()
-    assert call("stats", listing, "--out", out, "--channels", 1) == 1
-    assert said(capsys).endswith("\nfor images with 5 channels add --channels 5")
-    assert call("stats", listing, "--out", out, "--channels", 5, "--dtype", "uint16") == 0
+    assert run("stats", listing, "--out", out, "--channels", 1) == 1
+    assert error_of(capsys).endswith("\nfor images with 5 channels add --channels 5")
+    assert run("stats", listing, "--out", out, "--channels", 5, "--dtype", "uint16") == 0
     first = json.loads((out / "stats.json").read_text())
     paths = [tmp_path / "cells" / line.split()[0] for line in listing.read_text().splitlines()]
     pixels = np.stack([tifffile.imread(path) for path in paths]) / 65535
@@ -351,37 +365,39 @@ def test_stats_of_five_channels(tmp_path: Path, capsys: pytest.CaptureFixture[st
     root = f"DataLoader.Train.dataset.image_root={tmp_path}/cells"
     lists = f"DataLoader.Train.dataset.cls_label_path={listing}"
     config = ROOT / "configs" / "cells.yaml"
-    assert call("stats", "-c", config, "-o", root, lists, "--out", out) == 0
+    assert run("stats", "-c", config, "-o", root, lists, "--out", out) == 0
     second = json.loads((out / "stats.json").read_text())
     assert second == {**first, "source": f"{tmp_path}/cells"}
 
 
-def test_what_to_describe(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_need_either_a_source_or_a_config(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "stats"
     for arguments in ((), (images, "-c", "configs/cells.yaml")):
-        assert call("stats", *arguments, "--out", out) == 1
-        assert said(capsys) == "expected either a folder or list, or -c CONFIG"
-    assert call("stats", images, "--out", out) == 1
-    assert "dog/5.jpeg" in said(capsys)
+        assert run("stats", *arguments, "--out", out) == 1
+        assert error_of(capsys) == "expected either a folder or list, or -c CONFIG"
+    assert run("stats", images, "--out", out) == 1
+    assert "not an image that can be decoded" in error_of(capsys)
     assert not out.exists()
 
 
 @pytest.mark.parametrize("command", ["stats", "check"])
-def test_what_can_not_be_written_is_told_before_images_are_read(
+def test_output_that_cannot_be_written_is_reported_before_images_are_read(
     command: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert call(command, images, "--out", file / "out") == 1
-    assert said(capsys) == f"{file}: Not a directory", "not the bad image among them"
+    assert run(command, images, "--out", file / "out") == 1
+    assert error_of(capsys) == f"{file}: Not a directory", "the bad image is not reached"
     folder = tmp_path / "read only"
     folder.mkdir(mode=0o555)
-    if not os.access(folder, os.W_OK):  # the superuser may write anywhere
-        assert call(command, images, "--out", folder / "out") == 1
-        assert said(capsys) == f"{folder}: can't be written"
+    if not os.access(folder, os.W_OK):  # root can write anywhere
+        assert run(command, images, "--out", folder / "out") == 1
+        assert error_of(capsys) == f"{folder}: can't be written"
 
 
-def test_a_full_disk_names_the_folder_and_how_to_go_on(
+def test_full_disk_names_the_folder_and_how_to_continue(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -389,6 +405,6 @@ def test_a_full_disk_names_the_folder_and_how_to_go_on(
 
     monkeypatch.setattr("ppcls.dataset_tools.resize.plan_resize", full)
     out = tmp_path / "small"
-    assert call("resize", images, "--max-size", 9, "--out", out) == 1
+    assert run("resize", images, "--max-size", 9, "--out", out) == 1
     rest = "the same command continues with the missing files"
-    assert said(capsys) == f"{out}: No space left on device; {rest}"
+    assert error_of(capsys) == f"{out}: No space left on device; {rest}"

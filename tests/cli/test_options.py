@@ -1,4 +1,4 @@
-"""Numbers on command lines: refused as a config refuses them."""
+"""Numbers and overrides on command lines are checked as in a config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ppcls.cli.options import add_override, non_negative_int, positive_float, po
 
 
 @given(st.integers())
-def test_whole_numbers(value: int) -> None:
+def test_integers_are_accepted_within_their_bound(value: int) -> None:
     for read, least in ((positive_int, 1), (non_negative_int, 0)):
         if least <= value <= sys.float_info.max:
             assert read(str(value)) == value
@@ -27,7 +27,7 @@ def test_whole_numbers(value: int) -> None:
 
 
 @given(st.floats())
-def test_numbers_within_bounds(value: float) -> None:
+def test_numbers_are_accepted_within_bounds(value: float) -> None:
     read = within(float, gt=0, le=3600)
     if 0 < value <= 3600:
         assert read(repr(value)) == value
@@ -37,38 +37,36 @@ def test_numbers_within_bounds(value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "²", "1/2", "inf", "nan"])
-def test_what_is_no_whole_number(text: str) -> None:
+def test_other_text_than_an_integer_is_rejected(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=f"expected an integer > 0, got '{text}'"):
         positive_int(text)
 
 
-def test_infinity_is_no_duration() -> None:
+def test_infinity_is_rejected_as_a_positive_number() -> None:
     assert positive_float("0.5") == 0.5
     with pytest.raises(argparse.ArgumentTypeError, match="expected a number > 0, got 'inf'"):
         positive_float(str(math.inf))
 
 
-def test_overrides_may_come_several_times() -> None:
-    made = argparse.ArgumentParser()
-    add_override(made, "")
-    assert made.parse_args(["-o", "a=1", "b=2", "-o", "c=3"]).override == ["a=1", "b=2", "c=3"]
-    assert made.parse_args([]).override == []
+def test_repeated_override_options_are_joined() -> None:
+    parser = argparse.ArgumentParser()
+    add_override(parser, "")
+    assert parser.parse_args(["-o", "a=1", "b=2", "-o", "c=3"]).override == ["a=1", "b=2", "c=3"]
+    assert parser.parse_args([]).override == []
 
 
 @pytest.mark.parametrize("command", ["check", "stats"])
-def test_a_second_override_does_not_replace_the_first(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dataset_command_applies_repeated_overrides(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = ROOT / "configs" / "quickstart.yaml"
     wrong = ["-o", "Global.epoch=1", "-o", "Global.sed=1"]
     assert dataset_cli.main([command, "-c", str(config), *wrong]) == 1
-    said = capsys.readouterr().err
-    assert "Global.epoch: unknown key" in said
-    assert "Global.sed: unknown key" in said
+    message = capsys.readouterr().err
+    assert "Global.epoch: unknown key" in message
+    assert "Global.sed: unknown key" in message
 
 
 @pytest.mark.parametrize("wrong", ["-3", "0", "--seed=-1"])
-def test_numbers_of_what_is_made(
+def test_dataset_command_rejects_invalid_numbers(
     wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

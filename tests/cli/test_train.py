@@ -281,7 +281,7 @@ def fail_with_full_disk(*_arguments: Any) -> None:
 def test_full_disk_during_a_checkpoint_suggests_another_folder(
     fails: Fails, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(store, "put", fail_with_full_disk)
+    monkeypatch.setattr(store, "write_file", fail_with_full_disk)
     message = fails(train)
     assert message.startswith(
         f"{tmp_path}/run/checkpoints: can't write a checkpoint: No space left on device"
