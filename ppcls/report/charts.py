@@ -195,7 +195,8 @@ def draw_charts(records: Sequence[Record], path: Path) -> None:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if chart.top is not None:
-            axes.set_ylim(top=chart.top)
+            low = min(y for curve in chart.curves for y in curve.y if y is not None)
+            axes.set_ylim(low - 0.05 * (chart.top - low), chart.top)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         if chart.curves:

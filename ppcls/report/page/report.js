@@ -64,7 +64,7 @@ function draw(place, chart, log) {
         label: curve.label,
         stroke: colours[curve.label] ?? colours.train,
         width: 1.5,
-        points: {show: curve.dots, filter: (plot, series, all) => all ? null : alone(plot.data[series])},
+        points: {show: curve.dots, fill: colours[curve.label] ?? colours.train, filter: (plot, series, all) => all ? null : alone(plot.data[series])},
         value: (plot, value) => format(value),
       })),
     ],
