@@ -1,1 +1,1 @@
-"""A small HTTP server: pictures in, their classes or embeddings out."""
+"""HTTP server for a model: receives images and returns their classes or embeddings."""

@@ -1,13 +1,12 @@
-"""The server's addresses: /predict, the page that asks it, /health and /metrics."""
+"""The HTTP endpoints: /predict, its web page, /live, /ready, /health and /metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import cache
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -15,91 +14,103 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ppcls import __version__
 from ppcls.deploy.results import Answer, Embedding
 from ppcls.errors import UserError
-from ppcls.serve.room import BusyError, Room, Share
-from ppcls.serve.service import Service
-from ppcls.serve.uploads import Limits, RefusedError, read_images
+from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
+from ppcls.serve.service import InferenceService
+from ppcls.serve.uploads import read_images
 
-_BODIES = 16  # times the largest body that all requests together may hold in memory
-_CLIENT_GONE = 499  # nobody reads it
+_MAX_BODIES = 16  # largest bodies that all requests together may hold in memory
+_CLIENT_GONE = 499
+_FILE = {"type": "string", "format": "binary"}
 _BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            "multipart/form-data": {
-                "schema": {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}
-            },
-            "image/*": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {"schema": {"type": "object", "additionalProperties": _FILE}},
+            "image/*": {"schema": _FILE},
         },
     },
     "parameters": [
         {"name": "topk", "in": "query", "schema": {"type": "integer", "minimum": 1}, "required": False}
     ],
 }
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    400: {"description": "there is no image, or the form or topk can't be read"},
-    408: {"description": "the body did not arrive in time"},
-    413: {"description": "larger, or more images, than is taken"},
-    415: {"description": "another type of body"},
-    422: {"description": "no images that the model takes; each is named with the reason"},
-    503: {"description": "too busy; try again"},
-    504: {"description": "no answer in time"},
+_ERRORS = {
+    400: "the request has no image, or the form or topk is invalid",
+    408: "the body did not arrive in time",
+    413: "the request is too large, or has too many images",
+    415: "the content type is not supported",
+    422: "images cannot be decoded (each is listed with the reason), or topk exceeds the number of classes",
+    503: "the server is busy; try again",
+    504: "there was no answer in time",
 }
-# Nothing is fetched from elsewhere: the browser is told so as well.
+# The page loads nothing from elsewhere, and this policy makes the browser enforce it.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
-def build_app(service: Service, limits: Limits) -> FastAPI:
-    """Returns the server's application.
+def build_app(service: InferenceService, limits: RequestLimits) -> FastAPI:
+    """Returns the application of the server.
 
     Args:
-        service: Predicts; begins and ends with the application.
-        limits: Of each request.
+        service: The model. It starts and stops with the application.
+        limits: Limits of each request.
     """
 
     @asynccontextmanager
-    async def running(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
         await service.stop()
 
-    # FastAPI's pages of documentation fetch their scripts from elsewhere; /openapi.json needs nothing.
-    app = FastAPI(title="ppcls", version=__version__, docs_url=None, redoc_url=None, lifespan=running)
-    bodies = Room(_BODIES * limits.max_bytes, "bytes")
+    # FastAPI's documentation pages load scripts from elsewhere. /openapi.json does not need them.
+    app = FastAPI(title="ppcls", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_middleware(_RejectAmbiguousLength)
+    bodies = AdmissionLimit(_MAX_BODIES * limits.max_bytes, "bytes")
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"description": text} for status, text in _ERRORS.items()
+    }
 
-    @app.post("/predict", responses=_RESPONSES, openapi_extra=_BODY)
+    @app.post("/predict", responses=responses, openapi_extra=_BODY)
     async def predict(request: Request) -> Response:
-        """Classes of the images of a request, the best first, `topk` of each; or their embeddings."""
-        began, status = time.perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
+        """Returns the best `topk` classes of each image in the request, or its embedding."""
+        start, status = time.perf_counter(), 500
         try:
             response = await _respond(request, service, limits, bodies)
             status = response.status_code
             return response
         finally:
-            service.figures.requests.labels(status).inc()
-            service.figures.seconds.observe(time.perf_counter() - began)
+            service.metrics.requests.labels(status).inc()
+            service.metrics.seconds.observe(time.perf_counter() - start)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:
-        return HTMLResponse(
-            _page(), headers={"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
-        )
+        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
+        return HTMLResponse(_read_page(), headers=headers)
+
+    @app.get("/live")
+    async def live() -> dict[str, str]:
+        """Answers as long as the process works."""
+        return {"status": "ok"}
+
+    @app.get("/ready", responses={503: {"description": "requests are not answered"}})
+    async def ready() -> Response:
+        """Returns 200 if requests are answered, otherwise 503."""
+        return JSONResponse({"status": "ok"}) if service.ready else _error(503, "the service is not running")
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """The model, and what a request may bring."""
+        """Describes the model and the limits of a request."""
         description, embeds = service.predictor.description, service.predictor.embeds
-        width = description.width if description.width > 0 else None
         return {
             "status": "ok",
             "model": description.Global.model_name,
-            "embedding_size" if embeds else "classes": width,
+            "embedding_size" if embeds else "classes": description.width if description.width > 0 else None,
             "max_bytes": limits.max_bytes,
             "max_images": limits.max_images,
             "timeout": limits.timeout,
@@ -107,80 +118,110 @@ def build_app(service: Service, limits: Limits) -> FastAPI:
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Counters, for Prometheus."""
-        return Response(service.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        """Returns metrics for Prometheus."""
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return Response(service.metrics.as_text(), media_type=kind)
 
     @app.exception_handler(HTTPException)
-    async def refuse(_request: Request, error: HTTPException) -> Response:
-        response = _refusal(error.status_code, str(error.detail))
+    async def report_http_error(_request: Request, error: HTTPException) -> Response:
+        response = _error(error.status_code, str(error.detail))
         response.headers.update(error.headers or {})
         return response
 
     @app.exception_handler(Exception)
-    async def fail(_request: Request, _error: Exception) -> Response:
-        return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed; its log says where")
+    async def report_failure(_request: Request, _error_: Exception) -> Response:
+        return _error(500, "the server failed; see its log")
 
     return app
 
 
-async def _respond(request: Request, service: Service, limits: Limits, bodies: Room) -> Response:
+class _RejectAmbiguousLength:
+    """Rejects requests with Content-Length and Transfer-Encoding, and closes their connection.
+
+    Proxies disagree on where such a request ends, so attackers use it to smuggle a second one (RFC 9112).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        app = self._app
+        if {b"content-length", b"transfer-encoding"} <= names:
+            reason = "expected either Content-Length or Transfer-Encoding, got both"
+            app = _error(400, reason, headers={"Connection": "close"})
+        await app(scope, receive, send)
+
+
+async def _respond(
+    request: Request, service: InferenceService, limits: RequestLimits, bodies: AdmissionLimit
+) -> Response:
     try:
-        return JSONResponse(await _answer(request, service, limits, bodies))
-    except RefusedError as error:
-        return _refusal(error.status, error.reason, error.images)
+        return JSONResponse(await _predict(request, service, limits, bodies))
+    except RequestError as error:
+        return _error(error.status, error.reason, error.images)
     except BusyError as error:
-        refusal = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-        refusal.headers["Retry-After"] = "1"
-        return refusal
+        return _error(503, str(error), headers={"Retry-After": "1"})
     except asyncio.TimeoutError:
-        return _refusal(HTTPStatus.GATEWAY_TIMEOUT, f"no answer within {limits.timeout:g} s")
+        return _error(504, f"no answer within {limits.timeout:g} s")
     except UserError as error:
-        return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        return _error(500, str(error))
     except ClientDisconnect:
         return Response(status_code=_CLIENT_GONE)
 
 
-async def _answer(request: Request, service: Service, limits: Limits, bodies: Room) -> dict[str, Any]:
-    topk = _topk(request.query_params.getlist("topk"))
-    if topk is not None and service.predictor.embeds:
-        raise RefusedError(400, "topk: the model gives embeddings, no classes")
-    with Share(bodies) as share:
-        images = await read_images(request.headers, request.stream(), limits, share)
-        answers = await asyncio.wait_for(service.predict(images), limits.timeout)
+async def _predict(
+    request: Request, service: InferenceService, limits: RequestLimits, bodies: AdmissionLimit
+) -> dict[str, Any]:
+    topk = _read_topk(request.query_params.getlist("topk"), service)
+    with ExitStack() as held:
+
+        def acquire(count: int) -> None:
+            held.enter_context(bodies.acquire(count))
+
+        images = await read_images(request.headers, request.stream(), limits, acquire)
+        answers = await asyncio.wait_for(service.predict(images, topk), limits.timeout)
     return {
         "model": service.predictor.description.Global.model_name,
-        "results": [_told(each, topk) for each in answers],
+        "results": [_as_json(answer) for answer in answers],
     }
 
 
-def _topk(given: list[str]) -> int | None:
-    if not given:
+def _read_topk(values: list[str], service: InferenceService) -> int | None:
+    """Returns the parameter ``topk``, or None if it is not set."""
+    if not values:
         return None
-    (text, *more) = given
+    (text, *more) = values
     if more or not (text.isascii() and text.isdecimal()) or len(text) > 6 or int(text) == 0:
-        raise RefusedError(400, f"topk: expected one whole number > 0, got {', '.join(given)[:80]!r}")
+        raise RequestError(400, f"topk: expected one integer > 0, got {', '.join(values)[:80]!r}")
+    if service.predictor.embeds:
+        raise RequestError(400, "topk: this model returns embeddings, not classes")
+    classes = service.predictor.description.width
+    if int(text) > classes:
+        raise RequestError(422, f"topk: expected at most {classes}, the number of classes, got {text}")
     return int(text)
 
 
-def _told(answer: Answer, topk: int | None) -> dict[str, Any]:
+def _as_json(answer: Answer) -> dict[str, Any]:
     if isinstance(answer, Embedding):
         return answer.as_tree()
     names = answer.names or (None,) * len(answer.class_ids)
-    rows = list(zip(answer.class_ids, names, answer.scores, strict=True))[:topk]
-    return {
-        "predictions": [
-            {"class_id": class_id, "name": name, "score": score} for class_id, name, score in rows
-        ]
-    }
+    rows = zip(answer.class_ids, names, answer.scores, strict=True)
+    return {"predictions": [{"class_id": index, "name": name, "score": score} for index, name, score in rows]}
 
 
-def _refusal(status: int, reason: str, images: dict[int, str] | None = None) -> Response:
-    told: dict[str, Any] = {"error": reason}
+def _error(
+    status: int,
+    reason: str,
+    images: dict[int, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    tree: dict[str, Any] = {"error": reason}
     if images:
-        told["images"] = [{"image": at, "reason": why} for at, why in images.items()]
-    return JSONResponse(told, status_code=status)
+        tree["images"] = [{"image": index, "reason": text} for index, text in images.items()]
+    return JSONResponse(tree, status_code=status, headers=headers)
 
 
 @cache
-def _page() -> str:
+def _read_page() -> str:
     return Path(__file__).with_name("page").joinpath("index.html").read_text(encoding="utf-8")

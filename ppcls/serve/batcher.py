@@ -1,4 +1,4 @@
-"""What several requests ask of one model, in batches; each gets its own results."""
+"""Collects the items of several requests into batches and returns to each request its own results."""
 
 from __future__ import annotations
 
@@ -13,83 +13,91 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, eq=False)
-class _Waiting(Generic[_Item, _Result]):
+class _PendingItem(Generic[_Item, _Result]):
     item: _Item
     result: asyncio.Future[_Result]
 
 
 class Batcher(Generic[_Item, _Result]):
-    """Gathers items into batches, and hands each result to who gave the item.
+    """Collects items into batches and processes one batch after the other.
 
-    A batch begins as soon as the model is free and an item waits; where there are fewer than ``max_batch``,
-    others have ``max_wait`` seconds to join. So an idle server answers after that, and a busy one has full
-    batches without waiting.
+    A batch starts as soon as the model is free and an item waits. If it has fewer than ``max_batch`` items,
+    others have ``max_wait`` seconds to join. An idle server therefore answers after that time, and a busy
+    one has full batches without waiting.
 
     Args:
-        work: Maps a batch to as many results; called for one batch after the other.
-        max_batch: Items of a batch, at most.
+        process: Maps a batch to one result per item.
+        max_batch: Maximum number of items of a batch.
         max_wait: Seconds that the first item of a batch waits for others.
     """
 
     def __init__(
         self,
-        work: Callable[[list[_Item]], Awaitable[Sequence[_Result]]],
+        process: Callable[[list[_Item]], Awaitable[Sequence[_Result]]],
         max_batch: int,
         max_wait: float,
     ) -> None:
-        self._work, self._max_batch, self._max_wait = work, max_batch, max_wait
-        self._waiting: deque[_Waiting[_Item, _Result]] = deque()
-        self._came = asyncio.Event()
+        self._process, self._max_batch, self._max_wait = process, max_batch, max_wait
+        self._pending: deque[_PendingItem[_Item, _Result]] = deque()
+        self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def running(self) -> bool:
+        """Whether items are processed."""
+        return self._task is not None and not self._task.done()
+
     def start(self) -> None:
-        """Begins to work, in the running event loop."""
+        """Starts processing in the running event loop."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Ends; what still waits is given up."""
+        """Stops processing and cancels all pending items."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        for each in self._waiting:
-            each.result.cancel()
-        self._waiting.clear()
+        for pending in self._pending:
+            pending.result.cancel()
+        self._pending.clear()
 
     async def put(self, item: _Item) -> _Result:
-        """Returns an item's result. An item whose caller has gone meanwhile takes no place in a batch."""
-        waiting = _Waiting[_Item, _Result](item, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        self._came.set()
-        return await waiting.result
+        """Returns the result of an item. If the caller is cancelled, the item leaves its batch."""
+        pending = _PendingItem[_Item, _Result](item, asyncio.get_running_loop().create_future())
+        self._pending.append(pending)
+        self._arrived.set()
+        return await pending.result
 
     async def _run(self) -> None:
         while True:
-            batch = await self._next()
+            batch = await self._next_batch()
             try:
-                results = await self._work([each.item for each in batch])
-            except Exception as error:  # noqa: BLE001 - whose it is, a request says
-                for each in batch:
-                    if not each.result.done():
-                        each.result.set_exception(error)
+                results = await self._process([pending.item for pending in batch])
+            except Exception as error:  # noqa: BLE001 - the requests of the batch report it
+                for pending in batch:
+                    if not pending.result.done():
+                        pending.result.set_exception(error)
                 continue
-            for each, result in zip(batch, results, strict=True):
-                if not each.result.done():
-                    each.result.set_result(result)
+            for pending, result in zip(batch, results, strict=True):
+                if not pending.result.done():
+                    pending.result.set_result(result)
 
-    async def _next(self) -> list[_Waiting[_Item, _Result]]:
-        """Waits for a batch that is not empty."""
+    async def _next_batch(self) -> list[_PendingItem[_Item, _Result]]:
+        """Waits for a batch of at least one item."""
         loop = asyncio.get_running_loop()
-        batch: list[_Waiting[_Item, _Result]] = []
-        until: float | None = None
+        batch: list[_PendingItem[_Item, _Result]] = []
+        deadline: float | None = None
         while True:
-            while self._waiting and len(batch) < self._max_batch:
-                batch.append(self._waiting.popleft())
-            batch = [each for each in batch if not each.result.done()]
-            left = None if not batch else (until := until or loop.time() + self._max_wait) - loop.time()
+            while self._pending and len(batch) < self._max_batch:
+                batch.append(self._pending.popleft())
+            batch = [pending for pending in batch if not pending.result.done()]
+            left = None
+            if batch:
+                deadline = deadline or loop.time() + self._max_wait
+                left = deadline - loop.time()
             if len(batch) == self._max_batch or (left is not None and left <= 0):
                 return batch
-            self._came.clear()
+            self._arrived.clear()
             try:
-                await asyncio.wait_for(self._came.wait(), left)
+                await asyncio.wait_for(self._arrived.wait(), left)
             except asyncio.TimeoutError:
                 continue

@@ -1,91 +1,82 @@
-"""The process of a server: its socket, its end."""
+"""The process of a server: its socket and its shutdown."""
 
 from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import uvicorn
 from fastapi import FastAPI
 
 from ppcls.errors import UserError
 
-_STOP = (signal.SIGTERM, signal.SIGINT)
-
 
 def bind(host: str, port: int) -> socket.socket:
-    """Takes an address before the model is loaded, which takes longer.
+    """Returns a socket that is bound before the slow loading of the model.
 
     Args:
-        host: Name or number.
-        port: 0 for any that is free.
+        host: Name or address.
+        port: Port, or 0 for any free one.
 
     Raises:
-        UserError: It can't be had.
+        UserError: If the address is not available.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        taken = socket.socket(family, kind, protocol)
+        bound = socket.socket(family, kind, protocol)
         try:
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind(address)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
         except OSError:
-            taken.close()
+            bound.close()
             raise
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"can't serve on {host}:{port}: {reason}; set --host or --port") from None
-    return taken
+        raise UserError(f"cannot serve on {host}:{port}: {reason}; set --host or --port") from None
+    return bound
 
 
-def address_of(taken: socket.socket) -> str:
-    """Returns a socket's address as a browser takes it."""
-    host, port = taken.getsockname()[:2]
+def address_of(bound: socket.socket) -> str:
+    """Returns the address of a socket as browsers expect it."""
+    host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(app: FastAPI, taken: socket.socket, patience: float, ready: Callable[[], None]) -> None:
-    """Serves until SIGTERM or Ctrl-C; then takes no more requests, and answers those that it has.
+def run(app: FastAPI, bound: socket.socket, grace: float, on_ready: Callable[[], None]) -> None:
+    """Serves until SIGTERM or Ctrl-C. It then accepts no more requests and answers the current ones.
 
     Args:
-        app: What answers.
-        taken: The socket.
-        patience: Seconds that the last requests have.
-        ready: Is called when requests are taken.
+        app: The application.
+        bound: The socket.
+        grace: Seconds to answer the last requests.
+        on_ready: Called when the server accepts requests.
     """
     config = uvicorn.Config(
         app,
         access_log=False,
         log_level="warning",
         server_header=False,
-        timeout_graceful_shutdown=int(patience) + 1,
+        timeout_graceful_shutdown=int(grace) + 1,
     )
-    server = _Server(config, ready)
-    with _ended_quietly():
-        server.run(sockets=[taken])
+    # After a graceful shutdown uvicorn raises the signal again. All requests are answered, so ignore it.
+    stop_signals = (signal.SIGTERM, signal.SIGINT)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in stop_signals}
+    try:
+        _NotifyingServer(config, on_ready).run(sockets=[bound])
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+class _NotifyingServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._ready()
-
-
-@contextmanager
-def _ended_quietly() -> Iterator[None]:
-    """Has uvicorn's repetition of the signal that ended it do nothing: all is answered."""
-    before = {number: signal.signal(number, lambda *_: None) for number in _STOP}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            self._on_ready()

@@ -1,4 +1,4 @@
-"""From the bytes of images to answers: prepared by threads, predicted in batches of all requests."""
+"""Predicts the images of several requests: threads prepare them, and one model runs them in batches."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ppcls.deploy.models.source import Source
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Answer
 from ppcls.serve.batcher import Batcher
-from ppcls.serve.figures import Figures
-from ppcls.serve.room import Room, Share
-from ppcls.serve.uploads import RefusedError
+from ppcls.serve.limits import AdmissionLimit, RequestError
 
 Array = NDArray[Any]
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
-class Batching:
+class BatchingOptions:
     """How requests share the model.
 
     Attributes:
-        max_batch: Images of a batch, at most.
-        max_wait: Seconds that an image waits for others.
-        max_waiting: Images in work at once, of all requests; what is more is refused.
+        max_batch: Maximum number of images of a batch.
+        max_wait: Seconds that an image waits for others to join its batch.
+        max_waiting: Maximum number of images in work, over all requests. More are rejected.
     """
 
     max_batch: int
@@ -38,15 +39,49 @@ class Batching:
     max_waiting: int
 
 
+class ServerMetrics:
+    """Metrics of one server for Prometheus.
+
+    Args:
+        images: Limit whose use is reported.
+
+    Attributes:
+        requests: Number of requests by status.
+        images: Number of answered images.
+        seconds: Time from the headers of a request to its answer.
+        batch: Number of images of a batch.
+        model_seconds: Time of a batch in the model.
+    """
+
+    def __init__(self, images: AdmissionLimit) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(name, text, buckets=buckets, registry=registry)
+
+        requests = "Requests for predictions, by status."
+        self.requests = Counter("ppcls_requests", requests, ["status"], registry=registry)
+        self.images = Counter("ppcls_images", "Images predicted.", registry=registry)
+        self.seconds = histogram("ppcls_request_seconds", "Time to answer a request.", _SECONDS)
+        self.batch = histogram("ppcls_batch_images", "Images per batch.", _SIZES)
+        self.model_seconds = histogram("ppcls_model_seconds", "Time of a batch in the model.", _SECONDS)
+        in_work = Gauge("ppcls_images_in_work", "Images received and not answered yet.", registry=registry)
+        in_work.set_function(lambda: images.used)
+
+    def as_text(self) -> bytes:
+        """Returns all metrics in Prometheus' text format 0.0.4."""
+        return generate_latest(self._registry)
+
+
 def load(source: Source, batch_size: int) -> Predictor:
-    """Loads a model, and has it predict: the first batch takes longer, and shows what is wrong.
+    """Loads a model and runs it once, because the first batch is slow and reveals errors.
 
     Args:
         source: The model.
-        batch_size: Images of a batch, at most.
+        batch_size: Maximum number of images of a batch.
 
     Raises:
-        UserError: It can't be loaded.
+        UserError: If the model cannot be loaded.
     """
     predictor = Predictor(source)
     shape = predictor.description.Input.shape[1:]
@@ -55,67 +90,74 @@ def load(source: Source, batch_size: int) -> Predictor:
     return predictor
 
 
-class Service:
-    """A model that several requests ask at once; to be used in one event loop, between `start` and `stop`.
+class InferenceService:
+    """A model that several requests share, used in one event loop between `start` and `stop`.
 
     Args:
-        predictor: Of the model.
-        worker: One thread, which alone calls the model.
-        batching: How requests share it.
+        predictor: The model.
+        worker: Pool of one thread, the only one that calls the model.
+        batching: How requests share the model.
 
     Attributes:
-        predictor: Of the model.
-        figures: What it counts.
+        predictor: The model.
+        metrics: Metrics of the server.
     """
 
-    def __init__(self, predictor: Predictor, worker: ThreadPoolExecutor, batching: Batching) -> None:
+    def __init__(self, predictor: Predictor, worker: ThreadPoolExecutor, batching: BatchingOptions) -> None:
         self.predictor = predictor
-        self._images = Room(batching.max_waiting, "images")
-        self.figures = Figures(self._images)
+        self._images = AdmissionLimit(batching.max_waiting, "images")
+        self.metrics = ServerMetrics(self._images)
         self._worker = worker
-        self._cores = ThreadPoolExecutor(predictor.cores, "prepare")
-        self._batcher = Batcher[Array, Answer](self._answer, batching.max_batch, batching.max_wait)
+        self._preparers = ThreadPoolExecutor(predictor.cores, "prepare")
+        self._batcher = Batcher[Array, Array](self._run, batching.max_batch, batching.max_wait)
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are answered."""
+        return self._batcher.running
 
     def start(self) -> None:
-        """Begins to work."""
+        """Starts to answer requests."""
         self._batcher.start()
 
     async def stop(self) -> None:
-        """Ends."""
+        """Stops, and cancels the requests that are not answered yet."""
         await self._batcher.stop()
-        self._cores.shutdown(cancel_futures=True)
+        self._preparers.shutdown(cancel_futures=True)
 
-    async def predict(self, images: Sequence[bytes]) -> list[Answer]:
-        """Returns one answer an image, in their order.
+    async def predict(self, images: Sequence[bytes], topk: int | None = None) -> list[Answer]:
+        """Returns one answer per image, in their order.
+
+        Args:
+            images: Bytes of image files.
+            topk: See `Predictor.interpret`.
 
         Raises:
-            BusyError: Too many images are in work.
-            RefusedError: Some are no images that the model takes; all of them are named.
-            UserError: A number is not finite.
+            BusyError: If too many images are in work.
+            RequestError: If images cannot be decoded. It names all of them.
+            UserError: If an output of the model is not finite.
         """
-        with Share(self._images) as share:
-            share.take(len(images))
+        with self._images.acquire(len(images)):
             prepared = await asyncio.gather(*map(self._prepare, images))
-            bad = {at: str(each) for at, each in enumerate(prepared) if isinstance(each, ValueError)}
+            bad = {index: str(item) for index, item in enumerate(prepared) if isinstance(item, ValueError)}
             if bad:
-                named = [f"image {at}: {reason}" for at, reason in bad.items()]
-                raise RefusedError(422, "; ".join(named if len(images) > 1 else bad.values()), bad)
-            arrays = [each for each in prepared if not isinstance(each, ValueError)]
-            answers = await asyncio.gather(*map(self._batcher.put, arrays))
-            self.figures.images.inc(len(answers))
-            return list(answers)
+                named = [f"image {index}: {reason}" for index, reason in bad.items()]
+                raise RequestError(422, "; ".join(named if len(images) > 1 else bad.values()), bad)
+            arrays = [item for item in prepared if not isinstance(item, ValueError)]
+            outputs = await asyncio.gather(*map(self._batcher.put, arrays))
+            self.metrics.images.inc(len(outputs))
+            return [self.predictor.interpret(output, topk) for output in outputs]
 
     async def _prepare(self, image: bytes) -> Array | ValueError:
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._cores, self.predictor.prepare, image
-            )
+            return await loop.run_in_executor(self._preparers, self.predictor.prepare, image)
         except ValueError as error:
             return error
 
-    async def _answer(self, batch: list[Array]) -> Sequence[Answer]:
-        began = time.perf_counter()
-        answers = await asyncio.get_running_loop().run_in_executor(self._worker, self.predictor.answer, batch)
-        self.figures.batch.observe(len(batch))
-        self.figures.model_seconds.observe(time.perf_counter() - began)
-        return answers
+    async def _run(self, batch: list[Array]) -> Sequence[Array]:
+        start = time.perf_counter()
+        outputs = await asyncio.get_running_loop().run_in_executor(self._worker, self.predictor.run, batch)
+        self.metrics.batch.observe(len(batch))
+        self.metrics.model_seconds.observe(time.perf_counter() - start)
+        return outputs
