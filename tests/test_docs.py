@@ -14,7 +14,8 @@ from paths import ROOT
 
 from ppcls.cli import benchmark as benchmark_cli
 from ppcls.cli import dataset as dataset_cli
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
+from ppcls.cli import infer as infer_cli
 from ppcls.cli import models as models_cli
 from ppcls.cli import serve as serve_cli
 from ppcls.cli import train as cli
@@ -28,8 +29,8 @@ TOOLS: dict[str, Callable[[list[str]], object]] = {
     "benchmark": benchmark_cli.main,
     "dataset": dataset_cli.main,
     "eval": evaluate,
-    "export": deploy_cli.export,
-    "infer": deploy_cli.infer,
+    "export": export_cli.export,
+    "infer": infer_cli.infer,
     "models": models_cli.main,
     "serve": serve_cli.serve,
     "train": cli.train,

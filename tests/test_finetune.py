@@ -12,7 +12,7 @@ import pytest
 import yaml
 from paths import ROOT
 
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 
 FINETUNE = ROOT / "configs" / "finetune.yaml"
@@ -70,9 +70,9 @@ def test_one_command_trains_and_the_next_names_the_class(
     assert "the training data" not in said
 
     photo = str(pictures / "dog" / "1.png")
-    assert deploy_cli.infer(["--model", str(output / "best_model"), photo, "--json"]) == 0
+    assert infer_cli.infer(["--model", str(output / "best_model"), photo, "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["names"]) < {"black cat", "dog", "emu"}
-    assert deploy_cli.infer(["-c", str(FINETUNE), photo, "-o", *common]) == 0
+    assert infer_cli.infer(["-c", str(FINETUNE), photo, "-o", *common]) == 0
     assert re.search(r"(black cat|dog|emu) \d", capsys.readouterr().out)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.deploy import export
+from ppcls.cli.export import export
 
 if __name__ == "__main__":
     sys.exit(export())

@@ -13,8 +13,8 @@ import ppcls
 _COMMANDS = {
     "train": ("ppcls.cli.train:train", "train a model"),
     "eval": ("ppcls.cli.eval:evaluate", "evaluate a model"),
-    "infer": ("ppcls.cli.deploy:infer", "predict image files"),
-    "export": ("ppcls.cli.deploy:export", "export a model for Paddle Inference, as ONNX or for PaddleClas"),
+    "infer": ("ppcls.cli.infer:infer", "predict image files"),
+    "export": ("ppcls.cli.export:export", "export a model for Paddle Inference, as ONNX or for PaddleClas"),
     "serve": ("ppcls.cli.serve:serve", "serve a model over HTTP"),
     "models": ("ppcls.cli.models:main", "list the architectures"),
     "dataset": ("ppcls.cli.dataset:main", "create, check, describe, split, shrink or convert a data set"),

@@ -1,1 +1,1 @@
-"""The way out: models for other programs, and predictions by any of them."""
+"""Export of trained models, and prediction with trained or exported ones."""

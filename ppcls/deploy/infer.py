@@ -1,4 +1,4 @@
-"""Prediction on files: image files to their most probable classes, or to embeddings."""
+"""Prediction on image files, with threads or DALI, and search in a gallery."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ppcls.data.bad_images.quarantine import AllRejectedError, RejectedImages
 from ppcls.data.images.paths import NOT_REGULAR, is_special_file
 from ppcls.data.index.files import list_files, read_image
 from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.deploy.predictor import Array, Predictor
-from ppcls.deploy.results import Answer, Embedding, Gallery, Nearest, printable
+from ppcls.deploy.results import Embedding, Gallery, NearestImages, Prediction, printable
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
-_AHEAD = 3  # batches whose images are prepared while the model is busy
+_PREFETCHED = 3  # batches whose images are prepared while the model is busy
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """What the model says of one file."""
+class PredictedFile:
+    """The prediction for one file."""
 
     file: Path
-    result: Answer | Nearest
+    result: Prediction | NearestImages
 
     def __str__(self) -> str:
         return f"{printable(self.file)}: {self.result}"
@@ -41,8 +39,8 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """An image that could not be read or prepared, and why."""
+class FailedFile:
+    """An image that could not be read or prepared."""
 
     file: Path
     reason: str
@@ -57,137 +55,131 @@ class Failed:
 
 def predict_files(
     predictor: Predictor, files: Sequence[Path], runtime: Runtime | None
-) -> Iterator[Predicted | Failed]:
-    """Predicts files in batches; yields one result a file, in their order.
+) -> Iterator[PredictedFile | FailedFile]:
+    """Predicts files in batches, and yields one result per file, in order.
 
     Args:
         predictor: The model.
-        files: Of the images.
-        runtime: Where DALI feeds, if it does.
+        files: Image files.
+        runtime: Device, needed if DALI loads the images.
 
     Raises:
-        UserError: A score is not finite, or DALI can't do a transform.
+        UserError: If an output of the model is not finite, or if DALI does not support a transform.
     """
-    if predictor.source.by_dali:
-        assert runtime is not None
-        if predictor.description.PreProcess.in_graph:
-            raise UserError(
-                f"{predictor.source.file}: prepares its images itself, so DALI has nothing to do; "
-                "set Global.use_dali=False, or export without --preprocess"
-            )
-        return _by_dali(predictor, files, runtime)
-    return _by_threads(predictor, files)
+    if not predictor.source.by_dali:
+        return _predict_with_threads(predictor, files)
+    assert runtime is not None
+    if predictor.description.PreProcess.in_graph:
+        raise UserError(
+            f"{predictor.source.file}: this model prepares its images itself, so DALI cannot do it; "
+            "set Global.use_dali=False, or export without --preprocess"
+        )
+    return _predict_with_dali(predictor, files, runtime)
 
 
 def search(
     predictor: Predictor, gallery: Sequence[Path], files: Sequence[Path], count: int, runtime: Runtime | None
-) -> Iterator[Predicted | Failed]:
-    """Finds what is near to files; yields the bad images of the gallery, then one result a file, in order.
+) -> Iterator[PredictedFile | FailedFile]:
+    """Finds the nearest images, and yields the bad images of the gallery, then one result per file, in order.
 
     Args:
-        predictor: Of embeddings.
-        gallery: The images to look among.
-        files: Of the images to find the nearest of.
-        count: How many of these.
-        runtime: Where DALI feeds, if it does.
+        predictor: A model of embeddings.
+        gallery: Images to search.
+        files: Images whose nearest images are wanted.
+        count: Number of nearest images per file.
+        runtime: Device, needed if DALI loads the images.
 
     Raises:
-        UserError: As of `predict_files`; or the model gives no embeddings, or the gallery has no good image.
+        UserError: See `predict_files`. Also if the model does not return embeddings, or if the gallery has
+            no readable image.
     """
     if not predictor.embeds:
-        raise UserError(f"{predictor.source.file}: gives classes; a gallery needs embeddings (RecModel)")
-    shown: list[Path] = []
+        raise UserError(f"{predictor.source.file}: returns classes; a gallery needs embeddings (RecModel)")
+    readable: list[Path] = []
     embeddings: list[Embedding] = []
-    for each in predict_files(predictor, gallery, runtime):
-        if isinstance(each, Failed):
-            yield each
+    for result in predict_files(predictor, gallery, runtime):
+        if isinstance(result, FailedFile):
+            yield result
             continue
-        assert isinstance(each.result, Embedding)
-        shown.append(each.file)
-        embeddings.append(each.result)
-    if not shown:
-        raise UserError("no image of the gallery can be read; their lines say why")
-    among = Gallery(shown, embeddings)
-    for each in predict_files(predictor, files, runtime):
-        if isinstance(each, Predicted):
-            assert isinstance(each.result, Embedding)
-            each = Predicted(each.file, among.nearest(each.result, count))
-        yield each
+        assert isinstance(result.result, Embedding)
+        readable.append(result.file)
+        embeddings.append(result.result)
+    if not readable:
+        raise UserError("no image of the gallery can be read; the lines above have the reasons")
+    index = Gallery(readable, embeddings)
+    for result in predict_files(predictor, files, runtime):
+        if isinstance(result, PredictedFile):
+            assert isinstance(result.result, Embedding)
+            result = PredictedFile(result.file, index.nearest(result.result, count))
+        yield result
 
 
-def _by_threads(predictor: Predictor, files: Sequence[Path]) -> Iterator[Predicted | Failed]:
+def _predict_with_threads(
+    predictor: Predictor, files: Sequence[Path]
+) -> Iterator[PredictedFile | FailedFile]:
 
-    def prepare(file: Path) -> Array | Failed:
+    def prepare(file: Path) -> Array | FailedFile:
         try:
             return predictor.prepare(read_image(os.fsencode(file)))
         except ValueError as error:
-            return Failed(file, str(error))
+            return FailedFile(file, str(error))
 
-    waiting: deque[list[tuple[Path, Future[Any]]]] = deque()
+    batches: deque[list[tuple[Path, Future[Any]]]] = deque()
     with ThreadPoolExecutor(predictor.cores) as pool:
-        for begin in range(0, len(files), predictor.batch_size):
-            batch = files[begin : begin + predictor.batch_size]
-            waiting.append([(file, pool.submit(prepare, file)) for file in batch])
-            if len(waiting) > _AHEAD:
-                yield from _finish(predictor, waiting.popleft())
-        while waiting:
-            yield from _finish(predictor, waiting.popleft())
+        for first in range(0, len(files), predictor.batch_size):
+            batch = files[first : first + predictor.batch_size]
+            batches.append([(file, pool.submit(prepare, file)) for file in batch])
+            if len(batches) > _PREFETCHED:
+                yield from _finish_batch(predictor, batches.popleft())
+        while batches:
+            yield from _finish_batch(predictor, batches.popleft())
 
 
-def _finish(predictor: Predictor, batch: list[tuple[Path, Future[Any]]]) -> Iterator[Predicted | Failed]:
+def _finish_batch(
+    predictor: Predictor, batch: list[tuple[Path, Future[Any]]]
+) -> Iterator[PredictedFile | FailedFile]:
     prepared = [(file, future.result()) for file, future in batch]
-    results = iter(predictor.answer([each for _, each in prepared if not isinstance(each, Failed)]))
-    for file, each in prepared:
-        yield each if isinstance(each, Failed) else Predicted(file, next(results))
+    outputs = iter(predictor.run([image for _, image in prepared if not isinstance(image, FailedFile)]))
+    for file, image in prepared:
+        if isinstance(image, FailedFile):
+            yield image
+        else:
+            yield PredictedFile(file, predictor.interpret(next(outputs)))
 
 
-def _by_dali(predictor: Predictor, files: Sequence[Path], runtime: Runtime) -> Iterator[Predicted | Failed]:
-    """Predicts images that DALI makes as it does for evaluation."""
+def _predict_with_dali(
+    predictor: Predictor, files: Sequence[Path], runtime: Runtime
+) -> Iterator[PredictedFile | FailedFile]:
+    """Predicts images that DALI prepares as for evaluation."""
     from ppcls.data.build import build_file_loader
 
     rejected = RejectedImages(list_files(files))
-    loader = build_file_loader(
-        rejected, predictor.chain, predictor.batch_size, resolve_dali_settings(predictor.source.dali, runtime)
-    )
+    dali = resolve_dali_settings(predictor.source.dali, runtime)
+    loader = build_file_loader(rejected, predictor.chain, predictor.batch_size, dali)
     done = 0
     try:
         # DALI would wait for a pipe.
-        rejected.add({at: NOT_REGULAR for at, file in enumerate(files) if is_special_file(file)})
+        rejected.add({index: NOT_REGULAR for index, file in enumerate(files) if is_special_file(file)})
         for batch in loader:
             assert batch.positions is not None
-            positions = batch.positions[: batch.valid].tolist()
-            outputs = predictor.model.run(batch.image)[: batch.valid] if positions else np.zeros((0, 1))
-            results = dict(zip(positions, predictor.answers(outputs), strict=True))
-            for position in range(done, min(done + predictor.batch_size, len(files))):
-                yield _told(files[position], results.get(position), rejected.reasons.get(position))
+            outputs: dict[int, Array] = {}
+            if batch.valid:
+                rows = predictor.check_finite(predictor.model.run(batch.image)[: batch.valid])
+                outputs = dict(zip(batch.positions[: batch.valid].tolist(), rows, strict=True))
+            for index in range(done, min(done + predictor.batch_size, len(files))):
+                if index in outputs:
+                    yield PredictedFile(files[index], predictor.interpret(outputs[index]))
+                else:
+                    yield FailedFile(files[index], rejected.reasons[index])
             done += predictor.batch_size
     except AllRejectedError:
-        for position in range(done, len(files)):
-            yield Failed(files[position], rejected.reasons[position])
+        for index in range(done, len(files)):
+            yield FailedFile(files[index], rejected.reasons[index])
     finally:
         loader.release()
 
 
-def _told(file: Path, result: Answer | None, reason: str | None) -> Predicted | Failed:
-    if result is not None:
-        return Predicted(file, result)
-    assert reason is not None
-    return Failed(file, reason)
-
-
 class NotAllPredictedError(UserError):
-    """Some images could not be predicted; the others were."""
+    """Some images could not be predicted."""
 
     code = 3
-
-
-def refuse_failed(failed: int, count: int) -> None:
-    """Ends a prediction of ``count`` images.
-
-    Raises:
-        NotAllPredictedError: Some failed.
-    """
-    if failed:
-        raise NotAllPredictedError(
-            f"{failed} of {count} images could not be predicted; their lines say why (--on-error)"
-        )

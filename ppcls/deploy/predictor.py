@@ -1,4 +1,4 @@
-"""Images to classes or embeddings, by any model: trained, exported for Paddle Inference, or ONNX."""
+"""Predicts classes or embeddings of images, with trained models and with exported ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from ppcls.config.base.fields import show
 from ppcls.config.load import apply_override, validate
 from ppcls.config.schema import Config
+from ppcls.config.sections.infer import MultiLabelThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
-from ppcls.deploy.models.choose import choose
-from ppcls.deploy.models.source import Source, configured, find_source
-from ppcls.deploy.results import Answer, Embedding, Result
+from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
+from ppcls.deploy.results import Classification, Embedding, Prediction
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime, start
@@ -27,48 +27,50 @@ Image = bytes | memoryview | Array
 _NO_DRAWS = np.zeros(0, np.float32)
 
 
-class Model(Protocol):
-    """What predicts."""
+class InferenceModel(Protocol):
+    """A loaded model."""
 
     def run(self, images: Any) -> Array:
-        """Maps images to probabilities, or to embeddings of length 1.
+        """Returns probabilities, or embeddings of length 1.
 
         Args:
-            images: [B, C, H, W] or [B, H, W, C], float32 or float16: a numpy array, or a tensor of Paddle's
-                on the model's device.
+            images: [B, C, H, W] or [B, H, W, C], float32 or float16, as a NumPy array or as a Paddle tensor
+                on the device of the model.
 
         Returns:
-            [B, class_num] float32, or [B, D].
+            [B, class_num] or [B, D] float32.
         """
 
 
 class Predictor:
-    """A model with all that turns images into answers; for one caller at a time, but for `prepare`.
+    """A model with its pre- and postprocessing. Only `prepare` may be called by several threads at once.
 
     Args:
-        model: A checkpoint folder, a run's output folder (its best model), a folder that ``tools/export.py``
-            wrote or an ``.onnx`` file in it, the YAML file of a config; or a config.
-        topk: Classes of each image; by default as the model says.
-        batch_size: Images that are predicted at once; by default as the config says.
-        device: By default as the config says; of an exported model, a GPU where there is one.
-        overrides: ``path=value`` each, of the config; for an exported model of ``Global`` and ``Infer``.
-        runtime: Device and cores, where they are settled already.
+        model: A checkpoint folder, the output folder of a run (its best model), a folder written by
+            ``tools/export.py`` or an ``.onnx`` file in it, the YAML file of a config, or a config.
+        topk: Number of classes per image. By default that of the model.
+        batch_size: Number of images per batch. By default that of the config.
+        device: Device to run on. By default that of the config, or for an exported model a GPU if there is
+            one.
+        overrides: ``key=value`` strings that change the config, or ``Global`` and ``Infer`` of an exported
+            model.
+        runtime: Device and cores, if they are already chosen.
 
     Attributes:
-        source: Where the model is from.
-        description: How its input is made, and what its output means.
-        batch_size: Images that are predicted at once.
-        model: What predicts.
-        cores: CPU cores to prepare images with.
-        chain: The transforms that make the input.
+        source: Where the model comes from.
+        description: How to prepare its input, and what its output means.
+        batch_size: Number of images per batch.
+        model: The loaded model.
+        cores: Number of CPU cores that prepare images.
+        chain: Transforms that prepare the input.
 
     Raises:
-        UserError: There is no such model, it can't be loaded, or an argument does not suit it.
+        UserError: If there is no such model, if it cannot be loaded, or if an argument does not suit it.
     """
 
     def __init__(
         self,
-        model: str | Path | Config | Source,
+        model: str | Path | Config | ModelSource,
         *,
         topk: int | None = None,
         batch_size: int | None = None,
@@ -76,61 +78,64 @@ class Predictor:
         overrides: Sequence[str] = (),
         runtime: Runtime | None = None,
     ) -> None:
-        asked = [
-            ("Infer.PostProcess.topk", topk),
-            ("Infer.batch_size", batch_size),
-            ("Global.device", device),
-        ]
-        overrides = [*overrides, *(f"{key}={value}" for key, value in asked if value is not None)]
-        self.source = _find(model, overrides)
+        settings = {
+            "Infer.PostProcess.topk": topk,
+            "Infer.batch_size": batch_size,
+            "Global.device": device,
+        }
+        arguments = [f"{key}={value}" for key, value in settings.items() if value is not None]
+        self.source = _find_source(model, [*overrides, *arguments])
         self.description, self.batch_size = self.source.description, self.source.infer.batch_size
         if self.embeds and topk is not None:
-            raise UserError(f"{self.source.file}: the model gives embeddings, no classes; remove topk")
+            raise UserError(f"{self.source.file}: the model returns embeddings, not classes; remove topk")
         self.model, self.cores = _load(self.source, runtime)
         self.chain = self.description.chain()
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """[class_num] names of all classes; None where nobody named them."""
+        """[class_num] names of all classes, or None if they are not known."""
         return self.description.names
 
     @property
     def embeds(self) -> bool:
-        """Whether the model gives embeddings; else classes."""
-        return self.description.told is None
+        """Whether the model returns embeddings. Otherwise it returns classes."""
+        return self.description.postprocess is None
 
-    def predict(self, images: Sequence[Image]) -> list[Result]:
-        """Returns the classes of each image, in their order.
+    def predict(self, images: Sequence[Image]) -> list[Classification]:
+        """Returns the classes of each image, in order.
 
         Args:
-            images: The bytes of an image file each, or RGB pixels [H, W, 3] uint8.
+            images: Bytes of image files, or RGB pixels [H, W, 3] uint8.
 
         Raises:
-            ValueError: One can't be decoded or is no such array; it is named by its place, from 0.
-            UserError: A score is not finite, or the model gives embeddings.
+            ValueError: If an image cannot be decoded or is not such an array. The text has its index.
+            UserError: If a score is not finite, or if the model returns embeddings.
         """
         if self.embeds:
-            raise UserError(f"{self.source.file}: the model gives embeddings, no classes; call embed")
-        return cast(list[Result], self._answer_all(images))
+            raise UserError(f"{self.source.file}: the model returns embeddings, not classes; call embed")
+        return cast(list[Classification], self._predict(images))
 
     def embed(self, images: Sequence[Image]) -> list[Embedding]:
-        """Returns the embedding of each image, in their order; the arguments are those of `predict`.
+        """Returns the embedding of each image, in order.
+
+        Args:
+            images: See `predict`.
 
         Raises:
-            ValueError: As of `predict`.
-            UserError: A number is not finite, or the model gives classes.
+            ValueError: See `predict`.
+            UserError: If a value is not finite, or if the model returns classes.
         """
         if not self.embeds:
-            raise UserError(f"{self.source.file}: the model gives classes, no embeddings; call predict")
-        return cast(list[Embedding], self._answer_all(images))
+            raise UserError(f"{self.source.file}: the model returns classes, not embeddings; call predict")
+        return cast(list[Embedding], self._predict(images))
 
     def prepare(self, image: Image) -> Array:
-        """Returns the model's input for one image: [C, H, W] or [H, W, C] float32. Any thread may call it.
+        """Returns the input of the model for one image: [C, H, W] or [H, W, C] float32.
 
-        For a model that prepares images itself, these are the image's own pixels, [H, W, 3] uint8.
+        For a model that prepares images itself, it is the pixels of the image, [H, W, 3] uint8.
 
         Raises:
-            ValueError: It can't be decoded, or is no array [H, W, 3] of uint8.
+            ValueError: If the image cannot be decoded, or is an array other than [H, W, 3] uint8.
         """
         if isinstance(image, np.ndarray):
             return run_on_pixels(self.chain, image)
@@ -141,62 +146,76 @@ class Predictor:
             )
         return run(self.chain, image, _NO_DRAWS)
 
-    def answer(self, prepared: Sequence[Array]) -> list[Answer]:
-        """Returns one answer for each image that `prepare` made, of one batch.
+    def run(self, prepared: Sequence[Array]) -> list[Array]:
+        """Returns the outputs of the model, one row per prepared image of a batch.
 
         Raises:
-            UserError: A number is not finite.
+            UserError: If an output is not finite.
         """
-        found: dict[int, Answer] = {}
-        shapes = [each.shape for each in prepared]
-        for shape in dict.fromkeys(shapes):  # one, but for models that prepare images themselves
+        outputs: dict[int, Array] = {}
+        shapes = [image.shape for image in prepared]
+        for shape in dict.fromkeys(shapes):  # several only if the model prepares images itself
             rows = [row for row, each in enumerate(shapes) if each == shape]
-            outputs = self.model.run(np.stack([prepared[row] for row in rows]))
-            found |= zip(rows, self.answers(outputs), strict=True)
-        return [found[row] for row in range(len(prepared))]
+            batch = self.model.run(np.stack([prepared[row] for row in rows]))
+            outputs |= zip(rows, self.check_finite(batch), strict=True)
+        return [outputs[row] for row in range(len(prepared))]
 
-    def answers(self, outputs: Array) -> list[Answer]:
-        """Maps what the model gave, probabilities [B, class_num] or embeddings [B, D], to answers.
+    def check_finite(self, outputs: Array) -> Array:
+        """Returns ``outputs``.
 
         Raises:
-            UserError: A number is not finite.
+            UserError: If an output is not finite.
         """
         if not np.isfinite(outputs).all():
             what = "embeddings" if self.embeds else "scores"
             raise UserError(
-                f"{self.source.file}: the model's {what} are not finite; "
-                "its weights overflow or are not numbers"
+                f"{self.source.file}: the {what} of the model are not finite; "
+                "its weights contain NaN or overflow"
             )
-        told, names = self.description.told, self.names
-        if told is None:
-            return [Embedding(each) for each in outputs]
-        chosen = [choose(told, each) for each in outputs]
-        return [
-            Result(
-                tuple(row.tolist()),
-                tuple(names[each] for each in row) if names is not None else None,
-                tuple(of[row].tolist()),
-            )
-            for row, of in zip(chosen, outputs, strict=True)
-        ]
+        return outputs
 
-    def _answer_all(self, images: Sequence[Image]) -> list[Answer]:
+    def interpret(self, output: Array, topk: int | None = None) -> Prediction:
+        """Returns the prediction for one row of the outputs of the model.
+
+        Args:
+            output: Probabilities [class_num], or an embedding [D].
+            topk: Number of classes if it is not that of the model. If the model chooses classes by a
+                threshold, it is the maximum.
+        """
+        postprocess, names = self.description.postprocess, self.names
+        if postprocess is None:
+            return Embedding(output)
+        ranked: NDArray[np.intp] = np.argsort(-output, kind="stable")
+        match postprocess:
+            case Topk():
+                chosen = ranked[: topk or postprocess.topk]
+            case MultiLabelThreshOutput():
+                chosen = ranked[output[ranked] >= postprocess.threshold][:topk]
+            case _:
+                raise TypeError(f"{postprocess.kind} does not choose classes")
+        return Classification(
+            tuple(chosen.tolist()),
+            tuple(names[index] for index in chosen) if names is not None else None,
+            tuple(output[chosen].tolist()),
+        )
+
+    def _predict(self, images: Sequence[Image]) -> list[Prediction]:
         if isinstance(images, (str, bytes, bytearray, memoryview, PurePath)):
             raise ValueError(f"expected a list of images, got {show(images)}; put the image into a list")
-        answers: list[Answer] = []
-        waiting = iter(self._prepared(images))
-        while batch := list(islice(waiting, self.batch_size)):
-            answers += self.answer(batch)
-        return answers
+        predictions: list[Prediction] = []
+        prepared = iter(self._prepare_all(images))
+        while batch := list(islice(prepared, self.batch_size)):
+            predictions += map(self.interpret, self.run(batch))
+        return predictions
 
-    def _prepared(self, images: Sequence[Image]) -> Iterator[Array]:
-        """Yields the model's inputs, made by as many threads as there are cores."""
+    def _prepare_all(self, images: Sequence[Image]) -> Iterator[Array]:
+        """Yields the inputs of the model, prepared by one thread per core."""
 
-        def prepare(position: int) -> Array:
+        def prepare(index: int) -> Array:
             try:
-                return self.prepare(images[position])
+                return self.prepare(images[index])
             except ValueError as error:
-                raise ValueError(f"images[{position}]: {error}") from None
+                raise ValueError(f"images[{index}]: {error}") from None
 
         if len(images) == 1:
             yield prepare(0)
@@ -205,21 +224,21 @@ class Predictor:
             yield from pool.map(prepare, range(len(images)))
 
 
-def _find(model: str | Path | Config | Source, overrides: Sequence[str]) -> Source:
-    if isinstance(model, Source):
+def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[str]) -> ModelSource:
+    if isinstance(model, ModelSource):
         return model
     if not isinstance(model, Config):
         return find_source(Path(model), overrides)
     if not overrides:
-        return configured(model)
+        return source_of_config(model)
     tree = model.model_dump(mode="json")
     for override in overrides:
         apply_override(tree, override)
-    return configured(validate(tree, "config"))
+    return source_of_config(validate(tree, "config"))
 
 
-def _load(source: Source, runtime: Runtime | None) -> tuple[Model, int]:
-    """Loads a model; returns it with the number of cores."""
+def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, int]:
+    """Loads a model, and returns it with the number of cores."""
     if not source.needs_paddle:
         from ppcls.deploy.models.onnx import OnnxModel
 

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ppcls import __version__
-from ppcls.deploy.results import Answer, Embedding
+from ppcls.deploy.results import Embedding, Prediction
 from ppcls.errors import UserError
 from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
 from ppcls.serve.service import InferenceService
@@ -129,7 +129,7 @@ def build_app(service: InferenceService, limits: RequestLimits) -> FastAPI:
         return response
 
     @app.exception_handler(Exception)
-    async def report_failure(_request: Request, _error_: Exception) -> Response:
+    async def report_failure(_request: Request, _failure: Exception) -> Response:
         return _error(500, "the server failed; see its log")
 
     return app
@@ -202,7 +202,7 @@ def _read_topk(values: list[str], service: InferenceService) -> int | None:
     return int(text)
 
 
-def _as_json(answer: Answer) -> dict[str, Any]:
+def _as_json(answer: Prediction) -> dict[str, Any]:
     if isinstance(answer, Embedding):
         return answer.as_tree()
     names = answer.names or (None,) * len(answer.class_ids)

@@ -62,7 +62,9 @@ class AdmissionLimit:
             BusyError: If they do not fit.
         """
         if self.used + count > self.size:
-            raise BusyError(f"the server is busy: {self.used} of {self.size} {self._unit} are in use; try again")
+            raise BusyError(
+                f"the server is busy: {self.used} of {self.size} {self._unit} are in use; try again"
+            )
         self.used += count
         try:
             yield

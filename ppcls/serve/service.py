@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from ppcls.deploy.models.source import Source
+from ppcls.deploy.models.source import ModelSource
 from ppcls.deploy.predictor import Predictor
-from ppcls.deploy.results import Answer
+from ppcls.deploy.results import Prediction
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.limits import AdmissionLimit, RequestError
 
@@ -73,7 +73,7 @@ class ServerMetrics:
         return generate_latest(self._registry)
 
 
-def load(source: Source, batch_size: int) -> Predictor:
+def load(source: ModelSource, batch_size: int) -> Predictor:
     """Loads a model and runs it once, because the first batch is slow and reveals errors.
 
     Args:
@@ -125,7 +125,7 @@ class InferenceService:
         await self._batcher.stop()
         self._preparers.shutdown(cancel_futures=True)
 
-    async def predict(self, images: Sequence[bytes], topk: int | None = None) -> list[Answer]:
+    async def predict(self, images: Sequence[bytes], topk: int | None = None) -> list[Prediction]:
         """Returns one answer per image, in their order.
 
         Args:

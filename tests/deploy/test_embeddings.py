@@ -1,5 +1,3 @@
-"""Models of embeddings: predicted, exported, and looked up in a gallery."""
-
 from __future__ import annotations
 
 import json
@@ -14,7 +12,8 @@ from small_classifier import config_tree, write_image, write_weights
 from small_classifier import write_config as write
 from small_embedding import SIZE, embedding_tree, write_model
 
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
+from ppcls.cli import infer as infer_cli
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config, validate
@@ -58,11 +57,11 @@ def evaluated(tree: dict[str, Any], images: list[Path]) -> np.ndarray:
 def export(tree: dict[str, Any], folder: Path, *options: str) -> int:
     config = write(folder / "config.yaml", tree)
     override = ["-o", f"Global.save_inference_dir={folder / 'inference'}"]
-    return deploy_cli.export(["-c", str(config), *options, *override])
+    return export_cli.export(["-c", str(config), *options, *override])
 
 
 @pytest.mark.parametrize("use_dali", [False, True], ids=["threads", "dali"])
-def test_a_line_of_json_is_what_evaluation_compares(
+def test_infer_writes_the_embeddings_of_evaluation(
     tree: dict[str, Any], images: list[Path], tmp_path: Path, use_dali: bool, capsys: pytest.CaptureFixture
 ) -> None:
     config, out = write(tmp_path / "config.yaml", tree), tmp_path / "found.jsonl"
@@ -70,20 +69,20 @@ def test_a_line_of_json_is_what_evaluation_compares(
     broken.write_bytes(b"no image")
     named = [str(each) for each in [*images[:3], broken, *images[3:]]]
     options = ["--out", str(out), "-o", f"Global.use_dali={use_dali}"]
-    assert deploy_cli.infer([*named, "-c", str(config), *options]) == 3
+    assert infer_cli.infer([*named, "-c", str(config), *options]) == 3
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["path"] for row in rows] == named
     assert rows[3] == {"path": str(broken), "error": "not an image that can be decoded"}
     found = np.array([row["embedding"] for row in rows if "embedding" in row])
     np.testing.assert_allclose(found, evaluated(tree, images), atol=1e-5)
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith(f"{images[0]}: {SIZE} numbers: {found[0, 0]:.4f} ")
+    assert shown[0].startswith(f"{images[0]}: {SIZE} values: {found[0, 0]:.4f} ")
     assert shown[0].endswith(" …")
 
 
 @pytest.mark.parametrize("kind", ["paddle", "onnx"])
 @pytest.mark.parametrize("preprocess", [False, True])
-def test_exported_models_give_the_embeddings(
+def test_exported_model_returns_the_same_embeddings(
     tree: dict[str, Any],
     images: list[Path],
     tmp_path: Path,
@@ -93,7 +92,10 @@ def test_exported_models_give_the_embeddings(
 ) -> None:
     assert export(tree, tmp_path, "--format", kind, *(["--preprocess"] if preprocess else [])) == 0
     if kind == "onnx" or preprocess:
-        assert "[Export] its embeddings are the trained model's: they differ by " in capsys.readouterr().out
+        assert (
+            "[Export] checked: the embeddings of the exported and the trained model differ by at most "
+            in capsys.readouterr().out
+        )
     told = yaml.safe_load((tmp_path / "inference" / "inference.yml").read_text())
     assert told["Output"] == {"shape": [-1, SIZE], "dtype": "float32", "activation": "l2_norm"}
     assert told["PostProcess"] is None
@@ -102,14 +104,14 @@ def test_exported_models_give_the_embeddings(
     found = np.stack([each.vector for each in predictor.embed([image.read_bytes() for image in images])])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, evaluated(tree, images), atol=1e-5)
-    with pytest.raises(UserError, match="gives embeddings, no classes; call embed"):
+    with pytest.raises(UserError, match="returns embeddings, not classes; call embed"):
         predictor.predict([])
     for settings in ({"topk": 2}, {"overrides": ["Infer.PostProcess.topk=3"]}):
-        with pytest.raises(UserError, match=r"gives embeddings, no classes; remove Infer\.PostProcess"):
+        with pytest.raises(UserError, match=r"returns embeddings, not classes; remove Infer\.PostProcess"):
             Predictor(tmp_path / "inference", device="cpu", **settings)
 
 
-def test_the_head_stays_behind(tree: dict[str, Any], tmp_path: Path) -> None:
+def test_export_omits_the_head(tree: dict[str, Any], tmp_path: Path) -> None:
     assert export(tree, tmp_path) == 0
     large = {**tree, "Arch": {**tree["Arch"], "Head": {**tree["Arch"]["Head"], "class_num": 50_000}}}
     large["Global"] = {**tree["Global"], "pretrained_model": str(tmp_path / "large.safetensors")}
@@ -120,7 +122,7 @@ def test_the_head_stays_behind(tree: dict[str, Any], tmp_path: Path) -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_a_backbone_alone_says_how_long_its_embeddings_are(
+def test_backbone_without_neck_has_the_width_of_its_features(
     tree: dict[str, Any], images: list[Path], tmp_path: Path
 ) -> None:
     arch = {"name": "RecModel", "Backbone": tree["Arch"]["Backbone"]}
@@ -135,40 +137,40 @@ def test_a_backbone_alone_says_how_long_its_embeddings_are(
     assert Predictor(tmp_path / "inference", device="cpu").description.width == 1280
 
 
-def test_an_export_that_differs_is_not_written(
+def test_export_that_differs_is_not_written(
     tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(parity, "TOLERANCE", 0.0)
     assert export(tree, tmp_path, "--format", "onnx") == 1
-    assert "the exported MobileNetV3_small_x0_35's embeddings differ by " in capsys.readouterr().err
+    assert "the embeddings of the exported MobileNetV3_small_x0_35 differ by " in capsys.readouterr().err
     assert not (tmp_path / "inference").exists()
 
 
-def test_a_description_that_contradicts_itself(tree: dict[str, Any], tmp_path: Path) -> None:
+def test_contradictory_description_is_an_error(tree: dict[str, Any], tmp_path: Path) -> None:
     assert export(tree, tmp_path) == 0
     file = tmp_path / "inference" / "inference.yml"
     file.write_text(file.read_text().replace("l2_norm", "softmax"))
-    with pytest.raises(ConfigError, match="PostProcess is null, but the model gives scores, no embeddings"):
+    with pytest.raises(ConfigError, match="PostProcess is null, but the model returns scores"):
         Predictor(tmp_path / "inference", device="cpu")
 
 
-def test_classes_are_no_embeddings(tmp_path: Path) -> None:
+def test_embed_of_a_classifier_is_an_error(tmp_path: Path) -> None:
     predictor = Predictor(validate(config_tree(write_weights(tmp_path / "w.safetensors"), None), "test"))
-    with pytest.raises(UserError, match="gives classes, no embeddings; call predict"):
+    with pytest.raises(UserError, match="returns classes, not embeddings; call predict"):
         predictor.embed([])
 
 
-def test_postprocessing_has_nothing_to_do(tree: dict[str, Any]) -> None:
+def test_postprocess_of_an_embedding_model_has_no_effect(tree: dict[str, Any]) -> None:
     assert config_warnings(load_config(tree)) == []
     told = {**tree, "Infer": {**tree["Infer"], "PostProcess": {"name": "Topk", "topk": 4}}}
     assert config_warnings(load_config(told)) == [
         "warning: Infer.PostProcess has no effect; a RecModel gives embeddings"
     ]
-    with pytest.raises(UserError, match="the model gives embeddings, no classes; remove topk"):
+    with pytest.raises(UserError, match="the model returns embeddings, not classes; remove topk"):
         Predictor(validate(tree, "test"), topk=2)
 
 
-def test_the_nearest_images_of_a_gallery(
+def test_gallery_returns_the_nearest_images(
     tree: dict[str, Any], images: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     config = write(tmp_path / "config.yaml", tree)
@@ -178,7 +180,7 @@ def test_the_nearest_images_of_a_gallery(
     capsys.readouterr()
     arguments = ["-c", str(config), "--gallery", str(images[0].parent), "--nearest", "2"]
     asked = [str(query), str(images[3])]
-    assert deploy_cli.infer([*asked, *arguments, "--json", "--on-error", "ignore"]) == 0
+    assert infer_cli.infer([*asked, *arguments, "--json", "--on-error", "ignore"]) == 0
     first, *rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert first == {"path": str(broken), "error": "not an image that can be decoded"}
     assert [row["path"] for row in rows] == asked
@@ -189,28 +191,28 @@ def test_the_nearest_images_of_a_gallery(
         assert row["nearest"] == [str(images[each]) for each in best]
         np.testing.assert_allclose(row["similarities"], similar[best], atol=1e-5)
     assert rows[1]["nearest"][0] == str(images[3])
-    assert deploy_cli.infer([str(images[3]), *arguments]) == 3
+    assert infer_cli.infer([str(images[3]), *arguments]) == 3
     said = capsys.readouterr()
     assert f"{images[3]}: {images[3]} 1.0000, {rows[1]['nearest'][1]} " in said.out
     assert "1 of 7 images could not be predicted" in said.err
     broken.unlink()
 
 
-def test_galleries_that_are_none(
+def test_invalid_galleries_are_errors(
     tree: dict[str, Any], images: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     bad = tmp_path / "bad" / "bad.png"
     bad.parent.mkdir()
     bad.write_bytes(b"no image")
     config = write(tmp_path / "config.yaml", tree)
-    assert deploy_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(bad.parent)]) == 1
-    assert "no image of the gallery can be read; their lines say why" in capsys.readouterr().err
+    assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(bad.parent)]) == 1
+    assert "no image of the gallery can be read; the lines above have the reasons" in capsys.readouterr().err
     classes = config_tree(write_weights(tmp_path / "w.safetensors"), None)
     config = write(tmp_path / "classes.yaml", classes)
-    assert deploy_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(images[0])]) == 1
-    assert "gives classes; a gallery needs embeddings (RecModel)" in capsys.readouterr().err
+    assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(images[0])]) == 1
+    assert "returns classes; a gallery needs embeddings (RecModel)" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        deploy_cli.infer([str(images[0]), "-c", str(config), "--nearest", "0"])
+        infer_cli.infer([str(images[0]), "-c", str(config), "--nearest", "0"])
     assert "--nearest: expected an integer > 0, got '0'" in capsys.readouterr().err
-    assert deploy_cli.infer([str(images[0]), "-c", str(config), "--nearest", "2"]) == 1
-    assert "--nearest: of which images? name them by --gallery" in capsys.readouterr().err
+    assert infer_cli.infer([str(images[0]), "-c", str(config), "--nearest", "2"]) == 1
+    assert "--nearest needs --gallery, the images to search" in capsys.readouterr().err

@@ -22,7 +22,8 @@ from small_classifier import (
     write_weights,
 )
 
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
+from ppcls.cli import infer as infer_cli
 from ppcls.config.load import validate
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
@@ -54,7 +55,7 @@ def images(tmp_path: Path) -> Path:
 
 def infer(tmp_path: Path, tree: dict[str, Any], *arguments: str | Path) -> int:
     config = write_config(tmp_path / "config.yaml", tree)
-    return deploy_cli.infer([*map(str, arguments), "-c", str(config)])
+    return infer_cli.infer([*map(str, arguments), "-c", str(config)])
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:
@@ -78,7 +79,7 @@ def expected_scores(tree: dict[str, Any], file: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_json_holds_the_models_own_scores(
+def test_infer_json_holds_the_scores_of_the_model(
     tmp_path: Path, tree: dict[str, Any], images: Path, layout: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Arch"]["data_format"] = layout
@@ -95,7 +96,7 @@ def test_json_holds_the_models_own_scores(
         np.testing.assert_allclose(each["scores"], scores[best], atol=1e-5)
 
 
-def test_one_readable_line_an_image(
+def test_infer_prints_one_line_per_image(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Infer"]["PostProcess"]["topk"] = 3
@@ -105,7 +106,7 @@ def test_one_readable_line_an_image(
     assert capsys.readouterr().out == f"{images / 'b.jpg'}: {', '.join(best)}\n"
 
 
-def test_without_names_there_are_ids(
+def test_infer_without_names_prints_ids(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del tree["Infer"]["PostProcess"]["class_id_map_file"]
@@ -117,7 +118,7 @@ def test_without_names_there_are_ids(
     assert "None" not in capsys.readouterr().out
 
 
-def test_the_command_line_wins_over_infer_imgs_and_a_file_counts_once(
+def test_infer_images_of_the_command_line_replace_infer_imgs(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Infer"]["infer_imgs"] = str(images)
@@ -129,7 +130,7 @@ def test_the_command_line_wins_over_infer_imgs_and_a_file_counts_once(
 
 
 @pytest.mark.parametrize(("wanted", "code", "lines"), [("fail", 3, 7), ("ignore", 0, 7), ("stop", 3, 2)])
-def test_a_bad_image_has_its_line_and_the_exit_code_says_so(
+def test_infer_bad_image_has_a_line_and_an_exit_code(
     tmp_path: Path,
     tree: dict[str, Any],
     images: Path,
@@ -150,13 +151,13 @@ def test_a_bad_image_has_its_line_and_the_exit_code_says_so(
     assert written[1] == {"path": str(images / "aa.jpg"), "error": "the file is empty"}
     failed = 1 if wanted == "stop" else 2
     assert said.err == (
-        f"error: {failed} of 7 images could not be predicted; their lines say why (--on-error)\n"
+        f"error: {failed} of 7 images could not be predicted; their lines have the reasons (see --on-error)\n"
         if code
         else ""
     )
 
 
-def test_an_image_of_more_pixels_than_allowed_is_a_bad_image(
+def test_infer_image_with_too_many_pixels_is_bad(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_huge_png(images / "huge.png")
@@ -178,15 +179,15 @@ def test_an_image_of_more_pixels_than_allowed_is_a_bad_image(
             "expected files ending in .jpg, .jpeg, .png, .bmp, .webp, .tif, .tiff, .jp2",
         ),
         (["*.gif"], "*.gif: no such file or folder"),
-        (["b.jpg", "--out", "gone/out"], "--out gone/out: can't be made: No such file or directory"),
+        (["b.jpg", "--out", "gone/out"], "--out gone/out: cannot be created: No such file or directory"),
         (["b.jpg", "--out", "empty"], "--out empty: is a folder; name a new file"),
         (
             ["b.jpg", "--out", "notes.txt"],
-            "--out notes.txt: exists already, and nothing is overwritten; name a new file",
+            "--out notes.txt: exists already and is not overwritten; name a new file",
         ),
     ],
 )
-def test_what_is_not_there_is_one_sentence(
+def test_infer_missing_files_are_errors(
     tmp_path: Path,
     tree: dict[str, Any],
     images: Path,
@@ -201,7 +202,7 @@ def test_what_is_not_there_is_one_sentence(
     assert capsys.readouterr() == ("", f"error: {error}\n")
 
 
-def test_a_short_file_of_names_is_an_error(
+def test_infer_incomplete_names_are_an_error(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "names.txt").write_text("0 a\n1 b\n")
@@ -211,7 +212,7 @@ def test_a_short_file_of_names_is_an_error(
     assert "names.txt: names 2 of 3 classes (Arch.class_num); no line for class 2" in said.err
 
 
-def test_a_random_transform_is_a_config_error(
+def test_infer_random_transform_is_an_error(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Infer"]["transforms"].insert(3, {"RandFlipImage": {}})
@@ -223,7 +224,7 @@ def test_a_random_transform_is_a_config_error(
     )
 
 
-def test_a_config_without_infer(
+def test_infer_without_section_infer_is_an_error(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del tree["Infer"]
@@ -231,7 +232,7 @@ def test_a_config_without_infer(
     assert "no section Infer" in capsys.readouterr().err
 
 
-def test_weights_come_from_the_best_model_or_are_missed(
+def test_infer_uses_the_best_model_by_default(
     tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert infer(tmp_path, tree, images) == 0
@@ -239,14 +240,14 @@ def test_weights_come_from_the_best_model_or_are_missed(
     del tree["Global"]["pretrained_model"]
     tree["Global"]["output_dir"] = str(tmp_path / "run")
     assert infer(tmp_path, tree, images) == 1
-    assert f"there is no {tmp_path / 'run' / 'best_model'}" in capsys.readouterr().err
+    assert f"{tmp_path / 'run' / 'best_model'} does not exist" in capsys.readouterr().err
     (tmp_path / "run" / "best_model").mkdir(parents=True)
     shutil.copy(weights, tmp_path / "run" / "best_model" / "model.safetensors")
     assert infer(tmp_path, tree, images) == 0
     assert capsys.readouterr().out == lines
 
 
-def test_a_pdparams_file_predicts_the_same(
+def test_infer_accepts_pdparams(
     tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert infer(tmp_path, tree, images) == 0
@@ -258,7 +259,7 @@ def test_a_pdparams_file_predicts_the_same(
     assert capsys.readouterr().out == lines
 
 
-def test_weights_of_another_model_are_refused(
+def test_infer_weights_of_another_model_are_an_error(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Arch"]["class_num"] = 4
@@ -267,7 +268,7 @@ def test_weights_of_another_model_are_refused(
     assert "weights of another model" in capsys.readouterr().err
 
 
-def test_scores_that_are_not_numbers_are_an_error(
+def test_infer_nonfinite_scores_are_an_error(
     tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import safetensors.numpy
@@ -279,10 +280,10 @@ def test_scores_that_are_not_numbers_are_an_error(
     assert infer(tmp_path, tree, images) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"{tmp_path / 'nan.safetensors'}: the model's scores are not finite" in said.err
+    assert f"{tmp_path / 'nan.safetensors'}: the scores of the model are not finite" in said.err
 
 
-def test_precision_is_that_of_evaluation(
+def test_infer_uses_the_precision_of_evaluation(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["AMP"] = {"dtype": "bfloat16"}
@@ -297,7 +298,7 @@ def test_precision_is_that_of_evaluation(
         assert "float16 needs a GPU" in capsys.readouterr().err
 
 
-def test_a_name_that_is_no_text_is_predicted_and_is_on_one_line(
+def test_infer_file_name_of_invalid_utf8_is_one_line(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = os.fsdecode(os.fsencode(images) + b"/\xff\n.jpg")
@@ -308,9 +309,7 @@ def test_a_name_that_is_no_text_is_predicted_and_is_on_one_line(
     assert json.loads(capsys.readouterr().out)["path"] == odd
 
 
-def test_the_tool_itself_says_nothing_but_the_json(
-    tmp_path: Path, tree: dict[str, Any], images: Path
-) -> None:
+def test_infer_tool_prints_only_json(tmp_path: Path, tree: dict[str, Any], images: Path) -> None:
     config = write_config(tmp_path / "config.yaml", tree)
     command = [sys.executable, str(TOOL), str(images), "-c", str(config), "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -318,7 +317,7 @@ def test_the_tool_itself_says_nothing_but_the_json(
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(
+def test_infer_tool_ends_quietly_if_the_pipe_closes(
     tmp_path: Path, tree: dict[str, Any], images: Path
 ) -> None:
     config = write_config(tmp_path / "config.yaml", tree)
@@ -332,7 +331,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_dali_feeds_the_same(
+def test_infer_with_dali_predicts_the_same(
     tmp_path: Path, tree: dict[str, Any], images: Path, layout: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Batches of two: one without a good image, one with one; the last is not full."""
@@ -354,16 +353,16 @@ def test_dali_feeds_the_same(
 
 
 @pytest.mark.parametrize("kind", ["paddle", "onnx"])
-def test_dali_feeds_exported_models(
+def test_infer_with_dali_runs_exported_models(
     tmp_path: Path, tree: dict[str, Any], images: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert infer(tmp_path, tree, images, "--json") == 0
     expected = json_lines(capsys.readouterr().out)
     config, options = str(tmp_path / "config.yaml"), ["-o", f"Global.save_inference_dir={tmp_path / 'out'}"]
-    assert deploy_cli.export(["-c", config, "--format", kind, *options]) == 0
+    assert export_cli.export(["-c", config, "--format", kind, *options]) == 0
     capsys.readouterr()
     options = ["-o", "Global.device=cpu", "Global.use_dali=True", "Infer.batch_size=2"]
-    assert deploy_cli.infer([str(images), "--model", str(tmp_path / "out"), "--json", *options]) == 0
+    assert infer_cli.infer([str(images), "--model", str(tmp_path / "out"), "--json", *options]) == 0
     found = json_lines(capsys.readouterr().out)
     for own, other in zip(expected, found, strict=True):
         assert (own["path"], own["class_ids"], own["names"]) == (
@@ -374,7 +373,7 @@ def test_dali_feeds_exported_models(
         np.testing.assert_allclose(own["scores"], other["scores"], atol=1e-5)
 
 
-def test_dali_and_nothing_but_bad_images(
+def test_infer_with_dali_and_only_bad_images(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Global"]["use_dali"] = True
@@ -388,7 +387,7 @@ def test_dali_and_nothing_but_bad_images(
 
 
 @pytest.mark.parametrize("use_dali", [False, True])
-def test_a_pipe_is_not_waited_for(
+def test_infer_does_not_wait_for_a_pipe(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str], use_dali: bool
 ) -> None:
     tree["Global"]["use_dali"] = use_dali
@@ -400,7 +399,7 @@ def test_a_pipe_is_not_waited_for(
     assert "error" not in second
 
 
-def test_patterns_and_standard_input(
+def test_infer_accepts_patterns_and_standard_input(
     tmp_path: Path,
     tree: dict[str, Any],
     images: Path,
@@ -422,10 +421,10 @@ def test_patterns_and_standard_input(
     with listed.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert infer(tmp_path, tree, "-") == 1
-    assert capsys.readouterr().err == "error: nothing to predict: standard input has no paths\n"
+    assert capsys.readouterr().err == "error: nothing to predict: standard input is empty\n"
 
 
-def test_a_checkpoint_alone_predicts(
+def test_infer_needs_only_a_checkpoint(
     tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is named but the folder: not the config, and not the classes."""
@@ -435,17 +434,17 @@ def test_a_checkpoint_alone_predicts(
     shutil.copy(weights, checkpoint / "model.safetensors")
     write_config(checkpoint / "config.yaml", tree)
     write_names(checkpoint / "label_list.txt")
-    assert deploy_cli.infer([str(images / "b.jpg"), "--model", str(checkpoint), "--json"]) == 0
+    assert infer_cli.infer([str(images / "b.jpg"), "--model", str(checkpoint), "--json"]) == 0
     (line,) = json_lines(capsys.readouterr().out)
     assert line["names"] == [CLASSES[k] for k in line["class_ids"]]
     best = np.sort(expected_scores(tree, images / "b.jpg"))[::-1]
     np.testing.assert_allclose(line["scores"], best[:2], atol=1e-5)
     with pytest.raises(SystemExit):
-        deploy_cli.infer([str(images)])
+        infer_cli.infer([str(images)])
     assert "one of the arguments -c/--config --model is required" in capsys.readouterr().err
 
 
-def test_results_that_are_written_stay(
+def test_infer_writes_each_result_at_once(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The file holds each line as soon as it is made, also where a later one can't be; an empty one goes."""
@@ -472,7 +471,7 @@ def test_results_that_are_written_stay(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("preprocess", [False, True])
-def test_an_exported_model_on_a_gpu(
+def test_infer_exported_model_on_a_gpu(
     tmp_path: Path, tree: dict[str, Any], images: Path, preprocess: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Fed by threads, and by DALI where it is not the model that prepares images; TF32 rounds products."""
@@ -480,11 +479,11 @@ def test_an_exported_model_on_a_gpu(
     expected = json_lines(capsys.readouterr().out)
     folder, options = str(tmp_path / "out"), ["--preprocess"] if preprocess else []
     settings = ["-o", f"Global.save_inference_dir={folder}"]
-    assert deploy_cli.export(["-c", str(tmp_path / "config.yaml"), *options, *settings]) == 0
+    assert export_cli.export(["-c", str(tmp_path / "config.yaml"), *options, *settings]) == 0
     for use_dali in [False] if preprocess else [False, True]:
         capsys.readouterr()
         settings = ["-o", "Global.device=gpu", f"Global.use_dali={use_dali}", "Infer.batch_size=2"]
-        assert deploy_cli.infer([str(images), "--model", folder, "--json", *settings]) == 0
+        assert infer_cli.infer([str(images), "--model", folder, "--json", *settings]) == 0
         found = json_lines(capsys.readouterr().out)
         assert [each["path"] for each in found] == [each["path"] for each in expected]
         for own, other in zip(found, expected, strict=True):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
 
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import validate
 from ppcls.deploy.predictor import Predictor
-from ppcls.deploy.results import Result
+from ppcls.deploy.results import Classification
 from ppcls.errors import UserError
 
 
@@ -26,7 +26,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def exported(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "inference"
     options = ["-o", f"Global.save_inference_dir={folder}"]
-    assert deploy_cli.export(["-c", str(write_config(folder.parent / "config.yaml", tree)), *options]) == 0
+    assert export_cli.export(["-c", str(write_config(folder.parent / "config.yaml", tree)), *options]) == 0
     return folder
 
 
@@ -40,13 +40,13 @@ def pixels(encoded: bytes) -> np.ndarray:
     return cv2.cvtColor(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
 
 
-def same(found: list[Result], expected: list[Result]) -> None:
+def same(found: list[Classification], expected: list[Classification]) -> None:
     assert [each.class_ids for each in found] == [each.class_ids for each in expected]
     assert [each.names for each in found] == [each.names for each in expected]
     np.testing.assert_allclose([each.scores for each in found], [each.scores for each in expected], atol=1e-5)
 
 
-def test_all_kinds_of_models_say_the_same(tree: dict[str, Any], exported: Path, images: list[bytes]) -> None:
+def test_trained_and_exported_models_agree(tree: dict[str, Any], exported: Path, images: list[bytes]) -> None:
     trained = Predictor(validate(tree, "test"), topk=3)
     expected = trained.predict(images)
     assert len(expected) == 5
@@ -59,11 +59,13 @@ def test_all_kinds_of_models_say_the_same(tree: dict[str, Any], exported: Path, 
     assert predictor.names == CLASSES
     same(predictor.predict(images), expected)
     same(predictor.predict([pixels(each) for each in images]), expected)
-    same(predictor.answer([predictor.prepare(each) for each in images]), expected)
-    assert predictor.predict([]) == predictor.answer([]) == []
+    outputs = predictor.run([predictor.prepare(image) for image in images])
+    same([predictor.interpret(output) for output in outputs], expected)
+    assert predictor.predict([]) == predictor.run([]) == []
+    assert predictor.interpret(outputs[0], topk=1).class_ids == expected[0].class_ids[:1]
 
 
-def test_a_bad_image_is_named_by_its_place(exported: Path, images: list[bytes]) -> None:
+def test_bad_image_is_named_by_its_index(exported: Path, images: list[bytes]) -> None:
     predictor = Predictor(exported, device="cpu")
     with pytest.raises(ValueError, match=r"images\[1\]: not an image that can be decoded"):
         predictor.predict([images[0], b"nonsense"])
@@ -78,15 +80,18 @@ def test_a_bad_image_is_named_by_its_place(exported: Path, images: list[bytes]) 
             predictor.predict(wrong)
 
 
-def test_settings_of_an_exported_model(exported: Path, images: list[bytes], tmp_path: Path) -> None:
+def test_exported_model_accepts_some_settings(exported: Path, images: list[bytes], tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("0 x\n1 y\n2 z\n")
     settings = ["Global.device=cpu", f"Infer.PostProcess.class_id_map_file={tmp_path / 'names.txt'}"]
     predictor = Predictor(exported, overrides=settings)
     assert predictor.names == ("x", "y", "z")
     for wrong, message in [
-        ("Infer.PostProcess.topk=4", r"^[^ ]*\n  topk is 4, of 3 classes; expected 3 at most$"),
+        ("Infer.PostProcess.topk=4", r"^[^ ]*\n  topk: expected at most 3, the number of classes, got 4$"),
         ("Infer.transforms=[DecodeImage]", r"Infer\.transforms: "),
-        ("Infer.transforms.1.ResizeImage.resize_short=40", "part of an exported model; export it anew"),
+        (
+            "Infer.transforms.1.ResizeImage.resize_short=40",
+            "part of an exported model; export the model again",
+        ),
         ("Arch.name=ResNet50", "Arch: unknown key"),
         ("Global.devise=cpu", "Global.devise: unknown key; did you mean 'device'"),
     ]:
@@ -103,22 +108,22 @@ def test_settings_of_an_exported_model(exported: Path, images: list[bytes], tmp_
         ("gone.yaml", "gone.yaml: no such config file"),
     ],
 )
-def test_what_is_no_model_is_said_to_be_none(tmp_path: Path, name: str, message: str) -> None:
+def test_missing_model_is_an_error(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=message):
         Predictor(tmp_path / name)
 
 
-def test_a_damaged_export(exported: Path, tmp_path: Path) -> None:
+def test_damaged_export_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
-    with pytest.raises(UserError, match=r"no model in it; expected inference\.json"):
+    with pytest.raises(UserError, match=r"no model; expected inference\.json"):
         Predictor(tmp_path)
     (program,) = [each for each in exported.iterdir() if each.suffix in (".json", ".pdmodel")]
     (tmp_path / program.name).write_bytes(program.read_bytes()[:1000])
     with pytest.raises(UserError, match=r"inference.pdiparams: no such file"):
         Predictor(tmp_path, device="cpu")
     (tmp_path / "inference.pdiparams").write_bytes((exported / "inference.pdiparams").read_bytes())
-    with pytest.raises(UserError, match=r"can't load this model: it or inference\.pdiparams is damaged"):
+    with pytest.raises(UserError, match=r"cannot load this model: .* or inference\.pdiparams is damaged"):
         Predictor(tmp_path, device="cpu")
     (tmp_path / "inference.yml").write_text("Input: {name: x}\n")
     with pytest.raises(ConfigError, match=r"Input\.shape: missing"):

@@ -10,12 +10,12 @@ from ppcls.deploy.results import Embedding
 
 
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1))
-def test_numbers_of_an_embedding_are_read_back_to_the_bit(numbers: list[float]) -> None:
+def test_embedding_as_tree_keeps_all_bits(numbers: list[float]) -> None:
     vector = np.array(numbers, np.float32)
     text = json.dumps(Embedding(vector).as_tree())
     np.testing.assert_array_equal(np.array(json.loads(text)["embedding"], np.float32), vector)
 
 
-def test_an_embedding_is_told_by_its_first_numbers() -> None:
-    assert str(Embedding(np.array([0.6, -0.8], np.float32))) == "2 numbers: 0.6000 -0.8000"
-    assert str(Embedding(np.full(9, 1 / 3, np.float32))) == "9 numbers: 0.3333 0.3333 0.3333 0.3333 …"
+def test_embedding_str_shows_its_first_values() -> None:
+    assert str(Embedding(np.array([0.6, -0.8], np.float32))) == "2 values: 0.6000 -0.8000"
+    assert str(Embedding(np.full(9, 1 / 3, np.float32))) == "9 values: 0.3333 0.3333 0.3333 0.3333 …"

@@ -18,7 +18,8 @@ from test_distributed import run
 
 from ppcls.arch.build import build_model
 from ppcls.arch.distillation import DistillationNetwork
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
+from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
 from ppcls.config.load import validate
@@ -208,7 +209,7 @@ def test_the_student_alone_is_evaluated_predicts_and_is_exported(
     records = [each for each in read_records(output / "metrics.jsonl") if hasattr(each, "best") and each.best]
     assert f"top1 {records[-1].metrics['top1']:.4f}" in capsys.readouterr().out
     folder = tmp_path / "inference"
-    assert deploy_cli.export(["-c", config, "-o", f"Global.save_inference_dir={folder}"]) == 0
+    assert export_cli.export(["-c", config, "-o", f"Global.save_inference_dir={folder}"]) == 0
     assert yaml.safe_load((folder / "inference.yml").read_text())["Global"] == {"model_name": "Layer"}
     assert (folder / "inference.pdiparams").stat().st_size < 4 * 2 * (768 * CLASSES + CLASSES), (
         "one model, not two"
@@ -219,13 +220,13 @@ def test_the_student_alone_is_evaluated_predicts_and_is_exported(
     want = paddle.nn.functional.softmax(student(image)).numpy()
     np.testing.assert_allclose(exported(image).numpy(), want, atol=1e-5)
     capsys.readouterr()
-    assert deploy_cli.infer([str(images / "eval 0.jpg"), "-c", config]) == 0
+    assert infer_cli.infer([str(images / "eval 0.jpg"), "-c", config]) == 0
     by_config = capsys.readouterr().out
     assert (
-        deploy_cli.infer([str(images / "eval 0.jpg"), "--model", str(folder), "-o", "Global.device=cpu"]) == 0
+        infer_cli.infer([str(images / "eval 0.jpg"), "--model", str(folder), "-o", "Global.device=cpu"]) == 0
     )
     assert capsys.readouterr().out == by_config
-    assert deploy_cli.export(["-c", config, "--pdparams", str(tmp_path / "student.pdparams")]) == 0
+    assert export_cli.export(["-c", config, "--pdparams", str(tmp_path / "student.pdparams")]) == 0
     assert set(read_pdparams(tmp_path / "student.pdparams")) == {"fc.weight", "fc.bias"}
 
 

@@ -22,7 +22,7 @@ from test_distributed import run
 
 from ppcls.arch.build import build_model
 from ppcls.cli import dataset as dataset_cli
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
 from ppcls.config.base.errors import ConfigError
@@ -123,7 +123,7 @@ def test_images_find_their_identity(
     found = capsys.readouterr().out
     assert f"loss 0.0000 recall1 {np.mean(nearest == index.labels):.4f}" in found
     assert "11 images" in found
-    assert deploy_cli.infer([index.name(0), "--model", str(tmp_path / "run"), "--json"]) == 0
+    assert infer_cli.infer([index.name(0), "--model", str(tmp_path / "run"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(told["embedding"], unit[0], atol=1e-5)
     log = (tmp_path / "run" / "train.log").read_text()

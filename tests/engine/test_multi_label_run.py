@@ -17,7 +17,8 @@ from small_config import put
 from small_tree import CLASSES, small_tree
 from test_distributed import LINEAR, run
 
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
+from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
 from ppcls.config.load import validate
@@ -187,19 +188,19 @@ def test_prediction_tells_all_classes_above_the_threshold(
     scores = 1 / (1 + np.exp(-logits.astype(np.float64)))
     files = [str(images / f"eval {i}.jpg") for i in range(11)]
     path = str(write(trained, tmp_path / "run.yaml"))
-    assert deploy_cli.infer([*files, "--json", "-c", path]) == 0
+    assert infer_cli.infer([*files, "--json", "-c", path]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for row, each in zip(scores, told, strict=True):
         found = dict(zip(each["class_ids"], each["scores"], strict=True))
         assert found == {k: pytest.approx(row[k], abs=1e-5) for k in np.flatnonzero(row >= 0.3)}
-    assert deploy_cli.infer([files[0], "-c", path, "-o", "Infer.PostProcess.threshold=1.0"]) == 0
+    assert infer_cli.infer([files[0], "-c", path, "-o", "Infer.PostProcess.threshold=1.0"]) == 0
     assert capsys.readouterr().out == f"{files[0]}: no class\n"
 
 
 def test_the_exported_model_gives_sigmoids(trained: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "inference"
     path = write(trained, tmp_path / "run.yaml")
-    assert deploy_cli.export(["-c", str(path), "-o", f"Global.save_inference_dir={folder}"]) == 0
+    assert export_cli.export(["-c", str(path), "-o", f"Global.save_inference_dir={folder}"]) == 0
     told = yaml.safe_load((folder / "inference.yml").read_text())
     assert told["Output"]["activation"] == "sigmoid"
     assert told["PostProcess"] == {"MultiLabelThreshOutput": {"threshold": 0.3}}

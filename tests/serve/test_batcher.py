@@ -1,27 +1,23 @@
-"""Batches: full where many wait, soon where few do, each result to who asked."""
-
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.serve.batcher import Batcher
-from ppcls.serve.room import BusyError, Room, Share
 
 
 def with_batcher(
     act: Callable[[Batcher[int, int]], Awaitable[Any]],
-    work: Callable[[list[int]], Awaitable[Sequence[int]]],
+    process: Callable[[list[int]], Awaitable[Sequence[int]]],
     max_batch: int = 4,
     max_wait: float = 0.0,
 ) -> Any:
     async def run() -> Any:
-        batcher = Batcher[int, int](work, max_batch, max_wait)
+        batcher = Batcher[int, int](process, max_batch, max_wait)
         batcher.start()
         try:
             return await act(batcher)
@@ -33,12 +29,10 @@ def with_batcher(
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(1, 8))
-def test_each_gets_its_own_result_in_order_and_no_batch_is_too_large(
-    waits: list[int], max_batch: int
-) -> None:
+def test_batcher_returns_each_item_its_result_in_bounded_batches(waits: list[int], max_batch: int) -> None:
     sizes: list[int] = []
 
-    async def work(batch: list[int]) -> list[int]:
+    async def process(batch: list[int]) -> list[int]:
         sizes.append(len(batch))
         await asyncio.sleep(0)
         return [10 * each for each in batch]
@@ -51,16 +45,16 @@ def test_each_gets_its_own_result_in_order_and_no_batch_is_too_large(
     async def act(batcher: Batcher[int, int]) -> list[int]:
         return await asyncio.gather(*(ask(batcher, at, turns) for at, turns in enumerate(waits)))
 
-    assert with_batcher(act, work, max_batch) == [10 * at for at in range(len(waits))]
+    assert with_batcher(act, process, max_batch) == [10 * at for at in range(len(waits))]
     assert sum(sizes) == len(waits)
     assert max(sizes, default=0) <= max_batch
 
 
-def test_what_comes_while_the_model_works_is_one_batch_and_a_lone_image_waits_for_others() -> None:
+def test_batcher_collects_items_while_busy_and_waits_for_more() -> None:
     batches: list[list[int]] = []
     free = asyncio.Event()
 
-    async def work(batch: list[int]) -> list[int]:
+    async def process(batch: list[int]) -> list[int]:
         batches.append(batch)
         await free.wait()
         return batch
@@ -78,15 +72,15 @@ def test_what_comes_while_the_model_works_is_one_batch_and_a_lone_image_waits_fo
         assert not late.done(), "others may join"
         await asyncio.gather(late, *map(batcher.put, (9, 10, 11)))
 
-    with_batcher(act, work, max_batch=4, max_wait=60.0)
+    with_batcher(act, process, max_batch=4, max_wait=60.0)
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
-def test_who_has_gone_takes_no_place() -> None:
+def test_cancelled_item_leaves_its_batch() -> None:
     batches: list[list[int]] = []
     free = asyncio.Event()
 
-    async def work(batch: list[int]) -> list[int]:
+    async def process(batch: list[int]) -> list[int]:
         batches.append(batch)
         await free.wait()
         return batch
@@ -102,12 +96,12 @@ def test_who_has_gone_takes_no_place() -> None:
         free.set()
         assert await asyncio.gather(first, last) == [0, 2]
 
-    with_batcher(act, work)
+    with_batcher(act, process)
     assert batches == [[0], [2]]
 
 
-def test_a_batch_that_fails_is_told_to_all_of_it_and_the_next_one_works() -> None:
-    async def work(batch: list[int]) -> list[int]:
+def test_failing_batch_raises_for_all_its_items_only() -> None:
+    async def process(batch: list[int]) -> list[int]:
         if 1 in batch:
             raise ValueError("not this one")
         return batch
@@ -116,10 +110,10 @@ def test_a_batch_that_fails_is_told_to_all_of_it_and_the_next_one_works() -> Non
         found: list[Any] = await asyncio.gather(*map(batcher.put, (0, 1)), return_exceptions=True)
         return [*map(str, found), await batcher.put(2)]
 
-    assert with_batcher(act, work) == ["not this one", "not this one", 2]
+    assert with_batcher(act, process) == ["not this one", "not this one", 2]
 
 
-def test_what_waits_at_the_end_is_given_up() -> None:
+def test_stop_cancels_pending_items() -> None:
     async def run() -> None:
         batcher = Batcher[int, int](lambda _: asyncio.sleep(60, []), 1, 0.0)
         batcher.start()
@@ -131,14 +125,3 @@ def test_what_waits_at_the_end_is_given_up() -> None:
         assert [type(each) for each in found] == [asyncio.CancelledError] * 2
 
     asyncio.run(run())
-
-
-def test_room_is_taken_and_left() -> None:
-    room = Room(5, "images")
-    with Share(room) as share, Share(room) as other:
-        share.take(3)
-        with pytest.raises(BusyError, match="too busy: 3 of at most 5 images are in work"):
-            other.take(3)
-        other.take(2)
-        assert room.taken == 5
-    assert room.taken == 0

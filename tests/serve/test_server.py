@@ -1,5 +1,3 @@
-"""A real server, asked by httpx: answers, refusals, its end."""
-
 from __future__ import annotations
 
 import re
@@ -20,14 +18,14 @@ from hypothesis import strategies as st
 from running import TOOL, Running, running
 from small_classifier import CLASSES, write_config, write_huge_png
 
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
 from ppcls.config.load import validate
 from ppcls.deploy.predictor import Predictor
-from ppcls.deploy.results import Result
+from ppcls.deploy.results import Classification
 
 
 @pytest.fixture(scope="module")
-def expected(tree: dict[str, Any], images: list[bytes]) -> list[Result]:
+def expected(tree: dict[str, Any], images: list[bytes]) -> list[Classification]:
     return Predictor(validate(tree, "test")).predict(images)
 
 
@@ -36,7 +34,7 @@ def post(server: Running, *images: bytes, **query: Any) -> httpx.Response:
         return client.post("/predict", files=[("image", ("a", each)) for each in images], params=query)
 
 
-def same(answer: httpx.Response, expected: list[Result]) -> None:
+def same(answer: httpx.Response, expected: list[Classification]) -> None:
     assert answer.status_code == 200, answer.text
     found = [each["predictions"] for each in answer.json()["results"]]
     assert [[one["class_id"] for one in each] for each in found] == [
@@ -47,8 +45,8 @@ def same(answer: httpx.Response, expected: list[Result]) -> None:
     np.testing.assert_allclose(scores, [each.scores for each in expected], atol=1e-5)
 
 
-def test_several_images_in_order_and_one_as_it_is(
-    server: Running, images: list[bytes], expected: list[Result]
+def test_predict_answers_forms_and_single_images(
+    server: Running, images: list[bytes], expected: list[Classification]
 ) -> None:
     same(post(server, *images), expected)
     with server.client() as client:
@@ -58,10 +56,14 @@ def test_several_images_in_order_and_one_as_it_is(
     (best,) = post(server, images[0], topk=1).json()["results"][0]["predictions"]
     assert best["class_id"] == expected[0].class_ids[0]
     assert best["name"] in CLASSES
+    ranked = post(server, images[0], topk=3).json()["results"][0]["predictions"]
+    assert len(expected[0].class_ids) == 2, "the default of the model"
+    assert [row["class_id"] for row in ranked][:2] == list(expected[0].class_ids)
+    assert {row["name"] for row in ranked} == set(CLASSES)
 
 
-def test_requests_that_come_together_get_their_own_answers(
-    server: Running, images: list[bytes], expected: list[Result]
+def test_concurrent_requests_get_their_own_answers(
+    server: Running, images: list[bytes], expected: list[Classification]
 ) -> None:
     answers: dict[int, httpx.Response] = {}
     threads = [
@@ -84,18 +86,16 @@ def huge(tmp_path: Path) -> bytes:
     return (tmp_path / "huge.png").read_bytes()
 
 
-def test_each_bad_image_is_named_with_the_reason(
-    server: Running, images: list[bytes], tmp_path: Path
-) -> None:
+def test_bad_images_are_named_with_the_reason(server: Running, images: list[bytes], tmp_path: Path) -> None:
     answer = post(server, images[0], b"", b"no image", images[1][:-60], huge(tmp_path))
     assert answer.status_code == 422
-    told = answer.json()
-    assert [each["image"] for each in told["images"]] == [1, 2, 3, 4]
-    reasons = [each["reason"] for each in told["images"]]
+    error = answer.json()
+    assert [each["image"] for each in error["images"]] == [1, 2, 3, 4]
+    reasons = [each["reason"] for each in error["images"]]
     assert reasons[0] == "the file is empty"
     assert reasons[1] == "not an image that can be decoded"
     assert "200000x200000 pixels are more than DecodeImage's max_pixels" in reasons[3]
-    assert told["error"] == "; ".join(f"image {at}: {why}" for at, why in enumerate(reasons, start=1))
+    assert error["error"] == "; ".join(f"image {at}: {why}" for at, why in enumerate(reasons, start=1))
     alone = post(server, b"no image")
     assert (alone.status_code, alone.json()["error"]) == (422, "not an image that can be decoded")
 
@@ -105,23 +105,36 @@ def test_each_bad_image_is_named_with_the_reason(
     [
         ("POST", "/predict", {}, 415, "expected Content-Type multipart/form-data"),
         ("POST", "/predict", {"json": {"image": "a.jpg"}}, 415, "got 'application/json'"),
-        ("POST", "/predict", {"headers": {"Content-Type": "image/png"}}, 400, "there is no image"),
-        ("POST", "/predict", {"files": [("a", (f"{i}", b"x")) for i in range(7)]}, 413, "more than 6 images"),
+        (
+            "POST",
+            "/predict",
+            {"headers": {"Content-Type": "image/png"}},
+            400,
+            "the request contains no image",
+        ),
+        (
+            "POST",
+            "/predict",
+            {"files": [("a", (f"{i}", b"x")) for i in range(7)]},
+            413,
+            "too many images: expected at most 6",
+        ),
         (
             "POST",
             "/predict",
             {"content": b"x" * 52_429, "headers": {"Content-Type": "image/png"}},
             413,
-            "the request is larger than 52428 bytes",
+            "the request is too large: expected at most 52428 bytes",
         ),
         (
             "POST",
             "/predict?topk=0",
             {"files": {"a": b"x"}},
             400,
-            "topk: expected one whole number > 0, got '0'",
+            "topk: expected one integer > 0, got '0'",
         ),
-        ("POST", "/predict?topk=1&topk=2", {"files": {"a": b"x"}}, 400, "topk: expected one whole number"),
+        ("POST", "/predict?topk=4", {"files": {"a": b"x"}}, 422, "topk: expected at most 3, the number of"),
+        ("POST", "/predict?topk=1&topk=2", {"files": {"a": b"x"}}, 400, "topk: expected one integer > 0"),
         ("POST", "/predict?topk=__import__('os')", {"files": {"a": b"x"}}, 400, "topk: expected one"),
         ("GET", "/predict", {}, 405, "Method Not Allowed"),
         ("GET", "/../../../../etc/passwd", {}, 404, "Not Found"),
@@ -129,7 +142,7 @@ def test_each_bad_image_is_named_with_the_reason(
         ("GET", "/docs", {}, 404, "Not Found"),
     ],
 )
-def test_what_is_refused_says_why(
+def test_invalid_requests_are_explained(
     server: Running, method: str, path: str, options: dict[str, Any], status: int, reason: str
 ) -> None:
     with server.client() as client:
@@ -163,7 +176,7 @@ def test_garbage_is_answered_and_leaves_nothing(
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 5), st.floats(0, 1), st.integers(1, 255), st.booleans())
-def test_a_damaged_image_is_answered(
+def test_damaged_image_is_answered(
     server: Running, images: list[bytes], which: int, place: float, change: int, cut: bool
 ) -> None:
     data = bytearray(images[which])
@@ -173,9 +186,7 @@ def test_a_damaged_image_is_answered(
     assert answer.status_code in (200, 422), answer.text
 
 
-def test_an_upload_names_nothing_that_is_run_or_written(
-    server: Running, images: list[bytes], folder: Path
-) -> None:
+def test_file_names_of_uploads_are_not_used(server: Running, images: list[bytes], folder: Path) -> None:
     for name in (
         "../../evil.png",
         "/etc/passwd",
@@ -191,25 +202,31 @@ def test_an_upload_names_nothing_that_is_run_or_written(
     assert not (folder.parent / "evil.png").exists()
 
 
-def test_what_is_no_http_is_refused(server: Running, images: list[bytes]) -> None:
+def test_invalid_http_is_rejected(server: Running, images: list[bytes]) -> None:
     where = urlsplit(server.address)
     for said in (
         b"\0\xff\0\r\n\r\n",
         b"GET / HTTP/9\r\n\r\n",
         b"POST /predict HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 3\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /live HTTP/1.1\r\nHost: x\r\n\r\n",
     ):
         with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
             connection.sendall(said)
-            assert b" 400 " in connection.recv(1000).split(b"\r\n")[0]
+            answer = b""
+            while part := connection.recv(1000):
+                answer += part
+            assert b" 400 " in answer.split(b"\r\n")[0]
+            assert answer.count(b"HTTP/1.1 ") == 1, "the connection is closed"
     with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
         connection.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 99\r\n\r\nabc"
         )
-    assert post(server, images[0]).status_code == 200, "who hangs up within a body harms nobody"
+    assert post(server, images[0]).status_code == 200, "a client that disconnects within a body does no harm"
 
 
-def test_health_and_figures(server: Running, images: list[bytes]) -> None:
-    def figures() -> dict[str, float]:
+def test_health_and_metrics(server: Running, images: list[bytes]) -> None:
+    def metrics() -> dict[str, float]:
         with server.client() as client:
             lines = client.get("/metrics").text.splitlines()
         return {
@@ -218,6 +235,7 @@ def test_health_and_figures(server: Running, images: list[bytes]) -> None:
 
     with server.client() as client:
         about = client.get("/health").json()
+        assert [client.get(path).json() for path in ("/live", "/ready")] == [{"status": "ok"}] * 2
         described = client.get("/openapi.json").json()
     assert about == {
         "status": "ok",
@@ -228,10 +246,10 @@ def test_health_and_figures(server: Running, images: list[bytes]) -> None:
         "timeout": 30.0,
     }
     assert set(described["paths"]["/predict"]["post"]["responses"]) >= {"200", "413", "422", "503", "504"}
-    before = figures()
+    before = metrics()
     assert post(server, *images[:3]).status_code == 200
     assert post(server, b"no image").status_code == 422
-    after = figures()
+    after = metrics()
     grown = {name: after[name] - before.get(name, 0) for name in after}
     assert grown['ppcls_requests_total{status="200"}'] == 1
     assert grown['ppcls_requests_total{status="422"}'] == 1
@@ -245,13 +263,13 @@ def exported(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     config = write_config(folder.parent / "config.yaml", tree)
     for kind in ("paddle", "onnx"):
         options = ["--format", kind, "-o", f"Global.save_inference_dir={folder / kind}"]
-        assert deploy_cli.export(["-c", str(config), *options]) == 0
+        assert export_cli.export(["-c", str(config), *options]) == 0
     return folder
 
 
 @pytest.mark.parametrize("name", ["paddle", "onnx"])
-def test_an_exported_model_answers_what_it_has_at_sigterm(
-    exported: Path, tmp_path: Path, images: list[bytes], expected: list[Result], name: str
+def test_sigterm_answers_current_requests_of_exported_models(
+    exported: Path, tmp_path: Path, images: list[bytes], expected: list[Classification], name: str
 ) -> None:
     options = ["--max-wait", "1000", "--max-batch", "3", "-o", "Global.device=cpu"]
     with running(tmp_path, "--model", exported / name, *options) as server:
@@ -270,7 +288,7 @@ def test_an_exported_model_answers_what_it_has_at_sigterm(
             same(answer, expected[3:4])
         said, complained = server.process.communicate()
     assert server.process.returncode == 0
-    assert said == "all requests are answered: the end\n"
+    assert said == "stopped: all requests are answered\n"
     assert not re.findall("Traceback|ERROR|now always track", complained), complained
 
 
@@ -283,12 +301,12 @@ def test_an_exported_model_answers_what_it_has_at_sigterm(
         (
             ["--model", "gone", "--max-images", "9", "--max-waiting", "8"],
             1,
-            "error: --max-images 9: expected at most --max-waiting (8), or such a request would never",
+            "error: --max-images 9: expected at most --max-waiting (8), because larger requests would always",
         ),
         ([], 2, "one of the arguments -c/--config --model is required"),
     ],
 )
-def test_what_can_not_be_served(tmp_path: Path, options: list[str], code: int, message: str) -> None:
+def test_invalid_options_are_errors(tmp_path: Path, options: list[str], code: int, message: str) -> None:
     done = subprocess.run(
         [sys.executable, str(TOOL), *options], cwd=tmp_path, capture_output=True, text=True, check=False
     )

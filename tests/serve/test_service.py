@@ -1,5 +1,3 @@
-"""What a server does while its model is busy, with all its parts but the socket."""
-
 from __future__ import annotations
 
 import asyncio
@@ -14,8 +12,8 @@ import pytest
 from ppcls.config.load import validate
 from ppcls.errors import UserError
 from ppcls.serve.app import build_app
-from ppcls.serve.service import Batching, Service, load
-from ppcls.serve.uploads import Limits
+from ppcls.serve.limits import RequestLimits
+from ppcls.serve.service import BatchingOptions, InferenceService, load
 
 Ask = Callable[[httpx.AsyncClient, threading.Event], Awaitable[Any]]
 
@@ -25,13 +23,15 @@ def ask(tree: dict[str, Any]) -> Callable[[Ask, float], Any]:
     """Runs requests against a model whose thread is busy until the event is set."""
 
     def run(act: Ask, timeout: float) -> Any:
-        from ppcls.deploy.models.source import configured
+        from ppcls.deploy.models.source import source_of_config
 
         free = threading.Event()
         with ThreadPoolExecutor(1) as worker:
-            predictor = load(configured(validate(tree, "test")), 4)
-            service = Service(predictor, worker, Batching(max_batch=4, max_wait=0.0, max_waiting=4))
-            app = build_app(service, Limits(max_bytes=50_000, max_images=4, timeout=timeout))
+            predictor = load(source_of_config(validate(tree, "test")), 4)
+            service = InferenceService(
+                predictor, worker, BatchingOptions(max_batch=4, max_wait=0.0, max_waiting=4)
+            )
+            app = build_app(service, RequestLimits(max_bytes=50_000, max_images=4, timeout=timeout))
 
             async def go() -> Any:
                 service.start()
@@ -53,7 +53,7 @@ async def post(client: httpx.AsyncClient, *images: bytes) -> httpx.Response:
     return await client.post("/predict", files=[("a", ("a", each)) for each in images])
 
 
-def test_what_does_not_fit_is_refused_at_once_and_later_taken(
+def test_too_many_images_are_rejected_until_others_are_answered(
     ask: Callable[[Ask, float], Any], images: list[bytes]
 ) -> None:
     async def act(client: httpx.AsyncClient, free: threading.Event) -> list[httpx.Response]:
@@ -72,24 +72,22 @@ def test_what_does_not_fit_is_refused_at_once_and_later_taken(
     assert [len(each.json()["results"]) for each in (first, last, again)] == [3, 1, 4]
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
-    assert refused.json() == {"error": "too busy: 3 of at most 4 images are in work"}
+    assert refused.json() == {"error": "the server is busy: 3 of 4 images are in use; try again"}
 
 
-def test_an_answer_that_does_not_come_is_given_up(
-    ask: Callable[[Ask, float], Any], images: list[bytes]
-) -> None:
+def test_slow_answer_times_out(ask: Callable[[Ask, float], Any], images: list[bytes]) -> None:
     async def act(client: httpx.AsyncClient, free: threading.Event) -> tuple[httpx.Response, str]:
         late = await post(client, images[0])
         free.set()
         return late, (await client.get("/metrics")).text
 
-    late, figures = ask(act, 0.3)
+    late, metrics = ask(act, 0.3)
     assert late.status_code == 504
     assert late.json() == {"error": "no answer within 0.3 s"}
-    assert "ppcls_images_in_work 0.0" in figures
+    assert "ppcls_images_in_work 0.0" in metrics
 
 
-def test_a_failure_of_the_server_is_counted_and_tells_nothing_of_itself(
+def test_internal_error_is_counted_and_shows_no_details(
     ask: Callable[[Ask, float], Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: object, image: object) -> None:
@@ -100,19 +98,19 @@ def test_a_failure_of_the_server_is_counted_and_tells_nothing_of_itself(
     async def act(client: httpx.AsyncClient, free: threading.Event) -> tuple[httpx.Response, str]:
         return await post(client, images[0]), (await client.get("/metrics")).text
 
-    answer, figures = ask(act, 60.0)
-    assert (answer.status_code, answer.json()) == (500, {"error": "the server failed; its log says where"})
-    assert 'ppcls_requests_total{status="500"} 1.0' in figures
-    assert "ppcls_images_in_work 0.0" in figures
+    answer, metrics = ask(act, 60.0)
+    assert (answer.status_code, answer.json()) == (500, {"error": "the server failed; see its log"})
+    assert 'ppcls_requests_total{status="500"} 1.0' in metrics
+    assert "ppcls_images_in_work 0.0" in metrics
 
 
-def test_scores_that_are_no_numbers_are_the_servers_fault(
+def test_nonfinite_scores_are_a_server_error(
     ask: Callable[[Ask, float], Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: object, batch: object) -> None:
         raise UserError("the model's scores are not finite")
 
-    monkeypatch.setattr("ppcls.deploy.predictor.Predictor.answer", fail)
+    monkeypatch.setattr("ppcls.deploy.predictor.Predictor.run", fail)
 
     async def act(client: httpx.AsyncClient, free: threading.Event) -> httpx.Response:
         free.set()

@@ -11,7 +11,7 @@ from typing import Any
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import Candidate, Effort, Measurements
 from ppcls.bench.results.schema import ChartSpec, Label, Quantity, ResultRow
-from ppcls.deploy.models.source import Source, find_source
+from ppcls.deploy.models.source import ModelSource, find_source
 from ppcls.errors import UserError
 
 EFFORT = Effort(warm_up=10, timeout=600.0)
@@ -59,7 +59,7 @@ class Request:
         return f"{self.model} by {self.engine}, {self.device}, {threads}, batch {self.batch_size}"
 
 
-def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[Path, Source]]:
+def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[Path, ModelSource]]:
     """Returns the models at some paths.
 
     Raises:
@@ -75,7 +75,7 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[P
     return found
 
 
-def _engine(source: Source) -> str:
+def _engine(source: ModelSource) -> str:
     if not source.needs_paddle:
         return "onnxruntime"
     return "Paddle Inference" if source.config is None else "Paddle, as trained"
@@ -92,7 +92,10 @@ def inspect_machine(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def make_requests(
-    models: Sequence[tuple[Path, Source]], device: str, threads: Sequence[int], batch_sizes: Sequence[int]
+    models: Sequence[tuple[Path, ModelSource]],
+    device: str,
+    threads: Sequence[int],
+    batch_sizes: Sequence[int],
 ) -> list[Request]:
     """Returns all combinations of models, threads and batch sizes."""
     return [

@@ -1,1 +1,1 @@
-"""Finding and running a trained or exported model."""
+"""Models for inference: where they come from, how they are described, what runs them."""

@@ -1,4 +1,4 @@
-"""An exported model run by onnxruntime, without Paddle."""
+"""Runs an exported model with onnxruntime, without Paddle."""
 
 from __future__ import annotations
 
@@ -8,70 +8,67 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnxruntime.capi.onnxruntime_pybind11_state import (
-    Fail,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    NotImplemented,
-    RuntimeException,
-)
+from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from ppcls.deploy.models.description import Description
+from ppcls.deploy.models.description import ModelDescription
 from ppcls.errors import UserError
 
 _ERRORS_ONLY = 3
+_LOAD_ERRORS = (native.Fail, native.InvalidGraph, native.InvalidProtobuf, native.NotImplemented)
+_RUN_ERRORS = (native.Fail, native.RuntimeException, native.InvalidArgument)
 
 
 class OnnxModel:
-    """A `ppcls.deploy.predictor.Model` of an ``.onnx`` file.
+    """An `InferenceModel` of an ``.onnx`` file.
 
     Args:
         file: The model.
-        description: Of it.
-        device: Where it is to run: on a GPU only by onnxruntime's build for GPUs.
-        threads: CPU threads.
+        description: Description of the model.
+        device: Device to run on. A GPU needs the package onnxruntime-gpu.
+        threads: Number of CPU threads.
 
     Raises:
-        UserError: onnxruntime can't load it, or has no GPU.
+        UserError: If onnxruntime cannot load the model or has no GPU support.
     """
 
-    def __init__(self, file: Path, description: Description, device: str, threads: int) -> None:
+    def __init__(self, file: Path, description: ModelDescription, device: str, threads: int) -> None:
+        if not file.stat().st_size:
+            raise UserError(f"{file}: the file is empty; export the model again")
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.log_severity_level = _ERRORS_ONLY
+        providers = _providers(device)
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(file), sess_options=settings, providers=_providers(device)
-            )
-        except (Fail, InvalidGraph, InvalidProtobuf, NotImplemented) as error:
-            raise UserError(f"{file}: onnxruntime can't load this model: {error}") from None
+            self._session = onnxruntime.InferenceSession(str(file), settings, providers)
+        except _LOAD_ERRORS as error:
+            raise UserError(f"{file}: onnxruntime cannot load this model: {error}") from None
         self._file, self._input, self._dtype = file, description.Input.name, description.Input.dtype
-        given = [each.name for each in self._session.get_inputs()]
-        if given != [self._input]:
-            raise UserError(f"{file}: takes {', '.join(given)}, but inference.yml describes {self._input}")
+        inputs = [tensor.name for tensor in self._session.get_inputs()]
+        if inputs != [self._input]:
+            found = ", ".join(inputs)
+            raise UserError(f"{file}: the model has the input {found}, but inference.yml has {self._input}")
 
     def run(self, images: Any) -> NDArray[Any]:
-        """See `ppcls.deploy.predictor.Model`."""
+        """See `ppcls.deploy.predictor.InferenceModel`."""
         images = np.ascontiguousarray(images, self._dtype)
         try:
             (answers,) = self._session.run(None, {self._input: images})
-        except (Fail, RuntimeException, InvalidArgument) as error:
-            raise UserError(f"{self._file}: onnxruntime can't run this model: {error}") from None
+        except _RUN_ERRORS as error:
+            raise UserError(f"{self._file}: onnxruntime cannot run this model: {error}") from None
         return np.asarray(answers)
 
 
 def _providers(device: str) -> list[str]:
-    """Returns where onnxruntime may compute, the best first.
+    """Returns the devices of onnxruntime, in order of preference.
 
     Raises:
-        UserError: A GPU is asked for, and this onnxruntime has none.
+        UserError: If a GPU is requested and this onnxruntime has no support for it.
     """
     cuda = "CUDAExecutionProvider"
-    here = cuda in onnxruntime.get_available_providers()
-    if device == "gpu" and not here:
+    available = cuda in onnxruntime.get_available_providers()
+    if device == "gpu" and not available:
         raise UserError(
-            "Global.device is gpu, but the installed onnxruntime computes on CPUs; "
-            "install onnxruntime-gpu in its place, or set Global.device=cpu"
+            "Global.device is gpu, but the installed onnxruntime supports only CPUs; "
+            "install onnxruntime-gpu instead, or set Global.device=cpu"
         )
-    return [*([cuda] if here and device != "cpu" else []), "CPUExecutionProvider"]
+    return [*([cuda] if available and device != "cpu" else []), "CPUExecutionProvider"]

@@ -1,8 +1,12 @@
-"""An exported model run by Paddle Inference."""
+"""Runs an exported model with Paddle Inference."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +14,46 @@ import numpy as np
 from numpy.typing import NDArray
 from paddle import inference
 
-from ppcls.deploy.models.description import Description
-from ppcls.deploy.models.quiet import hushed
+from ppcls.deploy.models.description import ModelDescription
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
-_GPU_MEMORY = 100  # MB that its pool begins with; it grows
+_GPU_MEMORY = 100  # MB, initial size of the memory pool; it grows
+
+
+@contextmanager
+def capture_native_output() -> Iterator[None]:
+    """Hides what C++ code prints. If the block raises, the text goes to standard error."""
+    with tempfile.TemporaryFile() as captured, ExitStack() as streams:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for number in (1, 2):
+            original = os.dup(number)
+            streams.callback(os.close, original)
+            streams.callback(os.dup2, original, number)
+            os.dup2(captured.fileno(), number)
+        try:
+            yield
+        except BaseException:
+            streams.close()
+            captured.seek(0)
+            os.write(2, captured.read())
+            raise
 
 
 class PaddleInferenceModel:
-    """A `ppcls.deploy.predictor.Model` of an exported program.
+    """An `InferenceModel` of an exported program.
 
     Args:
-        program: Its file; the weights lie beside it.
-        description: Of the model.
-        runtime: Where it runs.
+        program: File of the program. The weights are in the same folder.
+        description: Description of the model.
+        runtime: Device to run on.
 
     Raises:
-        UserError: The files can't be read, or are of another Paddle.
+        UserError: If the files cannot be read or were written for another version of Paddle.
     """
 
-    def __init__(self, program: Path, description: Description, runtime: Runtime) -> None:
+    def __init__(self, program: Path, description: ModelDescription, runtime: Runtime) -> None:
         weights = program.with_suffix(".pdiparams")
         if not weights.is_file():
             raise UserError(f"{weights}: no such file; expected the weights beside {program.name}")
@@ -46,11 +69,10 @@ class PaddleInferenceModel:
         except (OSError, RuntimeError, ValueError) as error:
             import paddle
 
-            reason = str(error).strip().splitlines()[-1]
             raise UserError(
-                f"{program}: Paddle {paddle.__version__} can't load this model: it or {weights.name} is "
-                "damaged, or of another Paddle (inference.json is of Paddle 3, inference.pdmodel of 2.6); "
-                f"export it anew, with this Paddle: {reason}"
+                f"{program}: Paddle {paddle.__version__} cannot load this model: {program.name} or "
+                f"{weights.name} is damaged or was written by another version (inference.json needs Paddle "
+                f"3, inference.pdmodel needs 2.6); export the model again: {_last_line(error)}"
             ) from None
         self._input = self._predictor.get_input_handle(description.Input.name)
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
@@ -59,20 +81,24 @@ class PaddleInferenceModel:
         self._has_run = False
 
     def run(self, images: Any) -> NDArray[Any]:
-        """See `ppcls.deploy.predictor.Model`."""
+        """See `ppcls.deploy.predictor.InferenceModel`."""
         if isinstance(images, np.ndarray):
             self._input.copy_from_cpu(np.ascontiguousarray(images, self._dtype))
         else:
-            self._shared = images.astype(self._dtype)  # kept, for the handle does not
-            self._runtime.synchronize()  # it may compute in a stream of its own
+            self._shared = images.astype(self._dtype)  # keeps the memory alive, which the handle does not
+            self._runtime.synchronize()  # Paddle Inference may use another stream
             self._input.share_external_data(self._shared)
         try:
-            # Choosing its kernels at its first run, Paddle tells of it on standard output: among the answers.
-            with nullcontext() if self._has_run else hushed():
+            # The first run prints the choice of kernels on standard output, among the results.
+            with nullcontext() if self._has_run else capture_native_output():
                 self._predictor.run()
             self._has_run = True
         except (RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise UserError(f"{self._file}: Paddle Inference can't run this model: {reason}") from None
+            reason = _last_line(error)
+            raise UserError(f"{self._file}: Paddle Inference cannot run this model: {reason}") from None
         answers: NDArray[Any] = self._output.copy_to_cpu()
         return answers
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]

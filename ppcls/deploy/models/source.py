@@ -1,4 +1,4 @@
-"""Where a model comes from: a config, a checkpoint, or an exported folder. Imports no Paddle."""
+"""Finds a model by its config, checkpoint or exported folder. Does not import Paddle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.loader import Dali
 from ppcls.config.sections.run import Global
 from ppcls.data.index.class_names import LABEL_LIST, read_class_names
-from ppcls.deploy.models.description import DESCRIPTION, Description, describe, post_process, read_description
+from ppcls.deploy.models.description import (
+    DESCRIPTION,
+    ModelDescription,
+    describe_model,
+    dump_postprocess,
+    read_description,
+)
 from ppcls.errors import UserError
 from ppcls.weights.store import BEST, newest
 
@@ -27,23 +33,24 @@ ONNX = "inference.onnx"
 PROGRAMS = ("inference.json", "inference.pdmodel")  # of Paddle 3, and of 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
+_EXPECTED = "a checkpoint folder such as output/best_model, or a folder written by tools/export.py"
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model that is not loaded yet.
 
     Attributes:
-        file: The weights of a trained model, or the exported program.
-        description: How its input is made, and what its output means.
-        run: Device, threads, and whether DALI feeds.
-        infer: How many images at once, and which where none are named.
-        dali: How DALI feeds.
-        config: Of a trained model; None for an exported one.
+        file: Weights of a trained model, or the exported program.
+        description: How to prepare its input, and what its output means.
+        run: Device, threads, and whether DALI loads the images.
+        infer: Batch size, and default images.
+        dali: Settings of DALI.
+        config: Config of a trained model. None for an exported one.
     """
 
     file: Path
-    description: Description
+    description: ModelDescription
     run: Global
     infer: Infer
     dali: Dali
@@ -51,160 +58,157 @@ class Source:
 
     @property
     def needs_paddle(self) -> bool:
-        """Whether Paddle runs the model; else onnxruntime does."""
+        """Whether Paddle runs the model. Otherwise onnxruntime does."""
         return self.file.suffix != ".onnx"
 
     @property
     def by_dali(self) -> bool:
-        """Whether DALI feeds; else threads of ours."""
+        """Whether DALI loads the images. Otherwise threads do."""
         return self.run.use_dali
 
 
-class _Exported(Section):
+class _ExportedSettings(Section):
     """What can be set for an exported model."""
 
     Global: Global
     Infer: Infer
 
 
-def find_source(path: Path, overrides: Sequence[str] = ()) -> Source:
-    """Finds what a path means.
+def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
+    """Returns the model at a path.
 
     Args:
-        path: A checkpoint folder, a run's output folder (its best model), an exported folder, its
+        path: A checkpoint folder, the output folder of a run (its best model), an exported folder, its
             ``.onnx`` file, or the YAML file of a config.
-        overrides: ``path=value`` each, of the config; for an exported model of ``Global`` and ``Infer``.
+        overrides: ``key=value`` strings that change the config, or ``Global`` and ``Infer`` of an exported
+            model.
 
     Raises:
-        UserError: There is no such thing, or what there is can't be used.
+        UserError: If there is no usable model.
     """
     if path.suffix in (".yaml", ".yml") and path.name != DESCRIPTION:
-        return configured(load_config(path, overrides))
+        return source_of_config(load_config(path, overrides))
     if path.suffix == ".onnx" or path.name in PROGRAMS:
         if not path.is_file():
             raise UserError(f"{path}: no such file")
-        return _exported(path, overrides)
+        return _find_exported(path, overrides)
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; expected {_EXPECTED}")
     if (path / DESCRIPTION).is_file():
-        return _exported(find_program(path), overrides)
+        return _find_exported(find_program(path), overrides)
     if not (path / _WEIGHTS).is_file():
-        path = newest(BEST, path, _fallback_of(path)) or path
+        file = path / _CONFIG
+        fallback = load_config(file).Global.checkpoint_fallback_dir if file.is_file() else None
+        path = newest(BEST, path, fallback) or path
     if (path / _WEIGHTS).is_file() and (path / _CONFIG).is_file():
-        return _checkpoint(path, overrides)
+        return _find_checkpoint(path, overrides)
     raise UserError(f"{path}: not a model; expected {_EXPECTED}")
 
 
-_EXPECTED = "a checkpoint folder such as output/best_model, or a folder that tools/export.py wrote"
-
-
-def configured(config: Config) -> Source:
-    """Returns the trained model that a config means.
+def source_of_config(config: Config) -> ModelSource:
+    """Returns the trained model of a config.
 
     Raises:
-        UserError: It has no ``Infer``, or there are no weights, or the file of names is wrong.
+        UserError: If the config has no section ``Infer``, if there are no weights, or if the file of class
+            names is invalid.
     """
     weights, settings = find_weights(config), need_infer(config)
     run = Path(config.Global.output_dir)
-    return _trained(config, weights, settings.PostProcess.class_id_map_file, [weights, run])
+    return _trained_source(config, weights, settings.PostProcess.class_id_map_file, [weights, run])
 
 
 def find_weights(config: Config) -> Path:
-    """Returns ``Global.pretrained_model``, or the run's best model where none is given.
+    """Returns ``Global.pretrained_model`` or, if it is not set, the best model of the run.
 
     Raises:
-        UserError: Neither is there.
+        UserError: If there is neither.
     """
     if config.Global.pretrained_model:
         return Path(config.Global.pretrained_model)
     run = Path(config.Global.output_dir)
     best = newest(BEST, run, config.Global.checkpoint_fallback_dir)
     if best is None:
-        raise UserError(f"no weights: Global.pretrained_model is not set, and there is no {run / BEST}")
+        raise UserError(f"no weights: Global.pretrained_model is not set, and {run / BEST} does not exist")
     return best
 
 
-def _fallback_of(run: Path) -> str | None:
-    """Returns where a run's checkpoints went while its folder took none, as its own config says."""
-    file = run / _CONFIG
-    return load_config(file).Global.checkpoint_fallback_dir if file.is_file() else None
-
-
 def need_infer(config: Config) -> Infer:
-    """Returns ``Infer``.
+    """Returns the section ``Infer``.
 
     Raises:
-        UserError: There is none.
+        UserError: If the config does not have it.
     """
     if config.Infer is None:
-        raise UserError("the config has no section Infer, which says how images are prepared (transforms)")
+        raise UserError("the config has no section Infer; add it with transforms, which prepare the images")
     return config.Infer
 
 
-def _checkpoint(folder: Path, overrides: Sequence[str]) -> Source:
-    """Returns the model in a checkpoint, whose own names come first: its config may be of another machine."""
+def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
+    """Returns the model of a checkpoint.
+
+    The names in the checkpoint have priority, because its config may name a file of another machine.
+    """
     file = folder / _CONFIG
-    own, config = need_infer(load_config(file)), load_config(file, overrides)
+    stored, config = need_infer(load_config(file)), load_config(file, overrides)
     wanted = need_infer(config).PostProcess.class_id_map_file
-    given = wanted if wanted != own.PostProcess.class_id_map_file else None
-    run = folder.resolve().parent.parent  # of checkpoints that hold no names
-    found = [each for each in (folder, run) if (each / LABEL_LIST).is_file()]
-    return _trained(config, folder, given if found else wanted, found)
+    overridden = wanted if wanted != stored.PostProcess.class_id_map_file else None
+    run = folder.resolve().parent.parent  # has the names if the checkpoint does not
+    found = [place for place in (folder, run) if (place / LABEL_LIST).is_file()]
+    return _trained_source(config, folder, overridden if found else wanted, found)
 
 
-def _trained(config: Config, weights: Path, named: str | None, folders: Sequence[Path]) -> Source:
-    lists = [Path(named)] if named else [each / LABEL_LIST for each in folders]
-    listing = lists[0] if named else next((each for each in lists if each.is_file()), None)
-    of_classes = not isinstance(config.Arch, RecModel)
-    names = read_class_names(listing, config.Arch.class_num) if listing is not None and of_classes else None
+def _trained_source(
+    config: Config, weights: Path, names_file: str | None, folders: Sequence[Path]
+) -> ModelSource:
+    file = Path(names_file) if names_file else None
+    if file is None:
+        file = next((each for folder in folders if (each := folder / LABEL_LIST).is_file()), None)
+    embeds = isinstance(config.Arch, RecModel)
+    names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
     settings, split = need_infer(config), next(iter(config.DataLoader.evaluated.values()), None)
-    return Source(
-        weights,
-        describe(config, settings, names),
-        config.Global,
-        settings,
-        split.loader.dali if split is not None else Dali(),
-        config,
-    )
+    description = describe_model(config, settings, names)
+    dali = split.loader.dali if split is not None else Dali()
+    return ModelSource(weights, description, config.Global, settings, dali, config)
 
 
-def _exported(file: Path, overrides: Sequence[str]) -> Source:
+def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
     description = read_description(file.parent)
+    postprocess = description.postprocess
     transforms = description.model_dump(mode="json")["PreProcess"]["transform_ops"]
-    told = description.told
     tree: dict[str, Any] = {"Global": {}, "Infer": {"transforms": transforms}}
-    if told is not None:
-        tree["Infer"]["PostProcess"] = {"name": told.kind, **told.model_dump(mode="json")}
+    if postprocess is not None:
+        tree["Infer"]["PostProcess"] = {"name": postprocess.kind, **postprocess.model_dump(mode="json")}
     for override in overrides:
         apply_override(tree, override)
     try:
-        settings = _Exported.model_validate(tree)
+        settings = _ExportedSettings.model_validate(tree)
     except ValidationError as error:
-        where = f"{file.parent}: an exported model, of which -o sets values of Global and Infer"
+        where = f"{file.parent}: an exported model, of which -o changes only Global and Infer"
         raise ConfigError(where, describe_errors(tree, error)) from None
-    if settings.Infer.transforms != description.PreProcess.transform_ops:
-        raise UserError(f"{file}: Infer.transforms are part of an exported model; export it anew")
-    if told is None:
-        if "PostProcess" in settings.Infer.model_fields_set:
-            raise UserError(f"{file}: gives embeddings, no classes; remove Infer.PostProcess")
-        return Source(file, description, settings.Global, settings.Infer, Dali(), None)
-    named = settings.Infer.PostProcess.class_id_map_file
-    names = read_class_names(Path(named), description.width) if named else description.names
-    post = post_process(settings.Infer.PostProcess, names)
-    try:
-        description = Description.model_validate({**dict(description), "PostProcess": post})
-    except ValidationError as error:
-        raise ConfigError(file.parent, describe_errors(tree, error)) from None
-    return Source(file, description, settings.Global, settings.Infer, Dali(), None)
+    infer = settings.Infer
+    if infer.transforms != description.PreProcess.transform_ops:
+        raise UserError(f"{file}: Infer.transforms is part of an exported model; export the model again")
+    if postprocess is None:
+        if "PostProcess" in infer.model_fields_set:
+            raise UserError(f"{file}: the model returns embeddings, not classes; remove Infer.PostProcess")
+    else:
+        names_file = infer.PostProcess.class_id_map_file
+        names = read_class_names(Path(names_file), description.width) if names_file else description.names
+        tree = {**dict(description), "PostProcess": dump_postprocess(infer.PostProcess, names)}
+        try:
+            description = ModelDescription.model_validate(tree)
+        except ValidationError as error:
+            raise ConfigError(file.parent, describe_errors(tree, error)) from None
+    return ModelSource(file, description, settings.Global, infer, Dali(), None)
 
 
 def find_program(folder: Path) -> Path:
-    """Returns the exported program in a folder; Paddle's where there is ONNX, too.
+    """Returns the exported program in a folder, Paddle's if ONNX is there too.
 
     Raises:
-        UserError: There is none.
+        UserError: If there is none.
     """
     for name in (*PROGRAMS, ONNX):
         if (folder / name).is_file():
             return folder / name
-    raise UserError(f"{folder}: no model in it; expected {', '.join(PROGRAMS)} or {ONNX}")
+    raise UserError(f"{folder}: no model; expected {', '.join(PROGRAMS)} or {ONNX}")

@@ -1,4 +1,4 @@
-"""A trained model that predicts, in the precision in which it is evaluated."""
+"""Runs the trained model of a checkpoint, in the precision in which it is evaluated."""
 
 from __future__ import annotations
 
@@ -7,42 +7,90 @@ from typing import Any
 
 import paddle
 from numpy.typing import NDArray
+from paddle import Tensor, nn
+from paddle.nn import functional as F
 
+from ppcls.arch.embedding import FEATURES, EmbeddingNetwork
+from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.config.schema import Config
-from ppcls.deploy.models.description import Description
-from ppcls.deploy.models.network import ending, load_network
+from ppcls.deploy.models.description import Activation, ModelDescription
+from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.engine.core.precision import build_precision
-from ppcls.outputs import map_outputs
+from ppcls.outputs import Outputs, map_outputs
 from ppcls.runtime.start import Runtime
+from ppcls.weights.files import fill_model
 
 
-class TrainedModel:
-    """A `ppcls.deploy.predictor.Model` of a checkpoint.
+class L2Normalize(nn.Layer):  # type: ignore[misc]
+    """Scales embeddings to length 1, as evaluation compares them."""
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Returns the embeddings [B, D] of an embedding model's outputs."""
+        return F.normalize(outputs[FEATURES], axis=1)
+
+
+_ACTIVATIONS: dict[Activation, type[nn.Layer]] = {
+    "softmax": nn.Softmax,
+    "sigmoid": nn.Sigmoid,
+    "l2_norm": L2Normalize,
+}
+
+
+def load_network(config: Config, weights: Path) -> nn.Layer:
+    """Builds the trained network for inference.
+
+    Parallel branches are merged if they equal one convolution. An embedding model has no head, which only
+    serves the classes that it was trained on.
 
     Args:
         config: The whole config.
-        description: Of the model.
-        weights: As `ppcls.weights.files.read_weights` takes them.
-        runtime: Where it runs.
+        weights: Weights, as `ppcls.weights.files.read_weights` accepts them.
 
     Raises:
-        UserError: The weights can't be read or are another model's, or the precision does not suit
-            the device.
+        UserError: If the weights cannot be read or belong to another model.
+    """
+    model = build_network(config.Arch)
+    fill_model(model, read_inferred(config, weights), weights)
+    reparameterize(model)
+    if isinstance(model, EmbeddingNetwork):
+        model.head = None
+    return model
+
+
+def build_activation(activation: Activation) -> nn.Layer:
+    """Returns the layer that turns the outputs of a network into scores or embeddings."""
+    return _ACTIVATIONS[activation]()
+
+
+class TrainedModel:
+    """An `InferenceModel` of a checkpoint.
+
+    Args:
+        config: The whole config.
+        description: Description of the model.
+        weights: Weights, as `ppcls.weights.files.read_weights` accepts them.
+        runtime: Device to run on.
+
+    Raises:
+        UserError: If the weights cannot be read or belong to another model, or if the device does not
+            support the precision.
     """
 
-    def __init__(self, config: Config, description: Description, weights: Path, runtime: Runtime) -> None:
+    def __init__(
+        self, config: Config, description: ModelDescription, weights: Path, runtime: Runtime
+    ) -> None:
         self._precision = build_precision(config.AMP, runtime.device)
         self._model = load_network(config, weights)
         self._precision.prepare(self._model, None)
         self._model.eval()
-        self._ending = ending(description.Output.activation)
+        self._activation = build_activation(description.Output.activation)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def run(self, images: Any) -> NDArray[Any]:
-        """See `ppcls.deploy.predictor.Model`."""
+        """See `ppcls.deploy.predictor.InferenceModel`."""
         with self._precision.evaluation():
-            given = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
-            image = self._precision.images(given, training=False)
-            outputs = map_outputs(self._model(image), lambda each: each.astype("float32"))
-        answers: NDArray[Any] = self._ending(outputs).numpy()
+            tensor = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
+            tensor = self._precision.images(tensor, training=False)
+            outputs = map_outputs(self._model(tensor), lambda output: output.astype("float32"))
+        answers: NDArray[Any] = self._activation(outputs).numpy()
         return answers

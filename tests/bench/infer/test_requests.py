@@ -21,7 +21,7 @@ from ppcls.bench.measure.processes import MeasuringProcess
 from ppcls.bench.measure.runner import Measurements
 from ppcls.bench.results.schema import read_results
 from ppcls.cli import benchmark
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
 from ppcls.errors import UserError
 
 
@@ -33,7 +33,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     config = str(write_config(folder / "config.yaml", tree))
     for name in ("paddle", "onnx"):
         out = f"Global.save_inference_dir={folder / name}"
-        assert deploy_cli.export(["-c", config, "--format", name, "-o", out]) == 0
+        assert export_cli.export(["-c", config, "--format", name, "-o", out]) == 0
     return {name: folder / name for name in ("paddle", "onnx")}
 
 

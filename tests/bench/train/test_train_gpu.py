@@ -12,7 +12,7 @@ from small_config import images, make_config, make_yaml
 
 from ppcls.bench.results.schema import ResultRow, read_results
 from ppcls.cli import benchmark
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
 
 __all__ = ["images", "make_config", "make_yaml"]
 pytestmark = pytest.mark.gpu
@@ -84,7 +84,7 @@ def test_infer_batch_sizes(tmp_path: Path) -> None:
     tree = config_tree(write_weights(tmp_path / "model.safetensors"), write_names(tmp_path / "names.txt"))
     model = tmp_path / "inference"
     where = ["-o", f"Global.save_inference_dir={model}"]
-    assert deploy_cli.export(["-c", str(write_config(tmp_path / "config.yaml", tree)), *where]) == 0
+    assert export_cli.export(["-c", str(write_config(tmp_path / "config.yaml", tree)), *where]) == 0
     out = ["--requests", "20", "--rounds", "2", "-o", "Global.device=gpu", "--out", str(tmp_path / "out")]
     assert benchmark.main(["infer", "--model", str(model), "--batch-size", "1", "8", *out]) == 0
     rows = read_results(tmp_path / "out").rows

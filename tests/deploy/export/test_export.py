@@ -16,7 +16,7 @@ from small_classifier import CLASSES, config_tree, write_config, write_image, wr
 
 from ppcls.arch.cost import count_parameters
 from ppcls.arch.layers.reparameterize import reparameterize
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
@@ -42,7 +42,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def export(folder: Path, tree: dict[str, Any]) -> int:
     """Exports into ``folder/inference``."""
     tree["Global"]["save_inference_dir"] = str(folder / "inference")
-    return deploy_cli.export(["-c", str(write_config(folder / "config.yaml", tree))])
+    return export_cli.export(["-c", str(write_config(folder / "config.yaml", tree))])
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -102,7 +102,7 @@ def prepare(config: Config, file: Path) -> Array:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_paddle_inference_gives_the_models_scores(
+def test_export_has_the_scores_of_the_model(
     exported: tuple[Path, Config], batch: int, tmp_path: Path
 ) -> None:
     folder, config = exported
@@ -121,7 +121,7 @@ def rebuild(folder: Path, file: Path) -> Array:
     return np.ascontiguousarray(image)
 
 
-def test_the_yml_alone_makes_the_same_input(exported: tuple[Path, Config], tmp_path: Path) -> None:
+def test_inference_yml_prepares_the_same_input(exported: tuple[Path, Config], tmp_path: Path) -> None:
     folder, config = exported
     image = rebuild(folder, write_image(tmp_path / "photo.png", 5, height=61, width=45))
     np.testing.assert_array_equal(image, prepare(config, tmp_path / "photo.png"))
@@ -131,7 +131,7 @@ def test_the_yml_alone_makes_the_same_input(exported: tuple[Path, Config], tmp_p
     assert described["layout"] == config.Arch.data_format
 
 
-def test_the_yml_tells_how_to_read_the_output(exported: tuple[Path, Config]) -> None:
+def test_inference_yml_describes_the_output(exported: tuple[Path, Config]) -> None:
     content = read_yml(exported[0])
     assert content["Global"] == {"model_name": "ResNet18"}
     assert content["PostProcess"] == {"Topk": {"topk": 2, "label_list": list(CLASSES)}}
@@ -139,17 +139,17 @@ def test_the_yml_tells_how_to_read_the_output(exported: tuple[Path, Config]) -> 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_chain_that_transposes_early_is_described_as_it_is_done(
+def test_inference_yml_of_an_early_transpose_describes_what_is_done(
     tmp_path: Path, weights: Path, layout: str
 ) -> None:
-    from ppcls.deploy.models.description import describe
+    from ppcls.deploy.models.description import describe_model
 
     tree = config_tree(weights, None, layout)
     tree["Infer"]["transforms"].insert(3, {"ToCHWImage": None})
     tree["Infer"]["transforms"][4]["NormalizeImage"]["order"] = "chw"
     config = validate(tree, "test")
     assert config.Infer is not None
-    content = yaml.safe_load(describe(config, config.Infer, None).as_yaml())
+    content = yaml.safe_load(describe_model(config, config.Infer, None).as_yaml())
     chain = TypeAdapter(FixedChain).validate_python(content["PreProcess"]["transform_ops"])
     assert check_chain(chain).layout == ("CHW" if layout == "NCHW" else "HWC")
     assert [position for position, spec in enumerate(chain) if isinstance(spec, ToCHWImage)] == (
@@ -161,7 +161,7 @@ def test_a_chain_that_transposes_early_is_described_as_it_is_done(
     assert content["PostProcess"] == {"Topk": {"topk": 2}}
 
 
-def test_the_tool_says_where_it_went_and_no_more(tmp_path: Path, weights: Path) -> None:
+def test_export_tool_prints_only_its_result(tmp_path: Path, weights: Path) -> None:
     tree = config_tree(weights, None)
     tree["Global"]["save_inference_dir"] = str(tmp_path / "new" / "folder")
     config = write_config(tmp_path / "config.yaml", tree)
@@ -180,23 +180,23 @@ def test_the_tool_says_where_it_went_and_no_more(tmp_path: Path, weights: Path) 
         assert done.stderr == ""
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 1
-    assert f"{folder}: exists already, and export overwrites nothing" in again.stderr
+    assert f"{folder}: exists already, and export does not overwrite it" in again.stderr
 
 
-def test_a_folder_with_something_in_it_stays_as_it_is(
+def test_export_does_not_change_a_filled_folder(
     tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "inference").mkdir()
     (tmp_path / "inference" / "mine").write_text("mine")
     assert export(tmp_path, config_tree(weights, None)) == 1
     assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'inference'}: exists already, and export overwrites nothing; "
+        f"error: {tmp_path / 'inference'}: exists already, and export does not overwrite it; "
         "remove it, or set Global.save_inference_dir\n"
     )
     assert [each.name for each in (tmp_path / "inference").iterdir()] == ["mine"]
 
 
-def test_a_failure_leaves_an_empty_folder_alone_and_nothing_else(
+def test_export_that_fails_leaves_an_empty_folder(
     tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "inference").mkdir()
@@ -207,13 +207,13 @@ def test_a_failure_leaves_an_empty_folder_alone_and_nothing_else(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["config.yaml", "inference"]
 
 
-def test_an_empty_folder_is_filled(tmp_path: Path, weights: Path) -> None:
+def test_export_fills_an_empty_folder(tmp_path: Path, weights: Path) -> None:
     (tmp_path / "inference").mkdir()
     assert export(tmp_path, config_tree(weights, None)) == 0
     assert program(tmp_path / "inference").is_file()
 
 
-def test_what_paddle_said_comes_back_when_saving_fails(
+def test_export_that_fails_shows_the_output_of_paddle(
     tmp_path: Path, weights: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -224,32 +224,29 @@ def test_what_paddle_said_comes_back_when_saving_fails(
     assert export(tmp_path, config_tree(weights, None)) == 1
     error = capfd.readouterr().err
     assert "said by Paddle" in error
-    assert f"{tmp_path / 'inference'}: can't write the inference model: No space left on device" in error
+    assert f"{tmp_path / 'inference'}: cannot write the inference model: No space left on device" in error
     assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def test_a_config_without_infer_can_not_be_deployed(
+def test_export_without_section_infer_is_an_error(
     tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = config_tree(weights, None)
     del tree["Infer"]
     assert export(tmp_path, tree) == 1
-    assert "no section Infer, which says how images are prepared" in capsys.readouterr().err
+    assert "no section Infer; add it with transforms" in capsys.readouterr().err
 
 
-def test_the_shape_must_be_the_chains(weights: Path) -> None:
+def test_export_with_another_image_shape_is_an_error(weights: Path) -> None:
     tree = config_tree(weights, None)
     tree["Global"]["image_shape"] = [3, 64, 64]
     with pytest.raises(UserError, match=r"Infer.transforms: makes images of \[3, 32, 32\], but"):
         validate(tree, "test")
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("RepVGG_A0", {}), ("ResNet18", {"layer_type": "DiverseBranchBlock"})]
-)
-def test_branches_are_exported_as_one_convolution(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
-    tree = config_tree(write_weights(tmp_path / "model.safetensors", name, **options), None)
-    tree["Arch"] |= {"name": name, "data_format": "NHWC", **options}
+def test_export_merges_branches_into_one_convolution(tmp_path: Path) -> None:
+    tree = config_tree(write_weights(tmp_path / "model.safetensors", "RepVGG_A0"), None)
+    tree["Arch"] |= {"name": "RepVGG_A0", "data_format": "NHWC"}
     assert export(tmp_path, tree) == 0
     tree["Arch"]["data_format"] = "NCHW"
     config = validate(tree, "test")

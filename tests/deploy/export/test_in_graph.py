@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_classifier import config_tree, write_config, write_image, write_names, write_weights
 
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
 from ppcls.data.transforms.numpy_ops import run_on_pixels
 from ppcls.data.transforms.specs import (
     CropImage,
@@ -21,7 +21,7 @@ from ppcls.data.transforms.specs import (
     ToCHWImage,
     plan_chain,
 )
-from ppcls.deploy.export.in_graph import Preprocessing
+from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.infer import predict_files
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
@@ -48,12 +48,12 @@ CHAINS = {
 
 @pytest.mark.parametrize("name", CHAINS)
 @given(height=st.integers(1, 120), width=st.integers(1, 120), seed=st.integers(0, 99))
-def test_the_pixels_are_the_loaders_bit_for_bit(name: str, height: int, width: int, seed: int) -> None:
+def test_preprocessing_layer_equals_the_loader(name: str, height: int, width: int, seed: int) -> None:
     image = np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
     chain = CHAINS[name]
     layout = "CHW" if isinstance(chain[-1], ToCHWImage) else "HWC"
     expected = run_on_pixels(plan_chain(chain, layout), image)
-    found = Preprocessing(chain)(paddle.to_tensor(image[None])).numpy()
+    found = PreprocessingLayer(chain)(paddle.to_tensor(image[None])).numpy()
     # Paddle 2.6 rounds to float16 towards zero on a CPU.
     rounding = 2.0**-10 if expected.dtype == np.float16 else 0
     np.testing.assert_allclose(found[0], expected.astype(np.float32), rtol=rounding)
@@ -62,18 +62,18 @@ def test_the_pixels_are_the_loaders_bit_for_bit(name: str, height: int, width: i
 @pytest.mark.parametrize(
     ("position", "spec", "reason"),
     [
-        (0, DecodeImage(dtype="uint16"), r"the graph takes 8-bit RGB"),
-        (0, DecodeImage(channels=1), r"the graph takes 8-bit RGB"),
-        (1, ResizeImage(resize_short=36, backend="pil"), r"only backend: cv2 has a form in a graph"),
+        (0, DecodeImage(dtype="uint16"), r"the graph expects 8-bit RGB"),
+        (0, DecodeImage(channels=1), r"the graph expects 8-bit RGB"),
+        (1, ResizeImage(resize_short=36, backend="pil"), r"only backend: cv2 is supported"),
     ],
 )
-def test_what_has_no_form_in_a_graph(position: int, spec: Any, reason: str) -> None:
+def test_unsupported_transform_is_an_error(position: int, spec: Any, reason: str) -> None:
     chain = list(CHAINS["usual"])
     chain[position] = spec
     with pytest.raises(
-        UserError, match=rf"Infer.transforms\[{position}\]\.{spec.kind}: can't be put into .*: {reason}"
+        UserError, match=rf"Infer.transforms\[{position}\]\.{spec.kind}: cannot be part of .*: {reason}"
     ):
-        Preprocessing(chain)
+        PreprocessingLayer(chain)
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +84,18 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def export(folder: Path, tree: dict[str, Any], kind: str) -> int:
     config = write_config(folder / "config.yaml", tree)
     options = ["-o", f"Global.save_inference_dir={folder / kind}"]
-    return deploy_cli.export(["-c", str(config), "--format", kind, "--preprocess", *options])
+    return export_cli.export(["-c", str(config), "--format", kind, "--preprocess", *options])
 
 
 @pytest.mark.parametrize("kind", ["paddle", "onnx"])
-def test_a_model_that_prepares_images_itself(
+def test_export_with_preprocessing_predicts_the_same(
     tmp_path: Path, weights: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = config_tree(weights, write_names(tmp_path / "names.txt"), "NHWC")
     assert export(tmp_path, tree, kind) == 0
     said = capsys.readouterr().out
     assert "input [-1, -1, -1, 3] uint8 NHWC, any batch size" in said
-    assert "[Export] its scores are the trained model's" in said
+    assert "[Export] checked: the logarithms of the scores of the exported and the trained model" in said
     sizes = [(61, 45), (40, 50), (61, 45), (32, 200), (20, 21)]
     files = [write_image(tmp_path / f"{i}.png", i, *size) for i, size in enumerate(sizes)]
     images = [file.read_bytes() for file in files]
@@ -109,18 +109,18 @@ def test_a_model_that_prepares_images_itself(
     content = yaml.safe_load((tmp_path / kind / "inference.yml").read_text())
     assert content["PreProcess"]["in_graph"] is True
     by_dali = Predictor(tmp_path / kind, device="cpu", overrides=["Global.use_dali=True"])
-    with pytest.raises(UserError, match="prepares its images itself, so DALI has nothing to do"):
+    with pytest.raises(UserError, match="prepares its images itself, so DALI cannot do it"):
         predict_files(by_dali, files, Runtime())
 
 
-def test_a_transform_without_a_form_leaves_nothing(
+def test_export_with_unsupported_transform_writes_nothing(
     tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = config_tree(weights, None)
     tree["Infer"]["transforms"].insert(2, {"Pad": {"padding": 2}})
     assert export(tmp_path, tree, "paddle") == 1
     assert capsys.readouterr().err == (
-        "error: Infer.transforms[2].Pad: can't be put into the exported graph: it has no form in a graph; "
-        "export without --preprocess, and prepare the images as inference.yml says\n"
+        "error: Infer.transforms[2].Pad: cannot be part of the exported graph: this transform is not "
+        "supported; export without --preprocess, and prepare the images as inference.yml says\n"
     )
     assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]

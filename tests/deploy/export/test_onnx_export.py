@@ -11,7 +11,7 @@ import pytest
 from small_classifier import config_tree, write_config, write_image, write_names, write_weights
 
 from ppcls.arch.build import build_model
-from ppcls.cli import deploy as deploy_cli
+from ppcls.cli import export as export_cli
 from ppcls.deploy.export import onnx as onnx_export
 from ppcls.deploy.export import parity
 from ppcls.deploy.export.onnx import convert
@@ -29,11 +29,11 @@ def export(folder: Path, tree: dict[str, Any]) -> int:
     """Exports into ``folder/inference``."""
     config = write_config(folder / "config.yaml", tree)
     options = ["-o", f"Global.save_inference_dir={folder / 'inference'}"]
-    return deploy_cli.export(["-c", str(config), "--format", "onnx", *options])
+    return export_cli.export(["-c", str(config), "--format", "onnx", *options])
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_onnxruntime_predicts_what_paddle_does(
+def test_onnx_export_predicts_the_same_as_paddle(
     tmp_path: Path, weights: Path, layout: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = config_tree(weights, write_names(tmp_path / "names.txt"), layout)
@@ -44,7 +44,7 @@ def test_onnxruntime_predicts_what_paddle_does(
     folder = tmp_path / "inference"
     assert first.startswith(f"[Export] {weights} -> {folder}: inference.onnx, inference.yml, ")
     assert first.endswith("input [-1, 3, 32, 32] float32 NCHW, any batch size")
-    found = re.search(r"differ by (\d\.\de-\d\d) at most", second)
+    found = re.search(r"differ by at most (\d\.\de-\d\d)", second)
     assert found is not None
     assert 0 < float(found[1]) < 1e-4
     images = [write_image(tmp_path / f"{seed}.png", seed).read_bytes() for seed in range(5)]
@@ -59,7 +59,7 @@ def test_onnxruntime_predicts_what_paddle_does(
 
 
 @pytest.mark.parametrize("name", ["MobileNetV3_small_x0_35", "PPLCNet_x0_25", "DeiT_tiny_patch16_224"])
-def test_families_whose_operators_are_others(tmp_path: Path, name: str) -> None:
+def test_onnx_export_of_other_families(tmp_path: Path, name: str) -> None:
     paddle.seed(3)
     size = {"img_size": 32} if name.startswith("DeiT") else {}
     write_arrays(tmp_path / "model.safetensors", build_model(name, 3, **size).state_dict())
@@ -68,19 +68,19 @@ def test_families_whose_operators_are_others(tmp_path: Path, name: str) -> None:
     assert export(tmp_path, tree) == 0
 
 
-def test_a_failing_check_leaves_nothing(
+def test_onnx_export_that_differs_is_not_written(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(parity, "TOLERANCE", 0.0)
     assert export(tmp_path, config_tree(weights, None)) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "the exported ResNet18's scores differ by " in said.err
+    assert "the scores of the exported ResNet18 differ by " in said.err
     assert "nothing was written" in said.err
     assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def test_what_is_missing_is_named_before_anything_is_built(
+def test_onnx_export_without_converter_is_an_error(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(onnx_export, "_CONVERTERS", {True: ">=98,<99", False: ">=99"})
@@ -93,19 +93,19 @@ def test_what_is_missing_is_named_before_anything_is_built(
     )
 
 
-def test_what_can_not_be_converted(tmp_path: Path) -> None:
+def test_convert_unreadable_program_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "inference.json").write_text("{}")
     (tmp_path / "inference.pdiparams").write_bytes(b"")
-    with pytest.raises(UserError, match=r"paddle2onnx [\d.]+ can't convert ResNet18; what it said is above"):
+    with pytest.raises(UserError, match=r"paddle2onnx [\d.]+ cannot convert ResNet18; see its output above"):
         convert(tmp_path / "inference.json", "ResNet18")
 
 
-def test_a_damaged_onnx_file(tmp_path: Path, weights: Path) -> None:
+def test_damaged_onnx_file_is_an_error(tmp_path: Path, weights: Path) -> None:
     assert export(tmp_path, config_tree(weights, None)) == 0
     file = tmp_path / "inference" / "inference.onnx"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(UserError, match=r"inference.onnx: onnxruntime can't load this model: "):
+    with pytest.raises(UserError, match=r"inference.onnx: onnxruntime cannot load this model: "):
         Predictor(file)
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        with pytest.raises(UserError, match=r"Global\.device is gpu, but .* onnxruntime computes on CPUs"):
+        with pytest.raises(UserError, match=r"Global\.device is gpu, but .* onnxruntime supports only CPUs"):
             Predictor(file, device="gpu")

@@ -1,5 +1,3 @@
-"""An exported program, run by Paddle Inference."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,7 +7,7 @@ import paddle
 import pytest
 from paddle import nn
 
-from ppcls.deploy.models.description import Description
+from ppcls.deploy.models.description import ModelDescription
 from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 from ppcls.deploy.models.source import find_program
 from ppcls.runtime.start import Runtime
@@ -24,7 +22,7 @@ class Averaging(nn.Layer):
         return self.fc(x.mean([2, 3]))
 
 
-def test_what_paddle_says_of_its_kernels_is_not_among_the_answers(
+def test_paddle_inference_keeps_standard_output_clean(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = Averaging()
@@ -34,7 +32,7 @@ def test_what_paddle_says_of_its_kernels_is_not_among_the_answers(
         paddle.jit.to_static(model, input_spec=[spec], full_graph=True), str(tmp_path / "inference")
     )
     chain = [{"DecodeImage": None}, {"ResizeImage": {"size": 8}}, {"NormalizeImage": None}]
-    description = Description.model_validate(
+    description = ModelDescription.model_validate(
         {
             "Global": {"model_name": "Averaging"},
             "Input": {"name": "x", "shape": [-1, 3, 8, 8], "dtype": "float32", "layout": "NCHW"},

@@ -9,7 +9,7 @@ from small_classifier import config_tree, write_config
 
 from ppcls.config.load import validate
 from ppcls.data.index.class_names import write_class_names
-from ppcls.deploy.models.source import configured, find_source, find_weights
+from ppcls.deploy.models.source import find_source, find_weights, source_of_config
 from ppcls.errors import UserError
 from ppcls.weights.manifest import Manifest
 from ppcls.weights.store import Store, checkpoint_roots
@@ -24,7 +24,7 @@ def tree(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def run(tmp_path: Path, tree: dict[str, Any]) -> Path:
-    """A run's folder with a checkpoint, whose weights nobody reads here."""
+    """A run's folder with a checkpoint, with empty weights."""
     checkpoint = tmp_path / "run" / "checkpoints" / "step_00000001"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").touch()
@@ -37,7 +37,7 @@ def names(path: Path, *overrides: str) -> tuple[str, ...] | None:
     return find_source(path, overrides).description.names
 
 
-def test_a_run_means_its_best_model(run: Path) -> None:
+def test_find_source_run_means_its_best_model(run: Path) -> None:
     source = find_source(run)
     assert source == find_source(run / "best_model")
     assert source.file == run / "best_model"
@@ -46,14 +46,16 @@ def test_a_run_means_its_best_model(run: Path) -> None:
     assert find_source(run, ["Global.use_dali=True"]).by_dali
 
 
-def test_a_run_means_the_best_model_of_both_places(run: Path, tmp_path: Path, tree: dict[str, Any]) -> None:
+def test_find_source_run_means_the_newest_best_model_of_both_folders(
+    run: Path, tmp_path: Path, tree: dict[str, Any]
+) -> None:
     tree["Global"]["checkpoint_fallback_dir"] = str(tmp_path / "elsewhere")
     write_config(run / "config.yaml", tree)
     own, other = checkpoint_roots(run, str(tmp_path / "elsewhere"))
     shutil.rmtree(run / "checkpoints")
     (run / "best_model").unlink()
     config = validate(tree, "config")
-    with pytest.raises(UserError, match=f"there is no {run}/best_model"):
+    with pytest.raises(UserError, match=f"{run}/best_model does not exist"):
         find_weights(config)
     files = {"model.safetensors": b"", "config.yaml": (run / "config.yaml").read_bytes()}
     for serial, root in enumerate([other, own, other]):
@@ -63,7 +65,7 @@ def test_a_run_means_the_best_model_of_both_places(run: Path, tmp_path: Path, tr
         assert find_weights(config) == find_source(run).file == root / "best_model"
 
 
-def test_names_are_the_checkpoints_then_the_runs(run: Path, tmp_path: Path) -> None:
+def test_names_of_the_checkpoint_have_priority_over_those_of_the_run(run: Path, tmp_path: Path) -> None:
     checkpoint = run / "best_model"
     assert names(checkpoint) is None
     write_class_names(run / "label_list.txt", ["of", "the", "run"])
@@ -77,7 +79,7 @@ def test_names_are_the_checkpoints_then_the_runs(run: Path, tmp_path: Path) -> N
     assert names(tmp_path / "elsewhere") == ("of", "a", "checkpoint")
 
 
-def test_names_in_a_checkpoint_stand_for_a_list_that_is_elsewhere(run: Path, tree: dict[str, Any]) -> None:
+def test_names_in_a_checkpoint_replace_a_missing_file(run: Path, tree: dict[str, Any]) -> None:
     tree["Infer"]["PostProcess"]["class_id_map_file"] = "/gone/names.txt"
     write_config(run / "best_model" / "config.yaml", tree)
     with pytest.raises(UserError, match=r"/gone/names\.txt: no such file"):
@@ -85,21 +87,21 @@ def test_names_in_a_checkpoint_stand_for_a_list_that_is_elsewhere(run: Path, tre
     write_class_names(run / "best_model" / "label_list.txt", ["of", "a", "checkpoint"])
     assert names(run) == ("of", "a", "checkpoint")
     with pytest.raises(UserError, match=r"/gone/names\.txt: no such file"):
-        configured(validate(tree, "test"))  # for a config says what it wants
+        source_of_config(validate(tree, "test"))  # a config names the file explicitly
 
 
-def test_a_config_finds_the_names_of_its_run(run: Path, tree: dict[str, Any], tmp_path: Path) -> None:
+def test_config_finds_the_names_of_its_run(run: Path, tree: dict[str, Any], tmp_path: Path) -> None:
     write_class_names(run / "label_list.txt", ["of", "the", "run"])
     config = write_config(tmp_path / "mine.yaml", tree)
     assert names(config) == ("of", "the", "run")
     assert find_source(config).file == run / "best_model"
     (run / "best_model").unlink()
-    with pytest.raises(UserError, match=r"no weights: Global\.pretrained_model is not set, and there is no"):
+    with pytest.raises(UserError, match=r"no weights: Global\.pretrained_model is not set, and .* does not"):
         find_source(config)
 
 
-def test_a_config_without_infer_predicts_nothing(run: Path, tree: dict[str, Any]) -> None:
+def test_config_without_infer_is_an_error(run: Path, tree: dict[str, Any]) -> None:
     del tree["Infer"]
     write_config(run / "best_model" / "config.yaml", tree)
-    with pytest.raises(UserError, match="no section Infer, which says how images are prepared"):
+    with pytest.raises(UserError, match="no section Infer; add it with transforms"):
         find_source(run)

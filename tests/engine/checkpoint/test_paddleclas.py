@@ -14,7 +14,7 @@ from paths import SUPPORT
 from small_net import Net, assert_equal, content, make_state, train_epochs
 
 from ppcls.arch.build import build_model
-from ppcls.cli.deploy import export
+from ppcls.cli.export import export
 from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, write_pdparams

@@ -1,0 +1,175 @@
+"""The command line of ``tools/infer.py``, and the model options that it shares with export and serve."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from ppcls.cli.command import Arguments, command, write_output
+from ppcls.cli.options import config_parser, positive_int, require_single_process
+from ppcls.config.load import dump_config, load_config
+from ppcls.data.images.paths import find_images, read_paths
+from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
+from ppcls.errors import UserError
+
+MODEL_HELP = "checkpoint folder, or folder or .onnx file written by tools/export.py; needs no config"
+_STDIN = "-"
+_NEAREST = 5
+
+
+def read_source(arguments: argparse.Namespace) -> ModelSource | None:
+    """Returns the model of ``-c`` or ``--model``, or None if only its config was printed."""
+    if arguments.model is None:
+        config = load_config(arguments.config, arguments.override)
+        if not arguments.print_config:
+            return source_of_config(config)
+        sys.stdout.write(dump_config(config))
+        return None
+    source = find_source(Path(arguments.model), arguments.override)
+    if not arguments.print_config:
+        return source
+    if source.config is None:
+        raise UserError(f"--print-config: {arguments.model} is an exported model, which has no config")
+    sys.stdout.write(dump_config(source.config))
+    return None
+
+
+@command
+def infer(argv: Arguments = None) -> None:
+    """Predicts image files. Fails at the end if some could not be predicted."""
+    arguments = _parser().parse_args(argv)
+    source = read_source(arguments)
+    if source is None:
+        return
+    if arguments.nearest is not None and not arguments.gallery:
+        raise UserError("--nearest needs --gallery, the images to search")
+    files = _find_files(arguments.images or [source.infer.infer_imgs])
+    gallery = find_images(arguments.gallery)
+    with _open_results(arguments.out) as write:
+        from ppcls.runtime import start as runtime
+
+        run = runtime.start(source.run) if source.needs_paddle or source.by_dali else None
+        if run is not None:
+            require_single_process(run)
+        from ppcls.deploy.infer import FailedFile, NotAllPredictedError, predict_files, search
+        from ppcls.deploy.predictor import Predictor
+
+        predictor, failed = Predictor(source, runtime=run), 0
+        results = (
+            search(predictor, gallery, files, arguments.nearest or _NEAREST, run)
+            if gallery
+            else predict_files(predictor, files, run)
+        )
+        for result in results:
+            write(f"{result.as_json()}\n")
+            write_output(f"{result.as_json() if arguments.json else result}\n")
+            if isinstance(result, FailedFile):
+                failed += 1
+                if arguments.on_error == "stop":
+                    break
+    if failed and arguments.on_error != "ignore":
+        raise NotAllPredictedError(
+            f"{failed} of {len(gallery) + len(files)} images could not be predicted; "
+            "their lines have the reasons (see --on-error)"
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = config_parser(
+        "Predict images. Exit code 0: all images were predicted. 3: some could not be predicted, and their "
+        "lines have the reasons. 1: nothing was predicted.",
+        model=MODEL_HELP,
+    )
+    options.add_argument(
+        "images",
+        nargs="*",
+        help="files, folders and patterns such as 'photos/**/*.jpg', before any -o; - reads one path per "
+        "line from standard input (default: Infer.infer_imgs)",
+    )
+    options.add_argument("--json", action="store_true", help="print one line of JSON per image")
+    options.add_argument(
+        "--out", "--output", metavar="FILE", help="write one line of JSON per image to the new file FILE"
+    )
+    options.add_argument(
+        "--gallery",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="print for each image the nearest images of this folder, file or pattern; needs a model of "
+        "embeddings and can be repeated",
+    )
+    options.add_argument(
+        "--nearest", type=positive_int, metavar="K", help=f"number of nearest images ({_NEAREST})"
+    )
+    options.add_argument(
+        "--on-error",
+        choices=["fail", "ignore", "stop"],
+        default="fail",
+        help="after a broken image: exit with code 3 at the end (fail, the default), exit with code 0 "
+        "(ignore), or exit with code 3 at once (stop)",
+    )
+    return options
+
+
+def _find_files(names: Sequence[str | None]) -> list[Path]:
+    """Returns the images, in order and without duplicates.
+
+    Raises:
+        UserError: If there are none, or if a named file does not exist.
+    """
+    if names == [None]:
+        raise UserError("nothing to predict: name images or folders (before any -o), or set Infer.infer_imgs")
+    files = dict.fromkeys(find_images([Path(name) for name in names if name and name != _STDIN]))
+    if _STDIN in names:
+        files |= dict.fromkeys(read_paths(sys.stdin.buffer))
+    if not files:
+        raise UserError("nothing to predict: standard input is empty")
+    return list(files)
+
+
+class _ResultsFile:
+    """Writes lines without a buffer, so that no result is lost if the next one fails."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file, self.lines = path, file, 0
+
+    def __call__(self, line: str) -> None:
+        data = line.encode()
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            raise UserError(
+                f"{self._path}: cannot be written: {error.strerror}; it has the first {self.lines} results"
+            ) from None
+        self.lines += 1
+
+
+@contextmanager
+def _open_results(name: str | None) -> Iterator[_ResultsFile]:
+    """Opens the file of results, or /dev/null without a name. An empty file is removed at the end.
+
+    Raises:
+        UserError: If it exists or cannot be created.
+    """
+    path = Path(name or "/dev/null")
+    device = path.exists() and not path.is_file() and not path.is_dir()
+    try:
+        file = path.open("wb" if device else "xb", buffering=0)
+    except FileExistsError:
+        what = "is a folder" if path.is_dir() else "exists already and is not overwritten"
+        raise UserError(f"--out {name}: {what}; name a new file") from None
+    except OSError as error:
+        raise UserError(f"--out {name}: cannot be created: {error.strerror}") from None
+    with file:
+        results = _ResultsFile(path, file)
+        try:
+            yield results
+        finally:
+            if not results.lines and not device:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import base64
+
+from browser import needs_chromium, opened_server
+from running import Running
+from small_classifier import CLASSES
+
+DROP = """files => {
+  const transfer = new DataTransfer();
+  for (const [name, data] of files) {
+    const bytes = Uint8Array.from(atob(data), char => char.charCodeAt(0));
+    transfer.items.add(new File([bytes], name));
+  }
+  dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));
+}"""
+
+
+@needs_chromium
+def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, images: list[bytes]) -> None:
+    with opened_server(server) as page:
+        page.wait_for_function("document.getElementById('model').textContent")
+        model = page.locator("#model").inner_text()
+        assert model.startswith("MobileNetV3_small_x0_35, 3 classes; images of up to")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
+        page.locator("#file").set_input_files(
+            {"name": "a<b>.png", "mimeType": "image/png", "buffer": images[0]}
+        )
+        first = page.locator("article").nth(0)
+        first.locator(".row").nth(1).wait_for()
+        assert first.locator("img").evaluate("image => image.complete && image.naturalWidth") == 48
+        names = first.locator(".row span").all_inner_texts()
+        scores = [float(text.removesuffix(" %")) for text in first.locator(".row b").all_inner_texts()]
+        assert set(names) <= set(CLASSES)
+        assert scores == sorted(scores, reverse=True)
+
+        dropped = [("first.png", images[1]), ("none.png", b"no image"), ("last.png", images[2])]
+        page.evaluate(DROP, [[name, base64.b64encode(data).decode()] for name, data in dropped])
+        page.locator("article").nth(2).locator(".row").nth(1).wait_for()
+        titles = page.locator("article > div > .faint").all_inner_texts()
+        assert titles == ["first.png", "none.png", "last.png", "a<b>.png"], "new files on top, in order"
+        error = page.locator("article").nth(1).locator(".error").inner_text()
+        assert error == "This file was not predicted: not an image that can be decoded."
