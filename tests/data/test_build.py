@@ -1,4 +1,4 @@
-"""What the sampler has to do with the loader that is built."""
+"""Building loaders: order, and errors for unsupported settings."""
 
 from __future__ import annotations
 

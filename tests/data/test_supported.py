@@ -1,4 +1,4 @@
-"""A transform that a backend can't do ends the run at its start, by its place in the YAML."""
+"""Errors for transforms that a backend does not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn cells of five channels, and training on them by every loader."""
+"""Drawn cells with five channels, and training on them with each loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tools/dataset.py check``: finds what training would stop at, and lists it."""
+"""``dataset check``: lists the images at which training would fail."""
 
 from __future__ import annotations
 

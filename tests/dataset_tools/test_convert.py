@@ -1,4 +1,4 @@
-"""Conversions: whole, killed and gone on with, refused."""
+"""Conversions: complete, resumed after a kill, rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mean and standard deviation by DALI against numpy in float64, of files and containers, of any channels."""
+"""Mean and standard deviation compared with NumPy in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resized copies of folders: whole, killed and gone on with, refused; the source as it was."""
+"""Resized copies of folders: complete, resumed after a kill, rejected; the source does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Smaller images: each kind in its own format, with the pixels that resizing the decoded image gives."""
+"""Smaller images: same format, and the pixels of resizing the decoded image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set's numbers as text, as JSON and as a picture."""
+"""Statistics as text, JSON and picture."""
 
 from __future__ import annotations
 

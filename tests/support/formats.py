@@ -1,4 +1,4 @@
-"""What tests of all containers share: records, shards made of them, and DALI's own readers."""
+"""Records, shards and DALI's readers for the tests of record formats."""
 
 from __future__ import annotations
 

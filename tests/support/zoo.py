@@ -1,4 +1,4 @@
-"""Files of every kind that turns up in data sets, good and bad, made from one photograph and one noise."""
+"""Valid and invalid image files of many kinds, made from one photograph and one noise image."""
 
 from __future__ import annotations
 

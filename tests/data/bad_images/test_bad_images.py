@@ -1,4 +1,4 @@
-"""Lists of bad images: a file of any name is read as it was written. What to do about such images."""
+"""Lists of bad images, and the advice how to skip such images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on without bad images: they count nowhere, all else stays as it is, on every loader."""
+"""Skipping bad images with each loader: they are not counted, and nothing else changes."""
 
 from __future__ import annotations
 

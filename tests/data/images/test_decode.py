@@ -1,4 +1,4 @@
-"""Decoding: the same pixels and the same refusals by numpy_ops and DALI, over a zoo of files."""
+"""Decoding: NumPy and DALI return the same pixels and reject the same files."""
 
 from __future__ import annotations
 

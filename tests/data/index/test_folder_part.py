@@ -1,4 +1,4 @@
-"""The parts of a folder of pictures: nothing twice, nothing lost, each class alike, the same wherever."""
+"""Parts of class folders: disjoint, complete, stratified, independent of the location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists and folders of images, right and wrong."""
+"""Lists and class folders of images, valid and invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of several labels: their lists, and what every loader makes of them."""
+"""Datasets with several labels per image, in lists and in the batches of each loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's own object as a dataset."""
+"""Datasets in Python code."""
 
 from __future__ import annotations
 

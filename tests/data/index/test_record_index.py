@@ -1,4 +1,4 @@
-"""Shards as one index: which files are meant, which sample is where, which labels are refused."""
+"""Shards as one index: paths, positions and labels."""
 
 from __future__ import annotations
 

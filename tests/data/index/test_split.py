@@ -1,4 +1,4 @@
-"""Splits: exact, alike in all classes, the same in any order."""
+"""Splits: exact, stratified, independent of the order of the images."""
 
 from __future__ import annotations
 

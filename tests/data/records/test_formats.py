@@ -1,4 +1,4 @@
-"""What every container must do: the same tests over all formats, and over DALI's readers of them."""
+"""The contract of all record formats, compared with the readers of DALI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LMDB folders: one environment a process, forks, and what is not Caffe2's."""
+"""LMDB folders: shared environments, forked processes, and content that is not Caffe2's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk over messages, against the protobuf runtime."""
+"""The iterator over message fields, compared with the protobuf library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RecordIO files, byte by byte: parts, label arrays, and the magic number where it hurts."""
+"""RecordIO: parts, label arrays, and magic numbers inside the content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are read in parts: one that changes, or fails for a moment, while a run uses it."""
+"""Files that change or fail for a moment while they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TFRecord files: checksums, and examples as TensorFlow's tools write them."""
+"""TFRecord: checksums, and examples as TensorFlow's tools write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tar files as others make them: what belongs to a sample, and what is refused."""
+"""WebDataset: tar files of other tools, and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps with fewer images the larger these are: all samples once, on any number of ranks and any loader."""
+"""Steps with fewer images the larger they are: each sample once, on any ranks and loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images whose size changes from step to step: the same on every loader and any number of ranks."""
+"""Input sizes that change from step to step, equal for all loaders and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sample, when, where: over ranks, micro-steps, epochs and interruptions."""
+"""The order of samples over ranks, steps, epochs and interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each sampler promises: counts, chances, distances, and a function of seed and epoch."""
+"""The properties of each sampler: counts, probabilities, distances, reproducibility."""
 
 from __future__ import annotations
 

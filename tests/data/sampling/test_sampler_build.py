@@ -1,4 +1,4 @@
-"""From a config to a sampler, and what a dataset must have for it."""
+"""Building samplers from a config, and reading sample weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ppcls.config.sections.sampler import MultiScaleSampler, WeightedSampler
 from ppcls.config.sections.sampler import SamplerSpec as Spec
 from ppcls.data.index.files import FileIndex
-from ppcls.data.sampling.build import build_sampler
+from ppcls.data.sampling.build import build_sampler, read_weights
 from ppcls.data.sampling.sampler import (
     BalancedClassSampler,
     EpochSampler,
@@ -101,3 +101,53 @@ def test_build_sampler_rejects_too_few_identities() -> None:
     needed = r"PKSampler needs 8 .*batch_size 8 / sample_per_id 2 x 2 processes"
     with pytest.raises(UserError, match=rf"6 identities, but {needed}.*decrease .*sampler\.batch_size"):
         build_sampler(spec, INDEX, 2)
+
+
+@pytest.fixture
+def three() -> FileIndex:
+    return FileIndex(Path("images"), np.array([b"a", b"b", b"c"]), np.array([0, 1, 1]), Path("list.txt"))
+
+
+def write_weights(folder: Path, text: str) -> Path:
+    file = folder / "weights.txt"
+    file.write_bytes(text.encode())
+    return file
+
+
+@pytest.mark.parametrize("text", ["0.5\n2\n0\n", "\ufeff0.5\r\n 2e0 \r\n\r\n0", "5e-1\n\n2.\n+0"])
+def test_read_weights_reads_one_weight_per_line(tmp_path: Path, three: FileIndex, text: str) -> None:
+    found = read_weights(write_weights(tmp_path, text), three)
+    assert found.dtype == np.float64
+    assert found.tolist() == [0.5, 2.0, 0.0]
+
+
+def test_read_weights_names_wrong_lines(tmp_path: Path, three: FileIndex) -> None:
+    wrong = {3: "-2", 4: "many", 5: "nan", 6: "inf", 7: "1 2"}
+    file = write_weights(tmp_path, "1\n\n" + "\n".join(wrong.values()) + "\n3")
+    with pytest.raises(UserError) as caught:
+        read_weights(file, three)
+    assert str(caught.value).splitlines() == [
+        f"{file}, line {number}: expected a number >= 0, got {text!r}" for number, text in wrong.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1\n1\n", "2 weights, but list.txt has 3 samples"),
+        ("1\n1\n1\n1", "4 weights, but list.txt has 3 samples"),
+        ("", "0 weights, but list.txt has 3 samples"),
+        ("0\n0\n0.0\n", "all weights are 0; expected at least one > 0"),
+        ("x\n" * 12, "… and 2 more lines"),
+    ],
+)
+def test_read_weights_rejects_wrong_weights(
+    tmp_path: Path, three: FileIndex, text: str, problem: str
+) -> None:
+    with pytest.raises(UserError, match=problem):
+        read_weights(write_weights(tmp_path, text), three)
+
+
+def test_read_weights_reports_missing_file(tmp_path: Path, three: FileIndex) -> None:
+    with pytest.raises(UserError, match=r"gone\.txt: can't read these weights: No such file or directory"):
+        read_weights(tmp_path / "gone.txt", three)
