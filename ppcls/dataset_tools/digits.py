@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ppcls.dataset_tools.make_dataset import make_dataset
+from ppcls.dataset_tools.jobs import find_job
+from ppcls.dataset_tools.make_dataset import JOB_FILE, make_dataset
 from ppcls.errors import UserError
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIZE = 32  # pixels; JPEG compresses blocks of 8×8 pixels, which would spoil the original size
+_RECIPE = {"data set": "digits", "version": 1}
 
 
 def make_digits(folder: Path) -> bool:
@@ -26,8 +28,10 @@ def make_digits(folder: Path) -> bool:
     Raises:
         UserError: The folder contains something else, or scikit-learn is not installed.
     """
+    if find_job(folder / JOB_FILE, _RECIPE) is not None:
+        return False  # without the slow import
     try:
-        from sklearn.datasets import load_digits  # slow, because it imports SciPy
+        from sklearn.datasets import load_digits
     except ImportError as error:
         raise UserError(
             f"the digits are part of scikit-learn, which can't be imported: {error}; pip install scikit-learn"
@@ -42,4 +46,4 @@ def make_digits(folder: Path) -> bool:
             image = Image.fromarray(grey).resize((SIZE, SIZE), Image.Resampling.BICUBIC)
             image.convert("RGB").save(root / path, quality=95)
 
-    return make_dataset(folder, {"data set": "digits", "version": 1}, paths, labels, NAMES, write_images)
+    return make_dataset(folder, _RECIPE, paths, labels, NAMES, write_images)

@@ -15,7 +15,7 @@ from ppcls.dataset_tools.jobs import find_job
 from ppcls.errors import UserError
 from ppcls.files import new_folder
 
-_JOB_FILE = "made.json"
+JOB_FILE = "made.json"
 
 
 def make_dataset(
@@ -44,7 +44,7 @@ def make_dataset(
     Raises:
         UserError: The folder contains something else.
     """
-    if find_job(folder / _JOB_FILE, recipe) is not None:
+    if find_job(folder / JOB_FILE, recipe) is not None:
         return False
     index = FileIndex(folder, np.array([path.encode() for path in paths]), np.array(labels), folder)
     validates = np.zeros(len(index), np.bool_)
@@ -57,7 +57,7 @@ def make_dataset(
             write_images(temporary)
             write_lists(index, validates, temporary, names)
             text = json.dumps(recipe, sort_keys=True) + "\n"
-            (temporary / _JOB_FILE).write_text(text, encoding="utf-8")
+            (temporary / JOB_FILE).write_text(text, encoding="utf-8")
     except FileExistsError:
         raise UserError(f"{folder} exists; nothing was written; choose another folder with --out") from None
     return True

@@ -1,6 +1,6 @@
 """Computes mean and standard deviation of each channel over all pixels of a dataset, exactly.
 
-Each image's pixels and their squares are summed as 64-bit integers, and Python adds these sums as integers of
+Each image's pixels and their squares are summed without rounding, and Python adds these sums as integers of
 any size. So only the final result is rounded.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from ppcls.data.index.read import Index
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.dataset_tools.jobs import map_on_threads
 
+_BLOCK = 1 << 21  # pixels; float64 is exact for the sum of so many squares of 16-bit values
 _PRECISION = 10**12  # fraction of a pixel value to which a standard deviation is computed
 
 
@@ -84,13 +86,8 @@ def compute_mean_std(
             pixels = decode(decoder, encoded)
         except DecodeError as error:
             raise bad_image_error(to_bad_images(index, {position: str(error)})) from None
-        wide = pixels.astype(np.uint32)  # fits the square of a 16-bit value
-        return _ImageSums(
-            (pixels.shape[0], pixels.shape[1]),
-            len(encoded),
-            pixels.sum((0, 1), dtype=np.uint64),
-            (wide * wide).sum((0, 1), dtype=np.uint64),
-        )
+        sums, squares = _sum_pixels(pixels.reshape(-1, decoder.channels))
+        return _ImageSums((pixels.shape[0], pixels.shape[1]), len(encoded), sums, squares)
 
     images = []
     for _, image in map_on_threads(sum_image, range(len(index)), threads):
@@ -104,6 +101,16 @@ def compute_mean_std(
         sides=sides,
         sizes=np.array([image.size for image in images], np.int64),
     )
+
+
+def _sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Returns sums and sums of squares of [N, C], each [C]."""
+    sums, squares = (np.zeros(pixels.shape[1], np.uint64) for _ in range(2))
+    for begin in range(0, len(pixels), _BLOCK):
+        block = np.ascontiguousarray(pixels[begin : begin + _BLOCK].T).astype(np.float64)
+        sums += block.sum(1).astype(np.uint64)
+        squares += np.einsum("cn,cn->c", block, block).astype(np.uint64)
+    return sums, squares
 
 
 def _add_up(rows: list[NDArray[np.uint64]]) -> tuple[int, ...]:
