@@ -38,7 +38,7 @@ _BACKENDS = {
     "dali-cpu": "DALI CPU",
     "dali-gpu": "DALI GPU",
 }
-_CHAINS = ("read", "decode", "crop", "config")
+_CHAINS = ("read", "config")
 _VARIED = ("workers", "prefetch", "decoder")
 _ROUNDS, _QUICK_ROUNDS = 3, 5
 _RUN_SECONDS = 1.0  # starting and ending a loader takes about so long

@@ -45,7 +45,7 @@ def bare_chains(workload: LoaderWorkload) -> tuple[Chain, ...]:
     plain = isinstance(decode, DecodeImage) and (decode.channels, decode.dtype) == (3, "uint8")
     if not isinstance(workload.index, FileIndex) or not plain:
         return ()
-    return CHAINS if _tutorial_graph(workload) is not None else tuple(it for it in CHAINS if it != "config")
+    return CHAINS if _tutorial_graph(workload) is not None else ("read",)
 
 
 def need_tutorial_chain(workload: LoaderWorkload) -> None:
@@ -72,8 +72,7 @@ def bare_pipeline(
         settings: Threads, prefetch depth and GPU.
         read: Reader; by default that of the workload's files, shuffled.
     """
-    graphs = {"read": _keep_encoded, "decode": _decode, "crop": _crop_graph(workload)}
-    graph = _tutorial_graph(workload) if chain == "config" else graphs[chain]
+    graph = _tutorial_graph(workload) if chain == "config" else _keep_encoded
     assert graph is not None  # by bare_chains
     on_gpu = settings.device_id is not None
     pipeline = Pipeline(
@@ -121,19 +120,3 @@ def _tutorial_graph(workload: LoaderWorkload) -> ImageGraph | None:
 
 def _keep_encoded(encoded: Any, on_gpu: bool) -> Any:  # noqa: ARG001 - encoded images stay where they were read
     return encoded
-
-
-def _decode(encoded: Any, on_gpu: bool) -> Any:
-    return fn.decoders.image(encoded, device="mixed" if on_gpu else "cpu")
-
-
-def _crop_graph(workload: LoaderWorkload) -> ImageGraph:
-    resize, crop = workload.centre_crop()
-    width, height = crop.size
-
-    def add_images(encoded: Any, on_gpu: bool) -> Any:
-        image = _decode(encoded, on_gpu)
-        image = fn.resize(image, resize_shorter=resize.resize_short, antialias=resize.antialias)
-        return fn.crop(image, crop_w=width, crop_h=height)
-
-    return add_images

@@ -15,9 +15,7 @@ from ppcls.bench.results.schema import ChartSpec, Label, Quantity, ResultRow, sp
 
 THROUGHPUT = "throughput"
 _CHAINS: dict[Chain, str] = {
-    "read": "read",
-    "decode": "read and decode",
-    "crop": "read, decode, resize, crop",
+    "read": "reading alone",
     "config": "the config's chain",
 }
 
@@ -83,7 +81,6 @@ def make_charts(result: SweepResult) -> list[ChartSpec]:
     """Returns the charts of a sweep; those without rows are not drawn."""
     settings = [found.key for found in result.sweep]
     series = ("backend", "cache") if any(setting.cold for setting in settings) else ("backend",)
-    most = max((setting.workers for setting in settings if setting.varied == "workers"), default=0)
 
     def chart(title: str, x: str, metric: str = THROUGHPUT, **where: Label) -> ChartSpec:
         return ChartSpec(title, metric, x, series, where)
@@ -93,7 +90,6 @@ def make_charts(result: SweepResult) -> list[ChartSpec]:
             chart(f"By threads or workers: {text}", "workers", varied="workers", chain=name)
             for name, text in _CHAINS.items()
         ),
-        chart(f"By chain, {most} threads or workers", "chain", varied="workers", workers=most),
         chart("CPU time, the config's chain", "workers", "CPU", varied="workers", chain="config"),
         chart("By prefetched batches", "prefetch", varied="prefetch"),
         chart("By settings of the decoder", "decoder", varied="decoder"),

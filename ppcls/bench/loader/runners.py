@@ -180,14 +180,14 @@ def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order
     settings = device.dali_settings(setting.workers, setting.prefetch, **setting.dali)
     if setting.chain == "read":
         with ThreadPoolExecutor(settings.threads) as pool:
-            reader = build_reader(workload.index, order, settings, workload.ops("config")[0].spec, pool)
+            reader = build_reader(workload.index, order, settings, workload.ops[0].spec, pool)
             try:
                 for _ in range(len(order)) if setting.cold else itertools.count():
                     yield _touch_pages(reader.read().files)
             finally:
                 reader.close()
         return
-    dali = DaliLoader(workload.index, order, workload.ops(setting.chain), settings)
+    dali = DaliLoader(workload.index, order, workload.ops, settings)
     loader: Loader = dali
     if setting.mixup:
         classes = workload.config.Arch.class_num
@@ -204,7 +204,7 @@ def _load_by_paddle(setting: LoaderSetting, workload: LoaderWorkload, order: Ord
         yield from map_in_workers(partial(_encoded_size, workload), positions, setting.workers)
         return
     settings = PaddleSettings(setting.workers, workload.split.loader.use_shared_memory)
-    loader = PaddleLoader(workload.index, order, workload.ops(setting.chain), settings)
+    loader = PaddleLoader(workload.index, order, workload.ops, settings)
     yield from _iterate(loader, workload, once=setting.cold)
 
 

@@ -47,7 +47,7 @@ def run_stage(stage: Stage, setting: LoaderSetting, workload: LoaderWorkload) ->
 
 def _run_paddle_stage(stage: Stage, setting: LoaderSetting, workload: LoaderWorkload) -> Counts:
     """Runs a stage in paddle.io's workers; only ``hand-over`` hands over whole images."""
-    ops, none = workload.ops("config"), np.zeros(0, np.float32)
+    ops, none = workload.ops, np.zeros(0, np.float32)
 
     def prepare(position: int) -> Any:
         encoded, draws = workload.index.read(position), workload.draws(position)
@@ -131,14 +131,14 @@ class _DaliStages:
 
     def _whole_pipeline(self) -> Pipeline:
         """Returns the pipeline that decodes whole images."""
-        return self._pipeline(lambda: self._lower(self._workload.ops("config")[:1], self._encoded(), None))
+        return self._pipeline(lambda: self._lower(self._workload.ops[:1], self._encoded(), None))
 
     def _decode_pipeline(self) -> Pipeline:
         """Returns the pipeline that decodes as configured: whole images, or only the window of a random crop.
 
         The window is reduced to a single pixel, because the resizing of the crop is not decoding.
         """
-        decoder, crop, *_ = self._workload.ops("config")
+        decoder, crop, *_ = self._workload.ops
         if not self._settings.decode_window or not isinstance(crop.spec, RandCropImage):
             return self._whole_pipeline()
         pixel = replace(crop, spec=crop.spec.resized(1))
@@ -151,7 +151,7 @@ class _DaliStages:
     def _transform_pipeline(self) -> Pipeline:
         """Returns the pipeline of everything after decoding."""
         images = self._hold(self._whole_pipeline())
-        ops = self._settings.fuse(self._workload.ops("config")[1:])
+        ops = self._settings.fuse(self._workload.ops[1:])
         return self._pipeline(lambda: self._lower(ops, self._again(images), images))
 
     def _hand_over_pipeline(self) -> Pipeline:

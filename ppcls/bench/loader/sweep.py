@@ -108,8 +108,8 @@ def _need_cold_batches(workload: LoaderWorkload) -> None:
 
 def _unsupported(setting: LoaderSetting, workload: LoaderWorkload) -> str:
     """Returns why a setting cannot run here; nothing if it can."""
-    ops = workload.ops(setting.chain)
-    if not ops or setting.backend in ("read only", "bare DALI"):
+    ops = workload.ops
+    if setting.chain == "read" or setting.backend in ("read only", "bare DALI"):
         return ""
     try:
         if setting.backend == "paddle.io":

@@ -13,23 +13,22 @@ from numpy.typing import NDArray
 from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Dali, Split
 from ppcls.config.sections.sampler import DistributedBatchSampler, MultiScaleSampler
-from ppcls.config.sections.transform import Layout, check_chain
+from ppcls.config.sections.transform import Layout
 from ppcls.data.index.read import Index, read_index
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import Positions
-from ppcls.data.transforms.specs import CropImage, Op, ResizeImage, count_draws, plan_chain
+from ppcls.data.transforms.specs import Op, count_draws, plan_chain
 from ppcls.data.transforms.specs.rng import permutation, uniforms
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime, selected_card
 
-Chain = Literal["read", "decode", "crop", "config"]
-CHAINS: tuple[Chain, ...] = ("read", "decode", "crop", "config")
+Chain = Literal["read", "config"]  # reading alone, or the config's whole chain
+CHAINS: tuple[Chain, ...] = ("read", "config")
 _EPOCH_SAMPLES = 1 << 16  # large, because a loader's workers restart with every epoch
 _WEIGHED = 256  # images whose mean size is reported
 _HELD_BATCHES = 2  # batches kept in memory to measure a stage alone
-_RESIZE_MARGIN = 256 / 224  # shorter side after resizing, over the side of the centre crop
 
 
 @dataclass(frozen=True)
@@ -122,18 +121,10 @@ class LoaderWorkload:
         few = self.positions[:_WEIGHED].tolist()
         return sum(len(self.index.read(position)) for position in few) / len(few)
 
-    def ops(self, chain: Chain) -> tuple[Op, ...]:
-        """Returns the transforms of a chain; ``decode`` keeps one pixel, so that images can form a batch."""
-        specs = self.split.dataset.transform_ops
-        match chain:
-            case "config":
-                return plan_chain(specs, self.layout)
-            case "crop":
-                return plan_chain((specs[0], *self.centre_crop()), "HWC")
-            case "decode":
-                return plan_chain((specs[0], CropImage(size=(1, 1))), "HWC")
-            case "read":
-                return ()
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """Transforms of the config's chain."""
+        return plan_chain(self.split.dataset.transform_ops, self.layout)
 
     def held_batches(self) -> list[list[int]]:
         """Returns the positions of the batches on which a stage alone is measured."""
@@ -143,17 +134,9 @@ class LoaderWorkload:
 
     def draws(self, position: int) -> NDArray[np.float32]:
         """Returns the random numbers of an image in the first epoch."""
-        seed, count = self.config.Global.seed, count_draws(self.ops("config"))
+        seed, count = self.config.Global.seed, count_draws(self.ops)
         draws = uniforms(seed, 0, np.asarray([position]), count, np.zeros(1, np.int64))
         return np.asarray(draws[0], np.float32)
-
-    def centre_crop(self) -> tuple[ResizeImage, CropImage]:
-        """Returns the transforms that cut the centre of an image to the config's size."""
-        state = check_chain(self.split.dataset.transform_ops)
-        assert state.size is not None  # by check_chain
-        height, width = state.size
-        short = round(min(width, height) * _RESIZE_MARGIN)
-        return ResizeImage(resize_short=short), CropImage(size=(min(width, short), min(height, short)))
 
     @property
     def on_cpu(self) -> LoaderWorkload:

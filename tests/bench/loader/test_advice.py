@@ -92,7 +92,7 @@ def measured(setting: LoaderSetting, *rates: int, reason: str = "") -> Measureme
 SWEEP = [
     measured(LoaderSetting("read only", "read", 4), 9000),
     measured(LoaderSetting("bare DALI", "config", 4), 9000),
-    measured(LoaderSetting("DALI CPU", "crop", 1), 9000),
+    measured(LoaderSetting("DALI CPU", "read", 1), 9000),
     measured(LoaderSetting("DALI CPU", "config", 1), 300),
     measured(LoaderSetting("DALI CPU", "config", 2), 590, 600, 610),
     measured(LoaderSetting("DALI CPU", "config", 4), 605),
