@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -92,12 +91,10 @@ def _infer(arguments: argparse.Namespace) -> None:
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}
     config = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
 
+    empty = new_results("infer", config, machine["machine"], machine["versions"])
+
     def make_results(measured: list[Measurements[Request]]) -> Results:
-        results = new_results(
-            "infer", config, make_rows(measured), machine=machine["machine"], versions=machine["versions"]
-        )
-        findings = tuple(find_conclusions(measured))
-        return replace(results, charts=tuple(make_charts(measured)), findings=findings)
+        return empty.filled(make_rows(measured), make_charts(measured), find_conclusions(measured))
 
     candidates = make_candidates(requests, arguments.override, effort)
     measure_and_report(arguments, candidates, effort.rounds, make_results)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +137,10 @@ def _quick(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
     workload = read_workload(config, run, arguments.images)
     timer = make_timer(workload, arguments.seconds)
     candidates = quick_candidates(workload, arguments.workers or [2], timer, mixup=arguments.mixup)
-    empty = replace(empty_results("quick loader", config, run), charts=CHARTS)
+    empty = empty_results("quick loader", config, run)
 
     def make_results(measured: list[Measurements[str]]) -> Results:
-        return replace(empty, rows=tuple(make_rows(measured)), findings=tuple(find_conclusions(measured)))
+        return empty.filled(make_rows(measured), CHARTS, find_conclusions(measured))
 
     measure_and_report(arguments, candidates, arguments.rounds or _QUICK_ROUNDS, make_results)
 
@@ -181,9 +180,8 @@ def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
     empty = empty_results("loader", config, run)
 
     def make_results(result: SweepResult, findings: list[str]) -> Results:
-        rows = tuple(make_rows(result, workload.image_bytes))
-        findings = [*plan.remarks, *findings]
-        return replace(empty, rows=rows, charts=tuple(make_charts(result)), findings=tuple(findings))
+        rows = make_rows(result, workload.image_bytes)
+        return empty.filled(rows, make_charts(result), [*plan.remarks, *findings])
 
     runner = SweepRunner(workload, make_timer(workload, arguments.seconds), rounds, report)
     result = runner.run(plan, lambda known: keep(arguments, make_results(known, [])))
@@ -215,8 +213,8 @@ def _containers(arguments: argparse.Namespace) -> None:
     for candidates in container_groups(workload, make_timer(workload, arguments.seconds)):
         found = run_rounds(candidates, arguments.rounds, report)
         rows += make_rows(found.measured)
-        keep(arguments, replace(results, rows=tuple(rows)))
+        keep(arguments, results.filled(rows))
         if found.interrupt is not None:
-            finish(arguments, replace(results, rows=tuple(rows)))
+            finish(arguments, results.filled(rows))
             raise found.interrupt
-    finish(arguments, replace(results, rows=tuple(rows)))
+    finish(arguments, results.filled(rows))

@@ -100,9 +100,7 @@ def empty_results(benchmark: str, config: Config, run: Runtime) -> Results:
     """Returns results without rows, measured in this process."""
     from ppcls.report.environment import read_hardware, read_versions
 
-    return new_results(
-        benchmark, dump_config(config), (), machine=read_hardware(run), versions=read_versions()
-    )
+    return new_results(benchmark, dump_config(config), read_hardware(run), read_versions())
 
 
 def measure_and_report(

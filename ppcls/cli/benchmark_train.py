@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,11 +118,11 @@ def _run(arguments: argparse.Namespace) -> None:
     measure = partial(run_training, config, arguments.config, arguments.override, arguments.timeout)
     candidate = Candidate("run", f"{config.Arch.name}, {config.Global.epochs} epochs", measure)
 
+    empty = new_results("run", dump_config(config), inspection.machine, inspection.versions)
+    chart = ChartSpec("Wall-clock time of a run", "time", "part")
+
     def make_results(measured: list[Measurements[str]]) -> Results:
-        machine, versions = inspection.machine, inspection.versions
-        rows = make_run_rows(measured)
-        results = new_results("run", dump_config(config), rows, machine=machine, versions=versions)
-        return replace(results, charts=(ChartSpec("Wall-clock time of a run", "time", "part"),))
+        return empty.filled(make_run_rows(measured), [chart])
 
     measure_and_report(arguments, [candidate], arguments.rounds, make_results)
 
@@ -159,11 +158,11 @@ def _train(arguments: argparse.Namespace) -> None:
         candidates += pytorch.candidates(theirs, task, config, inspection, effort.timeout)
     write_output(f"{device.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}\n")
 
+    empty = new_results("train", dump_config(config), inspection.machine, inspection.versions)
+
     def make_results(measured: list[MeasuredVariant]) -> Results:
-        rows, findings = make_rows(measured, inspection), tuple(find_conclusions(measured, inspection))
-        machine, versions = inspection.machine, inspection.versions
-        results = new_results("train", dump_config(config), rows, machine=machine, versions=versions)
-        return replace(results, charts=tuple(make_charts(measured)), findings=findings)
+        rows, findings = make_rows(measured, inspection), find_conclusions(measured, inspection)
+        return empty.filled(rows, make_charts(measured), findings)
 
     measure_and_report(arguments, candidates, effort.rounds, make_results)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Request:
         path: Path of the model.
         model: Name of the model.
         image: Shape of its input, such as ``3x224x224``.
-        engine: Engine that runs it.
+        run_by: Engine that runs it.
         device: ``cpu`` or ``gpu``.
         threads: CPU threads of the model.
         batch_size: Images per request.
@@ -37,26 +37,20 @@ class Request:
     path: Path
     model: str
     image: str
-    engine: str
+    run_by: str
     device: str
     threads: int
     batch_size: int
 
     def labels(self) -> dict[str, Label]:
-        """Returns the labels of the result row; the path is left out, because it may differ elsewhere."""
-        return {
-            "model": self.model,
-            "image": self.image,
-            "run by": self.engine,
-            "device": self.device,
-            "threads": self.threads,
-            "batch size": self.batch_size,
-        }
+        """Returns the fields by name, but not the path, which may differ elsewhere."""
+        names = [field.name for field in fields(self) if field.name != "path"]
+        return {name.replace("_", " "): getattr(self, name) for name in names}
 
     def describe(self) -> str:
         """Returns one line for people."""
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return f"{self.model} by {self.engine}, {self.device}, {threads}, batch {self.batch_size}"
+        return f"{self.model} by {self.run_by}, {self.device}, {threads}, batch {self.batch_size}"
 
 
 def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[Path, ModelSource]]:

@@ -11,7 +11,7 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -144,18 +144,17 @@ class Results:
     charts: tuple[ChartSpec, ...] = ()
     findings: tuple[str, ...] = ()
 
+    def filled(
+        self, rows: Iterable[ResultRow], charts: Iterable[ChartSpec] = (), findings: Iterable[str] = ()
+    ) -> Results:
+        """Returns a copy with rows, charts and findings."""
+        return replace(self, rows=tuple(rows), charts=tuple(charts), findings=tuple(findings))
 
-def new_results(
-    benchmark: str,
-    config: str,
-    rows: Sequence[ResultRow],
-    *,
-    machine: dict[str, str],
-    versions: dict[str, str],
-) -> Results:
-    """Returns results of this command, written now; for the arguments see `Results`."""
+
+def new_results(benchmark: str, config: str, machine: dict[str, str], versions: dict[str, str]) -> Results:
+    """Returns results of this command without rows; for the arguments see `Results`."""
     written = datetime.now().astimezone().isoformat(timespec="seconds")
-    return Results(benchmark, tuple(sys.argv), written, machine, versions, config, tuple(rows))
+    return Results(benchmark, tuple(sys.argv), written, machine, versions, config, ())
 
 
 def spread_warning(rates: Iterable[Quantity]) -> list[str]:

@@ -52,7 +52,7 @@ def test_make_requests_combines_models_threads_and_batches(exported: dict[str, P
     models = find_models(list(exported.values()), [])
     requests = make_requests(models, "cpu", [1, 2, 1], [1, 4])
     assert len(requests) == 2 * 2 * 2
-    assert [request.engine for request in requests[::4]] == ["Paddle Inference", "onnxruntime"]
+    assert [request.run_by for request in requests[::4]] == ["Paddle Inference", "onnxruntime"]
     assert requests[0].describe() == "ResNet18 by Paddle Inference, cpu, 1 thread, batch 1"
     with pytest.raises(UserError, match="two models are named ResNet18 and run by onnxruntime"):
         find_models([exported["onnx"], exported["onnx"] / "inference.onnx"], [])
