@@ -18,6 +18,8 @@ from ppcls.files import atomic_write
 from ppcls.weights.manifest import verify
 from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
+from ppcls.weights.torch_file import TORCH_ENDINGS, read_torch
+from ppcls.weights.torch_names import from_torch, is_torch
 from ppcls.zoo import weights_folder, weights_url
 
 Arrays = dict[str, NDArray[Any]]
@@ -101,8 +103,8 @@ def read_weights(path: Path) -> Arrays:
     """Reads the weights of a model.
 
     Args:
-        path: A checkpoint folder, whose moving average is preferred, a ``.safetensors`` or a ``.pdparams``
-            file. The ending ``.pdparams`` may be omitted, as in PaddleClas.
+        path: A checkpoint folder, whose moving average is preferred, a ``.safetensors``, ``.pdparams``,
+            ``.pth`` or ``.pt`` file. The ending ``.pdparams`` may be omitted, as in PaddleClas.
 
     Raises:
         UserError: There are no weights, or a file of the checkpoint folder is missing or has changed.
@@ -118,6 +120,8 @@ def read_weights(path: Path) -> Arrays:
         return read_arrays(path / _weights_file(path))
     if path.suffix == ".safetensors":
         return read_arrays(path)
+    if path.suffix in TORCH_ENDINGS:
+        return read_torch(path)
     if path.suffix != ".pdparams":
         with_ending = path.with_name(f"{path.name}.pdparams")
         if not with_ending.is_file():
@@ -143,6 +147,7 @@ def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
     Entries whose last name is in the model's ``derived`` may be missing and are ignored. They follow from the
     architecture, and versions of PaddleClas differ in whether they save them.
     """
+    arrays = from_torch(model, arrays) if is_torch(arrays) else arrays
     derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
     tensors, learned = (
         {name: value for name, value in entries.items() if not name.endswith(derived)}
@@ -188,6 +193,7 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> list[str]
     Raises:
         UserError: Anything else differs.
     """
+    arrays = from_torch(model, arrays) if is_torch(arrays) else arrays
     tensors = model.state_dict()
     shapes = {
         name: (list(tensors[name].shape), list(arrays[name].shape)) for name in tensors.keys() & arrays.keys()

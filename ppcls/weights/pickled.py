@@ -14,10 +14,11 @@ import mmap
 import pickletools
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +50,22 @@ _CONSTRUCTORS = {
 }
 
 # Exceptions of reading a file that is not a pickle, or a damaged one.
-_DAMAGED = (OSError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error)
+DAMAGED_FILE_ERRORS = (
+    OSError,
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 
 
-class _RejectedError(Exception):
+class RejectedFileError(Exception):
     """The file contains more than arrays."""
 
 
-class _Budget:
+class ReadBudget:
     """Limits the work and memory that a file may cost.
 
     Args:
@@ -71,20 +80,20 @@ class _Budget:
         """Charges instructions or copied values, and newly created bytes.
 
         Raises:
-            _RejectedError: The budget is used up.
+            RejectedFileError: The budget is used up.
         """
         self._operations -= operations
         self._bytes -= size
         if self._operations < 0:
-            raise _RejectedError(
+            raise RejectedFileError(
                 f"it has more than {_MAX_OPERATIONS} instructions and values; repeated values count each time"
             )
         if self._bytes < 0:
-            raise _RejectedError("its arrays have more bytes than the file")
+            raise RejectedFileError("its arrays have more bytes than the file")
 
 
 @dataclass(frozen=True)
-class _Constructor:
+class PickledConstructor:
     """A constructor that the file refers to; ``kind`` is one of the values of `_CONSTRUCTORS`."""
 
     kind: str
@@ -101,12 +110,12 @@ class _Type:
         """Returns the dtype if it is numeric, else None.
 
         Raises:
-            _RejectedError: It is the dtype of Python objects, whose bytes would be used as addresses.
+            RejectedFileError: It is the dtype of Python objects, whose bytes would be used as addresses.
         """
         if self.code in _NUMBERS:
             return np.dtype(self.order + self.code)
         if self.code.startswith("O"):
-            raise _RejectedError("it has an array of Python objects")
+            raise RejectedFileError("it has an array of Python objects")
         return None
 
 
@@ -127,29 +136,41 @@ def unpickle(path: Path) -> Any:
     Raises:
         UserError: The file is missing or damaged, contains anything else, or is expensive to read.
     """
+    with (
+        reading_weights(path),
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        return PickleInterpreter(ReadBudget(len(data))).run(data)
+
+
+@contextmanager
+def reading_weights(path: Path) -> Iterator[None]:
+    """Turns errors of reading a file of weights into `UserError`."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Interpreter(_Budget(len(data))).run(data)
+        yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except _RejectedError as error:
+    except RejectedFileError as error:
         raise UserError(f"{path}: rejected: a file of weights contains only arrays, but {error}") from None
     except LookupError:  # its text would be a bare number
         raise UserError(
             f"{path}: damaged, or not a {path.suffix} file: it uses a value that it does not define"
         ) from None
-    except _DAMAGED as error:
+    except DAMAGED_FILE_ERRORS as error:
         raise UserError(f"{path}: damaged, or not a {path.suffix} file: {str(error)[:200]}") from None
 
 
-class _Interpreter:
+class PickleInterpreter:
     """Interprets the instructions of a pickle.
 
     Args:
         budget: Charged for each instruction.
     """
 
-    def __init__(self, budget: _Budget) -> None:
+    constructors: ClassVar[Mapping[tuple[str, str], str]] = _CONSTRUCTORS
+
+    def __init__(self, budget: ReadBudget) -> None:
         self._budget = budget
         self._stack: list[Any] = []
         self._marks: list[int] = []
@@ -161,9 +182,12 @@ class _Interpreter:
             self._budget.charge(1)
             if code.name == "STOP":
                 return self._finish(self.pop(), _MAX_DEPTH)
-            if code.name not in _INSTRUCTIONS:
-                raise _RejectedError(f"it has the instruction {code.name}")
-            _INSTRUCTIONS[code.name](self, argument)
+            if code.name == "BINPERSID":
+                self.push(self.persistent_value(self.pop()))
+            elif code.name in _INSTRUCTIONS:
+                _INSTRUCTIONS[code.name](self, argument)
+            else:
+                raise RejectedFileError(f"it has the instruction {code.name}")
         raise ValueError("the end is missing")
 
     def _finish(self, value: Any, depth: int) -> Any:
@@ -171,12 +195,12 @@ class _Interpreter:
         self._budget.charge(1)
         if isinstance(value, _Array):
             return value.value
-        if isinstance(value, _Constructor | _Type):
+        if isinstance(value, PickledConstructor | _Type):
             return None
         if not isinstance(value, dict | list | tuple):
             return value
         if not depth:
-            raise _RejectedError(f"its containers are nested deeper than {_MAX_DEPTH}")
+            raise RejectedFileError(f"its containers are nested deeper than {_MAX_DEPTH}")
         if isinstance(value, dict):
             return {key: self._finish(entry, depth - 1) for key, entry in value.items()}
         return type(value)(self._finish(entry, depth - 1) for entry in value)
@@ -222,11 +246,11 @@ class _Interpreter:
 
     def append(self, values: list[Any]) -> None:
         """Appends to the list on top."""
-        _expect(list, self.top()).extend(values)
+        expect_type(list, self.top()).extend(values)
 
     def set_items(self, values: list[Any]) -> None:
         """Adds alternating keys and values to the dict on top."""
-        _expect(dict, self.top()).update(_make_dict(values[::2], values[1::2]))
+        expect_type(dict, self.top()).update(_make_dict(values[::2], values[1::2]))
 
     def push_dict(self, _: None) -> None:
         """Makes a dict of the alternating keys and values above the last mark."""
@@ -236,61 +260,67 @@ class _Interpreter:
     def find_constructor(self, argument: str | None) -> None:
         """Puts the constructor that is named by a module and an attribute on the stack."""
         if argument is None:
-            name, module = _expect(str, self.pop()), _expect(str, self.pop())
+            name, module = expect_type(str, self.pop()), expect_type(str, self.pop())
         else:
             module, name = argument.split(" ", 1)
-        if (module, name) not in _CONSTRUCTORS:
-            raise _RejectedError(f"it asks for {module[:100]}.{name[:100]}")
-        self.push(_Constructor(_CONSTRUCTORS[module, name]))
+        if (module, name) not in self.constructors:
+            raise RejectedFileError(f"it asks for {module[:100]}.{name[:100]}")
+        self.push(PickledConstructor(self.constructors[module, name]))
 
     def reduce(self, _: None) -> None:
         """Replaces a constructor and its arguments by what the call would return."""
-        arguments = _expect(tuple, self.pop())
-        self.push(self._construct(_expect(_Constructor, self.pop()).kind, arguments))
+        arguments = expect_type(tuple, self.pop())
+        self.push(self.construct(expect_type(PickledConstructor, self.pop()).kind, arguments))
+
+    def persistent_value(self, _: Any) -> Any:
+        """Returns the value for a persistent id. Paddle's files have none."""
+        raise RejectedFileError("it has the instruction BINPERSID")
 
     def build(self, _: None) -> None:
         """Sets the state of an array or a dtype, in NumPy's format."""
-        state = _expect(tuple, self.pop())
-        target = self.top()
+        state, target = self.pop(), self.top()
+        if isinstance(target, dict):
+            return  # attributes of a dict, such as PyTorch's versions of layers
+        state = expect_type(tuple, state)
         if isinstance(target, _Array):
             _, shape, dtype, fortran, raw = state
-            numeric = _expect(_Type, dtype).numpy()
-            target.value = self._make_array(numeric, _expect(tuple, shape), bool(fortran), raw)
+            numeric = expect_type(_Type, dtype).numpy()
+            target.value = self._make_array(numeric, expect_type(tuple, shape), bool(fortran), raw)
         else:
             order = state[1]
             if order not in ("<", ">", "|", "="):
                 raise ValueError("unknown byte order")
-            _expect(_Type, target).order = order
+            expect_type(_Type, target).order = order
 
-    def _construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
+    def construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
         """Returns what a constructor returns for arguments as they occur in pickled arrays."""
         if kind == "array":
             return _Array()
         if kind == "dtype":
-            name = _expect(str, arguments[0])
+            name = expect_type(str, arguments[0])
             match = _TYPE_NAME.fullmatch(name) if len(name) <= _MAX_TYPE_NAME else None
             if not match:
                 raise ValueError("a dtype has no valid name")
             return _Type(match[2], match[1] or "=")
         if kind == "scalar":
             dtype, raw = arguments
-            number = self._make_array(_expect(_Type, dtype).numpy(), (), False, raw)
+            number = self._make_array(expect_type(_Type, dtype).numpy(), (), False, raw)
             return None if number is None else number[()]
         if kind == "dict":
-            pairs = _expect(list, arguments[0]) if arguments else []
+            pairs = expect_type(list, arguments[0]) if arguments else []
             self._budget.charge(len(pairs))
             return _make_dict([pair[0] for pair in pairs], [pair[1] for pair in pairs])
         if kind == "tuple":
             (values,) = arguments
             if not isinstance(values, list):
-                return _expect(tuple, values)
+                return expect_type(tuple, values)
             self._budget.charge(len(values))
             return tuple(values)
         if kind == "encode" and arguments[1] in ("latin1", "latin-1"):
-            return self._encode(_expect(str, arguments[0]))
+            return self._encode(expect_type(str, arguments[0]))
         if kind == "bytes" and not arguments:
             return b""
-        raise _RejectedError(f"it calls {kind} with arguments that no array needs")
+        raise RejectedFileError(f"it calls {kind} with arguments that no array needs")
 
     def _encode(self, text: str) -> bytes:
         self._budget.charge(1, len(text))
@@ -311,27 +341,31 @@ class _Interpreter:
             if type(side) is not int or not 0 <= side < _MAX_INTEGER:
                 raise ValueError("a shape is not made of whole numbers")
             size *= side
-        if len(_expect(bytes, raw)) != size:
+        if len(expect_type(bytes, raw)) != size:
             raise ValueError(f"an array has {len(raw)} bytes; its shape needs {size}")
         self._budget.charge(1, size)
         flat = np.frombuffer(raw, dtype) if raw else np.empty(0, dtype)
         return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _push_constant(value: Any) -> Callable[[_Interpreter, Any], None]:
+def _push_constant(value: Any) -> Callable[[PickleInterpreter, Any], None]:
     return lambda interpreter, _: interpreter.push(value() if callable(value) else value)
 
 
-def _push_tuple(count: int) -> Callable[[_Interpreter, Any], None]:
+def _push_tuple(count: int) -> Callable[[PickleInterpreter, Any], None]:
     return lambda interpreter, _: interpreter.push(tuple([interpreter.pop() for _ in range(count)][::-1]))
 
 
-_INSTRUCTIONS: dict[str, Callable[[_Interpreter, Any], None]] = {
-    **dict.fromkeys(("PROTO", "FRAME"), _Interpreter.skip),
-    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"), _Interpreter.push),
-    **dict.fromkeys(("FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE"), _Interpreter.push),
-    **dict.fromkeys(("BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"), _Interpreter.push),
-    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _Interpreter.push),
+_INSTRUCTIONS: dict[str, Callable[[PickleInterpreter, Any], None]] = {
+    **dict.fromkeys(("PROTO", "FRAME"), PickleInterpreter.skip),
+    **dict.fromkeys(
+        ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"), PickleInterpreter.push
+    ),
+    **dict.fromkeys(
+        ("FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE"), PickleInterpreter.push
+    ),
+    **dict.fromkeys(("BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"), PickleInterpreter.push),
+    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), PickleInterpreter.push),
     "NONE": _push_constant(None),
     "NEWTRUE": _push_constant(True),
     "NEWFALSE": _push_constant(False),
@@ -341,23 +375,24 @@ _INSTRUCTIONS: dict[str, Callable[[_Interpreter, Any], None]] = {
     "TUPLE1": _push_tuple(1),
     "TUPLE2": _push_tuple(2),
     "TUPLE3": _push_tuple(3),
-    "MARK": _Interpreter.mark,
+    "MARK": PickleInterpreter.mark,
     "TUPLE": lambda interpreter, _: interpreter.push(tuple(interpreter.pop_to_mark())),
     "LIST": lambda interpreter, _: interpreter.push(interpreter.pop_to_mark()),
-    "DICT": _Interpreter.push_dict,
+    "DICT": PickleInterpreter.push_dict,
     "APPEND": lambda interpreter, _: interpreter.append([interpreter.pop()]),
     "APPENDS": lambda interpreter, _: interpreter.append(interpreter.pop_to_mark()),
     "SETITEM": lambda interpreter, _: interpreter.set_items([interpreter.pop(), interpreter.pop()][::-1]),
     "SETITEMS": lambda interpreter, _: interpreter.set_items(interpreter.pop_to_mark()),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _Interpreter.memoize),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Interpreter.recall),
-    **dict.fromkeys(("GLOBAL", "STACK_GLOBAL"), _Interpreter.find_constructor),
-    "REDUCE": _Interpreter.reduce,
-    "BUILD": _Interpreter.build,
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), PickleInterpreter.memoize),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), PickleInterpreter.recall),
+    **dict.fromkeys(("GLOBAL", "STACK_GLOBAL"), PickleInterpreter.find_constructor),
+    "REDUCE": PickleInterpreter.reduce,
+    "BUILD": PickleInterpreter.build,
 }
 
 
-def _expect(kind: type, value: Any) -> Any:
+def expect_type(kind: type, value: Any) -> Any:
+    """Returns ``value``, which must be a ``kind``."""
     if not isinstance(value, kind):
         raise ValueError(f"expected {kind.__name__.strip('_').lower()}, got {type(value).__name__}")
     return value
@@ -367,5 +402,5 @@ def _make_dict(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
     """Returns a dict; its keys can be hashed in constant time and printed in one line."""
     for key in keys:
         if not (isinstance(key, str) or (type(key) is int and abs(key) < _MAX_INTEGER)):
-            raise _RejectedError(f"it has a {type(key).__name__} as a key")
+            raise RejectedFileError(f"it has a {type(key).__name__} as a key")
     return dict(zip(keys, values, strict=True))

@@ -128,6 +128,7 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
             blocks if stage in (0, last_stage) else math.ceil(blocks * depth)
             for stage, (blocks, *_) in enumerate(_STAGES)
         ]
+        self._positions = [(stage, i) for stage, blocks in enumerate(repeats) for i in range(blocks)]
         channels, number, stages = _STEM, 0, []
         for blocks, (_, kernel, first_stride, expansion, out_channels) in zip(repeats, _STAGES, strict=True):
             out_channels = round_channels(out_channels * width)
@@ -152,6 +153,36 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
         x = F.relu6(self.bn2(self.conv_head(x)))
         return self.classifier(self.dropout(self.pool(x).flatten(1)))
 
+    def translate_torch_name(self, name: str) -> str:
+        """Returns the name here of a parameter of efficientnet_lite_pytorch; timm's names do not change."""
+        layer, _, rest = name.partition(".")
+        if layer in _LAYERS:
+            return f"{_LAYERS[layer]}.{rest}"
+        if layer != "_blocks":
+            return name
+        number, part, parameter = rest.split(".", 2)
+        stage, i = self._positions[int(number)]
+        names = _FIRST_BLOCK if stage == 0 else _BLOCK
+        return f"blocks.{stage}.{i}.{names[part]}.{parameter}"
+
+
+# Names of layers in the package efficientnet_lite_pytorch, and here.
+_LAYERS = {
+    "_conv_stem": "conv_stem",
+    "_bn0": "bn1",
+    "_conv_head": "conv_head",
+    "_bn1": "bn2",
+    "_fc": "classifier",
+}
+_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+_BLOCK = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}
 
 EfficientNet_lite0 = partial(EfficientNetLite, 1.0, 1.0, 224, 0.2)
 EfficientNet_lite1 = partial(EfficientNetLite, 1.0, 1.1, 240, 0.2)

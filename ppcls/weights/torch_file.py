@@ -1,0 +1,180 @@
+"""Reads weights that PyTorch saved (``.pth``, ``.pt``), without PyTorch and without running code of the file.
+
+Since PyTorch 1.6 the file is a zip archive of one pickle and one member per storage. Before, it was a series
+of pickles followed by the storages; torch/serialization.py documents both. A tensor is a storage, an offset,
+a shape and strides.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.weights.pickled import (
+    PickledConstructor,
+    PickleInterpreter,
+    ReadBudget,
+    RejectedFileError,
+    expect_type,
+    reading_weights,
+)
+
+TORCH_ENDINGS = (".pth", ".pt")
+_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # of the format before PyTorch 1.6
+_DTYPES = {
+    "DoubleStorage": "<f8",
+    "FloatStorage": "<f4",
+    "HalfStorage": "<f2",
+    "BFloat16Storage": "<u2",  # the upper half of a float32
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
+    "ShortStorage": "<i2",
+    "CharStorage": "|i1",
+    "ByteStorage": "|u1",
+    "BoolStorage": "|b1",
+}
+_TENSOR_ARGUMENTS = 4  # storage, offset, shape, strides; further arguments do not change the values
+
+
+@dataclass
+class _Storage:
+    """A one-dimensional array of the file, whose values are read later in the older format."""
+
+    kind: str
+    key: str
+    values: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A view of a storage."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class _TorchInterpreter(PickleInterpreter):
+    """Interprets the pickle of a PyTorch file, in which tensors refer to storages."""
+
+    constructors: ClassVar[Mapping[tuple[str, str], str]] = {
+        ("collections", "OrderedDict"): "dict",
+        ("torch._utils", "_rebuild_tensor_v2"): "tensor",
+        ("torch._utils", "_rebuild_parameter"): "parameter",
+        **{("torch", name): name for name in _DTYPES},
+    }
+
+    def __init__(self, budget: ReadBudget) -> None:
+        super().__init__(budget)
+        self.storages: dict[str, _Storage] = {}
+
+    def persistent_value(self, value: Any) -> Any:
+        """Returns the storage that a persistent id describes: ("storage", type, key, device, size …)."""
+        tag, constructor, key = expect_type(tuple, value)[:3]
+        kind = expect_type(PickledConstructor, constructor).kind
+        if tag != "storage" or kind not in _DTYPES:
+            raise RejectedFileError("it refers to something other than a storage")
+        return self.storages.setdefault(expect_type(str, key), _Storage(kind, key))
+
+    def construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
+        """Returns what a constructor returns for arguments as they occur in state dicts."""
+        if kind == "tensor":
+            storage, offset, shape, strides = arguments[:_TENSOR_ARGUMENTS]
+            numbers = [offset, *expect_type(tuple, shape), *expect_type(tuple, strides)]
+            if len(shape) != len(strides) or any(type(number) is not int or number < 0 for number in numbers):
+                raise ValueError("a tensor has an invalid shape")
+            return _Tensor(expect_type(_Storage, storage), offset, shape, strides)
+        if kind == "parameter":
+            return expect_type(_Tensor, arguments[0])
+        return super().construct(kind, arguments)
+
+
+def read_torch(path: Path) -> dict[str, NDArray[Any]]:
+    """Reads the state dict of a PyTorch file.
+
+    Returns:
+        Name to array, contiguous and in float32 if the file has bfloat16.
+
+    Raises:
+        UserError: The file is missing or damaged, or contains more than tensors.
+    """
+    with reading_weights(path), path.open("rb") as file:
+        size = path.stat().st_size
+        budget = ReadBudget(size)
+        archived = zipfile.is_zipfile(file)
+        try:
+            content = _read_zip(file, size, budget) if archived else _read_legacy(file, budget)
+        except (zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: encrypted, or an unknown method
+            raise ValueError(str(error)) from None
+        content = expect_type(dict, content)
+        for wrapper in ("state_dict", "model"):  # as training scripts save it
+            if isinstance(content.get(wrapper), dict):
+                content = content[wrapper]
+        return {
+            str(name): _view(tensor, budget)
+            for name, tensor in content.items()
+            if isinstance(tensor, _Tensor)
+        }
+
+
+def _read_zip(file: Any, size: int, budget: ReadBudget) -> Any:
+    with zipfile.ZipFile(file) as archive:
+        members = {info.filename: info for info in archive.infolist()}
+        if any(
+            info.compress_type != zipfile.ZIP_STORED or info.file_size > size for info in members.values()
+        ):
+            raise RejectedFileError("it is compressed")
+        pickle = next((name for name in members if name.endswith("/data.pkl")), None)
+        if pickle is None:
+            raise ValueError("it has no data.pkl")
+        interpreter = _TorchInterpreter(budget)
+        content = interpreter.run(archive.read(pickle))
+        folder = pickle.removesuffix("data.pkl") + "data/"
+        for key, storage in interpreter.storages.items():
+            storage.values = np.frombuffer(archive.read(members[folder + key]), _DTYPES[storage.kind])
+    return content
+
+
+def _read_legacy(file: Any, budget: ReadBudget) -> Any:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if PickleInterpreter(budget).run(data) != _MAGIC_NUMBER:
+            raise ValueError("the magic number is missing")
+        for _ in ("protocol", "system"):
+            PickleInterpreter(budget).run(data)
+        interpreter = _TorchInterpreter(budget)
+        content = interpreter.run(data)
+        for key in expect_type(list, PickleInterpreter(budget).run(data)):
+            storage = interpreter.storages[key]
+            (count,) = struct.unpack("<q", data.read(8))
+            dtype = np.dtype(_DTYPES[storage.kind])
+            if not 0 <= count * dtype.itemsize <= len(data) - data.tell():
+                raise ValueError("a storage is larger than the file")
+            storage.values = np.frombuffer(data.read(count * dtype.itemsize), dtype)
+    return content
+
+
+def _view(tensor: _Tensor, budget: ReadBudget) -> NDArray[Any]:
+    """Returns the values of a tensor, which must lie within its storage."""
+    values = tensor.storage.values
+    if values is None:
+        raise ValueError("a storage is missing")
+    count = int(np.prod(tensor.shape, dtype=object)) if tensor.shape else 1
+    budget.charge(1, count * values.itemsize)
+    reach = sum((side - 1) * stride for side, stride in zip(tensor.shape, tensor.strides, strict=True))
+    if count and tensor.offset + reach >= len(values):
+        raise ValueError("a tensor is larger than its storage")
+    strides = [stride * values.itemsize for stride in tensor.strides]
+    view = np.lib.stride_tricks.as_strided(values[tensor.offset :], tensor.shape, strides, writeable=False)
+    array = np.ascontiguousarray(view).reshape(tensor.shape)
+    if tensor.storage.kind == "BFloat16Storage":
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array

@@ -1,0 +1,95 @@
+"""Files of PyTorch, read without it. tests/support/torch_files were saved by PyTorch 2.13."""
+
+from __future__ import annotations
+
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from paths import SUPPORT
+
+from ppcls.arch.build import build_model
+from ppcls.errors import UserError
+from ppcls.weights.torch_file import read_torch
+from ppcls.weights.torch_names import from_torch, is_torch
+
+FILES = sorted((SUPPORT / "torch_files").glob("*.pth"))
+# torch.manual_seed(0): a transposed float32 tensor, bfloat16, a slice of int64, a scalar, a parameter
+TRANSPOSED = [1.54099607, -1.08452237, -0.71925759, -0.29342890]
+CONTENT = {
+    "b": [-0.85546875, 1.1015625, -1.0703125, 0.12255859375, -0.56640625],
+    "c": [[1, 2], [4, 5]],
+    "d": 7,
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_read_torch_file_of_each_format_returns_contiguous_arrays(path: Path) -> None:
+    arrays = read_torch(path)
+    assert list(arrays) == ["a", "b", "c", "d", "e"]
+    assert arrays["a"].shape == (4, 3)
+    np.testing.assert_allclose(arrays["a"].ravel()[:4], TRANSPOSED, rtol=1e-6)
+    assert arrays["a"].flags.c_contiguous
+    assert arrays["b"].dtype == np.float32
+    for name, values in CONTENT.items():
+        np.testing.assert_array_equal(arrays[name], values)
+
+
+@given(st.sampled_from(FILES), st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=4))
+@example(FILES[0], [(0, 0)])
+def test_read_torch_mutated_file_raises_only_user_error(
+    tmp_path_factory: pytest.TempPathFactory, path: Path, changes: list[tuple[int, int]]
+) -> None:
+    content = bytearray(path.read_bytes())
+    for place, value in changes:
+        content[place % len(content)] = value
+    mutated = tmp_path_factory.mktemp("mutated") / "weights.pth"
+    mutated.write_bytes(content)
+    with suppress(UserError):
+        read_torch(mutated)
+
+
+@pytest.mark.parametrize("size", [0, 10, 500])
+def test_read_torch_truncated_file_raises_user_error(tmp_path: Path, size: int) -> None:
+    for path in FILES:
+        (tmp_path / "weights.pth").write_bytes(path.read_bytes()[:size])
+        with pytest.raises(UserError, match=r"weights.pth: damaged"):
+            read_torch(tmp_path / "weights.pth")
+
+
+def test_read_torch_compressed_archive_is_rejected(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(10_000_000))
+    with pytest.raises(UserError, match=r"bomb.pth: rejected: .*compressed"):
+        read_torch(tmp_path / "bomb.pth")
+
+
+def test_read_torch_code_in_pickle_is_rejected(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "evil.pth", "w") as archive:
+        archive.writestr("archive/data.pkl", b"cposix\nsystem\n(S'true'\ntR.")
+    with pytest.raises(UserError, match=r"evil.pth: rejected: .*posix.system"):
+        read_torch(tmp_path / "evil.pth")
+
+
+def test_from_torch_renames_statistics_and_transposes_linear_layers() -> None:
+    model = build_model("EfficientNet_lite0", 10, "NCHW", 3)
+    arrays = {
+        "_bn0.running_mean": np.zeros(32, np.float32),
+        "_bn0.num_batches_tracked": np.array(5),
+        "_blocks.0._depthwise_conv.weight": np.zeros((32, 1, 3, 3), np.float32),
+        "_blocks.3._project_conv.weight": np.zeros((40, 144, 1, 1), np.float32),
+        "_fc.weight": np.zeros((10, 1280), np.float32),
+    }
+    assert is_torch(arrays)
+    converted = from_torch(model, arrays)
+    assert {name: array.shape for name, array in converted.items()} == {
+        "bn1._mean": (32,),
+        "blocks.0.0.conv_dw.weight": (32, 1, 3, 3),
+        "blocks.2.0.conv_pwl.weight": (40, 144, 1, 1),
+        "classifier.weight": (1280, 10),
+    }
+    assert not is_torch(model.state_dict())
