@@ -25,7 +25,7 @@ from ppcls.weights.store import BEST, LATEST, newest
 if TYPE_CHECKING:  # these import Paddle
     from ppcls.engine.core.hooks import ProfileWindow
     from ppcls.engine.core.state import TrainState
-    from ppcls.engine.evaluation.evaluate import Result
+    from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.runtime.start import Runtime
 
 __all__ = ["FitResult", "build_state", "evaluate", "fit", "load_config"]
@@ -63,8 +63,8 @@ def build_state(config: Config) -> TrainState:
     if not isinstance(config, Config):
         raise UserError(f"expected a config from load_config, got {show(config)}")
     with session.embedded(config.Global) as runtime:
-        from ppcls.engine.checkpoint.pretrained import load_pretrained
         from ppcls.engine.core import build
+        from ppcls.engine.setup import load_pretrained
         from ppcls.runtime.collectives import fail_together
 
         with fail_together(runtime):
@@ -114,7 +114,7 @@ def fit(
 
 def evaluate(
     run: Config | TrainState, *, sample_by_sample: bool = False, own_process: bool = False
-) -> Result:
+) -> EvalResult:
     """Evaluates a model on ``DataLoader.Eval``.
 
     Args:
@@ -140,7 +140,9 @@ def evaluate(
         return _evaluate_weights(weights, config, runtime, sample_by_sample)
 
 
-def _evaluate_state(state: TrainState, config: Config, runtime: Runtime, sample_by_sample: bool) -> Result:
+def _evaluate_state(
+    state: TrainState, config: Config, runtime: Runtime, sample_by_sample: bool
+) -> EvalResult:
     from ppcls.data.bad_images.lists import suggest_skipping
     from ppcls.engine.evaluation.evaluate import build_evaluator
 
@@ -149,7 +151,7 @@ def _evaluate_state(state: TrainState, config: Config, runtime: Runtime, sample_
         return build_evaluator(config, runtime, state.precision, sample_by_sample)(state.model)
 
 
-def _evaluate_weights(weights: Path, config: Config, runtime: Runtime, sample_by_sample: bool) -> Result:
+def _evaluate_weights(weights: Path, config: Config, runtime: Runtime, sample_by_sample: bool) -> EvalResult:
     from ppcls.arch.layers.reparameterize import reparameterize
     from ppcls.data.bad_images.lists import suggest_skipping
     from ppcls.engine.core.networks import build_network, read_inferred

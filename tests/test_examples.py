@@ -53,7 +53,7 @@ def test_training_from_python(few_digits: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "1 batches an epoch" in done.stdout
+    assert "1 batches per epoch" in done.stdout
     assert "the best model on DataLoader.Eval: {'top1': " in done.stdout
     assert re.search(r"a seven: \d \w+ [\d.]+ %, ", done.stdout)
     assert (few_digits / "output" / "example" / "report.html").exists()
@@ -68,6 +68,6 @@ def test_the_notebook_in_a_kernel(few_digits: Path, monkeypatch: pytest.MonkeyPa
     assert {out.output_type for out in outputs} == {"stream"}
     assert [out.text for out in outputs if out.name == "stderr"] == []
     said = "".join(out.text for out in outputs)
-    assert "done: 2 epochs, 2 updates; all is in output/notebook" in said
+    assert "done: 2 epochs, 2 updates; all files are in output/notebook" in said
     assert "the best model on DataLoader.Eval: {'top1': " in said
     assert re.search(r"a seven: \d \w+ [\d.]+ %, ", said)

@@ -54,7 +54,7 @@ def test_one_command_trains_and_the_next_names_the_class(
     common += [f"Global.output_dir={output}", f"DataLoader.Train.dataset.image_root={pictures}"]
     assert cli.train(["-c", str(FINETUNE), "-o", *common]) == 0
     said = capsys.readouterr().out
-    assert "no weights to start from (Global.pretrained_model): training from the start" in said
+    assert "no initial weights (Global.pretrained_model): training from scratch" in said
     how = "3 classes (black cat, dog, emu); 18 training images, 4 validation images (val_share 0.2)"
     assert f"{pictures}: {how}" in said
     assert (output / "label_list.txt").read_text() == "0 black cat\n1 dog\n2 emu\n"
@@ -92,6 +92,6 @@ def test_a_class_folder_with_another_name_is_told(
     told = "0 was 'black cat' and is 'dog', 1 was 'dog' and is 'emu', 2 was 'emu' and is 'zcat'\n"
     best = tmp_path / "output" / "best_model"
     other = train("other", **{"Global.pretrained_model": best})
-    assert f"{best}: its classifier is kept, and was of other classes: {told}" in other
+    assert f"{best}: its classifier is kept, but was for other classes: {told}" in other
     again = train("output", **{"Global.checkpoints": "auto", "Global.epochs": 3})
-    assert f"  changed: the classes' labels: {told}" in again
+    assert f"  changed: the class names: {told}" in again

@@ -1,4 +1,4 @@
-"""What to change first where training waits for its data: rules over measured facts. Pure."""
+"""Advises what to change first if training waits for data: rules over measurements."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from ppcls.config.sections.loader import Dali
 
 _LOADER = "DataLoader.Train.loader"
-_NO_MATTER = 0.05  # share of a step spent waiting that nobody would notice
-_LARGE = 8  # times the pixels that training keeps: most of reading and decoding is for nothing
-_CORES = 8  # from which a process may well decode for a GPU
-_HW_DECODER_LOAD = 0.65  # DALI's own; below it the hardware decoder idles
+_NEGLIGIBLE = 0.05  # share of time spent waiting
+_LARGE = 8  # stored pixels per pixel of training, from which most decoding is wasted
+_MIN_CORES = 8  # cores per process from which the CPU may decode for a GPU
+_HW_DECODER_LOAD = 0.65  # DALI's default; below it the hardware decoder is often idle
 
 
 @dataclass(frozen=True)
-class Feeding:
-    """A loader and the step that it feeds.
+class LoadingSpeed:
+    """Speed of a loader and of the training that it feeds, and the settings that affect it.
 
     Attributes:
-        loader: Images a second that the loader makes by itself, over all ranks.
-        step: Images a second that the step takes by itself.
-        waiting: Share of a fed step that waits for data, 0..1.
-        by_dali: Whether DALI feeds.
-        dali_can: Whether DALI has a form of every transform, on this device.
-        on_gpu: Whether the run is on a GPU.
-        cores: CPU cores of a process.
-        workers: Of paddle.io, a process.
-        threads: Of DALI.
-        dali: DALI's section of the config.
-        picture: Mean pixels of an image as stored; None where it is not known.
-        kept: Pixels of an image as trained on.
+        loader: Images per second of the loader alone, over all ranks.
+        step: Images per second of training alone, over all ranks.
+        waiting: Share of training time spent waiting for data, 0..1.
+        by_dali: Whether DALI loads the data.
+        dali_can: Whether DALI supports all transforms on this device.
+        on_gpu: Whether the run uses a GPU.
+        cores: CPU cores per process.
+        workers: Workers of paddle.io per process.
+        threads: Threads of DALI per process.
+        dali: Section ``dali`` of the loader's config.
+        picture: Mean number of pixels of stored images; None if unknown.
+        kept: Number of pixels of an image in training.
     """
 
     loader: float
@@ -47,62 +47,65 @@ class Feeding:
     kept: int
 
 
-def advise(feeding: Feeding) -> str:
-    """Returns what to change first, by its key in the config, and why; or that nothing need be."""
-    ratio = feeding.loader / feeding.step
-    if feeding.waiting <= _NO_MATTER:
-        return f"nothing: the loader keeps up; alone it makes {ratio:.2f} times what the step takes"
-    rules = _for_dali(feeding) if feeding.by_dali else _for_paddle(feeding)
-    change = next(iter([*rules, *_for_both(feeding)]))
-    return f"{change} (alone, the loader makes {ratio:.2f} times what the step takes)"
+def advise(speed: LoadingSpeed) -> str:
+    """Returns which setting to change first and why, or that nothing needs to change."""
+    ratio = speed.loader / speed.step
+    if speed.waiting <= _NEGLIGIBLE:
+        return f"nothing: the loader keeps up; alone it is {ratio:.2f} times as fast as training"
+    rules = _rules_for_dali(speed) if speed.by_dali else _rules_for_paddle(speed)
+    change = next(iter([*rules, *_general_rules(speed)]))
+    return f"{change} (alone, the loader is {ratio:.2f} times as fast as training)"
 
 
-def _for_paddle(feeding: Feeding) -> Iterator[str]:
-    if feeding.dali_can:
-        yield "set Global.use_dali=True: DALI reads and decodes in threads of its own"
-    if feeding.workers < feeding.cores:
+def _rules_for_paddle(speed: LoadingSpeed) -> Iterator[str]:
+    if speed.dali_can:
+        yield "set Global.use_dali=True: DALI reads and decodes in its own threads"
+    if speed.workers < speed.cores:
         yield (
-            f"raise {_LOADER}.num_workers from {feeding.workers} to {feeding.cores}: "
-            f"the process has {feeding.cores} cores"
+            f"raise {_LOADER}.num_workers from {speed.workers} to {speed.cores}: "
+            f"the process has {speed.cores} cores"
         )
 
 
-def _for_dali(feeding: Feeding) -> Iterator[str]:
-    dali = feeding.dali
-    competes = feeding.on_gpu and feeding.loader > feeding.step and dali.decode_on != "cpu"
-    if competes and feeding.cores >= _CORES and not dali.cache_size:
-        yield f"set {_LOADER}.dali.decode_on=cpu: a GPU that trains is slow to decode, and alone it kept up"
-    if feeding.threads < feeding.cores:
+def _rules_for_dali(speed: LoadingSpeed) -> Iterator[str]:
+    dali = speed.dali
+    competes = speed.on_gpu and speed.loader > speed.step and dali.decode_on != "cpu"
+    if competes and speed.cores >= _MIN_CORES and not dali.cache_size:
         yield (
-            f"set {_LOADER}.dali.num_threads=auto: it is {feeding.threads}, "
-            f"and the process has {feeding.cores} cores"
+            f"set {_LOADER}.dali.decode_on=cpu: a GPU decodes slowly while it trains, "
+            "and the loader alone was fast enough"
+        )
+    if speed.threads < speed.cores:
+        yield (
+            f"set {_LOADER}.dali.num_threads=auto: it is {speed.threads}, "
+            f"but the process has {speed.cores} cores"
         )
     if dali.prefetch_queue_depth == 1:
-        yield f"set {_LOADER}.dali.prefetch_queue_depth=auto: with 1 nothing is made while the step runs"
+        yield f"set {_LOADER}.dali.prefetch_queue_depth=auto: with 1, no batch is prepared during a step"
     if not dali.exec_dynamic:
-        yield f"set {_LOADER}.dali.exec_dynamic=True: without it every batch is copied"
+        yield f"set {_LOADER}.dali.exec_dynamic=True: without it, every batch is copied"
     if dali.decode == "whole" and not dali.cache_size:
-        yield f"set {_LOADER}.dali.decode=auto: only what a random crop cuts is decoded then"
-    if not feeding.on_gpu:
+        yield f"set {_LOADER}.dali.decode=auto: then only the randomly cropped part of an image is decoded"
+    if not speed.on_gpu:
         return
     if dali.hw_decoder_load is not None and dali.hw_decoder_load < _HW_DECODER_LOAD:
         yield (
             f"set {_LOADER}.dali.hw_decoder_load=auto: it is {dali.hw_decoder_load:g}, "
-            "and the GPU's decoder idles"
+            "so the GPU's decoder is often idle"
         )
     if dali.jpeg_fancy_upsampling:
-        yield f"set {_LOADER}.dali.jpeg_fancy_upsampling=False: it slows the GPU's decoder"
+        yield f"set {_LOADER}.dali.jpeg_fancy_upsampling=False: it slows down the GPU's decoder"
 
 
-def _for_both(feeding: Feeding) -> Iterator[str]:
-    if feeding.picture is not None and feeding.picture >= _LARGE * feeding.kept:
+def _general_rules(speed: LoadingSpeed) -> Iterator[str]:
+    if speed.picture is not None and speed.picture >= _LARGE * speed.kept:
         yield (
-            f"store smaller images (DataLoader.Train.dataset): one has {feeding.picture / 1e6:.1f} million "
-            f"pixels in the mean, and {feeding.picture / feeding.kept:.0f} times fewer are trained on"
+            f"store smaller images (DataLoader.Train.dataset): they have {speed.picture / 1e6:.1f} million "
+            f"pixels on average, {speed.picture / speed.kept:.0f} times as many as training uses"
         )
-    if feeding.by_dali and not feeding.on_gpu and not feeding.dali.jpeg_fast_idct:
-        yield f"set {_LOADER}.dali.jpeg_fast_idct=True for JPEG: rougher by a grey level or two, faster"
+    if speed.by_dali and not speed.on_gpu and not speed.dali.jpeg_fast_idct:
+        yield f"set {_LOADER}.dali.jpeg_fast_idct=True for JPEG: faster, with small differences in pixels"
     yield (
-        f"give the process more CPU cores, or DataLoader.Train.dataset.transform_ops less to do: "
-        f"all {feeding.cores} cores are used as well as the settings can"
+        f"use more CPU cores per process, or fewer DataLoader.Train.dataset.transform_ops: "
+        f"the settings already make full use of all {speed.cores} cores"
     )

@@ -1,7 +1,6 @@
-"""What the processes of a run must have in common, found out before they train.
+"""Checks before training that all processes of a run have the same config, data and software.
 
-Each machine has its own copy of config, data and software. Where these differ, training would go wrong
-without a word; where one process fails alone, the others would wait for it.
+Each machine has its own copy of them, and differences would silently spoil the training.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.errors import UserError
 from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
+from ppcls.weights.manifest import verify
 
 Facts = dict[str, Any]
 _SHOWN = 10
@@ -35,31 +35,31 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
     """Compares config, data and software of all processes.
 
     Args:
-        config: Of this process.
-        runtime: Of this process.
-        indexes: The data, by its place in the config.
+        config: Config of this process.
+        runtime: Runtime of this process.
+        indexes: Indexes of the data sets, by path in the config.
 
     Raises:
-        UserError: They differ; it says which ranks, on which machines, and how.
+        UserError: They differ. The message names ranks, machines and values.
     """
     if runtime.world_size == 1:
         return
     facts = {
         **_software(),
         **{f"{name}.dataset": describe_index(index) for name, index in indexes.items()},
-        **_leaves(config.model_dump(mode="json")),
+        **_flatten(config.model_dump(mode="json")),
     }
-    told = all_gather_json(runtime, [socket.gethostname(), facts])
-    hosts, all_facts = zip(*told, strict=True)
+    gathered = all_gather_json(runtime, [socket.gethostname(), facts])
+    hosts, all_facts = zip(*gathered, strict=True)
     if differences := compare(hosts, all_facts):
         raise UserError(
             "\n  ".join(["the processes of this run differ:", *differences])
-            + "\nGive every machine the same config, data and software"
+            + "\nUse the same config, data and software on every machine"
         )
 
 
 def compare(hosts: tuple[str, ...], facts: tuple[Facts, ...]) -> list[str]:
-    """Returns how the facts of ranks differ from rank 0's, the first of them; nothing where they agree."""
+    """Returns the first differences of the ranks' facts from those of rank 0, as lines."""
     found = [
         f"rank {rank} on {hosts[rank]}: {name} is {_show(other, name)}, "
         f"but {_show(facts[0], name)} on rank 0 on {hosts[0]}"
@@ -72,7 +72,7 @@ def compare(hosts: tuple[str, ...], facts: tuple[Facts, ...]) -> list[str]:
 
 
 def _show(facts: Facts, name: str) -> str:
-    return json.dumps(facts[name], ensure_ascii=False) if name in facts else "not there"
+    return json.dumps(facts[name], ensure_ascii=False) if name in facts else "missing"
 
 
 def _software() -> dict[str, str]:
@@ -85,38 +85,38 @@ def _software() -> dict[str, str]:
         "Paddle": paddle.__version__,
         "OpenCV": cv2.__version__,
     }
-    if (dali := sys.modules.get("nvidia.dali")) is not None:  # only where it feeds: it may not be there
+    if (dali := sys.modules.get("nvidia.dali")) is not None:  # only if it is used: it may not be installed
         found["DALI"] = str(dali.__version__)
     return found
 
 
-def _leaves(tree: Any, path: str = "") -> Facts:
-    """Returns the values of a config by their dotted paths."""
+def _flatten(tree: Any, path: str = "") -> Facts:
+    """Returns the values of a config by dotted path."""
     if isinstance(tree, dict) and tree:
-        items = [(f"{path}.{key}" if path else str(key), each) for key, each in tree.items()]
+        items = [(f"{path}.{key}" if path else str(key), value) for key, value in tree.items()]
     elif isinstance(tree, list) and tree:
-        items = [(f"{path}[{place}]", each) for place, each in enumerate(tree)]
+        items = [(f"{path}[{i}]", value) for i, value in enumerate(tree)]
     else:
         return {path: tree}
-    return {name: value for where, each in items for name, value in _leaves(each, where).items()}
+    return {name: leaf for where, value in items for name, leaf in _flatten(value, where).items()}
 
 
 def choose_checkpoint(
     checkpoints: Checkpoints, wanted: str | None, runtime: Runtime, *, writing: bool = True
 ) -> Path | None:
-    """Returns the checkpoint folder that all processes go on from; None for a new run.
+    """Returns the checkpoint that all processes resume from; None for a new run.
 
-    Rank 0 chooses, for on a shared disk another machine may see `latest` as it was a while ago.
+    Rank 0 chooses it, since on a shared disk another machine may still see an older `latest`.
 
     Args:
-        checkpoints: Of the run.
+        checkpoints: Checkpoints of the run.
         wanted: ``Global.checkpoints``.
-        runtime: Of this process.
-        writing: Whether the run will write into its output folder.
+        runtime: Runtime of this process.
+        writing: Whether the run will write to its output folder.
 
     Raises:
-        UserError: ``wanted`` is no checkpoint, or not on every machine; or the output folder, which is to be
-            written, holds another run.
+        UserError: ``wanted`` is not a checkpoint, is damaged, or is missing on a machine; or the output
+            folder would be written to but holds another run.
     """
     folder = None
     with fail_together(runtime):
@@ -124,25 +124,27 @@ def choose_checkpoint(
             folder = checkpoints.find(wanted) if wanted else None
             if writing:
                 checkpoints.check_unused(folder)
-    chosen = all_gather_json(runtime, None if folder is None else str(_linked(folder)))[0]
+    chosen = all_gather_json(runtime, None if folder is None else str(_link_target(folder)))[0]
     with fail_together(runtime):
         if chosen is not None and not runtime.is_main:
             folder = Path(chosen)
-            if not folder.is_dir() and not is_paddleclas(folder):
+            if folder.is_dir():
+                verify(folder)
+            elif not is_paddleclas(folder):
                 raise UserError(
-                    f"{folder}: rank 0 goes on with this checkpoint, which is not here. All machines need "
-                    "Global.output_dir on a disk that they share, or a copy of the checkpoint at its path"
+                    f"{folder}: rank 0 resumes from this checkpoint, but it is missing on this machine. Set "
+                    "Global.output_dir to a disk that all machines share, or copy the checkpoint to this path"
                 )
     return folder
 
 
-def _linked(folder: Path) -> Path:
-    """Returns what a link such as ``latest`` points to, spelt by way of the link's own folder."""
+def _link_target(folder: Path) -> Path:
+    """Returns the target of a link such as ``latest``, as a path in the folder of the link."""
     return folder.parent / folder.readlink() if folder.is_symlink() else folder
 
 
-def tell_unshared(runtime: Runtime, folder: Path) -> list[str]:
-    """Returns a line for the log where machines don't see what rank 0 writes into ``folder``."""
+def describe_unshared(runtime: Runtime, folder: Path) -> list[str]:
+    """Returns a line for the log if other machines don't see the files that rank 0 writes to ``folder``."""
     if runtime.world_size == 1:
         return []
     probe = folder / f".shared.{secrets.token_hex(4)}"
@@ -150,14 +152,14 @@ def tell_unshared(runtime: Runtime, folder: Path) -> list[str]:
         probe.touch()
     try:
         name = all_gather_json(runtime, probe.name)[0]
-        told = all_gather_json(runtime, [socket.gethostname(), (folder / name).exists()])
+        gathered = all_gather_json(runtime, [socket.gethostname(), (folder / name).exists()])
     finally:
         if runtime.is_main:
             probe.unlink(missing_ok=True)
-    blind = sorted({host for host, seen in told if not seen})
+    blind = sorted({host for host, seen in gathered if not seen})
     if not blind:
         return []
     return [
-        f"{folder} is not shared with {', '.join(blind)}: rank 0 alone writes there, and to go on from its "
-        "checkpoints all machines have to see them"
+        f"{folder} is not shared with {', '.join(blind)}: only rank 0 writes there, and to resume from its "
+        "checkpoints all machines must see them"
     ]

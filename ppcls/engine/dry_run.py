@@ -1,7 +1,7 @@
-"""``--dry-run``: builds a run as training would, takes a few steps, and tells what the whole would take.
+"""``--dry-run``: builds a run, trains a few updates, and estimates speed, memory and duration.
 
-Loader and step are measured together and each alone: a loader that works ahead fills its stock while a
-step alone runs, so it is timed from where that stock is used up, and the fed steps come after it.
+Loader and training are measured together and separately. The loader prefetches batches while updates run
+without it, so its prefetched batches are used up before it is timed, and before the updates with the loader.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.data.transforms.specs import DecodeImage
-from ppcls.engine.advice import Feeding, advise
+from ppcls.engine.advice import LoadingSpeed, advise
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.engine.cuda_graph.graphed_step import EAGER_UPDATES
-from ppcls.engine.evaluation.evaluate import Evaluator, evaluate
-from ppcls.engine.profiling.data_wait import data_wait
-from ppcls.engine.profiling.peak import memory_explained, peak_memory
-from ppcls.engine.setup import Prepared, prepare
+from ppcls.engine.evaluation.evaluate import Evaluator
+from ppcls.engine.loop import Run
+from ppcls.engine.profiling.data_wait import build_data_wait
+from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memory
+from ppcls.engine.setup import build_run
 from ppcls.errors import UserError
 from ppcls.report.console import clock
 from ppcls.runtime.start import Runtime
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A dry run's figures. A step is an optimizer update; images are those of all ranks, times the slowest's.
+class DryRunFigures:
+    """Figures of a dry run: images of all ranks, times of the slowest rank.
 
     Attributes:
-        fed: Seconds of a step, fed by the loader.
-        waited: Seconds thereof spent waiting for data.
-        fed_images: Images of such a step, in the mean.
-        alone: Seconds of a step on one batch again and again.
-        alone_images: Images of such a step.
-        loader: Images a second of the loader alone.
-        evaluation: Seconds of a whole evaluation; None where the run does not evaluate.
-        steps: Left to train.
-        full_steps: What they come to, for the last one of an epoch may have fewer batches than others.
-        evaluations: Left to do.
+        fed: Seconds per update with the loader.
+        waited: Seconds of these spent waiting for data.
+        fed_images: Mean number of images of such an update.
+        alone: Seconds per update that repeats one batch.
+        alone_images: Number of images of such an update.
+        loader: Images per second of the loader alone.
+        evaluation: Seconds of an evaluation; None without evaluation.
+        steps: Number of updates left.
+        full_steps: Equivalent number of full updates, since the last one of an epoch may have fewer batches.
+        evaluations: Number of evaluations left.
     """
 
     fed: float
@@ -71,30 +72,30 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Estimates the rest of the run, checkpoints and start not counted."""
-        # Batches in stock may hide how slow the loader is from the few steps that were fed.
+        """Estimated seconds of the rest of the run, without setup and checkpoints."""
+        # Prefetched batches may hide a slow loader in a few updates.
         step = max(self.fed, self.fed_images / self.loader)
         return self.full_steps * step + self.evaluations * (self.evaluation or 0.0)
 
 
-def describe(measured: Measured) -> list[str]:
-    """Returns the figures as lines."""
+def describe(measured: DryRunFigures) -> list[str]:
+    """Returns the figures as lines of text."""
     m = measured
-    whole = f"{clock(m.seconds)} (h:mm:ss) for {m.steps} steps"
+    whole = f"{clock(m.seconds)} (h:mm:ss) for {m.steps} updates"
     if m.evaluation is not None:
         whole += f" and {m.evaluations} evaluations of {_seconds(m.evaluation)}"
     return [
-        f"speed         {_rate(m.fed_images / m.fed)}, fed by the loader: "
-        f"{_seconds(m.fed)} a step of {m.fed_images:g} images",
-        f"data wait     {m.waited / m.fed:.0%} of a step",
-        f"step alone    {_rate(m.alone_images / m.alone)}, on one batch again and again",
-        f"loader alone  {_rate(m.loader)}",
-        f"whole run     {whole}; checkpoints not counted",
+        f"speed         {_rate(m.fed_images / m.fed)}, with the loader: "
+        f"{_seconds(m.fed)} per update of {m.fed_images:g} images",
+        f"data wait     {m.waited / m.fed:.0%} of an update",
+        f"training only {_rate(m.alone_images / m.alone)}, repeating one batch",
+        f"loader only   {_rate(m.loader)}",
+        f"whole run     {whole}; without checkpoints",
     ]
 
 
 def _rate(images_per_second: float) -> str:
-    return f"{images_per_second:.{0 if images_per_second >= 100 else 1}f} img/s"
+    return f"{images_per_second:.{0 if images_per_second >= 100 else 1}f} images/s"
 
 
 def _seconds(seconds: float) -> str:
@@ -102,54 +103,52 @@ def _seconds(seconds: float) -> str:
 
 
 STEPS = 3
-# Steps that are not counted: the first ones build, tune and record.
-WARM_UP, WARM_UP_RECORDED = 2, EAGER_UPDATES + 2
-_REFILL = 1  # steps after the loader was emptied
-_LOADER_SECONDS, _LOADER_BATCHES = 1.0, 3  # the least that the loader alone is timed for
-_PICTURES = 32  # looked at for their size
+# Updates that are not measured: the first ones build kernels and capture CUDA graphs.
+WARM_UP, WARM_UP_CAPTURE = 2, EAGER_UPDATES + 2
+_REFILL = 1  # updates after the prefetched batches were used up
+_LOADER_SECONDS, _LOADER_BATCHES = 1.0, 3  # minimum for timing the loader
+_PICTURES = 32  # images whose size is read
 
 
 def dry_run(config: Config, runtime: Runtime) -> str:
-    """Measures a run and writes none of its files.
+    """Measures a run without writing its files.
 
     Args:
-        config: The whole config.
+        config: Config of the run.
         runtime: Rank and device.
 
     Returns:
-        Lines for people; the same on all ranks but for their own memory.
+        Lines of text, equal on all ranks except for the memory.
 
     Raises:
-        UserError: Whatever training would end with: a bad image, too little memory, a wrong config.
+        UserError: Training would fail too: a bad image, too little memory, an invalid config.
     """
-    with memory_explained(config, runtime), suggest_skipping(config.DataLoader.splits):
-        run = prepare(config, runtime, Path(config.Global.output_dir), writing=False)
+    with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
+        run = build_run(config, runtime, Path(config.Global.output_dir), writing=False)
         try:
             measured, batches = _measure(config, run)
             lines = [
                 *run.notes,
-                f"dry run: {STEPS} steps after {_warm_up(run)} to warm up, {STEPS} more on one batch, "
+                f"dry run: {STEPS} updates after {_warm_up(run)} to warm up, {STEPS} that repeat one batch, "
                 f"{batches} batches of the loader alone"
                 + ("" if run.evaluator is None else ", and two batches of an evaluation"),
                 *_short_epochs(run.state),
                 *describe(measured),
                 f"memory        at most {peak_memory(runtime).describe()}",
-                *([run.measure()] if run.measure is not None else []),
-                f"change first  {advise(_feeding(config, run.state, measured))}",
-                _left_behind(run),
-                *_refused(run),
+                *([run.memory_report()] if run.memory_report is not None else []),
+                f"change first  {advise(_loading_speed(config, run.state, measured))}",
+                _describe_written(run),
+                *_describe_conflict(run),
             ]
         finally:
-            run.state.loader.release()
-            if run.evaluator is not None:
-                run.evaluator.release()
+            run.release()
     return "\n".join(lines) + "\n"
 
 
-def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
-    """Returns the figures, and how many batches the loader alone was timed for."""
+def _measure(config: Config, run: Run) -> tuple[DryRunFigures, int]:
+    """Returns the figures, and the number of batches for which the loader was timed."""
     state, split, settings = run.state, config.DataLoader.Train, config.Global
-    assert split is not None  # by prepare
+    assert split is not None  # checked by build_run
     done, order = state.epoch, state.loader.order
     left = settings.epochs - done
     steps = left * state.updates_per_epoch - state.updates_of_epoch
@@ -162,19 +161,19 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
     last = _feed(run, batches, _warm_up(run))
     alone = _repeat(run, last, STEPS)
     alone_images = len(last.image) * order.world * order.accumulate
-    del last  # its memory is the next one's
+    del last  # frees its memory
     feed = describe_feed(split, state.runtime, config.Arch, use_dali=settings.use_dali)
-    loader, counted = _drain(state.runtime, batches, feed.prefetched)
+    loader, counted = _time_loader(state.runtime, batches, feed.prefetched)
     _feed(run, batches, _REFILL)
     images, fed, waited = _time_fed(run, batches)
     rates = {"fed": fed, "waited": waited, "alone": alone}
-    slowest = dict(zip(rates, _over_ranks(state.runtime, "max", list(rates.values())), strict=True))
-    images, loader = _over_ranks(state.runtime, "sum", [images, loader])
+    slowest = dict(zip(rates, _reduce(state.runtime, "max", list(rates.values())), strict=True))
+    images, loader = _reduce(state.runtime, "sum", [images, loader])
     evaluation = None
     if run.evaluator is not None:
         evaluation = _time_evaluation(state, run.evaluator, loader)
-        (evaluation,) = _over_ranks(state.runtime, "max", [evaluation])
-    measured = Measured(
+        (evaluation,) = _reduce(state.runtime, "max", [evaluation])
+    measured = DryRunFigures(
         **{name: seconds / STEPS for name, seconds in slowest.items()},
         fed_images=images / STEPS,
         alone_images=alone_images,
@@ -188,103 +187,89 @@ def _measure(config: Config, run: Prepared) -> tuple[Measured, int]:
 
 
 def _endless(loader: Loader) -> Iterator[Batch]:
-    """Yields batches, epoch after epoch."""
+    """Yields the batches of all epochs without end."""
     while True:
         yield from loader
 
 
 def _updates(state: TrainState, steps: int) -> Iterator[bool]:
-    """Yields for each batch whether a step ends with it: alike on all ranks, wherever their loaders are."""
+    """Yields for each batch whether it ends an update, equal on all ranks."""
     accumulate = state.loader.order.accumulate
     for number in range(1, steps * accumulate + 1):
         yield number % accumulate == 0
 
 
-def _warm_up(run: Prepared) -> int:
-    return WARM_UP if run.step is train_step else WARM_UP_RECORDED
+def _warm_up(run: Run) -> int:
+    return WARM_UP if run.step is train_step else WARM_UP_CAPTURE
 
 
-def _take(run: Prepared, batch: Batch, *, update: bool) -> None:
-    """Takes a batch as if it were a full one, for ranks may be at other places than each other here."""
+def _train_batch(run: Run, batch: Batch, *, update: bool) -> None:
+    """Trains on a batch as if it were full, since ranks may be at different positions here."""
     order = run.state.loader.order
     full = replace(batch, update=update, valid=len(batch.image), weight=1 / order.accumulate)
     run.step(run.state, full, NO_HOOKS)
 
 
-def _feed(run: Prepared, batches: Iterator[Batch], steps: int) -> Batch:
-    """Takes steps, and returns the last batch."""
+def _feed(run: Run, batches: Iterator[Batch], steps: int) -> Batch:
+    """Trains some updates and returns the last batch."""
     batch: Batch | None = None
     for update in _updates(run.state, steps):
         batch = next(batches)
-        _take(run, batch, update=update)
+        _train_batch(run, batch, update=update)
     run.state.runtime.synchronize()
     assert batch is not None
     return batch
 
 
-def _time_fed(run: Prepared, batches: Iterator[Batch]) -> tuple[float, float, float]:
-    """Returns images, seconds, and seconds of waiting for data, of this rank's fed steps."""
-    images, wait, began = 0, data_wait(run.state.runtime), time.perf_counter()
+def _time_fed(run: Run, batches: Iterator[Batch]) -> tuple[float, float, float]:
+    """Returns images, seconds, and seconds of waiting for data, of this rank's updates with the loader."""
+    images, wait, start = 0, build_data_wait(run.state.runtime), time.perf_counter()
     for update in _updates(run.state, STEPS):
         with wait.waiting():
             batch = next(batches)
-        _take(run, batch, update=update)
+        _train_batch(run, batch, update=update)
         images += batch.valid
     run.state.runtime.synchronize()
-    return images, time.perf_counter() - began, wait.seconds
+    return images, time.perf_counter() - start, wait.seconds
 
 
-def _repeat(run: Prepared, batch: Batch, steps: int) -> float:
-    """Returns the seconds of steps on one batch."""
-    began = time.perf_counter()
+def _repeat(run: Run, batch: Batch, steps: int) -> float:
+    """Returns the seconds of updates that repeat one batch."""
+    start = time.perf_counter()
     for update in _updates(run.state, steps):
-        _take(run, batch, update=update)
+        _train_batch(run, batch, update=update)
     run.state.runtime.synchronize()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def _drain(runtime: Runtime, batches: Iterator[Batch], stock: int) -> tuple[float, int]:
-    """Returns this rank's images a second of the loader alone, its stock not counted, and its batches."""
-    for _ in islice(batches, stock):
+def _time_loader(runtime: Runtime, batches: Iterator[Batch], prefetched: int) -> tuple[float, int]:
+    """Returns the images per second and the number of timed batches of this rank's loader."""
+    for _ in islice(batches, prefetched):
         pass
     runtime.synchronize()
-    images, counted, began = 0, 0, time.perf_counter()
-    while counted < _LOADER_BATCHES or time.perf_counter() - began < _LOADER_SECONDS:
+    images, counted, start = 0, 0, time.perf_counter()
+    while counted < _LOADER_BATCHES or time.perf_counter() - start < _LOADER_SECONDS:
         images += next(batches).valid
         counted += 1
     runtime.synchronize()
-    return images / (time.perf_counter() - began), counted
+    return images / (time.perf_counter() - start), counted
 
 
 def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> float:
-    """Estimates a whole evaluation's seconds: its start with one batch, and one more for each of the rest.
+    """Estimates the seconds of an evaluation from its start with one batch, and one more batch.
 
-    The loader may have made that one ahead; so none is taken to be faster than the training loader's.
+    The loader may have prefetched that batch, so the training loader's speed limits the estimate.
     """
     loaders = evaluator.loaders.values()
     rest, batches = sum(map(len, loaders)) - 1, chain.from_iterable(loaders)
     with state.ema.applied() if state.ema is not None else nullcontext():
-        start = _evaluate(state, evaluator, batches)
-        one = _evaluate(state, evaluator, batches) if rest else 0.0
-    return start + rest * max(one, max(each.order.global_batch for each in loaders) / loader)
+        first: float = evaluator.evaluate(state.model, islice(batches, 1)).seconds
+        one: float = evaluator.evaluate(state.model, islice(batches, 1)).seconds if rest else 0.0
+    return first + rest * max(one, max(each.order.global_batch for each in loaders) / loader)
 
 
-def _evaluate(state: TrainState, evaluator: Evaluator, batches: Iterator[Batch]) -> float:
-    """Returns the seconds of evaluating one batch."""
-    began = time.perf_counter()
-    evaluate(
-        state.model,
-        islice(batches, 1),
-        evaluator.criterion,
-        evaluator.metrics,
-        evaluator.precision,
-        evaluator.world,
-    )
-    return time.perf_counter() - began
-
-
-def _over_ranks(runtime: Runtime, how: str, values: list[float]) -> list[float]:
-    """Returns the sum, or the largest, of each value over all ranks."""
+def _reduce(runtime: Runtime, how: str, values: list[float]) -> list[float]:
+    """Returns the sum or the maximum of each value over all ranks."""
     if runtime.world_size == 1:
         return values
     each = paddle.to_tensor(values, dtype="float64")
@@ -294,14 +279,13 @@ def _over_ranks(runtime: Runtime, how: str, values: list[float]) -> list[float]:
     return found
 
 
-def _feeding(config: Config, state: TrainState, measured: Measured) -> Feeding:
-    """Gathers what the advice is made from."""
+def _loading_speed(config: Config, state: TrainState, measured: DryRunFigures) -> LoadingSpeed:
     split = config.DataLoader.Train
-    assert split is not None  # by prepare
+    assert split is not None  # checked by build_run
     runtime = state.runtime
     feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
     height, width = check_chain(split.dataset.transform_ops).size or (0, 0)
-    return Feeding(
+    return LoadingSpeed(
         loader=measured.loader,
         step=measured.alone_images / measured.alone,
         waiting=measured.waited / measured.fed,
@@ -318,14 +302,14 @@ def _feeding(config: Config, state: TrainState, measured: Measured) -> Feeding:
 
 
 def _picture(split: Split, index: Index) -> float | None:
-    """Returns the mean pixels of some images as they are stored; None for arrays, or if none can be read."""
+    """Returns the mean number of pixels of stored images; None for arrays, or if no image can be read."""
     if not isinstance(split.dataset.transform_ops[0], DecodeImage):
         return None
     pixels = []
     for position in np.linspace(0, len(index) - 1, min(_PICTURES, len(index)), dtype=np.int64).tolist():
         try:
             header = read_header(index.read(position))
-        except DecodeError:  # skipped, or not come to
+        except DecodeError:  # such an image is skipped, or was not read yet
             continue
         pixels.append(header.height * header.width)
     return float(np.mean(pixels)) if pixels else None
@@ -333,20 +317,19 @@ def _picture(split: Split, index: Index) -> float | None:
 
 def _short_epochs(state: TrainState) -> list[str]:
     steps = state.updates_per_epoch
-    return [f"an epoch has {steps} steps: it was gone over more than once"] if steps < STEPS else []
+    return [f"an epoch has only {steps} updates; several epochs were measured"] if steps < STEPS else []
 
 
-def _refused(run: Prepared) -> list[str]:
-    """Says why training would not write where this run's config has it."""
+def _describe_conflict(run: Run) -> list[str]:
+    """Returns a line if training could not write to the output folder."""
     try:
         run.checkpoints.check_unused(run.resumed)
     except UserError as error:
-        return [f"training itself would end here: {error}"]
+        return [f"training would fail: {error}"]
     return []
 
 
-def _left_behind(run: Prepared) -> str:
-    """Says what the dry run wrote: bad images' list, where the run goes on without them."""
-    loaders = [run.state.loader, *(run.evaluator.loaders.values() if run.evaluator is not None else ())]
-    skipped = describe_skipped(each.quarantine for each in loaders)
+def _describe_written(run: Run) -> str:
+    """Returns a line about what was written: a list of bad images if the run skips them."""
+    skipped = describe_skipped(loader.quarantine for loader in run.loaders.values())
     return "nothing was written" if skipped is None else f"{skipped}; nothing else was written"

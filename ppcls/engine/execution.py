@@ -1,6 +1,6 @@
-"""How a run's steps are executed: operator by operator, with a compiled model, recorded as a CUDA graph.
+"""Chooses how steps are executed: operator by operator, with a compiled model, or as a CUDA graph.
 
-What ``auto`` chooses is what was measured to be faster; docs/performance.md has the figures.
+``auto`` chooses what was measured to be faster; docs/performance.md has the figures.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _STRATEGY = "FLAGS_allocator_strategy"
 
 
 def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
-    """Returns what takes a run's batches, and a line for the log.
+    """Returns the step of a run, and a line for the log.
 
     Raises:
-        UserError: ``Global.cuda_graph`` is True, and these steps can't be recorded.
+        UserError: ``Global.cuda_graph`` is True, but these steps can't be captured.
     """
     wanted = config.Global.cuda_graph
     how = (
@@ -32,39 +32,39 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
     )
     if wanted is False:
         return train_step, f"steps: {how}; no CUDA graph (Global.cuda_graph)"
-    hindrance = _capture_blocker(config, state)
-    if hindrance is None and wanted == "auto":
-        hindrance = _unmeasured(state)
-    if hindrance is None:
-        return GraphedStep(state), "steps: a CUDA graph, recorded after the first ones"
+    blocker = _capture_blocker(config, state)
+    if blocker is None and wanted == "auto":
+        blocker = _unmeasured(state)
+    if blocker is None:
+        return GraphedStep(state), "steps: a CUDA graph, captured after the first ones"
     if wanted is True:
-        raise UserError(f"Global.cuda_graph: {hindrance}; set it to auto or False")
-    return train_step, f"steps: {how}; no CUDA graph: {hindrance}"
+        raise UserError(f"Global.cuda_graph: {blocker}; set it to auto or False")
+    return train_step, f"steps: {how}; no CUDA graph: {blocker}"
 
 
 def _unmeasured(state: TrainState) -> str | None:
-    """Returns where nobody saw that recording pays; None if it was seen."""
+    """Returns why it is unknown whether a CUDA graph is faster; None if it is known."""
     if not measured():
-        return f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries"
+        return f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries it"
     if state.runtime.nodes > 1:
-        return "not measured on several machines; Global.cuda_graph=True tries"
+        return "not measured on several machines; Global.cuda_graph=True tries it"
     return None
 
 
 def _capture_blocker(config: Config, state: TrainState) -> str | None:
-    """Returns why a run's steps can't be recorded; None if they can."""
+    """Returns why the steps of a run can't be captured; None if they can."""
     split = config.DataLoader.Train
     if state.runtime.device != "gpu":
         return "the run is on a CPU"
     if (strategy := paddle.get_flags(_STRATEGY)[_STRATEGY]) != "auto_growth":
-        return f"it needs {_STRATEGY}=auto_growth, and that is {strategy}"
+        return f"it needs {_STRATEGY}=auto_growth, got {strategy}"
     if config.Global.sync_bn and state.runtime.world_size > 1:
-        return "SyncBatchNorm exchanges within the step (Global.sync_bn)"
+        return "SyncBatchNorm exchanges statistics within the step (Global.sync_bn)"
     if split is not None and split.sizes is not None:
         key = "input_size" if split.input_size is not None else f"sampler, {split.sampler.kind}"
-        return f"the images' size changes (DataLoader.Train.{key})"
+        return f"the image size changes (DataLoader.Train.{key})"
     if not isinstance(config.Arch, Arch):
-        return f"not tried with a model of several parts ({config.Arch.name})"
+        return f"not supported for a model of several parts ({config.Arch.name})"
     if draws_random_numbers(state.model):
-        return f"{config.Arch.name} draws random numbers as it trains"
+        return f"{config.Arch.name} draws random numbers during training"
     return None

@@ -1,171 +1,199 @@
-"""The training loop, top to bottom: train an epoch, evaluate, save."""
+"""The training loop: train an epoch, evaluate, save."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ppcls.config.sections.run import Global
 from ppcls.data.bad_images.quarantine import describe_skipped
-from ppcls.data.loaders.batch import Batch
+from ppcls.data.index.read import Index
+from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.parallel import seed_batch
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
-from ppcls.engine.evaluation.evaluate import Evaluator, Result
-from ppcls.engine.health.bad_steps import BadSteps
-from ppcls.engine.health.control import Control
+from ppcls.engine.evaluation.evaluate import EvalResult, Evaluator
+from ppcls.engine.health.non_finite import NonFiniteMonitor
+from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.engine.meter import Meter
 from ppcls.errors import SignalExit, UserError
 from ppcls.report.record import EvalRecord, Reporter
 from ppcls.runtime.signals import handle_signals
 
 
-def fit(
-    state: TrainState,
-    settings: Global,
-    evaluator: Evaluator | None,
-    checkpoints: Checkpoints,
-    reporter: Reporter,
-    phases: StepHooks = NO_HOOKS,
-    step: Step = train_step,
-) -> None:
-    """Trains from the state's position to the end of the last epoch.
+@dataclass
+class Run:
+    """A training run: its state and everything that the loop uses.
 
-    Args:
-        state: Changed in place.
-        settings: How long, and how often to log, evaluate and save.
+    Attributes:
+        state: State of the run, new or resumed.
+        settings: Number of epochs; intervals of logging, evaluation and saving.
+        checkpoints: Checkpoints of the run.
         evaluator: Evaluates the model; None for no evaluation.
-        checkpoints: Where to save.
-        reporter: Who is told.
-        phases: Measures the steps, where somebody does.
-        step: Takes each batch.
+        reporter: Receives records and messages.
+        hooks: Hooks around the phases of each step.
+        step: Trains on one batch.
+        resumed: Checkpoint that the run resumed from; None for a new run.
+        folder_classes: Class names by label, if class folders define them.
+        notes: Lines for the log about the setup.
+        memory_report: Returns a line about DALI's GPU memory; None if DALI uses none.
     """
-    limit, output_dir = settings.max_bad_steps, Path(settings.output_dir)
-    bad_steps = BadSteps(state, limit, output_dir, checkpoints.newest_intact)
+
+    state: TrainState
+    settings: Global
+    checkpoints: Checkpoints
+    evaluator: Evaluator | None = None
+    reporter: Reporter = field(default_factory=Reporter)
+    hooks: StepHooks = NO_HOOKS
+    step: Step = train_step
+    resumed: Path | None = None
+    folder_classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    memory_report: Callable[[], str] | None = None
+
+    @property
+    def loaders(self) -> dict[str, Loader]:
+        """The loaders of training and evaluation, by name of the data set."""
+        return {"Train": self.state.loader, **(self.evaluator.loaders if self.evaluator is not None else {})}
+
+    @property
+    def indexes(self) -> Mapping[str, Index]:
+        """The indexes of all data sets, by path in the config."""
+        return {f"DataLoader.{name}": loader.index for name, loader in self.loaders.items()}
+
+    def log(self, text: str) -> None:
+        """Reports a line of text."""
+        self.reporter.message(text, self.state.update)
+
+    def release(self) -> None:
+        """Releases threads and memory of all loaders."""
+        for loader in self.loaders.values():
+            loader.release()
+
+
+def fit(run: Run) -> None:
+    """Trains a run until its last epoch."""
+    state, settings = run.state, run.settings
+    output_dir, last_good = Path(settings.output_dir), run.checkpoints.newest_intact
+    monitor = NonFiniteMonitor(state, settings.max_bad_steps, output_dir, last_good)
     with handle_signals(state.runtime.world_size, state.runtime.embedded) as signals:
-        control = Control(settings, state.runtime, signals)
-        while state.closing or not _over(state, settings):
+        requests = SaveStopRequests(settings, state.runtime, signals)
+        while state.closing or not _is_finished(state, settings):
             if not state.closing:
-                train_epoch(state, settings, checkpoints, reporter, control, bad_steps, phases, step)
+                train_epoch(run, requests, monitor)
                 state.share_statistics()
                 state.closing = True
-            _close_epoch(state, settings, evaluator, checkpoints, reporter, control)
-            control.saved()
-            control.leave()
+            _close_epoch(run, requests)
+            requests.saved()
+            requests.raise_if_stopped()
     if state.epoch < settings.epochs:
-        seen = "evaluation" if state.not_better == 1 else f"{state.not_better} evaluations"
-        reporter.message(
-            f"ends after epoch {state.epoch} of {settings.epochs}: no better {state.judge or 'metric'} in "
-            f"the last {seen} (Global.early_stopping)"
+        count = "evaluation" if state.not_better == 1 else f"{state.not_better} evaluations"
+        run.log(
+            f"stopped early after epoch {state.epoch} of {settings.epochs}: {state.judge or 'metric'} did "
+            f"not improve in the last {count} (Global.early_stopping)"
         )
 
 
-def _over(state: TrainState, settings: Global) -> bool:
-    """Whether there is no epoch to come; all ranks say the same, for they know the same metrics."""
-    limit = settings.early_stopping
-    return state.epoch >= settings.epochs or (limit is not None and state.not_better >= limit)
+def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor) -> None:
+    """Trains the rest of the current epoch.
 
+    Args:
+        run: The run.
+        requests: Requests to save or stop between two updates.
+        monitor: Checks losses and gradients.
 
-def _close_epoch(
-    state: TrainState,
-    settings: Global,
-    evaluator: Evaluator | None,
-    checkpoints: Checkpoints,
-    reporter: Reporter,
-    control: Control,
-) -> None:
-    """Evaluates where it is due, and saves; a signal puts the evaluation off until the run goes on."""
-    done = state.epoch
-    roles, score = [LATEST], None
-    due = done % settings.eval_interval == 0 or done == settings.epochs
-    try:
-        control.leave()
-        if evaluator is not None and due:
-            score, best = _evaluate(state, evaluator, reporter, control)
-            if best:
-                roles.append(BEST)
-            evaluator.release()
-    except SignalExit:
-        checkpoints.save(state, [LATEST])
-        raise
-    except (UserError, MemoryError):
-        # Such as a bad image or a batch too large: the epoch's training is not lost for it. Other ranks
-        # may be well and wait for this one in the evaluation, so nothing here may wait for them.
-        checkpoints.save_alone(state, [LATEST])
-        raise
-    loaders = [state.loader, *(evaluator.loaders.values() if evaluator is not None else ())]
-    if skipped := describe_skipped(each.quarantine for each in loaders):
-        reporter.message(f"so far {skipped}", state.update)
-    if done % settings.save_interval == 0 or done == settings.epochs:
-        roles.append(f"epoch_{done}")
-    state.closing = False
-    checkpoints.save(state, roles, score)
-
-
-def train_epoch(
-    state: TrainState,
-    settings: Global,
-    checkpoints: Checkpoints,
-    reporter: Reporter,
-    control: Control,
-    bad_steps: BadSteps,
-    phases: StepHooks = NO_HOOKS,
-    step: Step = train_step,
-) -> None:
-    """Trains what is left of the running epoch."""
+    Raises:
+        UserError: See `NonFiniteMonitor.check`; or a checkpoint can't be written.
+        SignalExit: A signal stops the run; the state is saved.
+    """
+    state, settings = run.state, run.settings
     state.network.train()
     epoch = state.epoch + 1
     done, updates_per_epoch = state.updates_of_epoch, state.updates_per_epoch
-    meter = Meter(state, settings.epochs, updates_per_epoch, bad_steps)
-    for batch in _batches(state, meter, phases):
+    meter = Meter(state, settings.epochs, monitor)
+    for batch in _batches(state, meter, run.hooks):
         seed_batch(state.loader.order.seed, state.runtime.rank, state.epoch, state.step)
-        meter.add(step(state, batch, phases), batch)
+        meter.add(run.step(state, batch, run.hooks), batch)
         if not batch.update:
             continue
         done += 1
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
             state.runtime.progress.report("loss and metrics of all processes, for the log")
-            reporter.record(meter.record(epoch, done))
-            if note := bad_steps.note():
-                reporter.message(note, state.update)
-        control.look()
-        if control.must_save(state.update) and done < updates_per_epoch:
+            run.reporter.record(meter.record(epoch, done))
+            if note := monitor.note():
+                run.log(note)
+        requests.exchange()
+        if requests.must_save(state.update) and done < updates_per_epoch:
             meter.check(epoch)
             state.share_statistics()
-            checkpoints.save(state, [LATEST])
-            control.saved()
-            control.leave()
+            run.checkpoints.save(state, [LATEST])
+            requests.saved()
+            requests.raise_if_stopped()
 
 
-def _batches(state: TrainState, meter: Meter, phases: StepHooks) -> Iterator[Batch]:
-    """Yields what is left of the epoch; counts the wait for each batch."""
+def _is_finished(state: TrainState, settings: Global) -> bool:
+    """Returns whether no epoch is left, equal on all ranks because they know the same metrics."""
+    limit = settings.early_stopping
+    return state.epoch >= settings.epochs or (limit is not None and state.not_better >= limit)
+
+
+def _batches(state: TrainState, meter: Meter, hooks: StepHooks) -> Iterator[Batch]:
+    """Yields the rest of the epoch, and measures the wait for each batch."""
     batches, epoch, number = iter(state.loader), state.epoch + 1, state.step
     while True:
         number = min(number + 1, len(state.loader))
         state.runtime.progress.set_position(epoch, number, state.update)
-        phases.begin_batch()
-        with meter.waiting(), phases("data wait"):
+        hooks.begin_batch()
+        with meter.waiting(), hooks("data wait"):
             batch = next(batches, None)
         if batch is None:
             return
         yield batch
-        phases.end_batch(batch.update)
+        hooks.end_batch(batch.update)
 
 
-def _evaluate(
-    state: TrainState, evaluator: Evaluator, reporter: Reporter, control: Control
-) -> tuple[float | None, bool]:
-    """Evaluates the weights, or their average where there is one.
+def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
+    """Evaluates if it is due, and saves. After a signal, the evaluation waits until the run is resumed."""
+    state, settings, checkpoints = run.state, run.settings, run.checkpoints
+    epoch, last = state.epoch, state.epoch == settings.epochs
+    roles, score = [LATEST], None
+    try:
+        requests.raise_if_stopped()
+        if run.evaluator is not None and (epoch % settings.eval_interval == 0 or last):
+            score, best = _evaluate(run, run.evaluator, requests)
+            if best:
+                roles.append(BEST)
+            run.evaluator.release()
+    except SignalExit:
+        checkpoints.save(state, [LATEST])
+        raise
+    except (UserError, MemoryError):
+        # For example a bad image, or a batch that is too large. The trained epoch is saved. Other ranks may
+        # still wait in the evaluation for this one, so nothing here may wait for them.
+        checkpoints.save_alone(state, [LATEST])
+        raise
+    if skipped := describe_skipped(loader.quarantine for loader in run.loaders.values()):
+        run.log(f"so far {skipped}")
+    if epoch % settings.save_interval == 0 or last:
+        roles.append(f"epoch_{epoch}")
+    state.closing = False
+    checkpoints.save(state, roles, score)
+
+
+def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tuple[float | None, bool]:
+    """Evaluates the moving average of the weights, or the weights without one.
 
     Returns:
-        The score, None where it or the loss is not finite; and whether it is the best so far.
+        The score, None if score or loss is non-finite; and whether it is the best so far.
     """
+    state = run.state
     with state.ema.applied() if state.ema is not None else nullcontext():
-        result = evaluator(state.model, control.check)
+        result = evaluator(state.model, requests.check)
     score = result.score
     finite = math.isfinite(result.loss + score)
     best = finite and (state.best is None or score > state.best)
@@ -173,7 +201,7 @@ def _evaluate(
         state.best = score
     state.not_better = 0 if best else state.not_better + 1
     note = state.plateau.see(result.loss, score, state.epoch) if state.plateau is not None else None
-    reporter.record(
+    run.reporter.record(
         EvalRecord(
             epoch=state.epoch,
             update=state.update,
@@ -186,15 +214,14 @@ def _evaluate(
         )
     )
     if not finite:
-        reporter.message(_without_number(result, state.epoch), state.update)
+        run.log(_describe_non_finite(result, state.epoch))
     if note is not None:
-        reporter.message(note, state.update)
+        run.log(note)
     return score if finite else None, best
 
 
-def _without_number(result: Result, epoch: int) -> str:
-    """Says why an evaluation's model is no candidate for the best."""
+def _describe_non_finite(result: EvalResult, epoch: int) -> str:
     name, value = next(iter(result.metrics.items()))
     if math.isfinite(value):
         name, value = "loss", result.loss
-    return f"epoch {epoch}: {name} of the evaluation is {value}: this model can't become best_model"
+    return f"epoch {epoch}: the evaluation's {name} is {value}, so this model can't become best_model"

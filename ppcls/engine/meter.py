@@ -1,4 +1,4 @@
-"""What happened between two log lines: sums on the device, times on the host."""
+"""Collects what the log reports: sums on the device, times on the host."""
 
 from __future__ import annotations
 
@@ -12,54 +12,48 @@ from numpy.typing import NDArray
 
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.health.bad_steps import BadSteps, Stretch
-from ppcls.engine.profiling.data_wait import data_wait
+from ppcls.engine.health.non_finite import NonFiniteMonitor, UpdateRange
+from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.report.record import StepRecord
 
-_BLOCK = 1024  # batches whose sums are gathered into one tensor
+_BLOCK = 1024  # tensors that are joined into one
 
 
 class Meter:
-    """Collects training's sums and times; only `check` and `record` wait for the device.
+    """Collects sums and times of training; only `check` and `record` wait for the device.
 
     Args:
-        state: The run.
-        epochs: Of the whole run.
-        updates_per_epoch: Optimizer updates an epoch.
-        bad_steps: Is told of each update.
+        state: State of the run.
+        epochs: Number of epochs of the run.
+        monitor: Checks losses and gradients.
     """
 
-    def __init__(self, state: TrainState, epochs: int, updates_per_epoch: int, bad_steps: BadSteps) -> None:
-        self._state, self._epochs, self._updates_per_epoch = state, epochs, updates_per_epoch
-        self._bad_steps = bad_steps
-        self._wait = data_wait(state.runtime)
-        state.precision.outcomes()  # of updates before these
-        self._begin_look()
+    def __init__(self, state: TrainState, epochs: int, monitor: NonFiniteMonitor) -> None:
+        self._state, self._epochs, self._monitor = state, epochs, monitor
+        self._wait = build_data_wait(state.runtime)
+        state.precision.outcomes()  # discards those of earlier updates
+        self._clear_unchecked()
         self.reset()
 
     def reset(self) -> None:
-        """Begins a new stretch."""
-        self._totals = np.zeros(2 + self._counts)  # loss, metrics' counts, images whose loss is finite
+        """Starts a new log interval."""
+        width = self._state.metrics.width if self._state.metrics is not None else 0
+        self._totals = np.zeros(2 + width)  # loss, counts of the metrics, images with a finite loss
         self._images, self._wait.seconds = 0, 0.0
-        self._began, self._first_update = time.perf_counter(), self._state.update
+        self._start, self._first_update = time.perf_counter(), self._state.update
 
-    @property
-    def _counts(self) -> int:
-        return self._state.metrics.width if self._state.metrics is not None else 0
-
-    def _begin_look(self) -> None:
-        """Forgets the batches that the host has looked at."""
-        self._sums: list[paddle.Tensor] = []  # [1 + counts] each, the first perhaps of many batches
+    def _clear_unchecked(self) -> None:
+        self._sums: list[paddle.Tensor] = []  # [1 + counts] each; the first may hold those of many batches
         self._valid: list[int] = []
         self._ends: list[bool] = []
         self._step, self._update = self._state.step, self._state.update
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Counts the block as waiting for data."""
+        """Counts the time of the block as waiting for data."""
         return self._wait.waiting()
 
     def add(self, sums: paddle.Tensor, batch: Batch) -> None:
-        """Takes what `train_step` returned for ``batch``."""
+        """Adds the result of `train_step` for a batch."""
         self._sums.append(sums)
         self._valid.append(batch.valid)
         self._ends.append(batch.update)
@@ -67,19 +61,19 @@ class Meter:
             self._sums = [paddle.concat(self._sums)]
 
     def check(self, epoch: int) -> None:
-        """Looks at the batches since the last look, which end an update; the stretch goes on.
+        """Checks the batches since the last check, which must end with an update.
 
         Args:
-            epoch: Running epoch, from 1.
+            epoch: Current epoch, from 1.
 
         Raises:
-            UserError: As `BadSteps.take`.
+            UserError: See `NonFiniteMonitor.check`.
         """
         if not self._sums:
             return
-        ranks = self._over_ranks()
-        self._bad_steps.take(
-            Stretch(
+        ranks = self._all_gather()
+        self._monitor.check(
+            UpdateRange(
                 epoch=epoch - 1,
                 step=self._step,
                 update=self._update,
@@ -91,31 +85,31 @@ class Meter:
         good = np.isfinite(ranks[:, :, 0]).all(axis=0)
         self._totals += ranks[:, good].sum(axis=(0, 1))
         self._images += round(ranks[:, :, -1].sum())
-        self._begin_look()
+        self._clear_unchecked()
 
     def record(self, epoch: int, step: int) -> StepRecord:
-        """Reads the stretch over all ranks and begins a new one.
+        """Returns the record of the log interval over all ranks, and starts a new interval.
 
         Args:
-            epoch: Running epoch, from 1.
+            epoch: Current epoch, from 1.
             step: Updates done in the epoch.
 
         Returns:
-            The stretch; its loss and metrics are those of the batches whose loss was finite, NaN without one.
+            The record. Its loss and metrics cover batches with a finite loss, and are NaN without any.
 
         Raises:
-            UserError: As `BadSteps.take`.
+            UserError: See `NonFiniteMonitor.check`.
         """
         self.check(epoch)
         images, metrics = float(self._totals[-1]), self._state.metrics
-        seconds = time.perf_counter() - self._began
-        update = self._state.update
-        remaining = self._epochs * self._updates_per_epoch - (epoch - 1) * self._updates_per_epoch - step
+        seconds = time.perf_counter() - self._start
+        update, per_epoch = self._state.update, self._state.updates_per_epoch
+        remaining = (self._epochs - epoch + 1) * per_epoch - step
         record = StepRecord(
             epoch=epoch,
             epochs=self._epochs,
             step=step,
-            steps_per_epoch=self._updates_per_epoch,
+            steps_per_epoch=per_epoch,
             update=update,
             loss=float(self._totals[0]) / images if images else math.nan,
             metrics=metrics.values(self._totals[1:-1], images) if metrics is not None else {},
@@ -127,13 +121,13 @@ class Meter:
         self.reset()
         return record
 
-    def _over_ranks(self) -> NDArray[np.float64]:
-        """Returns each rank's sums of each batch: [ranks, batches, loss + counts + images]."""
+    def _all_gather(self) -> NDArray[np.float64]:
+        """Returns the sums of each batch on each rank: [ranks, batches, loss + counts + images]."""
         images = paddle.to_tensor(self._valid, dtype="float32").unsqueeze(1)
         sums = paddle.concat(self._sums).reshape([len(self._valid), -1])
-        own = paddle.concat([sums, images], axis=1)
-        ranks = [own]
+        sums = paddle.concat([sums, images], axis=1)
+        ranks = [sums]
         if self._state.runtime.world_size > 1:
             ranks = []
-            paddle.distributed.all_gather(ranks, own)
+            paddle.distributed.all_gather(ranks, sums)
         return np.asarray(paddle.stack(ranks).numpy(), np.float64)

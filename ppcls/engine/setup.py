@@ -1,12 +1,12 @@
-"""A run that is put together and has not begun: state, evaluation, checkpoints, and what there is to tell."""
+"""Builds a run from a config: state, evaluator, checkpoints, and notes for the log. Writes no file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from paddle import nn
 
 from ppcls.config.class_folders import find_class_root
 from ppcls.config.compat import config_warnings
@@ -14,140 +14,117 @@ from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
+from ppcls.config.sections.model import Arch
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import LABEL_LIST, changed_class_names, list_class_folders, read_class_names
 from ppcls.data.index.folders import describe_folders, describe_unclassified_images
-from ppcls.data.index.read import Index
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
-from ppcls.engine.checkpoint.pretrained import load_pretrained
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state, rate_scale
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.core.step import Step
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
-from ppcls.engine.evaluation.evaluate import Evaluator, build_evaluator
+from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.execution import choose_step
+from ppcls.engine.loop import Run
 from ppcls.errors import UserError
 from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime
+from ppcls.weights.files import read_weights, start_from
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A run that is built and has not begun; nothing is written yet.
-
-    Attributes:
-        state: At the beginning, or where the checkpoint left it.
-        step: Takes its batches.
-        evaluator: None where the run does not evaluate.
-        checkpoints: Of the run.
-        resumed: Checkpoint folder that it goes on from; None for a new run.
-        classes: Names by label, where folders give them.
-        names: Names by label, where anything gives them.
-        indexes: The data sets that it is fed with, by their places in the config.
-        notes: Lines for the log.
-        measure: Tells how much of the GPU's memory DALI took; None where it takes none.
-    """
-
-    state: TrainState
-    step: Step
-    evaluator: Evaluator | None
-    checkpoints: Checkpoints
-    resumed: Path | None
-    classes: tuple[str, ...]
-    names: tuple[str, ...]
-    indexes: Mapping[str, Index]
-    notes: tuple[str, ...]
-    measure: Callable[[], str] | None
-
-
-def prepare(
+def build_run(
     config: Config,
     runtime: Runtime,
     output_dir: Path,
-    fresh: TrainState | None = None,
+    state: TrainState | None = None,
     *,
     writing: bool = True,
-) -> Prepared:
-    """Builds a run as the config says; the arguments are those of `train`.
+) -> Run:
+    """Builds a new or resumed run.
 
-    Without ``writing`` it may be any folder, also one that holds another run.
+    Args:
+        config: Config of the run.
+        runtime: Rank and device.
+        output_dir: Output folder.
+        state: State of a new run, built from the same config; None to build it.
+        writing: Whether the run will write to the output folder, which then must not hold another run.
 
     Raises:
-        UserError: Whatever the user must put right.
+        UserError: The config, the data, a checkpoint or the hardware does not allow the run.
     """
     checkpoints = Checkpoints(output_dir, config)
-    folder = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime, writing=writing)
+    resumed = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime, writing=writing)
     notes = [runtime.describe(), *config_warnings(config)]
     with fail_together(runtime):
-        classes = _folder_classes(config)
-        checkpoints.class_names = names = _class_names(config, classes)
-        state = fresh or build_state(
-            config, runtime, lambda model: notes.extend(load_pretrained(config, model, folder))
-        )
-        notes += _describe(config, state)
-        evaluator = (
-            build_evaluator(config, runtime, state.precision, sample_by_sample=True)
-            if config.Global.eval_during_train
-            else None
-        )
-        notes += _describe_data(config, classes, state, evaluator)
-        notes += _go_on(state, config, checkpoints, folder)
-    indexes = _indexes(state, evaluator)
-    agree(config, runtime, indexes)
-    step, how = choose_step(config, state)
-    state.connect(config.Global, overlapping=not isinstance(step, GraphedStep))
-    measure = _watch_memory(config, runtime, notes)
-    notes.append(how)
-    return Prepared(
-        state, step, evaluator, checkpoints, folder, classes, names, indexes, tuple(notes), measure
-    )
+        classes = _read_folder_classes(config)
+        checkpoints.class_names = classes or _read_listed_classes(config)
+        if state is None:
+            state = build_state(
+                config, runtime, lambda model: notes.extend(load_pretrained(config, model, resumed))
+            )
+        notes += _describe_model(config, state)
+        run = Run(state, config.Global, checkpoints, resumed=resumed, folder_classes=classes)
+        if config.Global.eval_during_train:
+            run.evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)
+        notes += _describe_data(config, run)
+        notes += _restore(config, run)
+    agree(config, runtime, run.indexes)
+    run.step, execution = choose_step(config, state)
+    state.connect(config.Global, overlapping=not isinstance(run.step, GraphedStep))
+    run.memory_report = _check_memory(config, runtime, notes)
+    run.notes = (*notes, execution)
+    return run
 
 
-def _describe_data(
-    config: Config, classes: tuple[str, ...], state: TrainState, evaluator: Evaluator | None
-) -> list[str]:
-    assert config.DataLoader.Train is not None  # by build_state
-    val = (
-        None
-        if evaluator is None
-        else np.concatenate([each.index.labels for each in evaluator.loaders.values()])
-    )
-    notes = describe_folders(config.DataLoader.Train.dataset, classes, state.loader.index.labels, val)
-    loose = [
-        line for split in config.used_splits.values() for line in describe_unclassified_images(split.dataset)
-    ]
-    return [*notes, *dict.fromkeys(loose)]  # both parts of a folder say the same of it
+def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None) -> list[str]:
+    """Loads the weights that the config names into a new model, unless a checkpoint is resumed.
+
+    Args:
+        config: Config of the run.
+        model: Model with random weights.
+        resumed: Checkpoint that the run resumes from; None for a new run.
+
+    Returns:
+        A line for the log, if there is something to report.
+
+    Raises:
+        UserError: The weights can't be read or belong to another model.
+    """
+    if resumed is not None:
+        return []
+    arch, source = config.Arch, config.Global.pretrained_model
+    if not source and isinstance(arch, DistillationModel):
+        source = arch.initial_weights(arch.student)
+    elif not source and isinstance(arch, Arch):
+        source = arch.weights
+    if not source and isinstance(arch, RecModel) and arch.Backbone.weights:
+        return [f"weights of the backbone from {arch.Backbone.weights}"]
+    if not source:
+        text = "no initial weights (Global.pretrained_model): training from scratch"
+        frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None
+        return [f"{text}; frozen weights stay random" if frozen else text]
+    random = start_from(model, read_weights(Path(source)), source)
+    kept = f"; {', '.join(random)} are random, for {config.Arch.class_num} classes" if random else ""
+    return [f"weights from {source}{kept}"]
 
 
-def _go_on(state: TrainState, config: Config, checkpoints: Checkpoints, folder: Path | None) -> list[str]:
-    """Fills the state from a checkpoint, where there is one; says what changes by it, or by other weights."""
-    source = folder or config.Global.pretrained_model
+def _restore(config: Config, run: Run) -> list[str]:
+    """Resumes the run if it has a checkpoint; returns lines about that and about renamed classes."""
+    source, checkpoints = run.resumed or config.Global.pretrained_model, run.checkpoints
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
-    if folder is None:
-        return [f"{source}: its classifier is kept, and was of other classes: {renamed}"] if renamed else []
-    notes = [f"damaged, passed over: {each}" for each in checkpoints.damaged]
-    notes += resume(state, folder, config, has_best=checkpoints.has_best())
-    return [*notes, f"  changed: the classes' labels: {renamed}"] if renamed else notes
+    if run.resumed is None:
+        return [f"{source}: its classifier is kept, but was for other classes: {renamed}"] if renamed else []
+    notes = [f"skipped a damaged checkpoint: {problem}" for problem in checkpoints.damaged]
+    notes += resume(run.state, run.resumed, config, has_best=checkpoints.has_best())
+    return [*notes, f"  changed: the class names: {renamed}"] if renamed else notes
 
 
-def _class_names(config: Config, folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the classes' names, of folders or of inference's list where there is one; else none."""
-    named = config.Infer.PostProcess.class_id_map_file if config.Infer is not None else None
-    if folders or named is None or not Path(named).is_file():
-        return folders
-    try:
-        return read_class_names(Path(named), config.Arch.class_num)
-    except UserError:  # inference says so; training does without
-        return ()
-
-
-def _describe(config: Config, state: TrainState) -> list[str]:
+def _describe_model(config: Config, state: TrainState) -> list[str]:
     world = state.runtime.world_size
-    notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches an epoch"]
+    notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches per epoch"]
     if isinstance(config.Arch, (DistillationModel, RecModel)):
         notes.append(config.Arch.describe())
     if (scale := rate_scale(config.Global, state.loader.order)) is not None:
@@ -155,22 +132,61 @@ def _describe(config: Config, state: TrainState) -> list[str]:
     if state.frozen:
         notes.append(describe_frozen(state.frozen, state.model))
     if config.Global.sync_bn:
-        alone = "one process: Global.sync_bn has nothing to do"
+        alone = "one process: Global.sync_bn has no effect"
         notes.append(f"BatchNorm over the batches of {f'all {world} processes' if world > 1 else alone}")
     return notes
 
 
-def _indexes(state: TrainState, evaluator: Evaluator | None) -> dict[str, Index]:
-    evaluated = evaluator.loaders if evaluator is not None else {}
-    loaders = {"Train": state.loader, **evaluated}
-    return {f"DataLoader.{place}": loader.index for place, loader in loaders.items()}
+def _describe_data(config: Config, run: Run) -> list[str]:
+    train, labels = config.DataLoader.Train, None
+    assert train is not None  # checked by build_state
+    if run.evaluator is not None:
+        labels = np.concatenate([loader.index.labels for loader in run.evaluator.loaders.values()])
+    notes = describe_folders(train.dataset, run.folder_classes, run.state.loader.index.labels, labels)
+    unclassified = [
+        line for split in config.used_splits.values() for line in describe_unclassified_images(split.dataset)
+    ]
+    return [*notes, *dict.fromkeys(unclassified)]  # two parts of one folder have the same lines
 
 
-def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:
-    """Notes how the GPU's memory is divided, and returns what tells, later, how much DALI took of it.
+def _read_listed_classes(config: Config) -> tuple[str, ...]:
+    """Returns the class names of ``class_id_map_file``; none if it can't be used, which inference reports."""
+    path = config.Infer.PostProcess.class_id_map_file if config.Infer is not None else None
+    if path is None or not Path(path).is_file():
+        return ()
+    try:
+        return read_class_names(Path(path), config.Arch.class_num)
+    except UserError:
+        return ()
+
+
+def _read_folder_classes(config: Config) -> tuple[str, ...]:
+    """Returns the class names that class folders define, if any.
 
     Raises:
-        UserError: Too little is left for DALI.
+        UserError: Training and evaluation have different class folders, so labels would differ too.
+    """
+    roots = [
+        find_class_root(Path(split.dataset.image_root), split.dataset.part)[0]
+        for name, split in config.used_splits.items()
+        if isinstance(split.dataset, ImageFolderDataset)
+        and (name == "Train" or config.Global.eval_mode == "classification")
+    ]
+    classes = [list_class_folders(root) for root in roots if root.is_dir()]
+    if len(classes) == 2 and classes[0] != classes[1]:
+        other = sorted(set(classes[0]) ^ set(classes[1]))
+        raise UserError(
+            f"{roots[0]} and {roots[1]} have different class folders: {', '.join(other[:10])} only in one; "
+            "a label is the position in the sorted folder names, so both need the same folders"
+        )
+    return classes[0] if classes else ()
+
+
+def _check_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:
+    """Adds notes about the GPU memory; returns a function that reports DALI's use later, if it uses any.
+
+    Raises:
+        UserError: Too little memory is left for DALI.
     """
     budget = runtime.budget
     if budget is None:
@@ -178,8 +194,8 @@ def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callabl
     notes.append(budget.describe())
     needs = MemoryNeeds(
         {
-            place.lower(): need
-            for place, split in config.used_splits.items()
+            name.lower(): need
+            for name, split in config.used_splits.items()
             if config.Global.use_dali and (need := gpu_memory_need(split, runtime))
         }
     )
@@ -188,25 +204,3 @@ def _watch_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callabl
     before = runtime.memory_usage()
     notes.append(check_dali_memory(budget, needs, before))
     return lambda: describe_memory_use(budget, needs, before, runtime.memory_usage())
-
-
-def _folder_classes(config: Config) -> tuple[str, ...]:
-    """Returns the class names where folders give them, the same ones to both splits.
-
-    Raises:
-        UserError: Training and evaluation have other class folders, so labels would mean other classes.
-    """
-    folders = [
-        find_class_root(Path(split.dataset.image_root), split.dataset.part)[0]
-        for place, split in config.used_splits.items()
-        if isinstance(split.dataset, ImageFolderDataset)
-        and (place == "Train" or config.Global.eval_mode == "classification")
-    ]
-    named = [list_class_folders(folder) for folder in folders if folder.is_dir()]
-    if len(named) == 2 and named[0] != named[1]:
-        other = sorted(set(named[0]) ^ set(named[1]))
-        raise UserError(
-            f"{folders[0]} and {folders[1]} have other class folders: {', '.join(other[:10])} only in one; "
-            "a label is a folder's place among the sorted names, so both need the same"
-        )
-    return named[0] if named else ()

@@ -1,4 +1,4 @@
-"""One training run, from its preparation to its end: lock, reports, loop."""
+"""One training run: lock, setup, reports, loop."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from ppcls.config.schema import Config
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
-from ppcls.engine.agreement import tell_unshared
+from ppcls.engine.agreement import describe_unshared
 from ppcls.engine.checkpoint.output_lock import OutputLock
-from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, ProgressHooks
+from ppcls.engine.core.hooks import ProfileWindow, ProgressHooks
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.evaluation.pictures import RunPictures
-from ppcls.engine.evaluation.weight_histograms import weight_histograms
-from ppcls.engine.loop import fit
-from ppcls.engine.profiling.peak import memory_explained
-from ppcls.engine.profiling.profile import Profile, build_profile
-from ppcls.engine.setup import Prepared, prepare
+from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
+from ppcls.engine.loop import Run, fit
+from ppcls.engine.profiling.peak_memory import explain_out_of_memory
+from ppcls.engine.profiling.profile import build_profile
+from ppcls.engine.setup import build_run
 from ppcls.errors import SignalExit
 from ppcls.files import write_text
 from ppcls.report.environment import read_hardware, read_versions
@@ -38,31 +37,40 @@ def train(
     runtime: Runtime,
     output_dir: Path,
     profiled: ProfileWindow | None = None,
-    fresh: TrainState | None = None,
+    state: TrainState | None = None,
 ) -> TrainState:
-    """Trains as the config says, from the start or from a checkpoint.
+    """Trains a new or resumed run.
 
     Args:
-        config: The whole config.
+        config: Config of the run.
         runtime: Rank and device.
-        output_dir: An existing folder that can be written.
-        profiled: Steps to profile; None for none.
-        fresh: The state to begin with, built by this config and runtime; None to build it.
+        output_dir: Existing output folder.
+        profiled: Updates to profile; None for none.
+        state: State of a new run, built from the same config and runtime; None to build it.
 
     Returns:
         The state at the end.
 
     Raises:
-        UserError: Whatever the user must put right.
+        UserError: The config, the data, a checkpoint or the hardware does not allow the run.
+        SignalExit: A signal stopped the run; its state is saved.
     """
-    advised = suggest_skipping(config.DataLoader.splits)
-    with memory_explained(config, runtime), advised, _locked(output_dir, runtime) as note:
-        return _train(prepare(config, runtime, output_dir, fresh), config, output_dir, profiled, note)
+    advice = suggest_skipping(config.DataLoader.splits)
+    with explain_out_of_memory(config, runtime), advice, _lock(output_dir, runtime) as note:
+        run = build_run(config, runtime, output_dir, state)
+        run.notes += (note,) if note else ()
+        if profiled is not None:
+            profile = build_profile(profiled, run.state, config.Global.epochs, output_dir, run.log)
+            run.hooks, run.step = profile, profile.wrap(run.step)
+        if runtime.is_main:
+            _write_reports(config, run, output_dir)
+        _train(run, output_dir)
+    return run.state
 
 
 @contextmanager
-def _locked(output_dir: Path, runtime: Runtime) -> Iterator[str]:
-    """Keeps other runs out of the output folder, and gives a line for the log or an empty one."""
+def _lock(output_dir: Path, runtime: Runtime) -> Iterator[str]:
+    """Keeps other runs out of the output folder; yields a line for the log, or an empty one."""
     lock = None
     with fail_together(runtime):
         if runtime.is_main:
@@ -74,70 +82,59 @@ def _locked(output_dir: Path, runtime: Runtime) -> Iterator[str]:
             lock.release()
 
 
-def _train(
-    run: Prepared, config: Config, output_dir: Path, profiled: ProfileWindow | None, note: str
-) -> TrainState:
-    state, runtime, reporter = run.state, run.state.runtime, Reporters()
-    profile: Profile | None = None
+def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
+    """Writes the config and class names, and gives the run its reporter."""
+    layout, names = config.Arch.data_format, run.checkpoints.class_names
+    pictures = ReportImages(config.DataLoader, layout, run.indexes.get("DataLoader.Eval"), names)
+    run.step = pictures.watch(run.step)
+    text = dump_config(config)
+    write_text(output_dir / "config.yaml", text)
+    if run.folder_classes:
+        write_class_names(output_dir / LABEL_LIST, run.folder_classes)
+    info = RunInfo(
+        name=f"{config.Arch.name}, {output_dir}",
+        config=text,
+        versions=read_versions(),
+        hardware=read_hardware(run.state.runtime),
+        bad_images=output_dir / BAD_IMAGES,
+        classes=names,
+        pictures=pictures,
+        weights=partial(weight_histograms, run.state.model),
+    )
+    run.reporter = build_reporters(
+        output_dir,
+        config.Global.use_visualdl,
+        None if run.resumed is None else run.state.update,
+        forgiving=config.Global.checkpoint_fallback_dir is not None,
+        info=info,
+    )
+    if run.memory_report is not None:
+        memory = MemoryReporter(run.memory_report, run.evaluator is not None, run.reporter)
+        run.reporter = Reporters([run.reporter, memory])
+
+
+def _train(run: Run, output_dir: Path) -> None:
+    state, runtime = run.state, run.state.runtime
     stopped: SignalExit | None = None
-    if profiled is not None:
-        profile = build_profile(
-            profiled, state, config.Global.epochs, output_dir, lambda line: reporter.message(line)
-        )
-    step = run.step if profile is None else profile.wrap(run.step)
-    if runtime.is_main:
-        pictures = RunPictures(config, run.indexes.get("DataLoader.Eval"), run.names)
-        step = pictures.watch(step)
-        write_text(output_dir / "config.yaml", dump_config(config))
-        if run.classes:
-            write_class_names(output_dir / LABEL_LIST, run.classes)
-        reporter = build_reporters(
-            output_dir,
-            config.Global.use_visualdl,
-            None if run.resumed is None else state.update,
-            forgiving=config.Global.checkpoint_fallback_dir is not None,
-            info=_run_info(config, run, output_dir, pictures),
-        )
-        if run.measure is not None:
-            reporter = Reporters([reporter, MemoryReporter(run.measure, run.evaluator is not None, reporter)])
+    run.hooks = ProgressHooks(run.hooks, runtime.progress, runtime.world_size)
     try:
-        for line in [*run.notes, *tell_unshared(runtime, output_dir), *([note] if note else [])]:
-            reporter.message(line, state.update)
-        told = ProgressHooks(profile or NO_HOOKS, runtime.progress, runtime.world_size)
-        fit(state, config.Global, run.evaluator, run.checkpoints, reporter, told, step)
-        reporter.message(
-            f"done: {state.epoch} epochs, {state.update} updates; all is in {output_dir}", state.update
-        )
+        for line in [*run.notes, *describe_unshared(runtime, output_dir)]:
+            run.log(line)
+        fit(run)
+        run.log(f"done: {state.epoch} epochs, {state.update} updates; all files are in {output_dir}")
     except SignalExit as caught:
         stopped = caught
-        reporter.message(f"update {state.update}: {stopped}", state.update)
+        run.log(f"update {state.update}: {stopped}")
     except BaseException as error:
         if runtime.is_main:
             log_failure(output_dir, state.update, error)
         raise
     finally:
-        if profile is not None:
-            profile.close()
-        reporter.close()
-        if runtime.embedded:  # another process's end lets go of all
-            state.loader.release()
-            if run.evaluator is not None:
-                run.evaluator.release()
+        run.hooks.close()
+        run.reporter.close()
+        if runtime.embedded:  # otherwise the process ends soon
+            run.release()
     if stopped is not None:
         if runtime.world_size > 1:
-            distributed.barrier()  # for the launcher kills the others soon after the first has ended
+            distributed.barrier()  # the launcher kills the other ranks soon after the first one ends
         raise stopped
-    return state
-
-
-def _run_info(config: Config, run: Prepared, output_dir: Path, pictures: RunPictures) -> RunInfo:
-    return RunInfo(
-        name=f"{config.Arch.name}, {output_dir}",
-        config=dump_config(config),
-        versions=read_versions(),
-        hardware=read_hardware(run.state.runtime),
-        bad_images=output_dir / BAD_IMAGES,
-        classes=run.names,
-        pictures=pictures,
-        weights=partial(weight_histograms, run.state.model),
-    )

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.config.sections.loader import Dali
-from ppcls.engine.advice import Feeding, advise
+from ppcls.engine.advice import LoadingSpeed, advise
 
-SLOW = Feeding(
+SLOW = LoadingSpeed(
     loader=500.0,
     step=1000.0,
     waiting=0.5,
@@ -35,30 +35,30 @@ def with_dali(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"waiting": 0.05, "loader": 2000.0}, "nothing: the loader keeps up; alone it makes 2.00 times"),
+        ({"waiting": 0.05, "loader": 2000.0}, "nothing: the loader keeps up; alone it is 2.00 times"),
         ({"by_dali": False}, "set Global.use_dali=True"),
         (
             {"by_dali": False, "dali_can": False},
             "raise DataLoader.Train.loader.num_workers from 4 to 16: the process has 16 cores",
         ),
-        ({"by_dali": False, "dali_can": False, "workers": 16}, "give the process more CPU cores"),
+        ({"by_dali": False, "dali_can": False, "workers": 16}, "use more CPU cores per process"),
         ({"threads": 2}, "set DataLoader.Train.loader.dali.num_threads=auto: it is 2"),
         (with_dali(prefetch_queue_depth=1), "set DataLoader.Train.loader.dali.prefetch_queue_depth=auto"),
         (with_dali(exec_dynamic=False), "set DataLoader.Train.loader.dali.exec_dynamic=True"),
         (with_dali(decode="whole"), "set DataLoader.Train.loader.dali.decode=auto"),
-        (with_dali(decode="whole", cache_size=100), "give the process more CPU cores"),
+        (with_dali(decode="whole", cache_size=100), "use more CPU cores per process"),
         (with_dali(hw_decoder_load=0.2), "set DataLoader.Train.loader.dali.hw_decoder_load=auto: it is 0.2"),
         (
             with_dali(jpeg_fancy_upsampling=True),
             "set DataLoader.Train.loader.dali.jpeg_fancy_upsampling=False",
         ),
-        ({"loader": 3000.0}, "set DataLoader.Train.loader.dali.decode_on=cpu: a GPU that trains is slow to"),
-        ({"loader": 3000.0, **with_dali(decode_on="cpu")}, "give the process more CPU cores"),
-        ({"loader": 3000.0, "cores": 4, "threads": 4}, "give the process more CPU cores"),
-        ({"picture": 12e6}, "store smaller images (DataLoader.Train.dataset): one has 12.0 million pixels"),
-        ({"picture": None}, "give the process more CPU cores"),
+        ({"loader": 3000.0}, "set DataLoader.Train.loader.dali.decode_on=cpu: a GPU decodes slowly"),
+        ({"loader": 3000.0, **with_dali(decode_on="cpu")}, "use more CPU cores per process"),
+        ({"loader": 3000.0, "cores": 4, "threads": 4}, "use more CPU cores per process"),
+        ({"picture": 12e6}, "store smaller images (DataLoader.Train.dataset): they have 12.0 million pixels"),
+        ({"picture": None}, "use more CPU cores per process"),
         ({"on_gpu": False}, "set DataLoader.Train.loader.dali.jpeg_fast_idct=True"),
-        ({"on_gpu": False, **with_dali(jpeg_fast_idct=True)}, "give the process more CPU cores"),
+        ({"on_gpu": False, **with_dali(jpeg_fast_idct=True)}, "use more CPU cores per process"),
         (
             {"on_gpu": False, **with_dali(hw_decoder_load=0.2)},
             "set DataLoader.Train.loader.dali.jpeg_fast_idct",
@@ -70,7 +70,7 @@ def test_the_first_thing_to_change(changes: dict[str, Any], said: str) -> None:
 
 
 def test_it_says_how_slow_the_loader_is() -> None:
-    assert advise(SLOW).endswith("(alone, the loader makes 0.50 times what the step takes)")
+    assert advise(SLOW).endswith("(alone, the loader is 0.50 times as fast as training)")
 
 
 @given(

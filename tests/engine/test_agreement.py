@@ -22,7 +22,7 @@ from small_tree import small_tree
 from ppcls.config.schema import Config
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.read import describe_index
-from ppcls.engine.agreement import agree, compare, tell_unshared
+from ppcls.engine.agreement import agree, compare, describe_unshared
 from ppcls.errors import UserError
 from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
@@ -102,7 +102,7 @@ def test_another_config_or_other_data_is_named(ended: tuple[dict[str, Any], ...]
         "UserError: the processes of this run differ:\n"
         f"  {rank1}: Global.cpu_threads is 3, but null {rank0}\n"
         f"  {rank1}: Optimizer.lr.learning_rate is 0.5, but 0.01 {rank0}\n"
-        "Give every machine the same config, data and software"
+        "Use the same config, data and software on every machine"
     )
     assert [each["another rate"] for each in ended] == [text, text]
     for each in ended:
@@ -112,7 +112,7 @@ def test_another_config_or_other_data_is_named(ended: tuple[dict[str, Any], ...]
 
 def test_a_disk_that_is_not_shared_is_told(ended: tuple[dict[str, Any], ...], scratch: Path) -> None:
     assert [each["shared"] for each in ended] == [[], []]
-    told = f"is not shared with {HOST}: rank 0 alone writes there"
+    told = f"is not shared with {HOST}: only rank 0 writes there"
     assert [told in each["not shared"][0] for each in ended] == [True, True]
     assert not list(scratch.rglob(".shared.*"))
 
@@ -123,7 +123,7 @@ def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratc
     assert [each["latest"] for each in ended] == [str(one / "latest"), str(one / "checkpoints" / "step_1")]
     refused = f"{one} already holds a run; resume it with -o Global.checkpoints=auto"
     assert [refused in each["refused"] for each in ended] == [True, True]
-    missing = "rank 0 goes on with this checkpoint, which is not here"
+    missing = "rank 0 resumes from this checkpoint, but it is missing on this machine"
     assert [missing in each["not there"] for each in ended] == [True, True]
     assert ended[0]["not there"].startswith(f"UserError: rank 1 on {HOST}: ")
     assert ["not a checkpoint folder" in each["none such"] for each in ended] == [True, True]
@@ -145,7 +145,7 @@ def test_one_process_needs_nobody(
 ) -> None:
     assert all_gather_json(cpu, ["told"]) == [["told"]]
     agree(make_config(), cpu, {})
-    assert tell_unshared(cpu, tmp_path) == []
+    assert describe_unshared(cpu, tmp_path) == []
     with pytest.raises(type(error)) as caught, fail_together(cpu):
         raise error
     assert caught.value is error

@@ -17,7 +17,7 @@ from ppcls.cli import train as cli
 from ppcls.config.schema import Config
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.engine import dry_run as module
-from ppcls.engine.dry_run import Measured
+from ppcls.engine.dry_run import DryRunFigures
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.start import Runtime
 
@@ -43,7 +43,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 def figures(said: str) -> dict[str, str]:
     """Returns the lines by their first words."""
-    names = ("speed", "data wait", "step alone", "loader alone", "whole run", "memory", "change first")
+    names = ("speed", "data wait", "training only", "loader only", "whole run", "memory", "change first")
     found = {name: line for line in said.splitlines() for name in names if line.startswith(name + " ")}
     assert tuple(found) == names
     return found
@@ -58,8 +58,8 @@ def test_a_dry_run(
     assert cli.train(["-c", str(config), "--dry-run"]) == 0
     said = capsys.readouterr().out
     found = figures(said)
-    assert "dry run: 3 steps after 2 to warm up, 3 more on one batch, " in said
-    assert re.search(r" \(h:mm:ss\) for 120 steps and 8 evaluations of \d", found["whole run"])
+    assert "dry run: 3 updates after 2 to warm up, 3 that repeat one batch, " in said
+    assert re.search(r" \(h:mm:ss\) for 120 updates and 8 evaluations of \d", found["whole run"])
     assert re.search(r"at most this process \d+ MiB$", found["memory"])
     assert said.endswith("nothing was written\n")
     assert files(tmp_path) == before
@@ -87,7 +87,7 @@ def test_a_run_starts_after_a_dry_run_and_is_estimated_to_its_end(
     assert cli.train(["-c", str(rest), "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert " for 12 steps and 3 evaluations " in said
-    assert f"training itself would end here: {tmp_path}/run already holds a run; resume it with " in said
+    assert f"training would fail: {tmp_path}/run already holds a run; resume it with " in said
     assert files(tmp_path) == before
     assert cli.train(["-c", str(rest), *go_on]) == 0
 
@@ -98,7 +98,7 @@ def test_epochs_of_less_than_three_steps(
     config = make(DataLoader__Train__sampler__batch_size=20, Global__update_freq=4, EMA__decay=0.9)
     assert cli.train(["-c", str(config), "--dry-run", "-o", "Global.eval_during_train=False"]) == 0
     said = capsys.readouterr().out
-    assert "an epoch has 1 steps: it was gone over more than once\n" in said
+    assert "an epoch has only 1 updates; several epochs were measured\n" in said
     assert "evaluation" not in said
     figures(said)
 
@@ -106,12 +106,12 @@ def test_epochs_of_less_than_three_steps(
 def test_an_epoch_of_fewer_batches_than_a_step_takes_that_much_less(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[Measured] = []
+    found: list[DryRunFigures] = []
     monkeypatch.setattr(module, "describe", lambda measured: found.append(measured) or [])
     config = make_config(Arch__name="Small", Global__epochs=3, Global__update_freq=8)
     module.dry_run(config, cpu)
     (measured,) = found
-    assert (measured.steps, measured.full_steps) == (3, 1.5)  # 4 batches an epoch
+    assert (measured.steps, measured.full_steps) == (3, 1.5)  # 4 batches per epoch
 
 
 def spoil(images: Path, tmp_path: Path, split: str = "Train") -> dict[str, str]:
@@ -150,7 +150,7 @@ def test_a_bad_image_that_is_skipped_is_listed_and_said(
 
 def test_too_little_memory(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.train(["-c", str(make(Arch__name="Hungry")), "--dry-run"]) == 1
-    assert "error: out of memory: 134217728 MiB more could not be had" in capsys.readouterr().err
+    assert "error: out of memory: could not allocate 134217728 MiB more" in capsys.readouterr().err
 
 
 def test_an_output_folder_that_cannot_be(

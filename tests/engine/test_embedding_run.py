@@ -31,11 +31,11 @@ from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
-from ppcls.engine.checkpoint.pretrained import load_pretrained
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.evaluation.evaluate import build_evaluator
+from ppcls.engine.setup import load_pretrained
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES, TRANSFORMS
 from ppcls.report.jsonlines import read_records

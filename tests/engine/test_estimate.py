@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ppcls.engine.dry_run import Measured, describe
+from ppcls.engine.dry_run import DryRunFigures, describe
 
-FOUND = Measured(
+FOUND = DryRunFigures(
     fed=0.5,
     waited=0.05,
     fed_images=256,
@@ -38,12 +38,12 @@ def test_a_stock_of_batches_does_not_hide_a_slow_loader() -> None:
 
 def test_lines() -> None:
     assert describe(FOUND) == [
-        "speed         512 img/s, fed by the loader: 500.0 ms a step of 256 images",
-        "data wait     10% of a step",
-        "step alone    640 img/s, on one batch again and again",
-        "loader alone  1000 img/s",
-        "whole run     0:09:08 (h:mm:ss) for 1000 steps and 4 evaluations of 12.0 s; checkpoints not counted",
+        "speed         512 images/s, with the loader: 500.0 ms per update of 256 images",
+        "data wait     10% of an update",
+        "training only 640 images/s, repeating one batch",
+        "loader only   1000 images/s",
+        "whole run     0:09:08 (h:mm:ss) for 1000 updates and 4 evaluations of 12.0 s; without checkpoints",
     ]
     assert describe(replace(FOUND, evaluation=None, evaluations=0))[-1] == (
-        "whole run     0:08:20 (h:mm:ss) for 1000 steps; checkpoints not counted"
+        "whole run     0:08:20 (h:mm:ss) for 1000 updates; without checkpoints"
     )

@@ -90,7 +90,7 @@ def test_a_gpu_records_its_steps(make_config: Callable[..., Config], world: int)
     for wanted in ("auto", True):
         step, how = choose_step(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
         assert isinstance(step, GraphedStep)
-        assert how == "steps: a CUDA graph, recorded after the first ones"
+        assert how == "steps: a CUDA graph, captured after the first ones"
     step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
     assert step is train_step
     assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"
@@ -107,7 +107,7 @@ def test_what_was_not_measured_records_when_asked(
         state = replace(make_state(), runtime=runtime)
         step, how = choose_step(make_config(f"{known}"), state)
         assert step is train_step
-        assert how == f"steps: operator by operator; no CUDA graph: {why}; Global.cuda_graph=True tries"
+        assert how == f"steps: operator by operator; no CUDA graph: {why}; Global.cuda_graph=True tries it"
         step, _ = choose_step(make_config(f"{known} asked", Global__cuda_graph=True), state)
         assert isinstance(step, GraphedStep)
 
@@ -116,7 +116,7 @@ def test_memory_that_is_taken_at_once_is_not_recorded_in(
     make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paddle, "get_flags", lambda name: {name: "naive_best_fit"})
-    with pytest.raises(UserError, match="needs FLAGS_allocator_strategy=auto_growth, and that is naive_best"):
+    with pytest.raises(UserError, match="needs FLAGS_allocator_strategy=auto_growth, got naive_best"):
         choose_step(make_config("x", Global__cuda_graph=True), replace(make_state(), runtime=GPU))
 
 
@@ -127,13 +127,13 @@ def test_memory_that_is_taken_at_once_is_not_recorded_in(
         (
             {"DataLoader__Train__input_size": {"name": "MultiScale", "sizes": [12, 16]}},
             {"runtime": GPU},
-            "the images' size changes (DataLoader.Train.input_size)",
+            "the image size changes (DataLoader.Train.input_size)",
         ),
-        ({}, {"runtime": GPU, "model": nn.Dropout(0.5)}, "ResNet18 draws random numbers as it trains"),
+        ({}, {"runtime": GPU, "model": nn.Dropout(0.5)}, "ResNet18 draws random numbers during training"),
         (
             {"Global__sync_bn": True},
             {"runtime": replace(GPU, world_size=2)},
-            "SyncBatchNorm exchanges within the step (Global.sync_bn)",
+            "SyncBatchNorm exchanges statistics within the step (Global.sync_bn)",
         ),
     ],
 )

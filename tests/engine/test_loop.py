@@ -27,8 +27,8 @@ from ppcls.engine.core.loss_scale import LossScale
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
-from ppcls.engine.evaluation.evaluate import Result
-from ppcls.engine.loop import fit
+from ppcls.engine.evaluation.evaluate import EvalResult
+from ppcls.engine.loop import Run, fit
 from ppcls.errors import SignalExit, UserError
 from ppcls.report.record import EvalRecord, Record, StepRecord
 from ppcls.weights.manifest import read_manifest
@@ -76,10 +76,10 @@ class Scores:
         self.loaders: dict[str, Any] = {}
         self.released = 0
 
-    def __call__(self, model: nn.Layer, between: Callable[[], None]) -> Result:
+    def __call__(self, model: nn.Layer, between: Callable[[], None]) -> EvalResult:
         self.seen.append(content(model))
         between()
-        return Result(next(self._losses, 1.0), {"top1": next(self._scores), "top2": 1.0}, 11, 0.5)
+        return EvalResult(next(self._losses, 1.0), {"top1": next(self._scores), "top2": 1.0}, 11, 0.5)
 
     def release(self) -> None:
         self.released += 1
@@ -93,7 +93,7 @@ def run(
     **settings: Any,
 ) -> Notes:
     notes = Notes(said)
-    fit(state, Global(**settings), evaluator, notes, notes, step=step)  # type: ignore[arg-type]
+    fit(Run(state, Global(**settings), notes, evaluator, notes, step=step))  # type: ignore[arg-type]
     return notes
 
 
@@ -134,7 +134,8 @@ def test_a_run_ends_early_where_evaluations_become_no_better() -> None:
     assert [each.epoch for each in notes.evaluations if each.best] == [1, 2]
     assert (state.epoch, state.best) == (5, 0.6)
     assert said[-1] == (
-        "ends after epoch 5 of 9: no better metric in the last 3 evaluations (Global.early_stopping)"
+        "stopped early after epoch 5 of 9: metric did not improve in the last 3 evaluations "
+        "(Global.early_stopping)"
     )
     assert notes.saved[-1][1][0] == "latest"
     over = run(state, Scores(), said=said, epochs=9, early_stopping=3)
@@ -193,7 +194,7 @@ def test_the_best_is_better_and_finite() -> None:
     evaluator = Scores(0.0, 0.5, 0.5, 0.9, 0.8, 0.6, losses=(1.0, 1.0, 1.0, nan, float("inf"), 1.0))
     notes = run(state, evaluator, epochs=6, said=said)
     assert said == [
-        f"epoch {epoch}: loss of the evaluation is {loss}: this model can't become best_model"
+        f"epoch {epoch}: the evaluation's loss is {loss}, so this model can't become best_model"
         for epoch, loss in ((4, "nan"), (5, "inf"))
     ]
     assert [each.best for each in notes.evaluations] == [True, True, False, False, False, True]
@@ -204,7 +205,7 @@ def test_the_best_is_better_and_finite() -> None:
 def test_a_score_that_is_not_a_number_is_never_best() -> None:
     state, said = make_state(), list[str]()
     notes = run(state, Scores(float("nan"), 0.1), epochs=2, said=said)
-    assert said == ["epoch 1: top1 of the evaluation is nan: this model can't become best_model"]
+    assert said == ["epoch 1: the evaluation's top1 is nan, so this model can't become best_model"]
     assert [each.best for each in notes.evaluations] == [False, True]
     assert state.best == 0.1
 
@@ -235,7 +236,7 @@ def test_the_average_is_evaluated_and_the_weights_train_on() -> None:
         whole(state, roles)
 
     notes.save = save  # type: ignore[method-assign]
-    fit(state, Global(epochs=2), evaluator, notes, notes)  # type: ignore[arg-type]
+    fit(Run(state, Global(epochs=2), notes, evaluator, notes))  # type: ignore[arg-type]
     for seen, average in zip(evaluator.seen, averages, strict=True):
         assert_equal(seen, average)
     assert evaluator.released == 2, "training has the memory for itself"
@@ -288,9 +289,9 @@ def test_a_run_that_diverges_ends_and_keeps_the_model_before(
         epochs=3, print_batch_step=print_batch_step, save_steps=save_steps, output_dir=str(tmp_path)
     )
     with pytest.raises(
-        UserError, match="loss or gradient was not finite, and so the weights are not any more"
+        UserError, match="the weights are NaN or infinite after a non-finite loss or gradient"
     ) as error:
-        fit(state, settings, Scores(0.1, 0.2), Checkpoints(tmp_path, make_config()), notes)
+        fit(Run(state, settings, Checkpoints(tmp_path, make_config()), Scores(0.1, 0.2), notes))
     for text in (
         "update 9 (epoch 2, batch 2)",
         "learning rate 0.01111",
@@ -314,8 +315,8 @@ def test_a_run_that_diverges_names_its_checkpoint_in_the_other_place(
     (output / "checkpoints").touch()  # where the folder should be
     config = make_config(Global__checkpoint_fallback_dir=str(other))
     state, settings = make_state(model=Flat(), loader=Diverging(size=50)), Global(epochs=3)
-    with pytest.raises(UserError, match="not finite") as error:
-        fit(state, settings, Scores(0.1, 0.2), Checkpoints(output, config), Notes())
+    with pytest.raises(UserError, match="non-finite") as error:
+        fit(Run(state, settings, Checkpoints(output, config), Scores(0.1, 0.2), Notes()))
     (kept,) = other.iterdir()
     assert f"last good checkpoint: {kept}/latest (step_00000007)" in str(error.value)
 
@@ -336,10 +337,10 @@ def test_a_run_goes_on_after_a_skipped_update_and_says_so(tmp_path: Path, make_c
     notes, said = Notes(), list[str]()
     notes.message = lambda text, update=None: said.append(text)  # type: ignore[method-assign]
     settings = Global(epochs=3, print_batch_step=2, output_dir=str(tmp_path))
-    fit(state, settings, Scores(0.1, 0.2, 0.3), Checkpoints(tmp_path, make_config()), notes)
+    fit(Run(state, settings, Checkpoints(tmp_path, make_config()), Scores(0.1, 0.2, 0.3), notes))
     assert (state.epoch, state.update) == (3, 21)
     assert all(np.isfinite(each.loss) for each in notes.steps)
-    assert said == ["update 9 skipped, for gradients were not finite; the loss scale is 512"]
+    assert said == ["skipped update 9 because of non-finite gradients; the loss scale is 512"]
 
 
 class Exploding(MemoryLoader):
@@ -360,7 +361,7 @@ def test_weights_that_break_in_the_last_update_are_not_saved(tmp_path: Path, mak
     holder: dict[str, TrainState] = {}
     holder["state"] = make_state(loader=Exploding(holder))
     with pytest.raises(UserError, match="weights are NaN or infinite at update 6"):
-        fit(holder["state"], Global(epochs=3), None, Checkpoints(tmp_path, make_config()), Notes())
+        fit(Run(holder["state"], Global(epochs=3), Checkpoints(tmp_path, make_config()), None, Notes()))
     again = make_state()
     resume(again, tmp_path / "latest")
     assert again.update == 3
@@ -369,7 +370,7 @@ def test_weights_that_break_in_the_last_update_are_not_saved(tmp_path: Path, mak
 class Signalled(Scores):
     """Gets a signal while it evaluates."""
 
-    def __call__(self, model: nn.Layer, between: Callable[[], None]) -> Result:
+    def __call__(self, model: nn.Layer, between: Callable[[], None]) -> EvalResult:
         os.kill(os.getpid(), signal.SIGTERM)
         while True:
             between()
@@ -392,15 +393,15 @@ def test_an_evaluation_that_a_signal_cut_off_comes_first_when_the_run_goes_on(
 ) -> None:
     state, checkpoints = make_state(decay=0.9), Checkpoints(tmp_path, make_config())
     with pytest.raises(SignalExit) as caught:
-        fit(state, Global(epochs=2), Signalled(), checkpoints, Notes())  # type: ignore[arg-type]
+        fit(Run(state, Global(epochs=2), checkpoints, Signalled(), Notes()))  # type: ignore[arg-type]
     assert caught.value.code == 143
     again, notes, scores = make_state(seed=2, decay=0.9), Notes(), Scores(0.3, 0.2)
     resume(again, tmp_path / "latest")
     assert (again.epoch, again.step, again.closing) == (1, 0, True)
     assert_equal(content(again.model), content(state.model))
-    fit(again, Global(epochs=2), scores, checkpoints, notes)  # type: ignore[arg-type]
+    fit(Run(again, Global(epochs=2), checkpoints, scores, notes))  # type: ignore[arg-type]
     straight, told = make_state(decay=0.9), Notes()
-    fit(straight, Global(epochs=2), Scores(0.3, 0.2), told, told)  # type: ignore[arg-type]
+    fit(Run(straight, Global(epochs=2), told, Scores(0.3, 0.2), told))  # type: ignore[arg-type]
     assert [(each.epoch, each.best) for each in notes.evaluations] == [(1, True), (2, False)]
     assert_equal(content(again.model), content(straight.model))
     assert read_manifest(tmp_path / "best_model").score == 0.3

@@ -10,7 +10,7 @@ from small_net import MemoryLoader, make_state
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine import meter as module
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.health.bad_steps import BadSteps
+from ppcls.engine.health.non_finite import NonFiniteMonitor
 from ppcls.engine.meter import Meter
 from ppcls.engine.profiling import data_wait
 from ppcls.errors import UserError
@@ -38,8 +38,8 @@ def batch(valid: int) -> Batch:
     return Batch(paddle.zeros([8, 3, 4, 4]), paddle.zeros([8], "int64"), valid, 1.0, True)
 
 
-def watch(state: TrainState, limit: int = 20) -> BadSteps:
-    return BadSteps(state, limit, Path("nowhere"), lambda: None)
+def watch(state: TrainState, limit: int = 20) -> NonFiniteMonitor:
+    return NonFiniteMonitor(state, limit, Path("nowhere"), lambda: None)
 
 
 def step(meter: Meter, state: TrainState, clock: Clock, sums: list[float], valid: int) -> None:
@@ -48,14 +48,14 @@ def step(meter: Meter, state: TrainState, clock: Clock, sums: list[float], valid
         clock.now += 1.0
     clock.now += 3.0
     state.update += 1
-    state.precision._flags.add(paddle.zeros([1], "bool"))
+    state.precision._flags.append(paddle.zeros([1], "bool"))
     meter.add(paddle.to_tensor(sums, dtype="float32"), batch(valid))
 
 
 def test_a_record_says_what_happened_since_the_last(clock: Clock) -> None:
     state = make_state()
     state.update = 10
-    meter = Meter(state, 3, 5, watch(state))
+    meter = Meter(state, 3, watch(state))
     step(meter, state, clock, [8.0, 4.0, 6.0], 8)
     step(meter, state, clock, [6.0, 1.0, 2.0], 2)
     record = meter.record(epoch=2, step=2)
@@ -78,7 +78,7 @@ def test_a_record_says_what_happened_since_the_last(clock: Clock) -> None:
 def test_without_metrics_there_is_the_loss(clock: Clock) -> None:
     state = make_state()
     state.metrics = None
-    meter = Meter(state, 1, 1, watch(state))
+    meter = Meter(state, 1, watch(state))
     step(meter, state, clock, [4.0], 2)
     assert meter.record(1, 1).metrics == {}
 
@@ -86,7 +86,7 @@ def test_without_metrics_there_is_the_loss(clock: Clock) -> None:
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
 def test_means_leave_out_batches_whose_loss_is_not_finite(clock: Clock, loss: float) -> None:
     state = make_state()
-    meter = Meter(state, 3, 5, watch(state))
+    meter = Meter(state, 3, watch(state))
     step(meter, state, clock, [8.0, 4.0, 6.0], 8)
     step(meter, state, clock, [loss, 8.0, 8.0], 8)
     step(meter, state, clock, [1.0, 1.0, 2.0], 2)
@@ -98,7 +98,7 @@ def test_means_leave_out_batches_whose_loss_is_not_finite(clock: Clock, loss: fl
 
 def test_a_stretch_without_a_finite_loss_has_no_mean(clock: Clock) -> None:
     state = make_state()
-    meter = Meter(state, 3, 5, watch(state))
+    meter = Meter(state, 3, watch(state))
     step(meter, state, clock, [float("nan"), 8.0, 8.0], 8)
     record = meter.record(1, 1)
     assert np.isnan([record.loss, *record.metrics.values()]).all()
@@ -110,7 +110,7 @@ def test_a_look_in_between_changes_no_record(clock: Clock) -> None:
     records = []
     for looks in (False, True):
         state = make_state()
-        meter = Meter(state, 3, 5, watch(state))
+        meter = Meter(state, 3, watch(state))
         for sums in ([8.0, 4.0, 6.0], [float("nan"), 0.0, 0.0], [2.0, 1.0, 2.0]):
             step(meter, state, clock, sums, 8)
             if looks:
@@ -121,12 +121,12 @@ def test_a_look_in_between_changes_no_record(clock: Clock) -> None:
 
 def test_too_many_bad_updates_end_the_run(clock: Clock) -> None:
     state = make_state()
-    meter = Meter(state, 3, 5, watch(state, limit=1))
+    meter = Meter(state, 3, watch(state, limit=1))
     step(meter, state, clock, [float("nan"), 0.0, 0.0], 8)
     meter.check(1)
     step(meter, state, clock, [float("nan"), 0.0, 0.0], 8)
     with pytest.raises(
-        UserError, match=r"update 2: 2 updates in a row .* began with update 1 \(epoch 1, batch 1\)"
+        UserError, match=r"update 2: 2 consecutive updates .* the first was update 1 \(epoch 1, batch 1\)"
     ):
         meter.check(1)
 
@@ -136,7 +136,7 @@ def test_many_batches_between_two_looks_keep_few_tensors(
 ) -> None:
     monkeypatch.setattr(module, "_BLOCK", 4)
     state = make_state()
-    meter = Meter(state, 1, 1, watch(state))
+    meter = Meter(state, 1, watch(state))
     for number in range(11):
         step(meter, state, clock, [float(number), 1.0, 1.0], 1)
         assert len(meter._sums) < 4
@@ -145,7 +145,7 @@ def test_many_batches_between_two_looks_keep_few_tensors(
 
 def test_adding_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     state = make_state()
-    meter = Meter(state, 1, 1, watch(state))
+    meter = Meter(state, 1, watch(state))
 
     def refuse(*_arguments: object) -> None:
         raise AssertionError("the host read the device")

@@ -28,7 +28,7 @@ from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.deploy.predictor import Predictor
 from ppcls.engine.core.networks import build_network
-from ppcls.engine.evaluation.evaluate import Result
+from ppcls.engine.evaluation.evaluate import EvalResult
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
@@ -176,9 +176,9 @@ def test_evaluation_is_that_of_the_images_one_by_one(
 
 def test_a_lower_distance_is_a_better_model() -> None:
     metrics = {"HammingDistance": 0.25, "AccuracyScore": 0.75}
-    result = Result(loss=1.0, metrics=metrics, images=4, seconds=0.1, lower_is_better=True)
+    result = EvalResult(loss=1.0, metrics=metrics, images=4, seconds=0.1, lower_is_better=True)
     assert result.score == -0.25
-    assert Result(loss=1.0, metrics={"top1": 0.5}, images=4, seconds=0.1).score == 0.5
+    assert EvalResult(loss=1.0, metrics={"top1": 0.5}, images=4, seconds=0.1).score == 0.5
 
 
 def test_prediction_tells_all_classes_above_the_threshold(

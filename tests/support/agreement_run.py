@@ -11,7 +11,7 @@ from typing import Any
 
 from ppcls.config.load import load_config
 from ppcls.data.index.read import read_index
-from ppcls.engine.agreement import agree, choose_checkpoint, tell_unshared
+from ppcls.engine.agreement import agree, choose_checkpoint, describe_unshared
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
@@ -71,8 +71,8 @@ case("the disk fails", lambda: fail(0, error=OSError(28, "No space left on devic
 case("same", agreed)
 case("another rate", lambda: agreed("Optimizer.lr.learning_rate=0.5", "Global.cpu_threads=3"))
 case("other data", lambda: agreed(listing=str(Path(train.dataset.cls_label_path).with_name("eval.txt"))))
-case("shared", lambda: tell_unshared(run, scratch))
-case("not shared", lambda: tell_unshared(run, own))
+case("shared", lambda: describe_unshared(run, scratch))
+case("not shared", lambda: describe_unshared(run, own))
 case("new", lambda: chosen(scratch / "new", "auto"))
 case("latest", lambda: chosen(scratch / "one", "auto"))
 case("refused", lambda: chosen(scratch / "one", None))

@@ -19,6 +19,7 @@ from ppcls.engine.core.loss_scale import LossScale
 from ppcls.engine.core.precision import FP32, Precision
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
+from ppcls.engine.evaluation.evaluate import EvalResult, Evaluator
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.state import master_weights
@@ -168,6 +169,18 @@ def update(precision: Precision | LossScale, optimizer: Any) -> None:
     """Ends an update by the gradients that a backward pass left in the parameters."""
     with paddle.no_grad():
         precision.end_update(precision.update(optimizer, ParameterGradients(optimizer)))
+
+
+def evaluate(
+    model: nn.Layer,
+    batches: Any,
+    criterion: Any,
+    metrics: Any,
+    precision: Precision,
+    classes: int | None = None,
+) -> EvalResult:
+    """Evaluates a model on batches."""
+    return Evaluator({}, criterion, metrics, precision, classes=classes).evaluate(model, batches)
 
 
 def content(model: nn.Layer) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.transform import check_chain
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.networks import build_network
-from ppcls.engine.profiling.peak import memory_explained, peak_memory
+from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memory
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
 from ppcls.report.environment import read_hardware, read_versions
@@ -76,7 +76,7 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]
     Raises:
         UserError: The variant cannot be trained here, for example for lack of memory.
     """
-    with memory_explained(config, runtime):
+    with explain_out_of_memory(config, runtime):
         bare = task.source == "bare"
         workload = bare_workload(config, runtime) if bare else our_workload(config, runtime, task.source)
         try:
@@ -144,7 +144,7 @@ def _run(workload: Workload, runtime: Runtime, updates: int) -> float:
 def _try_phases(task: TrainTask, workload: Workload, config: Config, runtime: Runtime) -> dict[str, Any]:
     """Returns the phases, or the reason: ordinary steps may not fit in memory beside a CUDA graph."""
     try:
-        with memory_explained(config, runtime):
+        with explain_out_of_memory(config, runtime):
             return {"phases": _time_phases(task, workload, runtime)}
     except UserError as error:
         return {"no_phases": str(error)}

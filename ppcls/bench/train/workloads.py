@@ -28,7 +28,7 @@ from ppcls.engine.core.hooks import StepHooks
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.execution import choose_step
-from ppcls.engine.profiling.data_wait import data_wait
+from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
 from ppcls.optimizer.build import build_optimizer
@@ -78,7 +78,7 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
     step, execution = choose_step(config, state)
     state.connect(config.Global, overlapping=not isinstance(step, GraphedStep))
     state.network.train()
-    batches, wait, order = _endless(state.loader), data_wait(runtime), state.loader.order
+    batches, wait, order = _endless(state.loader), build_data_wait(runtime), state.loader.order
 
     def update(phases: StepHooks) -> None:
         for number in range(1, order.accumulate + 1):

@@ -1,13 +1,16 @@
-"""Evaluation: exact counts over all ranks, whatever the batch size."""
+"""Evaluation: exact sums over all ranks, independent of the batch size."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import paddle
-from paddle import nn
+from numpy.typing import NDArray
+from paddle import Tensor, nn
 
 from ppcls.config.schema import Config
 from ppcls.data.build import build_loader
@@ -15,28 +18,27 @@ from ppcls.data.index.read import positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.core.networks import evaluation_criterion
 from ppcls.engine.core.precision import Precision
-from ppcls.engine.evaluation.outcomes import Collector
-from ppcls.engine.evaluation.tally import Tally
+from ppcls.engine.evaluation.outcomes import OutcomeCollector, append_rows
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion
-from ppcls.metric.build import Metrics, build_metrics
-from ppcls.outputs import first_rows, get_logits
+from ppcls.metric.build import Metrics, Rows, build_metrics
+from ppcls.outputs import Outputs, first_rows, get_logits
 from ppcls.report.record import Outcomes
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime
 
 
 @dataclass(frozen=True)
-class Result:
-    """One evaluation.
+class EvalResult:
+    """Result of one evaluation.
 
     Attributes:
-        loss: Mean over ``images``.
-        metrics: Name to value, such as a share, 0..1; the first decides which model is best.
-        images: Evaluated over all ranks, each once.
-        seconds: Time taken.
-        outcomes: Sample by sample, where that was asked for.
-        lower_is_better: Whether that is so of the first metric.
+        loss: Mean loss over ``images``.
+        metrics: Name to value, such as a share in 0..1. The first metric decides which model is best.
+        images: Number of images over all ranks, each counted once.
+        seconds: Elapsed time.
+        outcomes: Results per sample, if they were collected.
+        lower_is_better: Whether a lower first metric is better.
     """
 
     loss: float
@@ -48,149 +50,106 @@ class Result:
 
     @property
     def score(self) -> float:
-        """The first metric, turned such that higher is better."""
+        """The first metric, with its sign changed if needed so that higher is better."""
         first = next(iter(self.metrics.values()))
         return -first if self.lower_is_better else first
 
 
-@paddle.no_grad()  # type: ignore[untyped-decorator]
-def evaluate(
-    model: nn.Layer,
-    loader: Iterable[Batch],
-    criterion: Criterion,
-    metrics: Metrics,
-    precision: Precision,
-    world: int,
-    progress: Progress | None = None,
-    collector: Collector | None = None,
-    queries: int | None = None,
-) -> Result:
-    """Evaluates ``model`` on all that ``loader`` gives, once.
-
-    Sums stay on the device; the host reads them once, after one reduction over the ranks. So does what
-    ``collector`` collects.
-
-    Args:
-        model: The bare model; left in training mode if it was.
-        loader: This rank's share.
-        criterion: What the model gives and labels to mean loss.
-        metrics: Counted over real samples.
-        precision: Of the forward pass.
-        world: Number of ranks.
-        progress: Is told of each batch.
-        collector: Collects what became of each sample, where that is wanted; on all ranks or none.
-        queries: Where images look for their identity among others: those whose positions are below this do,
-            among those from it on. None: each among all others.
-    """
-    progress = progress or Progress()
-    progress.report("evaluation: waiting for batch 1", slow=not progress.evaluated)
-    began, training = time.perf_counter(), model.training
-    model.eval()
-    tally = Tally(metrics, queries)
-    for number, batch in enumerate(loader, start=1):
-        progress.report(f"evaluation: batch {number}", slow=not progress.evaluated)
-        if batch.valid == 0:
-            continue
-        with precision.evaluation():
-            outputs = model(precision.images(batch.image, training=False))
-        outputs = first_rows(outputs, batch.valid)
-        tally.add(criterion(outputs, batch.label[: batch.valid]), outputs, batch)
-        if collector is not None:
-            collector.add(get_logits(outputs), batch)
-        progress.evaluated = True
-        progress.report(f"evaluation: waiting for batch {number + 1}")
-    progress.report("evaluation: waiting for all processes", slow=True)
-    loss, images, values = tally.result(world)
-    if training:
-        model.train()
-    return Result(
-        loss=loss,
-        metrics=values,
-        images=images,
-        seconds=time.perf_counter() - began,
-        outcomes=collector.outcomes(world) if collector is not None else None,
-        lower_is_better=metrics.lower_is_better,
-    )
-
-
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models on one data set or two, as often as wanted; the arguments are those of `evaluate`.
+    """Evaluates models on one data set, or on a query and a gallery set.
 
     Attributes:
-        loaders: Of what is evaluated on, by place; of two, the images of the first look in the other.
-        classes: Of what is collected sample by sample; None to collect nothing.
+        loaders: Loaders of the data sets, by name. With two, images of the first are searched in the second.
+        criterion: Maps outputs and labels to the mean loss.
+        metrics: Metrics to compute.
+        precision: Precision of the forward pass.
+        world: Number of ranks.
+        progress: Receives the progress.
+        classes: Number of classes, to collect results per sample; None to collect nothing.
     """
 
     loaders: dict[str, Loader]
     criterion: Criterion
     metrics: Metrics
     precision: Precision
-    world: int
-    progress: Progress
+    world: int = 1
+    progress: Progress = field(default_factory=Progress)
     classes: int | None = None
 
-    def __call__(self, model: nn.Layer, between: Callable[[], None] | None = None) -> Result:
-        """Evaluates a bare model.
+    def __call__(self, model: nn.Layer, after_batch: Callable[[], None] | None = None) -> EvalResult:
+        """Evaluates a model on all data.
 
         Args:
-            model: In training mode afterwards if it was.
-            between: Called after each batch, as often on every rank; may raise to end the evaluation.
+            model: Bare model, whose training mode is restored afterwards.
+            after_batch: Called after each batch, equally often on every rank; may raise to end the
+                evaluation.
         """
-        batches, queries = _one_after_the_other(list(self.loaders.values()))
-        batches = batches if between is None else _pausing(batches, between)
-        collector = Collector(self.classes) if self.classes is not None else None
-        result: Result = evaluate(
-            model,
-            batches,
-            self.criterion,
-            self.metrics,
-            self.precision,
-            self.world,
-            self.progress,
-            collector,
-            queries,
-        )
+        query, *gallery = self.loaders.values()
+        batches: Iterable[Batch] = query if not gallery else _query_then_gallery(query, gallery[0])
+        if after_batch is not None:
+            batches = _call_after_each(batches, after_batch)
+        result: EvalResult = self.evaluate(model, batches, len(query.index) if gallery else None)
         return result
 
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def evaluate(self, model: nn.Layer, batches: Iterable[Batch], queries: int | None = None) -> EvalResult:
+        """Evaluates a model on given batches.
+
+        Sums and collected results stay on the device until all batches are done.
+
+        Args:
+            model: Bare model, whose training mode is restored afterwards.
+            batches: This rank's share.
+            queries: Number of query images: those at lower positions are searched among the others. With
+                None, each image is searched among all others.
+        """
+        progress, start, training = self.progress, time.perf_counter(), model.training
+        progress.report("evaluation: waiting for batch 1", slow=not progress.evaluated)
+        model.eval()
+        totals = _EvalTotals(self.metrics, queries)
+        collector = OutcomeCollector(self.classes) if self.classes is not None else None
+        for number, batch in enumerate(batches, start=1):
+            progress.report(f"evaluation: batch {number}", slow=not progress.evaluated)
+            if batch.valid == 0:
+                continue
+            with self.precision.evaluation():
+                outputs = model(self.precision.images(batch.image, training=False))
+            outputs = first_rows(outputs, batch.valid)
+            totals.add(self.criterion(outputs, batch.label[: batch.valid]), outputs, batch)
+            if collector is not None:
+                collector.add(get_logits(outputs), batch)
+            progress.evaluated = True
+            progress.report(f"evaluation: waiting for batch {number + 1}")
+        progress.report("evaluation: waiting for all processes", slow=True)
+        loss, images, values = totals.compute(self.world)
+        if training:
+            model.train()
+        return EvalResult(
+            loss=loss,
+            metrics=values,
+            images=images,
+            seconds=time.perf_counter() - start,
+            outcomes=collector.outcomes(self.world) if collector is not None else None,
+            lower_is_better=self.metrics.lower_is_better,
+        )
+
     def release(self) -> None:
-        """Lets go of the loaders' threads and memory until the next evaluation, for training to have them."""
+        """Releases the loaders' threads and memory until the next evaluation."""
         for loader in self.loaders.values():
             loader.release()
-
-
-def _one_after_the_other(loaders: list[Loader]) -> tuple[Iterable[Batch], int | None]:
-    """Returns the batches of one data set or two; positions of the second go on behind the first's."""
-    first, *others = loaders
-    if not others:
-        return first, None
-    count = len(first.index)
-
-    def batches() -> Iterator[Batch]:
-        yield from first
-        for batch in others[0]:
-            assert batch.positions is not None
-            yield replace(batch, positions=batch.positions + count)
-
-    return batches(), count
-
-
-def _pausing(batches: Iterable[Batch], between: Callable[[], None]) -> Iterator[Batch]:
-    for batch in batches:
-        yield batch
-        between()
 
 
 def build_evaluator(
     config: Config, runtime: Runtime, precision: Precision, sample_by_sample: bool = False
 ) -> Evaluator:
-    """Returns what evaluates a bare model on ``DataLoader.Eval``, as often as wanted.
+    """Builds the evaluator for ``DataLoader.Eval``.
 
     Args:
         config: The whole config.
         runtime: Rank and device.
-        precision: Of the forward pass.
-        sample_by_sample: Whether to collect what became of each sample, where they have one label.
+        precision: Precision of the forward pass.
+        sample_by_sample: Whether to collect results per sample, if samples have one label.
 
     Raises:
         UserError: The config has no ``DataLoader.Eval``, or its data can't be used.
@@ -198,17 +157,17 @@ def build_evaluator(
     if not config.DataLoader.evaluated:
         raise UserError(
             "evaluation needs DataLoader.Eval in the config; "
-            "to train without, set Global.eval_during_train=False"
+            "to train without evaluation, set Global.eval_during_train=False"
         )
     loaders = {
-        place: build_loader(
-            split, place, runtime, config.Global, config.Arch, config.class_count(training=False)
+        name: build_loader(
+            split, name, runtime, config.Global, config.Arch, config.class_count(training=False)
         )
-        for place, split in config.DataLoader.evaluated.items()
+        for name, split in config.DataLoader.evaluated.items()
     }
     index = next(iter(loaders.values())).index
-    # Images of several labels, or of identities to retrieve, are not taken for one class.
-    of_classes = index.labels.ndim == 1 and config.Global.eval_mode == "classification"
+    # Not for images with several labels, or with identities to retrieve.
+    single_label = index.labels.ndim == 1 and config.Global.eval_mode == "classification"
     return Evaluator(
         loaders=loaders,
         criterion=evaluation_criterion(config, positive_rates(index)),
@@ -216,5 +175,94 @@ def build_evaluator(
         precision=precision,
         world=runtime.world_size,
         progress=runtime.progress,
-        classes=config.Arch.class_num if sample_by_sample and of_classes else None,
+        classes=config.Arch.class_num if sample_by_sample and single_label else None,
     )
+
+
+class _EvalTotals:
+    """Sums and rows of this rank's real samples, kept on the device until `compute`.
+
+    Args:
+        metrics: Metrics to compute.
+        queries: See `Evaluator.evaluate`.
+    """
+
+    def __init__(self, metrics: Metrics, queries: int | None) -> None:
+        self._metrics, self._queries = metrics, queries
+        self._sums = paddle.zeros([2 + metrics.width], "float64")  # loss, images, counts
+        self._rows: dict[str, list[Tensor]] = {name: [] for name in metrics.gathered}
+        self._labels: list[Tensor] = []
+        self._positions: list[NDArray[np.int64]] = []
+
+    def add(self, loss: Tensor, outputs: Outputs, batch: Batch) -> None:
+        """Adds a batch with at least one real row.
+
+        Args:
+            loss: Mean over the real rows, a scalar.
+            outputs: Outputs of the real rows, [valid, ...] each.
+            batch: The batch.
+        """
+        label = batch.label[: batch.valid]
+        loss = loss.astype("float64").reshape([1]) * batch.valid
+        images = paddle.full([1], batch.valid, "float64")
+        counts = self._metrics.counts(outputs, label).astype("float64")
+        self._sums = self._sums + paddle.concat([loss, images, counts])
+        if not self._rows:
+            return
+        for name, rows in self._rows.items():
+            append_rows(rows, (outputs[name] if isinstance(outputs, dict) else outputs).astype("float32"))
+        append_rows(self._labels, label.astype("float64").reshape([batch.valid, -1]))  # exact up to 2^53
+        positions = batch.positions if batch.positions is not None else np.zeros(len(batch.label), np.int64)
+        self._positions.append(positions[: batch.valid])
+
+    def compute(self, world: int) -> tuple[float, int, dict[str, float]]:
+        """Returns the mean loss, the number of images and the metrics over all ranks, equal on each."""
+        if world > 1:
+            paddle.distributed.all_reduce(self._sums)
+        loss, images, *counts = np.asarray(self._sums.numpy()).tolist()
+        rows = self._gather_rows(world) if self._rows else None
+        return loss / images, round(images), self._metrics.values(np.array(counts), images, rows)
+
+    def _gather_rows(self, world: int) -> dict[str, Rows]:
+        """Returns outputs and labels of all ranks, in the order of the samples for any number of ranks."""
+        positions = np.concatenate([np.zeros(0, np.int64), *self._positions])
+        positions = _all_gather(positions[:, None], world)[:, 0]
+        order = np.argsort(positions, kind="stable")
+        queries = None if self._queries is None else int((positions < self._queries).sum())
+        labels = _all_gather(_concat(self._labels, "float64"), world)[order]
+        return {
+            name: Rows(_all_gather(_concat(rows, "float32"), world)[order], labels, queries)
+            for name, rows in self._rows.items()
+        }
+
+
+def _concat(rows: list[Tensor], dtype: str) -> NDArray[Any]:
+    return np.asarray(paddle.concat(rows).numpy()) if rows else np.zeros((0, 0), dtype)
+
+
+def _all_gather(rows: NDArray[Any], world: int) -> NDArray[Any]:
+    """Returns the rows of all ranks, [N, D]. A rank without rows need not know D."""
+    if world == 1:
+        return rows
+    shapes: list[Tensor] = []
+    paddle.distributed.all_gather(shapes, paddle.to_tensor(rows.shape, "int64"))
+    counts, widths = np.stack([shape.numpy() for shape in shapes]).T
+    padded = np.zeros((counts.max(), widths.max()), rows.dtype)
+    padded[: len(rows), : rows.shape[1]] = rows
+    gathered: list[Tensor] = []
+    paddle.distributed.all_gather(gathered, paddle.to_tensor(padded))
+    return np.concatenate([part.numpy()[:count] for part, count in zip(gathered, counts, strict=True)])
+
+
+def _query_then_gallery(query: Loader, gallery: Loader) -> Iterator[Batch]:
+    """Yields all batches; positions in the gallery continue after those of the queries."""
+    yield from query
+    for batch in gallery:
+        assert batch.positions is not None
+        yield replace(batch, positions=batch.positions + len(query.index))
+
+
+def _call_after_each(batches: Iterable[Batch], function: Callable[[], None]) -> Iterator[Batch]:
+    for batch in batches:
+        yield batch
+        function()

@@ -1,4 +1,4 @@
-"""What an evaluation did sample by sample: who was taken for what, and the worst errors."""
+"""Results of an evaluation per sample: the confusion matrix, confidences, and the worst errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ppcls.report.record import Mistake, Outcomes
 
 WORST = 24
 BINS = 100  # of the confidence
-_BLOCK = 1024  # batches whose rows are gathered into one tensor
+_BLOCK = 1024  # tensors that are joined into one
 
 
-class Collector:
-    """Collects one evaluation's samples on the device; only `outcomes` waits for it.
+class OutcomeCollector:
+    """Collects the samples of one evaluation on the device; only `outcomes` waits for it.
 
     Args:
         classes: Number of classes.
@@ -29,38 +29,36 @@ class Collector:
         self._positions: list[NDArray[np.int64]] = []
 
     def add(self, logits: Tensor, batch: Batch) -> None:
-        """Takes a batch's real rows.
+        """Adds the real rows of a batch.
 
         Args:
-            logits: [valid, C], any floating dtype.
-            batch: That they are of.
+            logits: Outputs of the real rows, [valid, C], of any floating-point dtype.
+            batch: The batch.
         """
         label = batch.label[: batch.valid]
         if label.ndim == 2:
             label = label.argmax(axis=-1)
         z = logits.astype("float32")
-        top, predicted = paddle.topk(z, 1, axis=-1)  # as the metric's, where several are highest
+        top, predicted = paddle.topk(z, 1, axis=-1)  # chooses among equal logits as the metric does
         z = z - top
         spread = z.exp().sum(axis=-1).log()
         loss = spread - paddle.take_along_axis(z, label.unsqueeze(-1), axis=-1).squeeze(-1)
         columns = [label.astype("float32"), predicted.squeeze(-1).astype("float32"), loss, (-spread).exp()]
-        self._rows.append(paddle.stack(columns, axis=1))
-        if len(self._rows) == _BLOCK:
-            self._rows = [paddle.concat(self._rows)]
+        append_rows(self._rows, paddle.stack(columns, axis=1))
         positions = batch.positions if batch.positions is not None else np.full(len(batch.label), -1)
         self._positions.append(positions[: batch.valid])
 
     def outcomes(self, world: int) -> Outcomes:
-        """Returns what all ranks collected, the same on each; two exchanges between them."""
+        """Returns the results of all ranks, equal on each."""
         rows, positions = np.zeros((0, 4)), np.zeros(0, np.int64)
         if self._rows:
             rows = paddle.concat(self._rows).numpy().astype(np.float64)
             positions = np.concatenate(self._positions)
         classes = self._classes if self._classes <= MAX_CONFUSION_CLASSES else 0
-        counts = np.concatenate([_confusion(rows, classes), _confidences(rows)])
-        worst = _worst(rows, positions)
+        counts = np.concatenate([_count_confusion(rows, classes), _count_confidences(rows)])
+        worst = _find_worst(rows, positions)
         if world > 1:
-            counts, worst = _over_ranks(counts, worst)
+            counts, worst = _all_reduce(counts, worst)
         size = classes * classes
         return Outcomes(
             confusion=counts[:size].reshape(classes, classes) if classes else None,
@@ -72,41 +70,48 @@ class Collector:
         )
 
 
-def _confusion(rows: NDArray[np.float64], classes: int) -> NDArray[np.int64]:
-    """Returns how often each class was taken for each: [classes * classes] int64, by label first."""
+def append_rows(rows: list[Tensor], more: Tensor) -> None:
+    """Appends a tensor of rows; joins many tensors into one."""
+    rows.append(more)
+    if len(rows) == _BLOCK:
+        rows[:] = [paddle.concat(rows)]
+
+
+def _count_confusion(rows: NDArray[np.float64], classes: int) -> NDArray[np.int64]:
+    """Returns the flat confusion matrix, labels first: [classes * classes] int64."""
     label, predicted = rows[:, :2].astype(np.int64).T
     if not classes:
         return np.zeros(0, np.int64)
-    known = (predicted >= 0) & (predicted < classes)  # logits that are not finite may have no highest
+    known = (predicted >= 0) & (predicted < classes)  # non-finite logits may have no highest
     return np.bincount(label[known] * classes + predicted[known], minlength=classes**2).astype(np.int64)
 
 
-def _confidences(rows: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Returns the wrong and the right predictions by confidence: [2 * BINS] int64."""
+def _count_confidences(rows: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns histograms of the confidence of wrong and of correct predictions: [2 * BINS] int64."""
     finite = rows[np.isfinite(rows).all(axis=1)]
     bins = np.clip((finite[:, 3] * BINS).astype(np.int64), 0, BINS - 1)
-    right = finite[:, 0] == finite[:, 1]
-    return np.bincount(right * BINS + bins, minlength=2 * BINS).astype(np.int64)
+    correct = finite[:, 0] == finite[:, 1]
+    return np.bincount(correct * BINS + bins, minlength=2 * BINS).astype(np.int64)
 
 
-def _worst(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns the wrong predictions of the highest loss, the worst first: [at most WORST, 5]."""
+def _find_worst(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns the wrong predictions with the highest loss, highest first: [at most WORST, 5]."""
     found = np.concatenate([rows, positions[:, None].astype(np.float64)], axis=1)
     found = found[(rows[:, 0] != rows[:, 1]) & (positions >= 0)]
     losses = np.nan_to_num(found[:, 2], nan=np.inf, posinf=np.inf)
-    # By position where losses are equal: the same ones for any number of ranks.
+    # Equal losses are ordered by position, so the result does not depend on the number of ranks.
     worst: NDArray[np.float64] = found[np.lexsort((found[:, 4], -losses))[:WORST]]
     return worst
 
 
-def _over_ranks(
+def _all_reduce(
     counts: NDArray[np.int64], worst: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     summed = paddle.to_tensor(counts)
     paddle.distributed.all_reduce(summed)
-    padded = np.full((WORST, 5), -1.0)  # no position
+    padded = np.full((WORST, 5), -1.0)  # position -1 marks an empty row
     padded[: len(worst)] = worst
     gathered: list[Tensor] = []
     paddle.distributed.all_gather(gathered, paddle.to_tensor(padded))
-    every = np.concatenate([each.numpy() for each in gathered])
-    return np.asarray(summed.numpy(), np.int64), _worst(every[:, :4], every[:, 4].astype(np.int64))
+    rows = np.concatenate([part.numpy() for part in gathered])
+    return np.asarray(summed.numpy(), np.int64), _find_worst(rows[:, :4], rows[:, 4].astype(np.int64))

@@ -1,1 +1,1 @@
-"""Non-finite steps; requests to stop or save."""
+"""Non-finite losses and gradients, and requests to save or stop."""

@@ -1,7 +1,7 @@
-"""How long training waits for data: the time in which the device has nothing to do for the lack of it.
+"""Measures how long training waits for data: the time in which the device has no work.
 
-On a CPU that is the time that the host waits. A GPU still works on earlier steps then, so only what is left
-of the host's wait once these are done counts.
+On a CPU that is the time that the host waits. A GPU may still be busy with earlier steps while the host
+waits, so only the time after they are done counts.
 """
 
 from __future__ import annotations
@@ -16,63 +16,62 @@ import paddle
 
 from ppcls.runtime.start import Runtime
 
-_POLL = 0.0005  # seconds; Paddle 2.6 has no clock on the device
+_POLL = 0.0005  # seconds; Paddle 2.6 has no device timer
 
 
-class Mark(Protocol):
-    """A place among the work that a device was given."""
+class DeviceEvent(Protocol):
+    """A point in the device's queue of work."""
 
     def query(self) -> bool:
-        """Whether the device is past it."""
+        """Returns whether the device has reached it."""
 
 
 class DataWait:
-    """Adds up blocks in which the host waits for data.
+    """Adds up the time of blocks that wait for data.
 
     Args:
-        mark: Marks the end of all work that the device was given so far; None where the host does the work.
-        clock: Seconds.
+        record: Records an event after all work submitted so far; None if the host does the work.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
-        self, mark: Callable[[], Mark] | None = None, clock: Callable[[], float] | None = None
+        self, record: Callable[[], DeviceEvent] | None = None, clock: Callable[[], float] | None = None
     ) -> None:
         self.seconds = 0.0
-        self._mark, self._clock = mark, clock or time.perf_counter
-        self._watcher = None if mark is None else ThreadPoolExecutor(1, "data-wait")
+        self._record, self._clock = record, clock or time.perf_counter
+        self._watcher = None if record is None else ThreadPoolExecutor(1, "data-wait")
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts what the device has to wait within the block."""
-        began = self._clock()
-        if self._mark is None or self._watcher is None:
+        """Counts the time in which the device is idle during the block."""
+        start = self._clock()
+        if self._record is None or self._watcher is None:
             yield
-            self.seconds += self._clock() - began
+            self.seconds += self._clock() - start
             return
-        mark = self._mark()
-        idle_since = began if mark.query() else None
-        watched = None if idle_since is not None else self._watcher.submit(self._watch, mark)
+        event = self._record()
+        idle_since = start if event.query() else None
+        watch = None if idle_since is not None else self._watcher.submit(self._wait_for, event)
         yield
-        ended = self._clock()
-        if watched is not None:
-            busy = not watched.done()
-            idle_since = None if busy else watched.result()
+        end = self._clock()
+        if watch is not None:
+            idle_since = watch.result() if watch.done() else None
         if idle_since is not None:
-            self.seconds += max(0.0, ended - idle_since)
+            self.seconds += max(0.0, end - idle_since)
 
-    def _watch(self, mark: Mark) -> float:
-        while not mark.query():
+    def _wait_for(self, event: DeviceEvent) -> float:
+        while not event.query():
             time.sleep(_POLL)
         return self._clock()
 
 
-def data_wait(runtime: Runtime) -> DataWait:
-    """Returns a count at zero, for a run's device."""
-    return DataWait(_mark_gpu if runtime.device == "gpu" else None)
+def build_data_wait(runtime: Runtime) -> DataWait:
+    """Returns a counter for a run's device."""
+    return DataWait(_record_gpu_event if runtime.device == "gpu" else None)
 
 
-def _mark_gpu() -> Mark:
+def _record_gpu_event() -> DeviceEvent:
     event = paddle.device.cuda.Event()
     event.record()
-    mark: Mark = event
-    return mark
+    recorded: DeviceEvent = event
+    return recorded

@@ -1,10 +1,10 @@
-"""Times the phases of training steps.
+"""Times the phases of training updates.
 
-A GPU works on while the host goes ahead, so a phase's time on the host says nothing. In timed steps the host
-waits for Paddle's GPU before and after each phase; the times are then the device's.
+A GPU runs behind the host, so the host's clock alone says nothing about a phase. In timed updates the host
+waits for the GPU before and after each phase.
 
-Ranks exchange gradients during backward. In every other timed step they do so after it, which takes the
-exchange's time alone and backward's time without it: the difference to backward with it is what it costs.
+Ranks usually exchange gradients during the backward pass. In every second timed update they do so after it,
+which measures exchange and backward pass separately.
 """
 
 from __future__ import annotations
@@ -25,59 +25,58 @@ from ppcls.report.step_times import COLUMNS, StepTimes
 from ppcls.runtime.start import Runtime
 
 
-def _unmarked(_: Phase) -> AbstractContextManager[None]:
+def _no_mark(_: Phase) -> AbstractContextManager[None]:
     return nullcontext()
 
 
 class PhaseTimer(StepHooks):
-    """Times the phases of all steps that it is told of.
+    """Times the phases of all updates.
 
     Args:
         runtime: Rank and device.
-        mark: Its context is around each phase.
+        mark: Returns a context to enter around each phase.
 
     Attributes:
         fresh: Whether the next batch begins an update.
         overlap: Whether ranks exchange gradients during the backward pass of the current update.
-        steps: Timed so far.
     """
 
     def __init__(
-        self, runtime: Runtime, mark: Callable[[Phase], AbstractContextManager[None]] = _unmarked
+        self, runtime: Runtime, mark: Callable[[Phase], AbstractContextManager[None]] = _no_mark
     ) -> None:
         self._runtime, self._mark = runtime, mark
-        self.fresh, self.overlap, self._began = True, True, 0.0
+        self.fresh, self.overlap, self._start = True, True, 0.0
         self._times = np.zeros(len(COLUMNS))
         self._seconds: list[NDArray[np.float64]] = []
         self._after: list[bool] = []
 
     @property
     def steps(self) -> int:
-        """Steps timed so far."""
+        """Number of timed updates."""
         return len(self._seconds)
 
     @contextmanager
     def __call__(self, phase: Phase) -> Iterator[None]:
         """Times a phase."""
         self._runtime.synchronize()
-        began = time.perf_counter()
+        start = time.perf_counter()
         with self._mark(phase):
             yield
             self._runtime.synchronize()
-        self._times[COLUMNS.index(phase)] += time.perf_counter() - began
+        self._times[COLUMNS.index(phase)] += time.perf_counter() - start
 
     def begin_batch(self) -> None:
-        """Begins a step where one is due; also again, where the epoch had no batch left for it."""
+        """Starts an update if one is due; may be called again if the epoch had no batch left."""
         self._runtime.synchronize()
         if self.fresh:
             self._times = np.zeros(len(COLUMNS))
             self.overlap = self._runtime.world_size == 1 or self.steps % 2 == 0
-        self._began = time.perf_counter()
+        self._start = time.perf_counter()
 
     def end_batch(self, update: bool) -> None:
-        """Takes a batch's time, and ends the step where it ends."""
+        """Adds the time of a batch; ends the update with its last batch."""
         self._runtime.synchronize()
-        self._times[-1] += time.perf_counter() - self._began
+        self._times[-1] += time.perf_counter() - self._start
         if update:
             self._times[-1] -= self._times[:-1].sum()
             self._seconds.append(self._times)
@@ -90,15 +89,15 @@ class PhaseTimer(StepHooks):
         return train_step(state, batch, hooks, overlap=self.overlap)
 
     def measured(self, first: int, images: int, ordinary: float | None) -> StepTimes:
-        """Returns the times of all ranks; each must ask.
+        """Returns the times of all ranks, which all call it.
 
         Args:
-            first: Step that was the first one timed.
-            images: Of a full step, over all ranks.
-            ordinary: Mean seconds of a step that nobody times; None where none was.
+            first: Number of the first timed update.
+            images: Number of images of a full update over all ranks.
+            ordinary: Mean seconds of an update without timed phases; None if unknown.
         """
         return StepTimes(
-            seconds=self._of_all_ranks(np.stack(self._seconds)),
+            seconds=self._gather(np.stack(self._seconds)),
             after=np.array(self._after),
             first=first,
             images=images,
@@ -106,10 +105,10 @@ class PhaseTimer(StepHooks):
             ordinary=ordinary,
         )
 
-    def _of_all_ranks(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _gather(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns [ranks, steps, 6] from [steps, 6] of this rank."""
         if self._runtime.world_size == 1:
             return seconds[None]
         gathered: list[paddle.Tensor] = []
         paddle.distributed.all_gather(gathered, paddle.to_tensor(seconds))
-        return np.stack([np.asarray(each.numpy()) for each in gathered])
+        return np.stack([np.asarray(part.numpy()) for part in gathered])

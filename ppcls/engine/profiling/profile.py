@@ -1,7 +1,6 @@
-"""``--profile START:STOP``: a trace of some steps, and a table of where their time went.
+"""``--profile START:STOP``: a trace of some updates, and a table of the time per phase.
 
-Whatever the timed phases would overlap shows as the difference to an ordinary step, which is measured before
-the window.
+Timed phases do not overlap. Ordinary updates before the window are measured for comparison.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from ppcls.files import atomic_path, write_text
 from ppcls.report.step_times import StepTable, as_json, as_text, summarize
 from ppcls.runtime.start import Runtime
 
-_WARM_UP = 2  # steps never counted as ordinary: the first ones build and tune
+_WARM_UP = 2  # first updates, which build kernels and are not measured
 
 
 class Trace:
-    """Paddle's profiler, from `start` to `save`.
+    """A trace by Paddle's profiler, from `start` to `save`.
 
     Args:
-        on_gpu: Whether to trace a GPU's kernels too.
+        on_gpu: Whether to trace GPU kernels too.
     """
 
     def __init__(self, on_gpu: bool) -> None:
@@ -40,15 +39,15 @@ class Trace:
         self._profiler: Profiler | None = None
 
     def start(self) -> None:
-        """Begins to trace."""
+        """Starts the trace."""
         self._profiler = Profiler(targets=self._targets, on_trace_ready=lambda _: None)
         self._profiler.start()
 
     def save(self, path: Path) -> None:
-        """Ends the trace and writes it, for chrome://tracing.
+        """Ends the trace and writes it in the format of chrome://tracing.
 
         Raises:
-            OSError: It can't be written.
+            OSError: The file can't be written.
         """
         assert self._profiler is not None
         profiler, self._profiler = self._profiler, None
@@ -57,14 +56,14 @@ class Trace:
             profiler.export(str(temporary), format="json")
 
     def close(self) -> None:
-        """Ends the trace, written or not: a process has but one profiler at a time."""
+        """Ends the trace, since a process can have only one profiler."""
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None
 
 
 def why_no_trace(runtime: Runtime) -> str | None:
-    """Returns why Paddle can't trace here, None where it can: a GPU build of 2.6.2 needs a driver for it."""
+    """Returns why Paddle can't trace here, None if it can. A GPU build of 2.6.2 needs a driver for it."""
     if runtime.device == "gpu" or not paddle.is_compiled_with_cuda():
         return None
     if paddle.device.cuda.device_count() > 0:
@@ -76,34 +75,34 @@ def why_no_trace(runtime: Runtime) -> str | None:
 
 
 class Profile(StepHooks):
-    """Measures the steps of a window, traces them, and writes both into a folder.
+    """Times and traces the updates of a window, and writes both to a folder.
 
     Args:
-        window: Which steps.
+        window: Updates to profile.
         runtime: Rank and device.
-        images: Of a full step, over all ranks.
-        folder: For the table and each rank's trace; made.
-        tell: Takes rank 0's lines for people.
+        images: Number of images of a full update over all ranks.
+        folder: Folder for the table and the traces of all ranks, which is created.
+        log: Receives lines for the log of rank 0.
 
     Raises:
-        UserError: The folder can't be made.
+        UserError: The folder can't be created.
     """
 
     def __init__(
-        self, window: ProfileWindow, runtime: Runtime, images: int, folder: Path, tell: Callable[[str], None]
+        self, window: ProfileWindow, runtime: Runtime, images: int, folder: Path, log: Callable[[str], None]
     ) -> None:
         self._window, self._runtime, self._images = window, runtime, images
-        self._folder, self._tell = folder, tell
+        self._folder, self._log = folder, log
         self._no_trace = why_no_trace(runtime)
         self._trace = Trace(runtime.device == "gpu") if self._no_trace is None else None
-        # As many ordinary steps as are profiled, if there are so many before them.
+        # Measures as many ordinary updates as are profiled, if there are enough before the window.
         self._reference = max(_WARM_UP, window.start - (window.stop - window.start))
-        self._step, self._began, self._ordinary = 0, 0.0, 0.0
+        self._step, self._start, self._ordinary = 0, 0.0, 0.0
         self._timer = PhaseTimer(runtime, self._mark)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"{folder}: can't make this folder for the profile: {error.strerror}") from None
+            raise UserError(f"{folder}: can't create the folder of the profile: {error.strerror}") from None
 
     def wrap(self, step: Step) -> Step:
         """Returns ``step``, replaced by eager steps until the window ends.
@@ -127,14 +126,14 @@ class Profile(StepHooks):
         return self._timer(phase) if self._profiling else nullcontext()
 
     def _mark(self, phase: Phase) -> AbstractContextManager[None]:
-        """Shows a phase in the trace."""
+        """Returns a context that marks a phase in the trace."""
         marked: AbstractContextManager[None] = nullcontext()
         if self._trace is not None:
             marked = RecordEvent(f"phase: {phase}")
         return marked
 
     def begin_batch(self) -> None:
-        """Begins a step where one is due."""
+        """Starts an update if one is due."""
         if self._profiling:
             if self._trace is not None and self._timer.fresh and self._timer.steps == 0:
                 self._trace.close()
@@ -142,27 +141,27 @@ class Profile(StepHooks):
             self._timer.begin_batch()
         elif self._step == self._reference:
             self._runtime.synchronize()
-        self._began = time.perf_counter()
+        self._start = time.perf_counter()
 
     def end_batch(self, update: bool) -> None:
-        """Takes a batch's time, and ends the step where it ends."""
+        """Adds the time of a batch; ends the update with its last batch."""
         if self._profiling:
             self._timer.end_batch(update)
         elif self._reference <= self._step < self._window.start:
             if update and self._step == self._window.start - 1:
                 self._runtime.synchronize()
-            self._ordinary += time.perf_counter() - self._began
+            self._ordinary += time.perf_counter() - self._start
         self._step += update
         if update and self._step == self._window.stop:
             self._finish()
 
     def close(self) -> None:
-        """Ends the trace where the run ends within the window."""
+        """Ends the trace if the run ends within the window."""
         if self._trace is not None:
             self._trace.close()
 
     def _finish(self) -> None:
-        """Writes trace and table, and tells of them; training goes on also where that fails."""
+        """Writes and logs trace and table. If that fails, training continues."""
         trace = self._folder / f"trace_rank{self._runtime.rank}.json"
         before = self._window.start - self._reference
         ordinary = self._ordinary / before if before > 0 else None
@@ -173,15 +172,15 @@ class Profile(StepHooks):
             if self._runtime.is_main:
                 self._write(summarize(times), trace)
         except OSError as error:
-            lost = f"{self._folder}: can't write the profile: {error.strerror or error}; training goes on"
+            lost = f"{self._folder}: can't write the profile: {error.strerror or error}; training continues"
             if self._runtime.is_main:
-                self._tell(lost)
+                self._log(lost)
             else:
                 print(lost, file=sys.stderr)  # noqa: T201
 
     def _write(self, table: StepTable, trace: Path) -> None:
         if self._no_trace is None:
-            ranks = "; a file a rank" if self._runtime.world_size > 1 else ""
+            ranks = "; one file per rank" if self._runtime.world_size > 1 else ""
             traced = f"trace: {trace} (chrome://tracing or ui.perfetto.dev{ranks})\n"
         else:
             traced = f"no trace: {self._no_trace}\n"
@@ -189,32 +188,32 @@ class Profile(StepHooks):
         write_text(self._folder / "steps.txt", text)
         write_text(self._folder / "steps.json", as_json(table))
         for line in text.splitlines():
-            self._tell(line)
+            self._log(line)
 
 
 def build_profile(
-    window: ProfileWindow, state: TrainState, epochs: int, output_dir: Path, tell: Callable[[str], None]
+    window: ProfileWindow, state: TrainState, epochs: int, output_dir: Path, log: Callable[[str], None]
 ) -> Profile:
-    """Returns what measures a window of a run from its present position on.
+    """Builds the profile of a window, which starts at the current position of the run.
 
     Args:
-        window: Which steps.
-        state: The run, resumed where it is.
-        epochs: Of the whole run.
-        output_dir: Folder of the run; the profile goes to ``profile/START-STOP`` in it, counted from the
-            very first step of the run.
-        tell: Takes rank 0's lines for people.
+        window: Updates to profile.
+        state: State of the run, new or resumed.
+        epochs: Number of epochs of the run.
+        output_dir: Output folder. The profile goes to ``profile/START-STOP``, counted from the run's first
+            update.
+        log: Receives lines for the log of rank 0.
 
     Raises:
-        UserError: The run has fewer steps.
+        UserError: The run has fewer updates.
     """
     done = state.epoch * state.updates_per_epoch + state.updates_of_epoch
     left = epochs * state.updates_per_epoch - done
     if window.stop > left:
         raise UserError(
-            f"--profile {window}: {left} steps are left to train ({epochs} epochs of "
+            f"--profile {window}: {left} updates are left to train ({epochs} epochs of "
             f"{state.updates_per_epoch}, {done} done); expected at most {max(0, left - 1)}:{left}"
         )
     order = state.loader.order
     folder = output_dir / "profile" / f"{done + window.start}-{done + window.stop}"
-    return Profile(window, state.runtime, order.global_batch * order.accumulate, folder, tell)
+    return Profile(window, state.runtime, order.global_batch * order.accumulate, folder, log)

@@ -17,7 +17,7 @@ from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.setup import prepare
+from ppcls.engine.setup import build_run
 from ppcls.engine.train import train
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
@@ -169,13 +169,13 @@ def test_another_folder_gets_a_best_model_of_its_own(
     best = train(config, cpu, output(config)).best
     assert best is not None
     there = make_config("second", Global__checkpoints=str(tmp_path / "first" / "latest"))
-    run = prepare(there, cpu, output(there))
+    run = build_run(there, cpu, output(there))
     assert run.state.best is None  # else no best_model, unless an evaluation beats that of the other folder
     plan = "\n".join(run.notes)
     assert "reset: the best metric, since its model is not in this folder" in plan
     assert "best metric" not in plan.split("kept: ")[1].splitlines()[0]
     here = make_config("first", Global__checkpoints="auto")
-    assert prepare(here, cpu, output(here)).state.best == best
+    assert build_run(here, cpu, output(here)).state.best == best
 
 
 def test_another_loader_goes_on_with_the_same_samples(
@@ -291,7 +291,7 @@ def test_auto_passes_over_a_damaged_checkpoint_and_says_so(
     again = make_config(Global__epochs=2, Global__checkpoints="auto")
     assert_equal(content(train(again, cpu, output(again)).model), weights)
     log = (tmp_path / "run" / "train.log").read_text()
-    assert f"damaged, passed over: {damaged}: damaged: expected" in log
+    assert f"skipped a damaged checkpoint: {damaged}: damaged: expected" in log
     assert "epoch_1: epoch 2, batch 0, update 4" in log
 
 

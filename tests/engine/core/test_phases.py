@@ -11,9 +11,8 @@ from test_loop import Notes
 
 from ppcls.config.sections.run import Global
 from ppcls.engine.core.hooks import NO_HOOKS, Phase, ProfileWindow, StepHooks, read_profile_window
-from ppcls.engine.loop import fit
+from ppcls.engine.loop import Run, fit
 from ppcls.errors import UserError
-from ppcls.report.reporters import Reporters
 
 
 class Heard(StepHooks):
@@ -38,7 +37,7 @@ class Heard(StepHooks):
 def hear(accumulate: int) -> list[str]:
     heard = Heard()
     state = make_state(loader=MemoryLoader(size=8, batch_size=4, accumulate=accumulate))
-    fit(state, Global(epochs=1), None, Notes(), Reporters(), heard)  # type: ignore[arg-type]
+    fit(Run(state, Global(epochs=1), Notes(), hooks=heard))  # type: ignore[arg-type]
     return heard.told
 
 

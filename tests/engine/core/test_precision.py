@@ -12,7 +12,17 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
-from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state, train_epochs, update
+from small_net import (
+    Flat,
+    MemoryLoader,
+    Net,
+    assert_equal,
+    content,
+    evaluate,
+    make_state,
+    train_epochs,
+    update,
+)
 
 from ppcls.arch.layers.transformer import MatrixProduct
 from ppcls.config.schema import Config
@@ -23,7 +33,6 @@ from ppcls.engine.core.build import build_state
 from ppcls.engine.core.precision import FP32, AmpO1, AmpO2, RoundedBF16, build_precision
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
-from ppcls.engine.evaluation.evaluate import evaluate
 from ppcls.errors import UserError
 from ppcls.optimizer.state import optimizer_state
 from ppcls.runtime.start import Runtime
@@ -391,11 +400,11 @@ def test_mixed_precision_evaluates_as_float32_does(level: str, dtype: str) -> No
     state = train_epochs(on_gpu(level, dtype, loader=MemoryLoader(size=1000, batch_size=50)), 4)
     state.precision._eval_half = True  # type: ignore[attr-defined]
     loader = MemoryLoader(size=1000, batch_size=64, shuffle=False)
-    half = evaluate(state.model, loader, state.criterion, state.metrics, state.precision, 1)
+    half = evaluate(state.model, loader, state.criterion, state.metrics, state.precision)
     whole = Net()
     whole.set_state_dict({name: each.astype("float32") for name, each in state.model.state_dict().items()})
     loader = MemoryLoader(size=1000, batch_size=64, shuffle=False)
-    exact = evaluate(whole, loader, state.criterion, state.metrics, FP32(), 1)
+    exact = evaluate(whole, loader, state.criterion, state.metrics, FP32())
     assert half.images == exact.images == 1000
     # a change of rank needs two scores nearer than a rounding: of float16 2**-11, of bfloat16 2**-8
     close = 0.005 if dtype == "float16" else 0.03

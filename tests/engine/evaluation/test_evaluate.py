@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from small_net import MemoryLoader, Net, assert_equal, content
+from small_net import MemoryLoader, Net, assert_equal, content, evaluate
 
 from ppcls.config.schema import Config
 from ppcls.config.sections.objective import CELoss, TopkAcc
@@ -15,7 +15,7 @@ from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.engine.core.precision import FP32
-from ppcls.engine.evaluation.evaluate import build_evaluator, evaluate
+from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
@@ -61,7 +61,7 @@ def test_counts_are_those_of_a_plain_loop(
     assert 0 < top1 < top2 < 11  # the numbers tell something
     loader = build_loader(split, "Eval", cpu, config.Global, config.Arch, config.Arch.class_num)
     for _ in range(2):  # as often as wanted
-        result = evaluate(model, loader, CRITERION, METRICS, FP32(), 1)
+        result = evaluate(model, loader, CRITERION, METRICS, FP32())
         assert result.images == 11
         assert result.metrics == {"top1": top1 / 11, "top2": top2 / 11}
         assert result.loss == pytest.approx(loss, rel=1e-3 if use_dali else 1e-5)
@@ -71,7 +71,7 @@ def test_counts_are_those_of_a_plain_loop(
 def test_padded_rows_count_nowhere(model: Net) -> None:
     loader = MemoryLoader(size=13, batch_size=8, shuffle=False)
     expected = plain(model, list(loader.images), loader.labels.tolist())
-    result = evaluate(model, loader, CRITERION, METRICS, FP32(), 1)
+    result = evaluate(model, loader, CRITERION, METRICS, FP32())
     assert (result.images, round(result.metrics["top1"] * 13)) == (13, expected[1])
     assert result.loss == pytest.approx(expected[0], rel=1e-5)
     # the padding repeats samples: counted, it would have given 16 images
@@ -85,8 +85,8 @@ def test_a_rank_without_real_rows_is_no_harm(model: Net) -> None:
                 yield batch
                 yield type(batch)(batch.image, batch.label, 0, 0.0, True)
 
-    one = evaluate(model, Padded(), CRITERION, METRICS, FP32(), 1)
-    other = evaluate(model, MemoryLoader(), CRITERION, METRICS, FP32(), 1)
+    one = evaluate(model, Padded(), CRITERION, METRICS, FP32())
+    other = evaluate(model, MemoryLoader(), CRITERION, METRICS, FP32())
     assert (one.loss, one.metrics, one.images) == (other.loss, other.metrics, other.images)
 
 
@@ -96,7 +96,7 @@ def test_the_model_is_left_as_it_was(model: Net, training: bool) -> None:
     model.train() if training else model.eval()
     modes = []
     forward = model.bn.register_forward_pre_hook(lambda layer, _inputs: modes.append(layer.training))
-    evaluate(model, MemoryLoader(), CRITERION, METRICS, FP32(), 1)
+    evaluate(model, MemoryLoader(), CRITERION, METRICS, FP32())
     forward.remove()
     assert modes == [False] * 3
     assert model.training is model.bn.training is training

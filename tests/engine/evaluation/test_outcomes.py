@@ -5,14 +5,13 @@ import paddle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_net import MemoryLoader, Net
+from small_net import MemoryLoader, Net, evaluate
 
 from ppcls.config.sections.objective import CELoss, TopkAcc
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.evaluation import outcomes
-from ppcls.engine.evaluation.evaluate import evaluate
-from ppcls.engine.evaluation.outcomes import WORST, Collector
+from ppcls.engine.evaluation.outcomes import WORST, OutcomeCollector
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
 from ppcls.report.record import Outcomes
@@ -21,7 +20,7 @@ CLASSES = 4
 
 
 def collect(logits: np.ndarray, labels: np.ndarray, batch_size: int, padding: int = 0) -> Outcomes:
-    collector = Collector(logits.shape[1])
+    collector = OutcomeCollector(logits.shape[1])
     for begin in range(0, len(labels), batch_size):
         rows = np.arange(begin, min(begin + batch_size, len(labels)))
         padded = np.concatenate([rows, np.repeat(rows[:1], padding)])
@@ -94,7 +93,7 @@ def test_too_many_classes_have_no_matrix() -> None:
 
 
 def test_no_sample_has_no_outcome() -> None:
-    found = Collector(3).outcomes(1)
+    found = OutcomeCollector(3).outcomes(1)
     assert found.worst == ()
     assert found.confusion is not None
     assert found.confusion.shape == (3, 3)
@@ -103,9 +102,9 @@ def test_no_sample_has_no_outcome() -> None:
 
 def test_an_evaluation_collects_where_it_is_asked_to() -> None:
     loader, metrics = MemoryLoader(size=13, shuffle=False), build_metrics((TopkAcc(topk=(1,)),))
-    asked = (Net(), loader, build_criterion((CELoss(),)), metrics, FP32(), 1)
+    asked = (Net(), loader, build_criterion((CELoss(),)), metrics, FP32())
     assert evaluate(*asked).outcomes is None
-    result = evaluate(*asked, collector=Collector(CLASSES))
+    result = evaluate(*asked, classes=CLASSES)
     assert result.outcomes is not None
     assert result.outcomes.confusion is not None
     assert result.outcomes.confusion.sum() == 13

@@ -68,14 +68,15 @@ def test_a_device_that_gets_idle_waits_from_then_on() -> None:
 def test_a_gpu_that_works_does_not_wait() -> None:
     import paddle
 
-    from ppcls.engine.profiling.data_wait import data_wait
     from ppcls.runtime.start import Runtime
 
     paddle.set_device("gpu")
     matrix = paddle.randn([4096, 4096])
     paddle.matmul(matrix, matrix)
     paddle.device.cuda.synchronize()
-    wait = data_wait(Runtime(device="gpu", device_id=0))
+    from ppcls.engine.profiling.data_wait import build_data_wait
+
+    wait = build_data_wait(Runtime(device="gpu", device_id=0))
     for _ in range(200):
         paddle.matmul(matrix, matrix)
     with wait.waiting():

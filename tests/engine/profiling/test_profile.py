@@ -93,7 +93,7 @@ def test_a_window_beyond_the_run(make: Callable[..., Config], cpu: Runtime) -> N
     config = make()
     with pytest.raises(
         UserError,
-        match=r"^--profile 7:9: 8 steps are left to train \(2 epochs of 4, 0 done\); "
+        match=r"^--profile 7:9: 8 updates are left to train \(2 epochs of 4, 0 done\); "
         "expected at most 7:8$",
     ):
         train(config, cpu, output(config), ProfileWindow(7, 9))
@@ -131,7 +131,9 @@ def test_a_profile_that_cannot_be_written_does_not_end_the_training(tmp_path: Pa
     profile = profile_of(tmp_path / "gone", told)
     shutil.rmtree(tmp_path / "gone")
     take_steps(profile, 3)
-    assert told == [f"{tmp_path}/gone: can't write the profile: No such file or directory; training goes on"]
+    assert told == [
+        f"{tmp_path}/gone: can't write the profile: No such file or directory; training continues"
+    ]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

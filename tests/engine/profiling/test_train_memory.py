@@ -14,7 +14,7 @@ from paths import ROOT
 
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
-from ppcls.engine.setup import _watch_memory
+from ppcls.engine.setup import _check_memory
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.memory import MemoryRequest, MemoryUsage, divide_memory, estimate_pipeline_memory
@@ -76,7 +76,7 @@ def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
 
 def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
-    measure = _watch_memory(make_config(), gpu, notes)
+    measure = _check_memory(make_config(), gpu, notes)
     assert notes == [
         "GPU memory: 8192 MiB, 92 MiB in use before; Paddle's share at most 4096 MiB "
         "(Global.gpu_memory_fraction 0.5); 4004 MiB left for DALI and CUDA's libraries",
@@ -92,26 +92,26 @@ def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Run
 
 def test_a_split_that_does_not_run_needs_nothing(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
-    _watch_memory(make_config(Global__eval_during_train=False), gpu, notes)
+    _check_memory(make_config(Global__eval_during_train=False), gpu, notes)
     assert "(train 128, CUDA's libraries 1024)" in notes[1]
 
 
 def test_without_dali_only_the_division_is_told(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
-    assert _watch_memory(make_config(Global__use_dali=False), gpu, notes) is None
+    assert _check_memory(make_config(Global__use_dali=False), gpu, notes) is None
     assert len(notes) == 1
 
 
 def test_without_a_budget_nothing_is_told(make_config: Callable[..., Config], cpu: Runtime) -> None:
     notes: list[str] = []
-    assert _watch_memory(make_config(), cpu, notes) is None
+    assert _check_memory(make_config(), cpu, notes) is None
     assert notes == []
 
 
 def test_a_batch_too_large_for_what_is_left(make_config: Callable[..., Config], gpu: Runtime) -> None:
     config = make_config(DataLoader__Train__sampler__batch_size=8000)
     with pytest.raises(UserError, match=r"but 3804 MiB are left: .*; lower Global\.gpu_memory_fraction, or "):
-        _watch_memory(config, gpu, [])
+        _check_memory(config, gpu, [])
 
 
 def train(file: Path, *options: str) -> subprocess.CompletedProcess[str]:

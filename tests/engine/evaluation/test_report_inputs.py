@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import paddle
 import pytest
-from small_net import make_state
+from small_net import Net, make_state
 
 from ppcls.config.schema import Config
 from ppcls.data.index.read import read_index
@@ -14,7 +14,7 @@ from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ToCHWImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.evaluation.pictures import RunPictures, unnormalized
+from ppcls.engine.evaluation.report_inputs import ReportImages, unnormalize, weight_histograms
 
 NORMALIZE = NormalizeImage(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
 
@@ -30,19 +30,19 @@ def test_normalizing_is_undone(rgb: bool, fill: int) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), np.uint8)
     chain = [DecodeImage(to_rgb=rgb), NORMALIZE, ToCHWImage()]
     image = np.pad(normalized(pixels, NORMALIZE), ((0, 0), (0, 0), (0, fill)))
-    np.testing.assert_array_equal(unnormalized(image, chain), pixels if rgb else pixels[:, :, ::-1])
+    np.testing.assert_array_equal(unnormalize(image, chain), pixels if rgb else pixels[:, :, ::-1])
 
 
 def test_deep_pixels_and_other_numbers_become_visible() -> None:
     deep = np.random.default_rng(1).integers(0, 256, (4, 4, 1)).astype(np.uint8)
     spec = NormalizeImage(scale=1 / 65535, mean=(0.5,), std=(0.5,))
     chain = [DecodeImage(channels=1, dtype="uint16"), spec]
-    np.testing.assert_array_equal(unnormalized(normalized(deep * np.uint16(257), spec), chain), deep)
+    np.testing.assert_array_equal(unnormalize(normalized(deep * np.uint16(257), spec), chain), deep)
     spec = NormalizeImage(scale=1.0, mean=(0.0,), std=(1.0,))
     numbers = np.array([-3.0, np.nan, 5.0], np.float32).reshape(1, 3, 1)
-    shown = unnormalized(numbers, [DecodeNumpy(channels=1, dtype="float32"), spec])
+    shown = unnormalize(numbers, [DecodeNumpy(channels=1, dtype="float32"), spec])
     assert shown.ravel().tolist() == [0, 96, 255]
-    assert not unnormalized(np.ones((2, 2, 1)), [DecodeNumpy(channels=1, dtype="float32"), spec]).any()
+    assert not unnormalize(np.ones((2, 2, 1)), [DecodeNumpy(channels=1, dtype="float32"), spec]).any()
 
 
 def batch(value: float, label: paddle.Tensor, valid: int) -> Batch:
@@ -50,7 +50,7 @@ def batch(value: float, label: paddle.Tensor, valid: int) -> Batch:
 
 
 def test_each_epochs_first_batch_is_kept_as_it_was(make_config: Callable[..., Config]) -> None:
-    pictures = RunPictures(make_config(), None, ("cat", "dog"))
+    pictures = ReportImages(make_config().DataLoader, "NCHW", None, ("cat", "dog"))
     seen: list[float] = []
 
     def step(state: TrainState, batch: Batch, phases: StepHooks) -> paddle.Tensor:
@@ -82,13 +82,13 @@ def test_evaluated_samples_are_read_while_they_can_be(make_config: Callable[...,
     split = config.DataLoader.Eval
     assert split is not None
     index = read_index(split.dataset, 4)
-    pictures = RunPictures(config, index, ())
+    pictures = ReportImages(config.DataLoader, config.Arch.data_format, index, ())
     found = pictures.evaluated(1)
     assert found is not None
     assert found.title == index.name(1)
     assert found.pixels.dtype == np.uint8
     assert found.pixels.shape[2] == 3
-    assert RunPictures(config, None, ()).evaluated(1) is None
+    assert ReportImages(config.DataLoader, config.Arch.data_format, None, ()).evaluated(1) is None
 
     class Gone:
         def __getattr__(self, name: str) -> object:
@@ -97,4 +97,36 @@ def test_evaluated_samples_are_read_while_they_can_be(make_config: Callable[...,
         def read(self, position: int) -> bytes:
             return b"no image"
 
-    assert RunPictures(config, Gone(), ()).evaluated(1) is None  # type: ignore[arg-type]
+    assert ReportImages(config.DataLoader, config.Arch.data_format, Gone(), ()).evaluated(1) is None  # type: ignore[arg-type]
+
+
+def test_every_number_is_counted_between_the_edges() -> None:
+    model = Net()
+    found = weight_histograms(model)
+    assert list(found) == ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"], "what is trained"
+    trained = dict(model.named_parameters())
+    for name, histogram in found.items():
+        values = trained[name].numpy().ravel()
+        assert histogram.counts.sum() == len(values)
+        assert len(histogram.edges) == len(histogram.counts) + 1
+        assert histogram.edges[0] <= values.min() <= values.max() <= histogram.edges[-1]
+    np.testing.assert_allclose(
+        found["conv.weight"].counts, np.histogram(model.conv.weight.numpy(), bins=40)[0], atol=1
+    )
+
+
+def test_equal_and_not_finite_numbers() -> None:
+    model = Net()
+    with paddle.no_grad():
+        model.fc.bias.set_value(paddle.to_tensor([1.0, float("nan"), 0.0, 0.0]))
+    found = weight_histograms(model)
+    assert "fc.bias" not in found
+    assert found["bn.weight"].counts.sum() == 4, "all ones"
+    assert (found["bn.weight"].edges[0], found["bn.weight"].edges[-1]) == (0.5, 1.5)
+
+
+def test_half_precision_counts_too() -> None:
+    model = Net()
+    model.conv.weight = paddle.create_parameter([2, 2], "float32")
+    model.to(dtype="bfloat16")
+    assert weight_histograms(model)["fc.weight"].counts.sum() == 16

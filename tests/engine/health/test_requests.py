@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ppcls.config.sections.run import Global
-from ppcls.engine.health import control as module
-from ppcls.engine.health.control import Control
+from ppcls.engine.health import requests as module
+from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.errors import SignalExit
 from ppcls.runtime.signals import SignalRequests
 from ppcls.runtime.start import Runtime
@@ -32,68 +32,68 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def make(settings: Global, runtime: Runtime, signals: SignalRequests | None = None) -> Control:
-    return Control(settings, runtime, signals or SignalRequests())
+def make(settings: Global, runtime: Runtime, signals: SignalRequests | None = None) -> SaveStopRequests:
+    return SaveStopRequests(settings, runtime, signals or SignalRequests())
 
 
-def must_save(control: Control, update: int) -> bool:
-    control.look()
-    return control.must_save(update)
+def must_save(requests: SaveStopRequests, update: int) -> bool:
+    requests.exchange()
+    return requests.must_save(update)
 
 
 def test_every_so_many_steps(clock: Clock) -> None:
-    control = make(Global(save_steps=3), Runtime())
-    assert [must_save(control, update) for update in range(1, 8)] == [False, False, True] * 2 + [False]
+    requests = make(Global(save_steps=3), Runtime())
+    assert [must_save(requests, update) for update in range(1, 8)] == [False, False, True] * 2 + [False]
 
 
 def test_every_so_many_minutes_since_the_last_save(clock: Clock) -> None:
-    control = make(Global(save_minutes=0.5), Runtime())
+    requests = make(Global(save_minutes=0.5), Runtime())
     found = []
     for update in range(1, 10):
         clock.now += 10
-        found.append(must_save(control, update))
+        found.append(must_save(requests, update))
         if found[-1]:
             clock.now += 100  # saving takes time, which does not count
-            control.saved()
+            requests.saved()
     assert found == [False, False, True] * 3
 
 
 def test_neither(clock: Clock) -> None:
-    control = make(Global(), Runtime())
+    requests = make(Global(), Runtime())
     clock.now += 1e6
-    assert not any(must_save(control, update) for update in range(1, 100))
+    assert not any(must_save(requests, update) for update in range(1, 100))
 
 
 def test_another_rank_than_0_does_not_look_at_its_clock(clock: Clock) -> None:
-    control = make(Global(save_minutes=1.0), Runtime(rank=1))
+    requests = make(Global(save_minutes=1.0), Runtime(rank=1))
     clock.now += 1e6
-    assert not must_save(control, 1)
+    assert not must_save(requests, 1)
 
 
 def test_a_signal_saves_once_and_goes_on(clock: Clock) -> None:
     signals = SignalRequests()
-    control = make(Global(), Runtime(), signals)
-    assert not must_save(control, 1)
+    requests = make(Global(), Runtime(), signals)
+    assert not must_save(requests, 1)
     signals.receive(signal.SIGUSR1)
-    assert must_save(control, 2)
-    assert control.must_save(2)
-    control.saved()
-    control.leave()
-    assert not must_save(control, 3)
+    assert must_save(requests, 2)
+    assert requests.must_save(2)
+    requests.saved()
+    requests.raise_if_stopped()
+    assert not must_save(requests, 3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops(clock: Clock, number: int) -> None:
     signals = SignalRequests()
-    control = make(Global(), Runtime(), signals)
-    control.check()
+    requests = make(Global(), Runtime(), signals)
+    requests.check()
     signals.receive(number)
-    assert must_save(control, 1)
+    assert must_save(requests, 1)
     with pytest.raises(SignalExit) as caught:
-        control.leave()
+        requests.raise_if_stopped()
     assert caught.value.code == 128 + number
     with pytest.raises(SignalExit):
-        control.check()
+        requests.check()
 
 
 RANK = """

@@ -15,7 +15,7 @@ from paddle import nn
 from ppcls.cli import train as cli
 from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import LATEST
-from ppcls.engine.profiling.peak import Peak, memory_explained, peak_memory
+from ppcls.engine.profiling.peak_memory import PeakMemory, explain_out_of_memory, peak_memory
 from ppcls.engine.train import train
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
@@ -47,9 +47,9 @@ def hungry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SAID = (
-    r"out of memory: 134217728 MiB more could not be had; at most so far: this process \d+ MiB\. "
-    r"Cure: lower DataLoader\.Train\.sampler\.batch_size \(8\) or "
-    r"DataLoader\.Eval\.sampler\.batch_size \(8\), and raise Global\.update_freq by the same factor"
+    r"out of memory: could not allocate 134217728 MiB more; peak so far: this process \d+ MiB\. "
+    r"To fix: lower DataLoader\.Train\.sampler\.batch_size \(8\) or "
+    r"DataLoader\.Eval\.sampler\.batch_size \(8\) and raise Global\.update_freq by the same factor"
 )
 
 
@@ -74,8 +74,8 @@ def test_an_evaluation_that_needs_too_much_does_not_lose_the_epoch(
 
 
 def test_numpy_says_it_too(make_config: Callable[..., Config], cpu: Runtime) -> None:
-    said = r"^out of memory: 256\. TiB more could not be had"
-    with pytest.raises(UserError, match=said), memory_explained(make_config(), cpu):
+    said = r"^out of memory: could not allocate 256\. TiB more"
+    with pytest.raises(UserError, match=said), explain_out_of_memory(make_config(), cpu):
         np.empty(1 << 45)
 
 
@@ -84,7 +84,7 @@ def test_numpy_says_it_too(make_config: Callable[..., Config], cpu: Runtime) -> 
     [ValueError("out of memory"), OSError(28, "out of memory"), RuntimeError("a bad image"), UserError("x")],
 )
 def test_other_errors_stay(make_config: Callable[..., Config], cpu: Runtime, other: Exception) -> None:
-    with pytest.raises(type(other)) as raised, memory_explained(make_config(), cpu):
+    with pytest.raises(type(other)) as raised, explain_out_of_memory(make_config(), cpu):
         raise other
     assert raised.value is other
 
@@ -93,7 +93,9 @@ def test_other_errors_stay(make_config: Callable[..., Config], cpu: Runtime, oth
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     """A process on a card of 8 GiB, played, for want of one."""
     monkeypatch.setattr(Card, "free", lambda self: 1000)
-    monkeypatch.setattr("ppcls.engine.profiling.peak.peak_memory", lambda runtime: Peak(700, 3900, 4000))
+    monkeypatch.setattr(
+        "ppcls.engine.profiling.peak_memory.peak_memory", lambda runtime: PeakMemory(700, 3900, 4000)
+    )
     return Runtime(
         device="gpu",
         device_id=0,
@@ -107,15 +109,15 @@ PADDLES = (
     "Cannot allocate 1.531250GB memory on GPU 0, 3.9GB memory has been allocated"
 )
 FIGURES = (
-    "at most so far: Paddle 4000 MiB of GPU memory, 3900 of it in tensors; this process 700 MiB of the "
-    "host's; Paddle's share is 4096 (Global.gpu_memory_fraction 0.5), 1000 of 8192 are free. "
+    "peak so far: Paddle 4000 MiB of GPU memory (3900 MiB in tensors), this process 700 MiB of host "
+    "memory; Paddle may use 4096 (Global.gpu_memory_fraction 0.5), 1000 of 8192 are free. "
 )
 
 
 @pytest.mark.parametrize(
     ("error", "said", "cure"),
     [
-        (MemoryError(PADDLES), "out of GPU memory: 1.531250GB more could not be had; ", "raise"),
+        (MemoryError(PADDLES), "out of GPU memory: could not allocate 1.531250GB more; ", "raise"),
         (OSError("(External) CUDNN error(4), CUDNN_STATUS_ALLOC_FAILED."), "out of GPU memory; ", "lower"),
         (RuntimeError("CUDA allocation failed\nCurrent pipeline object"), "out of GPU memory; ", "lower"),
     ],
@@ -125,19 +127,21 @@ def test_on_a_gpu(
     make_config: Callable[..., Config], gpu: Runtime, error: Exception, said: str, cure: str
 ) -> None:
     config = make_config(Global__eval_during_train=False, Global__cuda_graph=False)
-    with pytest.raises(UserError) as raised, memory_explained(config, gpu):
+    with pytest.raises(UserError) as raised, explain_out_of_memory(config, gpu):
         raise error
     assert str(raised.value) == (
-        f"{said}{FIGURES}Cure: lower DataLoader.Train.sampler.batch_size (8), and raise Global.update_freq "
+        f"{said}{FIGURES}To fix: lower DataLoader.Train.sampler.batch_size (8) and raise Global.update_freq "
         f"by the same factor; or compute in half precision (AMP); or {cure} Global.gpu_memory_fraction"
     )
 
 
 def test_a_recorded_step_needs_memory_of_its_own(make_config: Callable[..., Config], gpu: Runtime) -> None:
-    said = r"; or set Global\.cuda_graph to False, for a recorded step has memory of its own; or raise Global"
+    said = (
+        r"; or set Global\.cuda_graph to False, since a CUDA graph needs additional memory; or raise Global"
+    )
     with (
         pytest.raises(UserError, match=said),
-        memory_explained(make_config(Global__cuda_graph=True), gpu),
+        explain_out_of_memory(make_config(Global__cuda_graph=True), gpu),
     ):
         raise MemoryError(PADDLES)
 
@@ -154,8 +158,8 @@ def test_the_peak_of_a_process(cpu: Runtime) -> None:
 @pytest.mark.gpu
 def test_paddles_own_error_on_a_gpu(make_config: Callable[..., Config]) -> None:
     gpu = Runtime(device="gpu", device_id=0)
-    said = r"^out of GPU memory: .* more could not be had; at most so far: Paddle \d+"
-    with pytest.raises(UserError, match=said), memory_explained(make_config(), gpu):
+    said = r"^out of GPU memory: could not allocate .* more; peak so far: Paddle \d+"
+    with pytest.raises(UserError, match=said), explain_out_of_memory(make_config(), gpu):
         paddle.zeros([1 << 45])
 
 

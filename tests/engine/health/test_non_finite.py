@@ -13,7 +13,7 @@ from ppcls.data.bad_images.lists import read_bad_images
 from ppcls.data.sampling.order import Cursor
 from ppcls.engine.core.gradients import UpdateOutcomes
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.health.bad_steps import BAD_STEPS, BadSteps, Stretch
+from ppcls.engine.health.non_finite import BAD_STEPS, NonFiniteMonitor, UpdateRange
 from ppcls.errors import UserError
 
 NAN = float("nan")
@@ -23,17 +23,17 @@ def no_checkpoint() -> None:
     """A run that has none."""
 
 
-def stretch(
+def updates(
     losses: list[list[float]] | list[float], step: int = 0, update: int = 0, epoch: int = 0, every: int = 1
-) -> Stretch:
+) -> UpdateRange:
     """Updates of ``every`` batches in float32; one list of losses a rank, or of the only one."""
     ranks = np.atleast_2d(np.array(losses))
     ends = np.arange(1, ranks.shape[1] + 1) % every == 0
-    return Stretch(epoch, step, update, ends, ranks, UpdateOutcomes(np.zeros(ends.sum(), np.bool_)))
+    return UpdateRange(epoch, step, update, ends, ranks, UpdateOutcomes(np.zeros(ends.sum(), np.bool_)))
 
 
-def scaled(stretch: Stretch, skipped: list[bool], scales: list[float], floor: float = 1.0) -> Stretch:
-    return replace(stretch, gradients=UpdateOutcomes(np.array(skipped), np.array(scales), floor))
+def scaled(updates: UpdateRange, skipped: list[bool], scales: list[float], floor: float = 1.0) -> UpdateRange:
+    return replace(updates, gradients=UpdateOutcomes(np.array(skipped), np.array(scales), floor))
 
 
 def state(ranks: int = 1, size: int = 100, accumulate: int = 1) -> TrainState:
@@ -51,7 +51,7 @@ def spoil(state: TrainState) -> TrainState:
 def test_a_run_ends_where_more_than_the_limit_are_bad_in_a_row(
     bad: list[bool], limit: int, data: st.DataObject
 ) -> None:
-    watch = BadSteps(STATE, limit, Path("nowhere"), no_checkpoint)
+    watch = NonFiniteMonitor(STATE, limit, Path("nowhere"), no_checkpoint)
     row, expected = 0, None
     for number, each in enumerate(bad, start=1):
         row = row + 1 if each else 0
@@ -62,7 +62,7 @@ def test_a_run_ends_where_more_than_the_limit_are_bad_in_a_row(
     while done < len(bad) and found is None:
         length = data.draw(st.integers(1, len(bad) - done))
         try:
-            watch.take(stretch(losses[done : done + length], step=done % 10, update=done))
+            watch.check(updates(losses[done : done + length], step=done % 10, update=done))
         except UserError as error:
             found = int(str(error).split(":")[0].removeprefix("update "))
         done += length
@@ -76,19 +76,20 @@ def test_it_says_step_rate_scale_checkpoint_and_files(tmp_path: Path) -> None:
     run = state()
     (tmp_path / "step_00000030").mkdir()
     (tmp_path / "latest").symlink_to("step_00000030")
-    watch = BadSteps(run, 2, tmp_path, lambda: tmp_path / "latest")
-    watch.take(scaled(stretch([1.0, 1.0], 3, 29, 2), [False, True], [64.0, 32.0]))
+    watch = NonFiniteMonitor(run, 2, tmp_path, lambda: tmp_path / "latest")
+    watch.check(scaled(updates([1.0, 1.0], 3, 29, 2), [False, True], [64.0, 32.0]))
     with pytest.raises(UserError) as error:
-        watch.take(scaled(stretch([1.0, NAN], 5, 31, 2), [True, True], [16.0, 8.0]))
+        watch.check(scaled(updates([1.0, NAN], 5, 31, 2), [True, True], [16.0, 8.0]))
     first = run.loader.order.at(Cursor(2, 4)).indices.tolist()
     names = ", ".join(f"image {position}" for position in first[:5])
     assert str(error.value).splitlines() == [
-        "update 33: 3 updates in a row had a loss or a gradient that is not finite, more than "
-        "Global.max_bad_steps (2); it began with update 31 (epoch 3, batch 5)",
+        "update 33: 3 consecutive updates had a non-finite loss or gradient, more than "
+        "Global.max_bad_steps (2); the first was update 31 (epoch 3, batch 5)",
         f"  learning rate {0.1 / 31:.4g}, loss scale 8; "
         f"last good checkpoint: {tmp_path}/latest (step_00000030)",
-        f"  update 31 (epoch 3, batch 5) was made of {names} and 3 more; {tmp_path}/{BAD_STEPS} lists them",
-        "  lower Optimizer.lr.learning_rate, warm up, give clip_norm, look at these images",
+        f"  images of update 31 (epoch 3, batch 5): {names} and 3 more; "
+        f"all are listed in {tmp_path}/{BAD_STEPS}",
+        "  lower Optimizer.lr.learning_rate or warm up; use clip_norm; check these images",
     ]
     listed = read_bad_images(tmp_path / BAD_STEPS)
     assert [each.name for each in listed] == [f"image {position}" for position in first]
@@ -97,46 +98,46 @@ def test_it_says_step_rate_scale_checkpoint_and_files(tmp_path: Path) -> None:
 
 
 def test_a_scale_below_its_floor_ends_the_run_at_once(tmp_path: Path) -> None:
-    watch = BadSteps(state(), 20, tmp_path, no_checkpoint)
-    watch.take(scaled(stretch([1.0]), [True], [8.0], floor=8.0))
+    watch = NonFiniteMonitor(state(), 20, tmp_path, no_checkpoint)
+    watch.check(scaled(updates([1.0]), [True], [8.0], floor=8.0))
     with pytest.raises(UserError) as error:
-        watch.take(scaled(stretch([1.0, 1.0], 1, 1), [True, False], [4.0, 4.0], floor=8.0))
+        watch.check(scaled(updates([1.0, 1.0], 1, 1), [True, False], [4.0, 4.0], floor=8.0))
     first, second, _, last = str(error.value).splitlines()
     assert first == (
         "update 2: the loss scale would fall to 4, below AMP.min_loss_scaling (8); "
-        "it began with update 1 (epoch 1, batch 1)"
+        "the first was update 1 (epoch 1, batch 1)"
     )
     assert second == "  learning rate 0.1, loss scale 4; last good checkpoint: none"
     assert last.endswith("FLAGS_cudnn_batchnorm_spatial_persistent=0 in the environment")
 
 
 def test_a_scale_that_was_low_before_and_grows_is_no_reason_to_stop() -> None:
-    watch = BadSteps(state(), 20, Path("nowhere"), no_checkpoint)
-    watch.take(scaled(stretch([1.0]), [False], [0.5], floor=1.0))
+    watch = NonFiniteMonitor(state(), 20, Path("nowhere"), no_checkpoint)
+    watch.check(scaled(updates([1.0]), [False], [0.5], floor=1.0))
     assert watch.note() is None
 
 
 def test_gradients_that_nothing_skips_count_though_the_loss_is_finite(tmp_path: Path) -> None:
-    watch = BadSteps(state(), 1, tmp_path, no_checkpoint)
-    watch.take(replace(stretch([1.0, 1.0]), gradients=UpdateOutcomes(np.array([False, True]))))
+    watch = NonFiniteMonitor(state(), 1, tmp_path, no_checkpoint)
+    watch.check(replace(updates([1.0, 1.0]), gradients=UpdateOutcomes(np.array([False, True]))))
     assert watch.note() is None, "nothing was skipped"
-    with pytest.raises(UserError, match=r"^update 3: 2 updates in a row .*; it began with update 2"):
-        watch.take(replace(stretch([1.0], 2, 2), gradients=UpdateOutcomes(np.array([True]))))
+    with pytest.raises(UserError, match=r"^update 3: 2 consecutive updates .*; the first was update 2"):
+        watch.check(replace(updates([1.0], 2, 2), gradients=UpdateOutcomes(np.array([True]))))
 
 
 def test_lost_weights_end_the_run_before_the_limit(tmp_path: Path) -> None:
-    BadSteps(state(), 20, tmp_path, no_checkpoint).take(stretch([1.0, NAN]))
-    with pytest.raises(UserError, match=r"^update 2: loss or gradient was not finite, and so"):
-        BadSteps(spoil(state()), 20, tmp_path, no_checkpoint).take(stretch([1.0, NAN]))
-    hidden = r"^update 3: loss or gradient .*; it began with update 2 \(epoch 1, batch 2\)"
+    NonFiniteMonitor(state(), 20, tmp_path, no_checkpoint).check(updates([1.0, NAN]))
+    with pytest.raises(UserError, match=r"^update 2: the weights are NaN or infinite"):
+        NonFiniteMonitor(spoil(state()), 20, tmp_path, no_checkpoint).check(updates([1.0, NAN]))
+    hidden = r"^update 3: the weights are NaN .*; the first was update 2 \(epoch 1, batch 2\)"
     with pytest.raises(UserError, match=hidden):  # as rectifiers may hide it
-        BadSteps(spoil(state()), 20, tmp_path, no_checkpoint).take(stretch([1.0, NAN, 1.0]))
+        NonFiniteMonitor(spoil(state()), 20, tmp_path, no_checkpoint).check(updates([1.0, NAN, 1.0]))
 
 
 def test_the_files_are_those_of_the_ranks_that_went_wrong(tmp_path: Path) -> None:
     run = state(ranks=3)
     with pytest.raises(UserError):
-        BadSteps(run, 0, tmp_path, no_checkpoint).take(stretch([[1.0, 1.0], [1.0, NAN], [1.0, 1.0]]))
+        NonFiniteMonitor(run, 0, tmp_path, no_checkpoint).check(updates([[1.0, 1.0], [1.0, NAN], [1.0, 1.0]]))
     order = replace(run.loader.order, rank=1)
     expected = [f"image {each}" for each in order.at(Cursor(0, 1)).indices.tolist()]
     assert [each.name for each in read_bad_images(tmp_path / BAD_STEPS)] == expected
@@ -144,24 +145,24 @@ def test_the_files_are_those_of_the_ranks_that_went_wrong(tmp_path: Path) -> Non
 
 def test_where_only_gradients_overflow_they_are_those_of_all_ranks_and_batches(tmp_path: Path) -> None:
     run = state(ranks=2, accumulate=2)
-    losses = stretch([[1.0] * 4, [1.0] * 4], every=2)
-    with pytest.raises(UserError, match=r"update 2 \(epoch 1, batches 3 to 4\) was made of"):
-        BadSteps(run, 0, tmp_path, no_checkpoint).take(scaled(losses, [False, True], [8.0, 4.0]))
+    losses = updates([[1.0] * 4, [1.0] * 4], every=2)
+    with pytest.raises(UserError, match=r"images of update 2 \(epoch 1, batches 3 to 4\): "):
+        NonFiniteMonitor(run, 0, tmp_path, no_checkpoint).check(scaled(losses, [False, True], [8.0, 4.0]))
     listed = read_bad_images(tmp_path / BAD_STEPS)
     assert len({each.name for each in listed}) == 2 * 2 * 8
     assert {each.reason[-6:] for each in listed} == {"rank 0", "rank 1"}
 
 
 def test_one_bad_batch_makes_its_update_bad() -> None:
-    losses = stretch([1.0, 1.0, NAN, 1.0, 1.0, 1.0], every=2)
+    losses = updates([1.0, 1.0, NAN, 1.0, 1.0, 1.0], every=2)
     assert losses.bad().tolist() == [False, True, False]
-    assert stretch([[1.0, 1.0], [1.0, float("inf")]]).bad().tolist() == [False, True]
+    assert updates([[1.0, 1.0], [1.0, float("inf")]]).bad().tolist() == [False, True]
 
 
 def test_only_real_samples_are_named(tmp_path: Path) -> None:
     run = state(size=10)
-    with pytest.raises(UserError, match=r"was made of image \d+, image \d+\n"):
-        BadSteps(run, 0, tmp_path, no_checkpoint).take(stretch([NAN], step=1))
+    with pytest.raises(UserError, match=r"images of update .*: image \d+, image \d+\n"):
+        NonFiniteMonitor(run, 0, tmp_path, no_checkpoint).check(updates([NAN], step=1))
     assert not (tmp_path / BAD_STEPS).exists()
 
 
@@ -169,22 +170,22 @@ def test_only_rank_0_writes(tmp_path: Path) -> None:
     run = state(ranks=2)
     run.runtime = replace(run.runtime, rank=1, world_size=2)
     with pytest.raises(UserError, match="and 3 more\n"):
-        BadSteps(run, 0, tmp_path, no_checkpoint).take(stretch([[NAN], [1.0]]))
+        NonFiniteMonitor(run, 0, tmp_path, no_checkpoint).check(updates([[NAN], [1.0]]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_list_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
     (tmp_path / BAD_STEPS).mkdir()
     with pytest.raises(UserError, match=r"and 3 more \(.*bad_steps.txt can't be written: Is a directory\)"):
-        BadSteps(state(), 0, tmp_path, no_checkpoint).take(stretch([NAN]))
+        NonFiniteMonitor(state(), 0, tmp_path, no_checkpoint).check(updates([NAN]))
 
 
 def test_what_was_skipped_is_noted_once() -> None:
-    watch = BadSteps(state(), 20, Path("nowhere"), no_checkpoint)
-    watch.take(scaled(stretch([1.0] * 3, 0, 9), [False, True, False], [8.0, 4.0, 4.0]))
-    assert watch.note() == "update 11 skipped, for gradients were not finite; the loss scale is 4"
+    watch = NonFiniteMonitor(state(), 20, Path("nowhere"), no_checkpoint)
+    watch.check(scaled(updates([1.0] * 3, 0, 9), [False, True, False], [8.0, 4.0, 4.0]))
+    assert watch.note() == "skipped update 11 because of non-finite gradients; the loss scale is 4"
     assert watch.note() is None
-    watch.take(scaled(stretch([1.0] * 3, 3, 12), [True, False, True], [2.0, 2.0, 1.0]))
+    watch.check(scaled(updates([1.0] * 3, 3, 12), [True, False, True], [2.0, 2.0, 1.0]))
     assert watch.note() == (
-        "2 updates from 13 to 15 skipped, for gradients were not finite; the loss scale is 1"
+        "skipped 2 updates from 13 to 15 because of non-finite gradients; the loss scale is 1"
     )

@@ -1,0 +1,147 @@
+"""Inputs of a run's report: training images as the model sees them, evaluated images, weight histograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import Tensor, nn
+
+from ppcls.config.sections.loader import DataLoader
+from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.index.read import Index
+from ppcls.data.loaders.batch import Batch
+from ppcls.data.transforms.numpy_ops import DecodeError, apply
+from ppcls.data.transforms.specs import NormalizeImage
+from ppcls.engine.core.hooks import StepHooks
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import Step
+from ppcls.report.confusion import class_name
+from ppcls.report.record import Histogram
+from ppcls.report.thumbnail import Picture, PictureSource
+
+SHOWN = 16
+_NAMED = 3  # classes that are named for a mixed label
+_BINS = 40
+
+
+class ReportImages(PictureSource):
+    """Keeps the first training images of each epoch, and reads evaluated images.
+
+    Args:
+        splits: ``DataLoader`` of the config, with ``Train``.
+        layout: Layout of the model's input, ``NCHW`` or ``NHWC``.
+        evaluated: Evaluated samples; None without evaluation.
+        names: Class names by label; may be empty.
+    """
+
+    def __init__(
+        self, splits: DataLoader, layout: str, evaluated: Index | None, names: Sequence[str]
+    ) -> None:
+        assert splits.Train is not None
+        evaluation = splits.evaluated.get("Eval")
+        self._chain = splits.Train.dataset.transform_ops
+        self._decoder = evaluation.dataset.transform_ops[0] if evaluation is not None else None
+        self._layout, self._index, self._names = layout, evaluated, names
+        self._epoch: int | None = None
+        self._kept: tuple[Tensor, Tensor] | None = None
+        self._pictures: list[Picture] = []
+
+    def watch(self, step: Step) -> Step:
+        """Returns a step that also keeps images; the host does not wait for them."""
+
+        def watched(state: TrainState, batch: Batch, hooks: StepHooks) -> Tensor:
+            if state.epoch != self._epoch and batch.valid:
+                self._epoch, rows = state.epoch, min(SHOWN, batch.valid)
+                # Copied, since the loader and a CUDA graph reuse the memory of a batch.
+                self._kept = batch.image[:rows].clone(), batch.label[:rows].clone()
+            return step(state, batch, hooks)
+
+        return watched
+
+    def augmented(self) -> list[Picture]:
+        """Returns the training images that were kept last."""
+        if self._kept is not None:
+            images, labels = (np.asarray(tensor.numpy()) for tensor in self._kept)
+            if self._layout == "NCHW":
+                images = images.transpose(0, 2, 3, 1)
+            self._kept = None
+            self._pictures = [
+                Picture(unnormalize(image, self._chain), self._describe(label))
+                for image, label in zip(images, labels, strict=True)
+            ]
+        return self._pictures
+
+    def evaluated(self, position: int) -> Picture | None:
+        """Returns an evaluated image as it is stored; None if it can't be read."""
+        if self._index is None or self._decoder is None:
+            return None
+        try:
+            pixels = apply(self._decoder, self._index.read(position), ())
+        except DecodeError:
+            return None
+        rgb = self._decoder.after(ImageState()).rgb
+        return Picture(_to_uint8(pixels, str(pixels.dtype), rgb), "", self._index.name(position))
+
+    def _describe(self, label: NDArray[Any]) -> str:
+        if label.ndim == 0:
+            return class_name(self._names, int(label))
+        largest = np.argsort(-label, kind="stable")[:_NAMED]
+        shares = [(class_name(self._names, int(i)), float(label[i])) for i in largest]
+        return " + ".join(f"{share:.2f} {name}" for name, share in shares if share > 0)
+
+
+def unnormalize(image: NDArray[Any], chain: Sequence[Transform]) -> NDArray[np.uint8]:
+    """Returns the pixels of an image as they were before normalization.
+
+    Args:
+        image: Transformed image, [H, W, C], of any floating-point dtype.
+        chain: Its transforms.
+
+    Returns:
+        [H, W, C] uint8, RGB if there are three or more channels.
+    """
+    state, image = ImageState(), image.astype(np.float32)
+    dtype: str = "float32"
+    for spec in chain:
+        if isinstance(spec, NormalizeImage):
+            dtype, channels = state.dtype, state.channels
+            mean, std = (np.array(values, np.float32) for values in (spec.mean, spec.std))
+            image = (image[:, :, :channels] * std + mean) / spec.scale
+        state = spec.after(state)
+    return _to_uint8(image, dtype, state.rgb)
+
+
+def _to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
+    """Converts pixels to RGB, [H, W, C] uint8; float32 is scaled from its lowest to its highest value."""
+    values: NDArray[Any] = np.nan_to_num(pixels.astype(np.float32), posinf=0.0, neginf=0.0)
+    if dtype == "uint16":
+        values = values / 257
+    elif dtype == "float32":
+        low, high = float(values.min()), float(values.max())
+        values = (values - low) * (255.0 / (high - low) if high > low else 0.0)
+    shown: NDArray[np.uint8] = np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    return shown if rgb or shown.shape[2] < 3 else shown[:, :, 2::-1]
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def weight_histograms(model: nn.Layer) -> dict[str, Histogram]:
+    """Returns a histogram of each trainable tensor that is finite, by name; computed on the device."""
+    found = {}
+    for name, weight in model.named_parameters():
+        if weight.stop_gradient:  # frozen, or BatchNorm statistics, which Paddle lists as parameters
+            continue
+        values = weight.astype("float32").flatten()
+        low, high, total = paddle.stack([values.min(), values.max(), values.sum()]).tolist()
+        if not math.isfinite(total):  # min() and max() of Paddle 2.6 ignore NaN
+            continue
+        if low == high:
+            low, high = low - 0.5, high + 0.5
+        bins = ((values - low) * (_BINS / (high - low))).clip(0, _BINS)  # Paddle 2.6 needs integer limits
+        counts = paddle.histogram(bins, bins=_BINS, min=0, max=_BINS)
+        found[name] = Histogram(np.asarray(counts.numpy(), np.int64), np.linspace(low, high, _BINS + 1))
+    return found

@@ -1,0 +1,62 @@
+"""Requests to save or to stop, decided between two updates and equal on all ranks."""
+
+from __future__ import annotations
+
+import time
+
+from ppcls.config.sections.run import Global
+from ppcls.errors import SignalExit
+from ppcls.runtime.collectives import RequestExchange
+from ppcls.runtime.signals import SignalRequests
+from ppcls.runtime.start import Runtime
+
+
+class SaveStopRequests:
+    """Collects requests of all ranks to save or to stop: from signals and from the configured intervals.
+
+    Args:
+        settings: Save intervals.
+        runtime: Runtime of this rank.
+        signals: SignalRequests that this rank received.
+
+    Attributes:
+        stop: Number of the signal that stops all ranks; 0 for none.
+    """
+
+    def __init__(self, settings: Global, runtime: Runtime, signals: SignalRequests) -> None:
+        self._every, self._minutes = settings.save_steps, settings.save_minutes
+        self._is_main, self._signals = runtime.is_main, signals
+        self._exchange = RequestExchange(runtime, kinds=2)
+        self._save = False
+        self.stop = 0
+        self.saved()
+
+    def exchange(self) -> None:
+        """Exchanges requests between ranks; all ranks call it at the same points."""
+        save = self._is_time() or self._signals.take_save()
+        stop, any_save = self._exchange.any_rank([self._signals.stop, int(save)])
+        self.stop = self.stop or stop
+        self._save |= bool(any_save)
+
+    def must_save(self, update: int) -> bool:
+        """Returns whether to save after ``update``."""
+        return bool(self.stop) or self._save or (self._every is not None and update % self._every == 0)
+
+    def saved(self) -> None:
+        """Clears requests to save and restarts the interval."""
+        self._last_save, self._save = time.monotonic(), False
+
+    def raise_if_stopped(self) -> None:
+        """Raises `SignalExit` if a signal stops the run."""
+        if self.stop:
+            raise SignalExit(self.stop)
+
+    def check(self) -> None:
+        """Exchanges requests, then raises `SignalExit` if a signal stops the run."""
+        self.exchange()
+        self.raise_if_stopped()
+
+    def _is_time(self) -> bool:
+        """Returns whether the save interval of rank 0 is over."""
+        minutes = self._minutes
+        return self._is_main and minutes is not None and time.monotonic() - self._last_save >= 60 * minutes

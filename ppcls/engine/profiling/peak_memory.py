@@ -1,0 +1,105 @@
+"""Peak memory of a run, and helpful errors when memory runs out."""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import paddle
+
+from ppcls.config.schema import Config
+from ppcls.engine.core.compiled import measured
+from ppcls.errors import UserError
+from ppcls.runtime.start import Runtime
+
+# Paddle raises MemoryError for GPU and host. CUDA libraries that Paddle calls raise OSError without an errno,
+# and DALI raises RuntimeError, or MemoryError for the host.
+_OUT_OF_MEMORY = re.compile(r"out of memory|alloc_failed|allocation failed|bad_alloc", re.IGNORECASE)
+_GPU = re.compile(r"GPU|CUDA|CUDNN|CUBLAS", re.IGNORECASE)
+_REQUESTED = re.compile(r"Cannot allocate ([\d.]+ ?\w+) memory|Unable to allocate ([\d.]+ \w+)")
+_REQUESTED_BYTES = re.compile(r"Fail to alloc memory of (\d+) size")
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """The highest memory use so far, in MiB.
+
+    Attributes:
+        process: Resident memory of this process.
+        allocated: GPU memory of Paddle's tensors; None on a CPU.
+        reserved: GPU memory of Paddle's allocator; None on a CPU.
+    """
+
+    process: int
+    allocated: int | None = None
+    reserved: int | None = None
+
+    def describe(self) -> str:
+        """Returns the figures as text."""
+        host = f"this process {self.process} MiB"
+        if self.reserved is None:
+            return host
+        return (
+            f"Paddle {self.reserved} MiB of GPU memory ({self.allocated} MiB in tensors), "
+            f"{host} of host memory"
+        )
+
+
+def peak_memory(runtime: Runtime) -> PeakMemory:
+    """Returns the peak memory of this process."""
+    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    if runtime.device == "cpu":
+        return PeakMemory(process)
+    cuda, gpu = paddle.device.cuda, runtime.device_id
+    return PeakMemory(process, cuda.max_memory_allocated(gpu) >> 20, cuda.max_memory_reserved(gpu) >> 20)
+
+
+@contextmanager
+def explain_out_of_memory(config: Config, runtime: Runtime) -> Iterator[None]:
+    """Converts a failed allocation in the block to a `UserError` with figures and advice.
+
+    Raises:
+        UserError: An allocation failed.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise _explain(error, config, runtime) from error
+    except (OSError, RuntimeError) as error:
+        if getattr(error, "errno", None) is not None or not _OUT_OF_MEMORY.search(str(error)):
+            raise
+        raise _explain(error, config, runtime) from error
+
+
+def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
+    text = str(error)
+    on_gpu = runtime.device == "gpu" and _GPU.search(text) is not None
+    used = f"peak so far: {peak_memory(runtime).describe()}"
+    if on_gpu and runtime.budget is not None and runtime.card is not None:
+        budget, card = runtime.budget, runtime.card
+        used += f"; Paddle may use {budget.share} ({budget.reason}), {card.free()} of {card.total} are free"
+    sizes = [(name, *split.sampler.batch_setting) for name, split in config.used_splits.items()]
+    keys = " or ".join(f"DataLoader.{name}.sampler.{key} ({size})" for name, key, size in sizes)
+    fixes = [f"lower {keys} and raise Global.update_freq by the same factor"]
+    if on_gpu and (config.AMP is None or not config.AMP.use_amp):
+        fixes.append("compute in half precision (AMP)")
+    graph = config.Global.cuda_graph
+    if on_gpu and (graph is True or (graph == "auto" and measured())):
+        fixes.append("set Global.cuda_graph to False, since a CUDA graph needs additional memory")
+    if on_gpu and runtime.budget is not None:
+        by_paddle = isinstance(error, MemoryError)
+        fixes.append(f"{'raise' if by_paddle else 'lower'} {runtime.budget.setting}")
+    where = "GPU memory" if on_gpu else "memory"
+    return UserError(f"out of {where}{_requested(text)}; {used}. To fix: {'; or '.join(fixes)}")
+
+
+def _requested(text: str) -> str:
+    """Returns the size of the failed allocation, if the message of Paddle or NumPy has it."""
+    if found := _REQUESTED.search(text):
+        return f": could not allocate {found[1] or found[2]} more"
+    if found := _REQUESTED_BYTES.search(text):
+        return f": could not allocate {int(found[1]) >> 20} MiB more"
+    return ""
