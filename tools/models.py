@@ -1,4 +1,4 @@
-"""Lists the models with what they cost: ``python tools/models.py list 'ResNet*'``."""
+"""Lists the architectures and their cost: ``python tools/models.py list 'ResNet*'``."""
 
 import sys
 from pathlib import Path

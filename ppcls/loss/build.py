@@ -31,7 +31,7 @@ from ppcls.loss.learned import learned_losses
 from ppcls.outputs import LOGITS, Outputs, get_logits, layer_output_name
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
-PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # own logits, the other model's, labels
+PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # the student's logits, the other model's, labels
 
 
 def build_criterion(

@@ -1,8 +1,8 @@
 """Losses of a model that learns from the logits of another model, computed in float32.
 
-All have the arguments ``logits`` and ``other``, the own and the other model's logits, [B, C] of any floating
-dtype. The result is a float32 scalar, the mean over the batch. No gradient reaches ``other``, except in
-`mutual_divergence`. ``label`` is [B] int64, or [B, C] float whose largest value is the label.
+All have the arguments ``logits`` and ``other``, the student's and the other model's logits, [B, C] of any
+floating dtype. The result is a float32 scalar, the mean over the batch. No gradient reaches ``other``, except
+in `mutual_divergence`. ``label`` is [B] int64, or [B, C] float whose largest value is the label.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def mutual_divergence(
     has gradients for both.
 
     Args:
-        logits: Own logits.
+        logits: Logits of the student.
         other: Logits of the other model.
         act: Function from logits to probabilities.
         weights: Weights of the classes in the sum, [B, C] float32.
@@ -93,9 +93,9 @@ def _decoupled(z: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
 def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperature: float) -> Tensor:
     """Returns the cross-entropy with the other's softened softmax, weighted per image.
 
-    The weight is ``1 - exp(-own / other)`` of both models' cross-entropies with the label: the worse the own
-    model is, the more it learns from the other (Zhou et al. 2021, equation 8). No gradient reaches the
-    weight. Logits are divided by the temperature, and the loss is multiplied by its square.
+    The weight is ``1 - exp(-own / other)`` of both models' cross-entropies with the label: the worse the
+    student is, the more it learns from the other model (Zhou et al. 2021, equation 8). No gradient reaches
+    the weight. Logits are divided by the temperature, and the loss is multiplied by its square.
     """
     with paddle.amp.auto_cast(enable=False):
         own, other = logits.astype("float32"), other.detach().astype("float32")

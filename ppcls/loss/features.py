@@ -21,8 +21,8 @@ def distance(
     """Returns the mean distance of two tensors of the same shape, a float32 scalar with gradients for both.
 
     Args:
-        own: [B, ...], any floating dtype.
-        other: [B, ...].
+        own: Output of the student, [B, ...], any floating dtype.
+        other: Output of the other model, [B, ...].
         mode: Absolute, squared, or Huber's with a threshold of 1.
         act: Function applied to both first; softmax over the last axis.
     """
@@ -39,8 +39,8 @@ def relational(own: Tensor, other: Tensor, side: int | None = None) -> Tensor:
     of pairs, divided by their mean, and the cosines of the angles of triples. No gradient reaches ``other``.
 
     Args:
-        own: [B, ...], any floating dtype; with ``side`` [B, C, H, W].
-        other: [B, ...], of any other shape after B.
+        own: Output of the student, [B, ...], any floating dtype; with ``side`` [B, C, H, W].
+        other: Output of the other model, [B, ...], of any shape after B.
         side: Height and width that both are pooled to; None for no pooling.
 
     Returns:

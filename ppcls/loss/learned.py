@@ -86,12 +86,12 @@ class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
 class MaskedGeneration(FeaturePairLoss):
     """Masked generative distillation (Yang et al. 2022, equation 4).
 
-    Two convolutions generate the other model's features from the own ones, of which random channels are
-    masked. The cost is the mean squared difference.
+    Two convolutions generate the other model's features from the student's, whose random channels are masked.
+    The cost is the mean squared difference.
 
     Args:
         pairs: Names of the two outputs of each pair.
-        channels: Channels of the own features.
+        channels: Channels of the student's features.
         other_channels: Channels of the other model's features.
         masked: Share of masked channels.
         factor: Factor on the cost.
@@ -131,9 +131,9 @@ class ProjectorEnsemble(FeaturePairLoss):
 
     Args:
         pairs: Names of the two outputs of each pair.
-        channels: Channels of the own features.
+        channels: Channels of the student's features.
         other_channels: Channels of the other model's features.
-        projectors: Number of projections of the own features, which are averaged.
+        projectors: Number of projections of the student's features, which are averaged.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class AttentionTransfer(nn.Layer):  # type: ignore[misc]
         """Maps outputs by name to the cost per image, [B] float32; no gradient reaches the teacher's.
 
         Raises:
-            UserError: An output has another shape than the config says.
+            UserError: The shape of an output differs from the config.
         """
         for name, shape in self._shapes.items():
             _check_shape(name, outputs[name], shape)

@@ -92,9 +92,10 @@ def of(reference, prefix):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_initial_state_equals_paddleclas(reference, name):
+def test_initial_state_and_logits_equal_paddleclas(reference, name):
     paddle.seed(1)
-    state = build_model(name, class_num=CLASSES, **OPTIONS.get(name, {})).state_dict()
+    model = build_model(name, class_num=CLASSES, **OPTIONS.get(name, {}))
+    state = model.state_dict()
     shapes = of(reference, f"{name}/shape/")
     assert {key: tuple(tensor.shape) for key, tensor in state.items()} == {
         key: tuple(shape) for key, shape in shapes.items()
@@ -109,11 +110,7 @@ def test_initial_state_equals_paddleclas(reference, name):
             assert abs(value.std() - std) < 6 * error, key
             if value.size > 1000:
                 assert abs(np.abs(value).max() / peak - 1) < 0.5, key
-
-
-@pytest.mark.parametrize("name", COMPARED)
-def test_logits_equal_paddleclas(reference, name):
-    found = run(build_model(name, class_num=CLASSES, **OPTIONS.get(name, {})), name)
+    found = run(model, name)
     assert set(found) == {"eval", "train"} | ({"odd"} if name not in ONLY_SIDES else set())
     for key, ours in found.items():
         theirs = reference[f"{name}/{key}"]

@@ -39,7 +39,7 @@ def logits(draw):
     return own, other, rng.integers(0, classes, rows)
 
 
-def learnt(spec, own, other, label, **options):
+def learn(spec, own, other, label, **options):
     """Returns the loss, and the gradients of the student and the teacher."""
     outputs = {"Student": paddle.to_tensor(own, stop_gradient=False)}
     outputs["Teacher"] = paddle.to_tensor(other, stop_gradient=False)
@@ -58,7 +58,7 @@ def close(want):
 @given(logits(), st.sampled_from([None, 0.2]))
 def test_soft_cross_entropy_equals_formula(batch, epsilon):
     own, other, label = batch
-    loss, grad, taught = learnt(DistillationCELoss(model_name_pairs=PAIR, epsilon=epsilon), *batch)
+    loss, grad, taught = learn(DistillationCELoss(model_name_pairs=PAIR, epsilon=epsilon), *batch)
     smooth = epsilon or 0
     target = (1 - smooth) * softmax(other.astype("float64"), axis=1) + smooth / own.shape[1]
     assert loss == close(-(target * log_softmax(own.astype("float64"), axis=1)).sum(axis=1).mean())
@@ -71,7 +71,7 @@ def test_soft_cross_entropy_equals_formula(batch, epsilon):
 def test_softened_divergence_equals_formula(batch, temperature):
     _, _, label = batch
     spec = DistillationKLDivLoss(model_name_pairs=PAIR, temperature=temperature)
-    loss, grad, taught = learnt(spec, *batch)
+    loss, grad, taught = learn(spec, *batch)
     p, q = (softmax(each.astype("float64") / temperature, axis=1) for each in batch[:2])
     assert loss == close(temperature**2 * rel_entr(q, p).sum(axis=1).mean())
     np.testing.assert_allclose(grad.numpy(), temperature * (p - q) / len(label), atol=1e-5)
@@ -83,12 +83,12 @@ def test_softened_divergence_equals_formula(batch, temperature):
 def test_mutual_divergence_has_gradients_for_both_models(batch, act, times):
     own, other, label = batch
     spec = DistillationDMLLoss(model_name_pairs=PAIR, act=act, sum_across_class_dim=times)
-    loss, grad, taught = learnt(spec, *batch)
+    loss, grad, taught = learn(spec, *batch)
     log = log_expit if act == "sigmoid" else lambda z: log_softmax(z, axis=1)
     p, q = (log(each.astype("float64")) for each in batch[:2])
     cost = (np.exp(p) * (p - q) + np.exp(q) * (q - p)) / 2
     assert loss == close(cost.sum(axis=1).mean() * (own.shape[1] if times else 1))
-    swapped = learnt(spec, other, own, label)
+    swapped = learn(spec, other, own, label)
     np.testing.assert_allclose(swapped[1].numpy(), taught.numpy(), atol=1e-5)
     np.testing.assert_allclose(swapped[2].numpy(), grad.numpy(), atol=1e-5)
 
@@ -98,7 +98,7 @@ def test_mutual_divergence_weights_rare_labels():
     label = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], "float32")
     share = np.array([0.1, 0.5, 0.2, 0.9], "float32")
     spec = DistillationDMLLoss(model_name_pairs=PAIR, act="sigmoid", weight_ratio=True)
-    loss, _, _ = learnt(spec, own, other, label, positives=share)
+    loss, _, _ = learn(spec, own, other, label, positives=share)
     p, q = log_expit(own.astype("float64")), log_expit(other.astype("float64"))
     cost = (np.exp(p) - np.exp(q)) * (p - q) / 2 * np.exp(np.where(label == 1, 1 - share, share))
     assert loss == close(cost.sum(axis=1).mean())
@@ -109,7 +109,7 @@ def test_mutual_divergence_weights_rare_labels():
 def test_decoupled_divergence_equals_formula(batch, temperature, alpha, beta):
     own, other, label = batch
     spec = DistillationDKDLoss(model_name_pairs=PAIR, temperature=temperature, alpha=alpha, beta=beta)
-    loss, _, taught = learnt(spec, *batch)
+    loss, _, taught = learn(spec, *batch)
     rows = []
     z_of, t_of = (each.astype("float64") / temperature for each in (own, other))
     for z, t, k in zip(z_of, t_of, label, strict=True):
@@ -129,7 +129,7 @@ def test_decoupled_divergence_equals_full_divergence_for_matching_beta(batch, te
     beta = 1 - softmax(other[0].astype("float64") / temperature)[label[0]]
     decoupled = DistillationDKDLoss(model_name_pairs=PAIR, temperature=temperature, beta=beta)
     whole = DistillationKLDivLoss(model_name_pairs=PAIR, temperature=temperature)
-    (one, grad, _), (two, want, _) = (learnt(each, own, other, label) for each in (decoupled, whole))
+    (one, grad, _), (two, want, _) = (learn(each, own, other, label) for each in (decoupled, whole))
     assert one == pytest.approx(two, rel=1e-3, abs=1e-4)
     np.testing.assert_allclose(grad.numpy(), want.numpy(), atol=1e-4)
 
@@ -139,7 +139,7 @@ def test_decoupled_divergence_equals_full_divergence_for_matching_beta(batch, te
 def test_weighted_soft_labels_equal_formula(batch, temperature):
     own, other, label = batch
     spec = DistillationWSLLoss(model_name_pairs=PAIR, temperature=temperature)
-    loss, grad, taught = learnt(spec, *batch)
+    loss, grad, taught = learn(spec, *batch)
     z, t = own.astype("float64"), other.astype("float64")
     rows = np.arange(len(label))
     hard, hard_of_other = (-log_softmax(each, axis=1)[rows, label] for each in (z, t))
@@ -158,7 +158,7 @@ def test_spherical_loss_ignores_scale_of_logits(batch, temperature, length, alph
     own, other, label = batch
     assume(min(each.std(axis=1).min() for each in batch[:2]) > 0.05)
     spec = DistillationSKDLoss(model_name_pairs=PAIR, temperature=temperature, multiplier=length, alpha=alpha)
-    loss, _, taught = learnt(spec, *batch)
+    loss, _, taught = learn(spec, *batch)
     z, t = (
         (each - each.mean(axis=1, keepdims=True)) / each.std(axis=1, keepdims=True) * length
         for each in (own.astype("float64"), other.astype("float64"))
@@ -168,7 +168,7 @@ def test_spherical_loss_ignores_scale_of_logits(batch, temperature, length, alph
     hard = -log_softmax(z, axis=1)[np.arange(len(label)), label].mean()
     assert loss == pytest.approx(alpha * soft + (1 - alpha) * hard, rel=1e-3, abs=1e-4)
     assert taught is None
-    again = learnt(spec, own * 3 + 5, other, label)[0]
+    again = learn(spec, own * 3 + 5, other, label)[0]
     assert again == pytest.approx(loss, rel=1e-3, abs=1e-3), "length and mean do not count"
 
 
@@ -179,7 +179,7 @@ def test_correlation_distance_equals_formula(batch, beta, gamma):
     rows, classes = own.shape
     assume(rows > 2 and classes > 2 and np.abs(own).max() < 6 and np.abs(other).max() < 6)
     spec = DistillationDISTLoss(model_name_pairs=PAIR, beta=beta, gamma=gamma)
-    loss, grad, taught = learnt(spec, *batch)
+    loss, grad, taught = learn(spec, *batch)
     p, q = softmax(own.astype("float64"), axis=1), softmax(other.astype("float64"), axis=1)
     of_images = np.mean([1 - pearsonr(p[row], q[row])[0] for row in range(rows)])
     of_classes = np.mean([1 - pearsonr(p[:, each], q[:, each])[0] for each in range(classes)])
@@ -190,7 +190,7 @@ def test_correlation_distance_equals_formula(batch, beta, gamma):
 
 def test_correlation_distance_of_equal_rows_has_finite_gradient():
     for own in (np.zeros((1, 4), "float32"), np.zeros((3, 4), "float32")):
-        loss, grad, _ = learnt(
+        loss, grad, _ = learn(
             DistillationDISTLoss(model_name_pairs=PAIR), own, own + 1, np.zeros(len(own), int)
         )
         assert loss == 2.0
@@ -203,9 +203,9 @@ def test_use_target_as_gt_uses_teachers_best_class():
     for spec in (DistillationDKDLoss, DistillationWSLLoss, DistillationSKDLoss):
         by_teacher = spec(model_name_pairs=PAIR, use_target_as_gt=True)
         plain = spec(model_name_pairs=PAIR)
-        assert learnt(by_teacher, own, other, label)[0] == learnt(plain, own, other, best)[0]
+        assert learn(by_teacher, own, other, label)[0] == learn(plain, own, other, best)[0]
         mixed = np.eye(5, dtype="float32")[best] * 0.7 + np.eye(5, dtype="float32")[label] * 0.3
-        assert learnt(plain, own, other, mixed)[0] == learnt(plain, own, other, best)[0]
+        assert learn(plain, own, other, mixed)[0] == learn(plain, own, other, best)[0]
 
 
 def test_per_model_losses_sum_over_models():

@@ -140,8 +140,8 @@ def test_mgd_loss_equals_formula():
     own.stop_gradient = False
     cost = layer(both(own, other))
     assert cost.shape == [5]
-    made = layer.generation[2](nn.functional.relu(layer.generation[0](layer.align(own))))
-    want = 1.756 * ((made - other) ** 2).mean(axis=[1, 2, 3])
+    generated = layer.generation[2](nn.functional.relu(layer.generation[0](layer.align(own))))
+    want = 1.756 * ((generated - other) ** 2).mean(axis=[1, 2, 3])
     np.testing.assert_allclose(cost.numpy(), want.numpy(), rtol=1e-5)
     cost.sum().backward()
     assert own.grad is not None
@@ -223,8 +223,8 @@ def test_afd_loss_attention_equals_paddleclas():
         assert set(own) < set(state)
         transform.set_state_dict({name: state[name] for name in own})
     own, other = (
-        {name: paddle.randn([6, *shape]) for name, shape in zip(names, made, strict=True)}
-        for names, made in (("ab", STUDENT), ("cde", TEACHER))
+        {name: paddle.randn([6, *shape]) for name, shape in zip(names, generated, strict=True)}
+        for names, generated in (("ab", STUDENT), ("cde", TEACHER))
     )
     for layer in (ours, query, key):
         layer.train()

@@ -74,8 +74,8 @@ def eleven_points(score, label):
     """The best precision at each recall, one threshold at a time."""
     points, label = [], label.astype("float64")
     for threshold in sorted(set(score.tolist())):
-        told = score >= threshold
-        points.append(((label * told).sum() / label.sum(), (label * told).sum() / told.sum()))
+        predicted = score >= threshold
+        points.append(((label * predicted).sum() / label.sum(), (label * predicted).sum() / predicted.sum()))
     return np.mean([max(p for r, p in points if r >= k / 10 - 1e-12) for k in range(11)])
 
 
@@ -105,21 +105,21 @@ def test_attribute_measures_equal_paddleclas_and_scikit_learn(attr_meter, sample
     spec = ATTRMetric(threshold=threshold)
     metrics = build_metrics((spec,))
     found = metrics.values(np.zeros(0), len(label), {"logits": Rows(logits, label.astype("float64"))})
-    told = 1 / (1 + np.exp(-logits.astype("float64"))) > threshold
+    predicted = 1 / (1 + np.exp(-logits.astype("float64"))) > threshold
     true = label > 0.5
     meter = attr_meter()
     meter.update(
         {
             "gt_pos": true.sum(axis=0).astype("float64"),
             "gt_neg": (~true).sum(axis=0).astype("float64"),
-            "true_pos": (told & true).sum(axis=0).astype("float64"),
-            "true_neg": (~told & ~true).sum(axis=0).astype("float64"),
-            "false_pos": (told & ~true).sum(axis=0).astype("float64"),
-            "false_neg": (~told & true).sum(axis=0).astype("float64"),
+            "true_pos": (predicted & true).sum(axis=0).astype("float64"),
+            "true_neg": (~predicted & ~true).sum(axis=0).astype("float64"),
+            "false_pos": (predicted & ~true).sum(axis=0).astype("float64"),
+            "false_neg": (~predicted & true).sum(axis=0).astype("float64"),
             "gt_pos_ins": true.sum(axis=1).astype("float64"),
-            "true_pos_ins": told.sum(axis=1).astype("float64"),
-            "intersect_pos": (told & true).sum(axis=1).astype("float64"),
-            "union_pos": (told | true).sum(axis=1).astype("float64"),
+            "true_pos_ins": predicted.sum(axis=1).astype("float64"),
+            "intersect_pos": (predicted & true).sum(axis=1).astype("float64"),
+            "union_pos": (predicted | true).sum(axis=1).astype("float64"),
         }
     )
     ma, _, _, _, f1, accuracy, precision, recall = meter.res()
@@ -127,9 +127,9 @@ def test_attribute_measures_equal_paddleclas_and_scikit_learn(attr_meter, sample
     assert list(found.values()) == pytest.approx([ma, accuracy, precision, recall, f1])
     if label.shape[1] > 1:  # scikit-learn treats one column as one class of two
         how = {"average": "samples", "zero_division": 0}
-        assert found["instance_accuracy"] == pytest.approx(jaccard_score(true, told, **how))
-        assert found["instance_precision"] == pytest.approx(precision_score(true, told, **how))
-        assert found["instance_recall"] == pytest.approx(recall_score(true, told, **how))
+        assert found["instance_accuracy"] == pytest.approx(jaccard_score(true, predicted, **how))
+        assert found["instance_precision"] == pytest.approx(precision_score(true, predicted, **how))
+        assert found["instance_recall"] == pytest.approx(recall_score(true, predicted, **how))
 
 
 def test_attribute_measures_of_all_right_and_all_wrong():

@@ -18,7 +18,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm
 from ppcls.arch.layers.residual import RESNET_WIDTHS, NumberedResNet, ResidualBlock, ResidualStyle
 
-_LETTERS = 12  # deepest stage whose blocks have letters in checkpoints; in deeper ones only the first has
+_LETTERS = 12  # stages of up to 12 blocks use letters in checkpoints; longer ones for the first block only
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class PatchEmbed(nn.Layer):  # type: ignore[misc]
         height, width = x.shape[1:3] if self._channels_last else x.shape[2:4]
         if (height, width) != (self._side, self._side):
             raise UserError(
-                f"Arch.name: this model takes images of {self._side} x {self._side}, "
+                f"Arch.name: this model accepts images of {self._side} x {self._side}, "
                 f"got {height} x {width}; change Arch.img_size, or the images"
             )
         x = self.proj(x)

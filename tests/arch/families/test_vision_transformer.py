@@ -10,7 +10,7 @@ from ppcls.errors import UserError
 
 def test_other_image_size_is_rejected() -> None:
     model = VisionTransformer(32, 16, 12, 1, 3, class_num=2)
-    with pytest.raises(UserError, match=r"^Arch\.name: this model takes images of 32 x 32, got 32 x 48; "):
+    with pytest.raises(UserError, match=r"^Arch\.name: this model accepts images of 32 x 32, got 32 x 48; "):
         model(paddle.zeros([1, 3, 32, 48]))
 
 

@@ -114,8 +114,8 @@ def test_new_identity_conv_is_identity() -> None:
     layer, images = IdentityConv(4, 4, 1, bias_attr=False), draw(2, 4, 3, 3)
     layer.weight.set_value(paddle.zeros_like(layer.weight))
     assert (layer(images).numpy() == images.numpy()).all()
-    made = DiverseBranchBlock(4, 6, 3).dbb_1x1_kxk.idconv1
-    assert (made(images).numpy() == images.numpy()).all()
+    output = DiverseBranchBlock(4, 6, 3).dbb_1x1_kxk.idconv1
+    assert (output(images).numpy() == images.numpy()).all()
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -138,12 +138,12 @@ def test_compiled_block_trains_like_eager_block() -> None:
     for run_block in (block, paddle.jit.to_static(block, full_graph=True)):
         block.set_state_dict(first)
         block.train()
-        made = run_block(images)
-        made.square().mean().backward()
+        output = run_block(images)
+        output.square().mean().backward()
         gradient = block.dbb_1x1_kxk.bn1.bn.bias.grad.numpy()
         block.clear_gradients()
         mean = block.dbb_1x1_kxk.bn1.bn._mean.numpy()
-        found.append([made.numpy(), gradient, mean])
+        found.append([output.numpy(), gradient, mean])
     for plain, compiled in zip(*found, strict=True):
         assert plain.std() > 0
         np.testing.assert_allclose(compiled, plain, rtol=0, atol=1e-5 * np.abs(plain).max())

@@ -35,11 +35,11 @@ def test_extracted_features_equal_paddleclas(
     model.eval()
     image = paddle.to_tensor(images(SIDES))
     with paddle.no_grad():
-        logits, given = FeatureExtractor(model, LAYERS[name], data_format)(
+        logits, features = FeatureExtractor(model, LAYERS[name], data_format)(
             image if data_format == "NCHW" else image.transpose([0, 2, 3, 1])
         )
-    assert list(given) == list(LAYERS[name])
-    for key, value in {"logits": logits, **given}.items():
+    assert list(features) == list(LAYERS[name])
+    for key, value in {"logits": logits, **features}.items():
         want = reference[f"{name}/{key}"]
         np.testing.assert_allclose(value.numpy(), want, atol=1e-4 * np.abs(want).max(), err_msg=key)
 
@@ -49,12 +49,12 @@ def test_model_call_is_unchanged_and_stores_no_features() -> None:
     extractor, image = FeatureExtractor(model, ["0", "1"]), paddle.randn([5, 3])
     plain = model(image)
     assert extractor._features is None
-    logits, given = extractor(image)
+    logits, features = extractor(image)
     assert extractor._features is None
     np.testing.assert_array_equal(plain.numpy(), logits.numpy())
-    np.testing.assert_array_equal(given["0"].numpy(), model[0](image).numpy())
-    np.testing.assert_array_equal(given["1"].numpy(), np.maximum(given["0"].numpy(), 0))
-    given["1"].sum().backward()
+    np.testing.assert_array_equal(features["0"].numpy(), model[0](image).numpy())
+    np.testing.assert_array_equal(features["1"].numpy(), np.maximum(features["0"].numpy(), 0))
+    features["1"].sum().backward()
     assert model[0].weight.grad is not None
     assert model[2].weight.grad is None
 

@@ -22,11 +22,11 @@ class Sum(BranchedLayer):
         self, kernels: list[int], channels: tuple[int, int], stride: int, groups: int, layout: str
     ) -> None:
         super().__init__()
-        made = [ConvNorm(*channels, kernel, stride, groups, data_format=layout) for kernel in kernels]
+        branches = [ConvNorm(*channels, kernel, stride, groups, data_format=layout) for kernel in kernels]
         if stride == 1 and channels[0] == channels[1]:
-            made.append(batch_norm(channels[0], layout))
-        self.held = nn.LayerList(made)
-        self.branches = made
+            branches.append(batch_norm(channels[0], layout))
+        self.held = nn.LayerList(branches)
+        self.branches = branches
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
         return self.add_up(x)
