@@ -82,7 +82,7 @@ test-slow: setup ## run those that `make test` leaves out: two processes of each
 	$(RUN) -m pytest -m "slow and not gpu" $(PARALLEL)
 
 test-models: setup ## compare the table of all models with PaddleClas's (two minutes)
-	$(RUN) -m pytest -m "table" tests/arch
+	$(RUN) -m pytest -m "table" tests/arch tests/test_zoo.py
 
 RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_watchdog.py
 
