@@ -40,9 +40,10 @@ def read_npy_header(spec: DecodeNumpy, encoded: Any) -> tuple[int, int, int]:
         raise DecodeError("not a NumPy array (.npy) of a known version") from None
     _check_array(spec, shape, fortran, dtype)
     height, width = shape[:2]
-    if len(encoded) - file.tell() != height * width * spec.channels * dtype.itemsize:
+    begin = file.seek(0, io.SEEK_CUR)
+    if len(encoded) - begin != height * width * spec.channels * dtype.itemsize:
         raise DecodeError("the size of the file does not match the shape of its array")
-    return height, width, file.tell()
+    return height, width, begin
 
 
 def _check_array(spec: DecodeNumpy, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> None:
