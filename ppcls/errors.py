@@ -1,4 +1,4 @@
-"""What ends a command on purpose: an error that is meant for the user, or a signal."""
+"""Expected ends of a command: an error that the user can fix, or a signal."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import signal
 
 
 class UserError(Exception):
-    """An error whose text is all that the user needs: entry points print it without a traceback.
+    """An error whose text is all that the user needs. Entry points print it without a traceback.
 
     Attributes:
-        code: Which a tool that ends with it returns.
+        code: Exit code of a command that ends with this error.
     """
 
     code = 1
 
 
-class SignalExit(Exception):  # noqa: N818 - no error: what was asked for
-    """A signal has ended a run whose state is saved.
+class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
+    """A signal ended a run after its state was saved.
 
     Args:
-        number: Of the signal.
+        number: Signal number.
     """
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"ended by {signal.Signals(number).name}; go on with -o Global.checkpoints=auto")
+        super().__init__(f"stopped by {signal.Signals(number).name}; resume with -o Global.checkpoints=auto")
         self.code = 128 + number
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """Another signal than Ctrl-C's where it is to do the same.
+    """A signal other than SIGINT that interrupts a command as Ctrl-C does.
 
     Args:
-        number: Of the signal.
+        number: Signal number.
     """
 
     def __init__(self, number: int) -> None:
@@ -39,11 +39,11 @@ class SignalInterrupt(KeyboardInterrupt):
         self.code = 128 + number
 
 
-_MOST_LINES = 10
+_MAX_LINES = 10
 
 
 def raise_line_errors(problems: list[str]) -> None:
-    """Raises `UserError` with the first problems of a file, one a line, if there are any."""
+    """Raises `UserError` with the first problems of a file, one per line, unless there are none."""
     if problems:
-        more = [f"… and {len(problems) - _MOST_LINES} more lines"] if len(problems) > _MOST_LINES else []
-        raise UserError("\n".join([*problems[:_MOST_LINES], *more]))
+        more = [f"… and {len(problems) - _MAX_LINES} more lines"] if len(problems) > _MAX_LINES else []
+        raise UserError("\n".join([*problems[:_MAX_LINES], *more]))

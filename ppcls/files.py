@@ -1,4 +1,4 @@
-"""Files and folders that are either whole and new, or untouched; and drives that fail for a moment."""
+"""Atomic files and folders, regular files only, and retries on drives that fail for a moment."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar
 
 _T = TypeVar("_T")
-# What a network drive says that may be back in a moment.
-_MOMENTARY = {
+# Errors of network drives that often succeed on a retry.
+_TRANSIENT = {
     getattr(errno, name)
     for name in (
         *("EIO", "EAGAIN", "ESTALE", "ETIMEDOUT", "ECONNRESET", "ECONNABORTED", "ENETDOWN", "ENETUNREACH"),
@@ -25,28 +26,42 @@ _MOMENTARY = {
 RETRY_DELAYS = (0.5, 2.0, 5.0)  # seconds
 
 
-def retry_io(act: Callable[[], _T], waits: Sequence[float] | None = None) -> _T:
-    """Returns what ``act`` gives, tried again where a drive fails that may be back in a moment.
+def retry_io(act: Callable[[], _T], delays: Sequence[float] | None = None) -> _T:
+    """Returns the result of ``act``, which is retried after errors that may be transient.
 
     Args:
-        act: May be called several times.
-        waits: Seconds before each further try; by default `RETRY_DELAYS`.
+        act: Function that may be called several times.
+        delays: Seconds before each retry; `RETRY_DELAYS` by default.
 
     Raises:
-        OSError: The last try failed, or the failure is one that lasts, such as a full disk.
+        OSError: The last attempt failed, or the error is permanent, such as a full disk.
     """
-    for wait in RETRY_DELAYS if waits is None else waits:
+    for delay in RETRY_DELAYS if delays is None else delays:
         try:
             return act()
         except OSError as error:
-            if error.errno not in _MOMENTARY:
+            if error.errno not in _TRANSIENT:
                 raise
-        time.sleep(wait)
+        time.sleep(delay)
     return act()
 
 
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file for reading, without ever waiting for the other end of a pipe.
+
+    Raises:
+        OSError: The file can't be read or is not a regular file.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        yield file
+
+
 def _sync(path: Path) -> None:
-    """Has the disk hold what was written to the file ``path``, or the names in the folder ``path``."""
+    """Writes a file's content, or a folder's names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -55,8 +70,8 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _told_of(path: Path, temporary: Path) -> Iterator[None]:
-    """Has the system's errors name ``path``: a write that fails names no file, an open the temporary one."""
+def _errors_name(path: Path, temporary: Path) -> Iterator[None]:
+    """Makes OSErrors name ``path`` where they name no file, or the temporary one."""
     try:
         yield
     except OSError as error:
@@ -66,22 +81,22 @@ def _told_of(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Returns an unused name in the folder of ``path``; it is hidden and keeps the suffix."""
+    """Returns an unused hidden name in the folder of ``path``, with the same suffix."""
     return path.with_name(f".{secrets.token_hex(4)}.{path.name}")
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Lends a temporary path, for writers that insist on a path; it becomes ``path`` at the end.
+    """Yields a temporary path that becomes ``path`` at the end, for writers that need a path.
 
-    The file is synced to disk and renamed when the block ends well, and removed when it raises: at
-    every moment ``path`` is what it was before, or complete.
+    The file is synced and renamed when the block succeeds and removed when it raises. At every moment
+    ``path`` is either unchanged or complete.
 
     Raises:
         FileNotFoundError: The block wrote no file, or the folder does not exist.
     """
     temporary = temporary_sibling(path)
-    with _told_of(path, temporary):
+    with _errors_name(path, temporary):
         try:
             yield temporary
             _sync(temporary)
@@ -93,7 +108,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing that becomes ``path`` when the block ends well; see `atomic_path`.
+    """Opens a file for writing that becomes ``path`` when the block succeeds; see `atomic_path`.
 
     Raises:
         FileNotFoundError: The folder does not exist.
@@ -102,11 +117,17 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def append(file: TextIO, text: str) -> None:
-    """Writes text to the end of a file at once.
+def write_text(path: Path, text: str) -> None:
+    """Writes ``text`` as UTF-8, atomically."""
+    with atomic_write(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def append_text(file: TextIO, text: str) -> None:
+    """Appends text to an open file and flushes it.
 
     Raises:
-        OSError: It can't be written; with the file's name, which the system's error lacks.
+        OSError: The write failed. The error names the file, which the system's own error does not.
     """
     try:
         file.write(text)
@@ -117,56 +138,46 @@ def append(file: TextIO, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Shows, before long work, that a file or folder can be made or written; makes nothing.
+    """Checks, before long work, that a file or folder can be created or written. Creates nothing.
 
     Raises:
-        OSError: With the folder in the way, or the path itself where it is there already.
+        OSError: ``path``, or the nearest folder above it, is not writable.
     """
-    place = next(each for each in (path, *path.absolute().parents) if each.exists())
-    if place != path and not place.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
-    if not os.access(place, os.W_OK):
-        raise PermissionError(errno.EACCES, "can't be written", str(place))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes ``text`` as UTF-8, atomically."""
-    with atomic_write(path) as file:
-        file.write(text.encode("utf-8"))
-
-
-def _sync_each(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
-        _sync(path)
+    existing = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if existing != path and not existing.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
+    if not os.access(existing, os.W_OK):
+        raise PermissionError(errno.EACCES, "can't be written", str(existing))
 
 
 @contextmanager
 def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
-    """Lends an empty temporary folder that becomes ``path`` when the block ends well.
+    """Yields an empty temporary folder that becomes ``path`` when the block succeeds.
 
-    When the block raises, the folder is removed with all in it. Missing parents are made. All that
-    was written is on disk before the folder has its name.
+    The folder and its content are removed when the block raises. Missing parents are created. Everything is
+    on disk before the folder gets its name.
 
     Args:
         path: The folder.
-        sync_each: Sync file by file, which tells whether the disk took them; for a few large files.
-            Otherwise one call syncs everything on the machine, and tells nothing.
+        sync_each: Sync file by file, which reports write errors. Suited to a few large files; otherwise one
+            call syncs all disks and reports no errors.
 
     Raises:
-        FileExistsError: ``path`` is there, before the block or after it.
+        FileExistsError: ``path`` exists before or after the block.
     """
     if path.exists():
         raise FileExistsError(f"{path} exists already")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_sibling(path)
-    with _told_of(path, temporary):
+    with _errors_name(path, temporary):
         temporary.mkdir()
     try:
         yield temporary
         if path.exists():
-            raise FileExistsError(f"{path} was made by someone else meanwhile")
+            raise FileExistsError(f"{path} was created by another process in the meantime")
         if sync_each:
-            _sync_each(temporary)
+            for each in (*temporary.rglob("*"), temporary):
+                _sync(each)
         else:
             os.sync()
         temporary.rename(path)
@@ -176,9 +187,9 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
 
 
 class LogWriter:
-    """Appends lines to the file ``path`` and flushes each, so that ``tail -f`` and a crash show all.
+    """Appends lines to the file ``path`` and flushes each, so that ``tail -f`` and a crash show all of them.
 
-    Each line begins with the local time, as ``2026-01-31 23:59:59``.
+    Each line begins with the local time, such as ``2026-01-31 23:59:59``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,7 +198,7 @@ class LogWriter:
     def message(self, text: str) -> None:
         """Writes ``text`` with a time stamp on each of its lines."""
         now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        append(self._file, "".join(f"{now} {line}\n" for line in text.splitlines() or [""]))
+        append_text(self._file, "".join(f"{now} {line}\n" for line in text.splitlines() or [""]))
 
     def close(self) -> None:
         """Closes the file."""

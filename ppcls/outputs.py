@@ -1,4 +1,4 @@
-"""What a model gives: logits, or several things by name."""
+"""Model outputs: the logits, or several tensors by name."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import TypeAlias
 
 from paddle import Tensor
 
-Outputs: TypeAlias = Tensor | dict[str, Tensor]  # [B, ...] each
+Outputs: TypeAlias = Tensor | dict[str, Tensor]  # each [B, ...]
 
 LOGITS = "logits"
 
 
 def layer_output_name(model: str, layer: str) -> str:
-    """Returns the name of what a layer of one of several models gives."""
+    """Returns the key of a layer's output when several models run together."""
     return f"{model}.{layer}"
 
 
 def map_outputs(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
-    """Returns ``outputs`` with each tensor changed."""
+    """Returns ``outputs`` with ``change`` applied to each tensor."""
     if isinstance(outputs, dict):
-        return {name: change(each) for name, each in outputs.items()}
+        return {name: change(tensor) for name, tensor in outputs.items()}
     return change(outputs)
 
 
 def first_rows(outputs: Outputs, count: int) -> Outputs:
     """Returns the first ``count`` rows of each tensor."""
-    return map_outputs(outputs, lambda each: each if len(each) == count else each[:count])
+    return map_outputs(outputs, lambda tensor: tensor if len(tensor) == count else tensor[:count])
 
 
 def zero_loss(outputs: Outputs) -> Tensor:
-    """Returns 0.0, a float32 scalar whose gradient is 0 for all that is in ``outputs``."""
+    """Returns 0.0, a float32 scalar that depends on all ``outputs`` with a gradient of 0."""
     tensors = outputs.values() if isinstance(outputs, dict) else (outputs,)
-    return sum(each.astype("float32").sum() * 0.0 for each in tensors)
+    return sum(tensor.astype("float32").sum() * 0.0 for tensor in tensors)
 
 
 def get_logits(outputs: Outputs) -> Tensor:

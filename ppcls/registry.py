@@ -1,60 +1,73 @@
-"""Names in YAML to the objects behind them.
+"""Registries: names in YAML and the objects that they stand for.
 
-An entry is a string ``module:attribute`` that is imported when it is first looked up. So the whole
-vocabulary is known, and an unknown name can be answered with the nearest known one, without
-importing Paddle.
+An entry is a string ``module:attribute`` that is imported on first use. All names are therefore known without
+importing Paddle, and an error about an unknown name can suggest a known one.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ppcls.zoo import ZOO
 
+_MAX_LISTED = 10
 
-def nearest(name: str, known: list[str], listing: str | None = None) -> str:
-    """Asks ``; did you mean 'X'?``; where nothing is near it names the known, or says what lists them."""
+
+def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
+    """Returns the end of an error message about an unknown name: similar names, or the known ones.
+
+    Args:
+        name: The unknown name.
+        known: The names that exist.
+        listing: How to list all of them, shown instead of names beyond the tenth.
+    """
     folded = {each.lower(): each for each in known}
-    match = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
-    if match:
-        return f"; did you mean '{folded[match[0]]}'?"
-    if listing is not None:
-        return f"; {listing}"
-    return f"; known: {', '.join(sorted(known))}" if known else ""
+    lower = name.lower()
+    longer = [each for key, each in folded.items() if key.startswith(lower)] if len(name) > 2 else []
+    if lower in folded:
+        similar = [folded[lower]]
+    elif longer:
+        similar = sorted(longer, key=lambda each: (len(each), each))[:3]
+    else:
+        similar = [folded[key] for key in difflib.get_close_matches(lower, folded, n=1, cutoff=0.7)]
+    if similar:
+        return f"; did you mean {' or '.join(map(repr, similar))}?"
+    shown = ", ".join(sorted(known)[:_MAX_LISTED])
+    if len(known) <= _MAX_LISTED:
+        return f"; known: {shown}" if known else ""
+    return f"; known: {shown} … and {len(known) - _MAX_LISTED} more" + (f"; {listing}" if listing else "")
 
 
 class UnknownNameError(ValueError):
-    """A name that the registry does not know; the text suggests the nearest one."""
+    """A name that the registry does not know. The message suggests a similar one."""
 
-    def __init__(self, kind: str, name: str, known: list[str], instead: str | None = None) -> None:
-        self.hint = f"; {instead}" if instead else nearest(name, known)
+    def __init__(self, kind: str, name: str, known: Sequence[str], instead: str | None = None) -> None:
+        self.hint = f"; {instead}" if instead else suggest(name, known, "docs/config.md describes all")
         super().__init__(f"unknown {kind} '{name}'{self.hint}")
 
 
 class Registry:
-    """One kind of named thing: transforms, architectures, optimizers.
+    """The named components of one kind, such as transforms or optimizers.
 
     Args:
-        kind: What an entry is, as error messages call it.
+        kind: What error messages call an entry.
         entries: Name to ``module:attribute``.
-        elsewhere: Names that PaddleClas's files have and that are not there, and what to write instead.
+        hints: Names in PaddleClas's files that are not supported, and what to write instead.
     """
 
-    def __init__(
-        self, kind: str, entries: Mapping[str, str], elsewhere: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, kind: str, entries: Mapping[str, str], hints: Mapping[str, str] | None = None) -> None:
         self.kind = kind
-        self._elsewhere = elsewhere or {}
+        self._hints = hints or {}
         self._entries: dict[str, Any] = dict(entries)
 
     def register(self, name: str, entry: Any) -> None:
         """Adds ``entry`` (an object, or ``module:attribute``) under ``name``.
 
         Raises:
-            ValueError: ``name`` is taken.
+            ValueError: ``name`` is already registered.
         """
         if name in self._entries:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
@@ -70,10 +83,10 @@ class Registry:
         """Returns the object called ``name``.
 
         Raises:
-            UnknownNameError: No such name.
+            UnknownNameError: The name is not registered.
         """
         if name not in self._entries:
-            raise UnknownNameError(self.kind, name, list(self._entries), self._elsewhere.get(name))
+            raise UnknownNameError(self.kind, name, list(self._entries), self._hints.get(name))
         entry = self._entries[name]
         if isinstance(entry, str):
             module, attribute = entry.split(":")
@@ -86,127 +99,94 @@ def _in(module: str, *names: str) -> dict[str, str]:
 
 
 ARCHITECTURES = Registry("architecture", {each.name: each.builder for each in ZOO.values()})
+_SECTIONS, _OBJECTIVES = "ppcls.config.sections", "ppcls.config.objectives"
+_TRANSFORMS = "ppcls.data.transforms.specs"
 DATASETS = Registry(
     "dataset",
     _in(
-        "ppcls.config.sections.dataset",
-        "ImageNetDataset",
-        "MultiScaleDataset",
-        "ImageFolderDataset",
-        "MultiLabelDataset",
-        "WebDataset",
-        "TFRecordDataset",
-        "RecordIODataset",
-        "LMDBDataset",
-        "PythonDataset",
+        f"{_SECTIONS}.dataset",
+        *("ImageNetDataset", "MultiScaleDataset", "ImageFolderDataset", "MultiLabelDataset"),
+        *("WebDataset", "TFRecordDataset", "RecordIODataset", "LMDBDataset", "PythonDataset"),
     ),
 )
-INPUT_SIZES = Registry(
-    "schedule of image sizes", _in("ppcls.config.sections.sampler", "MultiScale", "Progressive")
-)
+INPUT_SIZES = Registry("schedule of image sizes", _in(f"{_SECTIONS}.sampler", "MultiScale", "Progressive"))
 SAMPLERS = Registry(
     "sampler",
     _in(
-        "ppcls.config.sections.sampler",
-        "DistributedBatchSampler",
-        "BatchSampler",
-        "ClassBalancedSampler",
-        "WeightedSampler",
-        "RepeatedAugSampler",
-        "MultiScaleSampler",
-        "PKSampler",
+        f"{_SECTIONS}.sampler",
+        *("DistributedBatchSampler", "BatchSampler", "ClassBalancedSampler", "WeightedSampler"),
+        *("RepeatedAugSampler", "MultiScaleSampler", "PKSampler"),
     ),
     {"DistributedRandomIdentitySampler": "write PKSampler, with num_instances as sample_per_id"},
 )
 TRANSFORMS = Registry(
     "transform",
     {
-        **_in(
-            "ppcls.data.transforms.specs.basic", "DecodeImage", "ResizeImage", "CropImage", "RandCropImage"
-        ),
-        **_in("ppcls.data.transforms.specs.basic", "DecodeNumpy"),
-        **_in("ppcls.data.transforms.specs.basic", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
-        **_in("ppcls.data.transforms.specs.geometry", "Pad", "RandomCropImage", "RandCropImageV2"),
-        **_in("ppcls.data.transforms.specs.geometry", "RandomRotation", "RandomRot90"),
-        **_in("ppcls.data.transforms.specs.policies", "AutoAugment", "RandAugment", "TrivialAugment"),
-        **_in("ppcls.data.transforms.specs.policies", "TimmAutoAugment"),
-        **_in("ppcls.data.transforms.specs.photometric", "ColorJitter", "RandomGrayscale"),
-        **_in("ppcls.data.transforms.specs.photometric", "PCALighting", "GaussianBlur"),
-        **_in("ppcls.data.transforms.specs.erasing", "RandomErasing", "Cutout", "GridMask"),
-        **_in("ppcls.data.transforms.specs.erasing", "HideAndSeek"),
+        **_in(f"{_TRANSFORMS}.basic", "DecodeImage", "ResizeImage", "CropImage", "RandCropImage"),
+        **_in(f"{_TRANSFORMS}.basic", "DecodeNumpy", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
+        **_in(f"{_TRANSFORMS}.geometry", "Pad", "RandomCropImage", "RandCropImageV2"),
+        **_in(f"{_TRANSFORMS}.geometry", "RandomRotation", "RandomRot90"),
+        **_in(f"{_TRANSFORMS}.policies", "AutoAugment", "RandAugment", "TrivialAugment", "TimmAutoAugment"),
+        **_in(f"{_TRANSFORMS}.photometric", "ColorJitter", "RandomGrayscale", "PCALighting", "GaussianBlur"),
+        **_in(f"{_TRANSFORMS}.erasing", "RandomErasing", "Cutout", "GridMask", "HideAndSeek"),
     },
 )
 SOURCES = Registry("Python source", {})  # filled by the user's code
 BATCH_TRANSFORMS = Registry(
-    "batch transform", _in("ppcls.config.sections.transform", "MixupOperator", "CutmixOperator", "OpSampler")
+    "batch transform", _in(f"{_SECTIONS}.transform", "MixupOperator", "CutmixOperator", "OpSampler")
 )
 LOSSES = Registry(
     "loss",
     {
-        **_in("ppcls.config.sections.objective", "CELoss", "BCELoss"),
-        **_in("ppcls.config.objectives.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
+        **_in(f"{_SECTIONS}.objective", "CELoss", "BCELoss"),
+        **_in(f"{_OBJECTIVES}.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
         **_in(
-            "ppcls.config.objectives.distillation_losses",
-            "DistillationGTCELoss",
-            "DistillationMultiLabelLoss",
+            f"{_OBJECTIVES}.distillation_losses",
+            *("DistillationGTCELoss", "DistillationMultiLabelLoss", "DistillationCELoss"),
+            *("DistillationKLDivLoss", "DistillationDMLLoss", "DistillationDKDLoss", "DistillationWSLLoss"),
+            *("DistillationSKDLoss", "DistillationDISTLoss"),
         ),
-        **_in("ppcls.config.objectives.distillation_losses", "DistillationCELoss", "DistillationKLDivLoss"),
-        **_in("ppcls.config.objectives.distillation_losses", "DistillationDMLLoss", "DistillationDKDLoss"),
-        **_in("ppcls.config.objectives.distillation_losses", "DistillationWSLLoss", "DistillationSKDLoss"),
-        **_in("ppcls.config.objectives.distillation_losses", "DistillationDISTLoss"),
-        **_in("ppcls.config.objectives.layer_losses", "DistillationDistanceLoss", "DistillationRKDLoss"),
-        **_in("ppcls.config.objectives.layer_losses", "DistillationPairLoss", "AFDLoss"),
-        **_in("ppcls.config.objectives.embedding", "TripletLossV2", "TripletLoss"),
+        **_in(f"{_OBJECTIVES}.layer_losses", "DistillationDistanceLoss", "DistillationRKDLoss"),
+        **_in(f"{_OBJECTIVES}.layer_losses", "DistillationPairLoss", "AFDLoss"),
+        **_in(f"{_OBJECTIVES}.embedding", "TripletLossV2", "TripletLoss"),
     },
     {
         "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
         "PEFDLoss": "write DistillationPairLoss with base_loss_name: PEFDLoss",
-        "MixCELoss": "CELoss takes mixed labels",
+        "MixCELoss": "write CELoss, which accepts mixed labels",
     },
 )
 METRICS = Registry(
     "metric",
     {
-        **_in("ppcls.config.sections.objective", "TopkAcc"),
-        **_in("ppcls.config.objectives.distillation_losses", "DistillationTopkAcc"),
-        **_in("ppcls.config.sections.objective", "PerClassRecall", "ConfusionMatrix", "TprAtFpr"),
-        **_in("ppcls.config.objectives.embedding", "Recallk", "mAP"),
+        **_in(f"{_SECTIONS}.objective", "TopkAcc"),
+        **_in(f"{_OBJECTIVES}.distillation_losses", "DistillationTopkAcc"),
+        **_in(f"{_SECTIONS}.objective", "PerClassRecall", "ConfusionMatrix", "TprAtFpr"),
+        **_in(f"{_OBJECTIVES}.embedding", "Recallk", "mAP"),
         **_in(
-            "ppcls.config.objectives.multi_label",
-            "AccuracyScore",
-            "ATTRMetric",
-            "HammingDistance",
-            "MultiLabelMAP",
+            f"{_OBJECTIVES}.multi_label",
+            *("AccuracyScore", "ATTRMetric", "HammingDistance", "MultiLabelMAP"),
         ),
     },
     {"Topk": "write TopkAcc, with topk"},
 )
-HEADS = Registry(
-    "head", _in("ppcls.config.objectives.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin")
-)
+HEADS = Registry("head", _in(f"{_OBJECTIVES}.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin"))
 POSTPROCESSES = Registry(
     "postprocessing",
-    _in("ppcls.config.sections.infer", "Topk", "MultiLabelThreshOutput", "DistillationPostProcess"),
+    _in(f"{_SECTIONS}.infer", "Topk", "MultiLabelThreshOutput", "DistillationPostProcess"),
 )
 OPTIMIZERS = Registry(
     "optimizer",
     _in(
-        "ppcls.config.sections.optimizer",
+        f"{_SECTIONS}.optimizer",
         *("SGD", "Momentum", "Adam", "AdamW", "AdamWDL", "RMSProp", "Lamb", "LARS", "Lion"),
     ),
 )
 SCHEDULES = Registry(
     "learning-rate schedule",
     {
-        **_in("ppcls.config.sections.schedule", "Constant", "Piecewise", "Cosine", "Linear", "Polynomial"),
-        **_in(
-            "ppcls.config.sections.schedule",
-            "MultiStepDecay",
-            "Step",
-            "Cyclic",
-            "OneCycleLR",
-            "ReduceOnPlateau",
-        ),
-        "MultiStep": "ppcls.config.sections.schedule:MultiStepDecay",
+        **_in(f"{_SECTIONS}.schedule", "Constant", "Piecewise", "Cosine", "Linear", "Polynomial"),
+        **_in(f"{_SECTIONS}.schedule", "MultiStepDecay", "Step", "Cyclic", "OneCycleLR", "ReduceOnPlateau"),
+        "MultiStep": f"{_SECTIONS}.schedule:MultiStepDecay",
     },
 )

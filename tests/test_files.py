@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.files import append, atomic_path, atomic_write, new_folder, retry_io, write_text
+from ppcls.files import append_text, atomic_path, atomic_write, new_folder, retry_io, write_text
 
 
 def test_a_written_file_is_whole_and_nothing_else_stays(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_an_error_of_the_system_names_the_file_that_was_to_be(tmp_path: Path) ->
 def test_a_line_that_does_not_fit_names_its_file() -> None:
     file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 - closing it fails, too
     with pytest.raises(OSError, match="No space left") as caught:
-        append(file, "line\n")
+        append_text(file, "line\n")
     assert caught.value.filename == "/dev/full"
     with pytest.raises(OSError, match="No space left"):
         file.close()
@@ -148,14 +148,14 @@ class Drive:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN])
 def test_a_drive_that_is_back_in_a_moment_is_waited_for(number: int) -> None:
     drive = Drive(number, 2)
-    assert retry_io(drive, waits=(0.0, 0.0)) == "read"
+    assert retry_io(drive, delays=(0.0, 0.0)) == "read"
     assert drive.calls == 3
 
 
 def test_waiting_has_a_bound() -> None:
     drive = Drive(errno.EIO, 9)
     with pytest.raises(OSError, match="failed"):
-        retry_io(drive, waits=(0.0, 0.0))
+        retry_io(drive, delays=(0.0, 0.0))
     assert drive.calls == 3
 
 
@@ -163,7 +163,7 @@ def test_waiting_has_a_bound() -> None:
 def test_what_lasts_is_not_waited_for(number: int) -> None:
     drive = Drive(number, 1)
     with pytest.raises(OSError, match="failed"):
-        retry_io(drive, waits=(100.0,))
+        retry_io(drive, delays=(100.0,))
     assert drive.calls == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ppcls import registry
 from ppcls.config.sections.transform import Transform
-from ppcls.registry import Registry, UnknownNameError, nearest
+from ppcls.registry import Registry, UnknownNameError, suggest
 
 ALL = [each for each in vars(registry).values() if isinstance(each, Registry)]
 
@@ -25,11 +25,11 @@ ALL = [each for each in vars(registry).values() if isinstance(each, Registry)]
     ],
 )
 def test_nearest(name: str, hint: str) -> None:
-    assert nearest(name, ["RandCropImage", "CropImage"]) == hint
+    assert suggest(name, ["RandCropImage", "CropImage"]) == hint
 
 
 def test_nothing_is_near_where_nothing_is_known() -> None:
-    assert nearest("x", []) == ""
+    assert suggest("x", []) == ""
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

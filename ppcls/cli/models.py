@@ -13,7 +13,7 @@ from typing import Any
 
 from ppcls.cli.options import add_subcommand
 from ppcls.errors import UserError
-from ppcls.registry import nearest
+from ppcls.registry import suggest
 from ppcls.runtime.start import start_on_cpu
 from ppcls.zoo import ZOO, Architecture
 
@@ -58,7 +58,7 @@ def _select(patterns: Sequence[str]) -> list[Architecture]:
     """
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in ZOO):
-            hint = nearest(pattern, list(ZOO), "`list` without a pattern prints all names")
+            hint = suggest(pattern, list(ZOO), "`list` without a pattern prints all names")
             raise UserError(f"no architecture matches '{pattern}'{hint}")
     return [
         each

@@ -40,7 +40,7 @@ def _lines(value: Any, place: str) -> Iterator[str]:
             yield from _lines(each, f"{place}[{position}]{name}")
     elif isinstance(value, Section):
         for key in value.ignored_keys:
-            yield f"{place}.{key}".lstrip(".") + f" has no effect; {value.without_effect[key]}"
+            yield f"{place}.{key}".lstrip(".") + f" has no effect; {value.ignored[key]}"
         for key, each in value:
             yield from _lines(each, f"{place}.{key}".lstrip("."))
 

@@ -1,4 +1,4 @@
-"""YAML text or plain dicts, and what overrides them, to a validated `Config`."""
+"""Loading a config: YAML or plain dicts, plus overrides, become a validated `Config`."""
 
 from __future__ import annotations
 
@@ -11,62 +11,70 @@ from typing import Any, NoReturn, cast
 import yaml
 from pydantic import ValidationError
 
-from ppcls.config.base.errors import ConfigError, describe
+from ppcls.config.base.errors import ConfigError, describe_problems, split_path
 from ppcls.config.base.fields import show
 from ppcls.config.class_folders import fill_from_class_folders
 from ppcls.config.compat import translate_old_keys
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
+from ppcls.files import open_regular
 
-_MOST_BYTES = 1 << 20
-_MOST_VALUES = 100_000
-_SHOWN = 80  # characters of what can't be right
-_DEEPEST = 50  # mappings and lists within each other
+_MAX_BYTES = 1 << 20
+_MAX_VALUES = 100_000
+_MAX_LENGTH = 10_000  # characters of one value
+_MAX_DEPTH = 50  # nested mappings and lists
+_SHOWN_LENGTH = 100  # characters of an override in messages
+_FORM = "expected path=value, such as Global.epochs=10"
+_TOO_LONG = f"longer than {_MAX_LENGTH} characters"
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")  # no file name can contain these
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses duplicate keys; ``1e-3`` is a number, as in YAML 1.2, and a date is text.
+    """Safe YAML without duplicate keys. ``1e-3`` is a number, as in YAML 1.2, and dates are text.
 
-    How many values a node has, and how deep they are, is known before any is made, aliases expanded: else a
-    few lines could ask for more than there is memory.
+    The number and depth of values, with aliases expanded, are limited before any value is built, because a
+    few lines of aliases could otherwise exhaust the memory.
     """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        self._extents: dict[yaml.Node, tuple[int, int]] = {}  # values and depth
+        self._extents: dict[yaml.Node, tuple[int, int]] = {}  # number and depth of values
         self._depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > _MAX_LENGTH:
+            self._reject(_TOO_LONG, event.start_mark)
         self._depth += 1
-        if self._depth > _DEEPEST:
-            self._refuse(f"nested too deeply: more than {_DEEPEST} levels", event.start_mark)
+        if self._depth > _MAX_DEPTH:
+            self._reject(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is None:
             return None
         if isinstance(event, yaml.AliasEvent) and node not in self._extents:
-            self._refuse("an alias within what it stands for", event.start_mark)
+            self._reject("an alias inside its own anchor", event.start_mark)
         if node not in self._extents:
             self._extents[node] = self._extent(node)
         return node
 
     def _extent(self, node: yaml.Node) -> tuple[int, int]:
-        """Returns how many values a node has and how deep they are, its parts being known."""
-        parts: list[yaml.Node] = []
+        """Returns the number and depth of the values in a node whose children are known."""
+        children: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
-            parts = [part for pair in node.value for part in pair]
+            children = [child for pair in node.value for child in pair]
         elif isinstance(node, yaml.SequenceNode):
-            parts = node.value
-        values = 1 + sum(self._extents[part][0] for part in parts)
-        depth = 1 + max((self._extents[part][1] for part in parts), default=0)
-        if values > _MOST_VALUES:
-            self._refuse(f"more than {_MOST_VALUES} values, aliases expanded", node.start_mark)
-        if depth > _DEEPEST:
-            self._refuse(f"nested too deeply: more than {_DEEPEST} levels, aliases expanded", node.start_mark)
+            children = node.value
+        values = 1 + sum(self._extents[child][0] for child in children)
+        depth = 1 + max((self._extents[child][1] for child in children), default=0)
+        if values > _MAX_VALUES:
+            self._reject(f"more than {_MAX_VALUES} values with aliases expanded", node.start_mark)
+        if depth > _MAX_DEPTH:
+            text = f"nested more than {_MAX_DEPTH} levels deep with aliases expanded"
+            self._reject(text, node.start_mark)
         return values, depth
 
-    def _refuse(self, text: str, mark: Any) -> NoReturn:
+    def _reject(self, text: str, mark: Any) -> NoReturn:
         raise yaml.composer.ComposerError(None, None, text, mark)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -74,11 +82,12 @@ class _Loader(yaml.SafeLoader):
         lines: dict[tuple[str, str], int] = {}
         for key, _ in mapping.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.composer.ComposerError(None, None, "expected a plain key", key.start_mark)
+                self._reject("expected a plain key", key.start_mark)
             name = (key.tag, key.value)
             if name in lines:
-                text = f"duplicate key '{key.value}', first given in line {lines[name]}"
-                raise yaml.composer.ComposerError(None, None, text, key.start_mark)
+                self._reject(
+                    f"duplicate key '{key.value}', first given in line {lines[name]}", key.start_mark
+                )
             lines[name] = key.start_mark.line + 1
         return mapping
 
@@ -86,7 +95,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # PyYAML lets these escape for scalars such as `0x_` and `!!bool maybe`.
+            # PyYAML does not catch these for scalars such as `0x_` and `!!bool maybe`.
             text = f"can't read this value: {error}"
             raise yaml.constructor.ConstructorError(None, None, text, node.start_mark) from None
 
@@ -95,27 +104,25 @@ class _Dumper(yaml.SafeDumper):
     """Quotes text that `_Loader` would read as a number."""
 
 
+def _expand_home(text: str) -> str:
+    """Expands a leading ``~/``, which the shell does not do in ``-o KEY=~/…``."""
+    return str(Path(text).expanduser()) if text.startswith("~/") else text
+
+
+def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    return _expand_home(str(loader.construct_scalar(node)))
+
+
 _TIME = "tag:yaml.org,2002:timestamp"
 _Loader.yaml_implicit_resolvers = {
     first: [each for each in resolvers if each[0] != _TIME]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-
-
-def _at_home(text: str) -> str:
-    """Writes out a path in the home folder: no shell does it in ``-o KEY=~/…``, nor anybody in YAML."""
-    return str(Path(text).expanduser()) if text.startswith("~/") else text
-
-
-def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
-    return _at_home(str(loader.construct_scalar(node)))
-
-
 _Loader.add_constructor("tag:yaml.org,2002:str", _text)
-for _each in (_Loader, _Dumper):
-    _each.add_implicit_resolver(
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
         "tag:yaml.org,2002:float",
-        re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
         list("-+.0123456789"),
     )
 
@@ -132,24 +139,25 @@ def _parse(text: str, source: Path | str) -> Any:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Reads a YAML file as plain dicts and lists.
+    """Returns a YAML file as plain dicts and lists.
 
     Raises:
-        UserError: No such file, or it can't be read.
-        ConfigError: Not YAML, a duplicate key, or not a mapping.
+        UserError: The file does not exist, is not a regular file or can't be read.
+        ConfigError: The file is not YAML, has a duplicate key, or is not a mapping.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+        with open_regular(path) as file:
+            data = file.read(_MAX_BYTES + 1)
         text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError:
         near = sorted(path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        hint = f"; there are: {', '.join(map(str, near))}" if near else ""
+        hint = f"; found: {', '.join(map(str, near))}" if near else ""
         raise UserError(f"{path}: no such config file{hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: can't read this config: {error}") from None
-    if len(data) > _MOST_BYTES:
-        raise ConfigError(path, [f"larger than {_MOST_BYTES} bytes; is it a config?"])
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: can't read this config: {reason}") from None
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(path, [f"larger than {_MAX_BYTES} bytes; is it a config?"])
     tree = _parse(text, path)
     if tree is None:
         raise ConfigError(path, ["the file is empty; expected sections such as Global and Arch"])
@@ -159,7 +167,7 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def _unshare(node: Any) -> Any:
-    """Copies what YAML aliases share, so that ``-o`` changes one place and not its twins."""
+    """Copies what YAML aliases share, so that an override changes one place only."""
     if isinstance(node, dict):
         return {key: _unshare(value) for key, value in node.items()}
     if isinstance(node, list):
@@ -167,48 +175,52 @@ def _unshare(node: Any) -> Any:
     return node
 
 
-def apply_override(tree: dict[str, Any], override: str) -> None:
+def apply_override(tree: dict[str, Any], override: str) -> tuple[str, str]:
     """Sets one value in ``tree``, in place: ``"DataLoader.Train.sampler.batch_size=8"``.
 
-    A number in the path counts list items, as ``ops.2`` or ``ops[2]``; the value is read as YAML. A
-    key that is not there is made; validation then says whether it exists.
+    A number in the path is a position in a list, as ``ops.2`` or ``ops[2]``. The value is read as YAML.
+    Missing keys are created, and validation reports unknown ones.
+
+    Returns:
+        The path, and how error messages name the override.
 
     Raises:
-        ConfigError: Not of the form ``path=value``, or the path leads through something that is
-            neither mapping nor list, or past a list's end.
+        ConfigError: The override does not have the form ``path=value``, or the path does not exist.
     """
-    source = f"-o {override}"
+    name = f"-o {override}"
+    name = name if len(name) <= _SHOWN_LENGTH else f"{name[:_SHOWN_LENGTH]}…"
     path, equals, text = override.partition("=")
     if not equals or not path.strip():
-        raise ConfigError(source, ["expected path=value, such as Global.epochs=10"])
-    if len(text) > _MOST_BYTES:
-        raise ConfigError(source[:_SHOWN], ["longer than any value of a config"])
-    set_value(tree, path, _parse(text, source), source)
+        raise ConfigError(name, [_FORM])
+    if len(text) > _MAX_BYTES:
+        raise ConfigError(name, ["longer than any value of a config"])
+    set_value(tree, path, _parse(text, name), name)
+    return path, name
 
 
-def set_value(tree: dict[str, Any], path: str, value: Any, source: str) -> None:
+def set_value(tree: dict[str, Any], path: str, value: Any, name: str) -> None:
     """Sets one value in ``tree``, in place, as `apply_override` does.
 
     Args:
-        tree: Of mappings and lists.
-        path: Such as ``"DataLoader.Train.sampler.batch_size"``.
+        tree: Nested dicts and lists.
+        path: Keys such as ``"DataLoader.Train.sampler.batch_size"``.
         value: Plain data.
-        source: Names the override in errors.
+        name: How error messages name the override.
 
     Raises:
-        ConfigError: The path leads through something that is neither mapping nor list, or past a list's end.
+        ConfigError: The path leads through a plain value, or past the end of a list.
     """
-    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    keys = split_path(path)
     if not all(keys):
-        raise ConfigError(source, ["expected path=value, such as Global.epochs=10"])
-    if len(keys) > _DEEPEST:
-        raise ConfigError(source[:_SHOWN], ["longer than any value of a config"])
+        raise ConfigError(name, [_FORM])
+    if len(keys) > _MAX_DEPTH:
+        raise ConfigError(name, [f"nested more than {_MAX_DEPTH} levels deep"])
     node: Any = tree
     for depth, key in enumerate(keys):
         last = depth == len(keys) - 1
         here = ".".join(keys[:depth]) or "the config"
         if isinstance(node, list):
-            position = _position(key, node, here, source)
+            position = _position(key, node, here, name)
             if last:
                 node[position] = value
             node = node[position]
@@ -219,68 +231,98 @@ def set_value(tree: dict[str, Any], path: str, value: Any, source: str) -> None:
                 node[key] = {}
             node = node[key]
         else:
-            raise ConfigError(source, [f"{here} is {show(node)}, so it has no '{key}'"])
+            raise ConfigError(name, [f"{here} is {show(node)}, so it has no '{key}'"])
 
 
-def _position(key: str, items: list[Any], here: str, source: str) -> int:
+def _position(key: str, items: list[Any], here: str, name: str) -> int:
     if not items:
-        raise ConfigError(source, [f"{here} is an empty list, so it has no '{key}'"])
+        raise ConfigError(name, [f"{here} is an empty list, so it has no '{key}'"])
     if key not in map(str, range(len(items))):
         last = len(items) - 1
-        raise ConfigError(source, [f"{here} is a list: expected a number from 0 to {last}, got '{key}'"])
+        raise ConfigError(name, [f"{here} is a list: expected a number from 0 to {last}, got '{key}'"])
     return int(key)
 
 
-def validate(tree: dict[str, Any], source: Path | str) -> Config:
-    """Checks a tree.
+def validate(tree: dict[str, Any], source: Path | str, overrides: Mapping[str, str] | None = None) -> Config:
+    """Returns the validated config.
+
+    Args:
+        tree: Nested dicts and lists.
+        source: How error messages name the config.
+        overrides: Paths of values that were set outside the source, and their names in error messages.
 
     Raises:
-        ConfigError: All that is wrong with it.
+        ConfigError: The config is invalid. The message lists all problems.
     """
+    _check_texts(tree, source, overrides)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(source, describe(tree, error)) from None
+        raise ConfigError(source, describe_problems(tree, error), overrides) from None
+
+
+def _check_texts(tree: Any, source: Path | str, overrides: Mapping[str, str] | None) -> None:
+    """Raises `ConfigError` for text that no file name can contain, and for very long text."""
+    problems = []
+
+    def visit(node: Any, path: str) -> None:
+        if isinstance(node, dict):
+            for key, child in node.items():
+                visit(child, f"{path}.{key}" if path else str(key))
+        elif isinstance(node, list):
+            for position, child in enumerate(node):
+                visit(child, f"{path}[{position}]")
+        elif isinstance(node, str) and len(node) > _MAX_LENGTH:
+            problems.append(f"{path}: {_TOO_LONG}")
+        elif isinstance(node, str) and _UNUSABLE.search(node):
+            problems.append(f"{path}: contains a NUL or surrogate character: {show(node)}")
+
+    visit(tree, "")
+    if problems:
+        raise ConfigError(source, problems, overrides)
 
 
 def load_config(
     source: Path | str | Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = ()
 ) -> Config:
-    """Reads, edits and checks a config.
+    """Loads, overrides and validates a config.
 
     Args:
-        source: The YAML file, or what one would hold as plain data; a dict is not changed.
-        overrides: ``path=value`` each, as after ``-o``; or path to value, such as
-            ``{"Global.epochs": 2}`` (``{"Global": {…}}`` would be the whole section). Applied in order before
-            validation.
+        source: A YAML file, or its content as plain data. A dict is not changed.
+        overrides: Strings ``path=value``, as after ``-o``; or a mapping of paths to values, such as
+            ``{"Global.epochs": 2}`` (``{"Global": {…}}`` would replace the whole section). They are applied
+            in order, before validation.
 
     Raises:
-        UserError: The file can't be read, or the folder that is to say which classes there are.
-        ConfigError: All that is wrong with the YAML, the overrides or the config.
+        UserError: The file, or the folder whose classes are counted, can't be read.
+        ConfigError: The YAML, an override or the config is invalid.
     """
     if isinstance(source, Mapping):
         tree, name = _plain(source, "the config"), "the config"
     else:
         tree, name = read_tree(Path(source)), str(source)
+    applied: dict[str, str] = {}
     if isinstance(overrides, Mapping):
         for path, value in overrides.items():
-            set_value(tree, str(path), _plain(value, str(path)), f"override {path}")
+            applied[str(path)] = f"override {path}"
+            set_value(tree, str(path), _plain(value, str(path)), applied[str(path)])
     else:
-        for override in [overrides] if isinstance(overrides, str) else overrides:
-            apply_override(tree, override)
+        listed = [overrides] if isinstance(overrides, str) else overrides
+        applied = dict(apply_override(tree, override) for override in listed)
+    _check_texts(tree, name, applied)
     translate_old_keys(tree)
     fill_from_class_folders(tree)
-    return validate(tree, name)
+    return validate(tree, name, applied)
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """Copies what a program hands over, with dicts, lists and text in the place of their kin.
+    """Returns a copy in which subclasses of dict, list and str are plain ones.
 
     Raises:
-        ConfigError: A key is no text, or it is nested without end.
+        ConfigError: A key is not text, or the nesting is too deep.
     """
-    if depth > _DEEPEST:
-        raise ConfigError(where, [f"nested too deeply: more than {_DEEPEST} levels"])
+    if depth > _MAX_DEPTH:
+        raise ConfigError(where, [f"nested more than {_MAX_DEPTH} levels deep"])
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -288,9 +330,9 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         return {str(key): _plain(each, where, depth + 1) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each, where, depth + 1) for each in value]
-    return _at_home(str(value)) if isinstance(value, (str, PurePath)) else value
+    return _expand_home(str(value)) if isinstance(value, (str, PurePath)) else value
 
 
 def dump_config(config: Config) -> str:
-    """Returns the config with every default filled in, as YAML that `load_config` reads back."""
+    """Returns the config, including all defaults, as YAML that `load_config` reads back."""
     return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)

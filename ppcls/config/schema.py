@@ -33,7 +33,7 @@ from ppcls.zoo import architecture
 class Config(Section):
     """One training run."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {
+    key_hints: ClassVar[Mapping[str, str]] = {
         "AMP_BF16": "write AMP with dtype: bfloat16",
         "Slim": "models are neither quantized nor pruned; remove it",
     }

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.base.fields import show
-from ppcls.config.load import apply_override, validate
+from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import MultiLabelThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
@@ -231,10 +231,7 @@ def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[s
         return find_source(Path(model), overrides)
     if not overrides:
         return source_of_config(model)
-    tree = model.model_dump(mode="json")
-    for override in overrides:
-        apply_override(tree, override)
-    return source_of_config(validate(tree, "config"))
+    return source_of_config(load_config(model.model_dump(mode="json"), overrides))
 
 
 def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, int]:

@@ -12,7 +12,7 @@ from paddle.nn.layer.norm import _BatchNormBase
 
 from ppcls.config.sections.optimizer import AdamW, OptimizerSpec
 from ppcls.errors import UserError
-from ppcls.registry import nearest
+from ppcls.registry import suggest
 
 # Names of blocks: `blocks.3`, `layers.0.blocks.1`, `stages.2.1`, `layer1.0`, `features.4`.
 _BLOCKS = [
@@ -140,7 +140,7 @@ def _matching(key: str, patterns: Iterable[str], names: Iterable[str]) -> set[st
         matches = {name for name in known if fnmatchcase(name, pattern)}
         if not matches:
             prefixes = dict.fromkeys(name.partition(".")[0] for name in known)
-            hint = nearest(pattern, [f"{prefix}.*" for prefix in prefixes])
+            hint = suggest(pattern, [f"{prefix}.*" for prefix in prefixes])
             raise UserError(f"Optimizer.{key}: '{pattern}' matches no parameter of this model{hint}")
         found |= matches
     return found

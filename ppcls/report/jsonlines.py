@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.errors import UserError
-from ppcls.files import append, write_text
+from ppcls.files import append_text, write_text
 from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
 
 _KINDS: dict[str, type[StepRecord] | type[EvalRecord]] = {"train": StepRecord, "eval": EvalRecord}
@@ -101,7 +101,7 @@ class MetricsFile(Reporter):
 
     def record(self, record: Record) -> None:
         """Appends the record."""
-        append(self._file, to_line(record))
+        append_text(self._file, to_line(record))
 
     def close(self) -> None:
         """Closes the file."""
@@ -153,7 +153,7 @@ class EventsFile(Reporter):
         """Appends an event."""
         now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
         event = Event(now, self._update if update is None else update, text)
-        append(self._file, json.dumps(asdict(event)) + "\n")
+        append_text(self._file, json.dumps(asdict(event)) + "\n")
 
     def record(self, record: Record) -> None:
         """Notes the progress of the run."""

@@ -1,8 +1,9 @@
-"""Config errors as a user reads them: the file, then each wrong place with what is wrong there."""
+"""Config errors as users read them: each source of values, then its invalid keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,50 @@ from ppcls.errors import UserError
 
 
 class ConfigError(UserError):
-    """Everything that is wrong with a config, as one text."""
+    """Everything that is wrong with a config, in one message.
 
-    def __init__(self, source: Path | str, problems: Sequence[str]) -> None:
-        super().__init__("\n".join([str(source), *(f"  {problem}" for problem in problems)]))
+    Args:
+        source: The file, or another name of the config.
+        problems: One line each, beginning with the key.
+        overrides: Keys set outside the file and how a message names each, such as ``-o Global.epochs=0``.
+
+    Attributes:
+        problems: The lines, without their sources.
+    """
+
+    def __init__(
+        self, source: Path | str, problems: Sequence[str], overrides: Mapping[str, str] | None = None
+    ) -> None:
+        sources: dict[str, list[str]] = {}
+        for each in problems:
+            sources.setdefault(_source_of(each, str(source), overrides or {}), []).append(f"  {each}")
+        super().__init__("\n".join(line for name, lines in sources.items() for line in (name, *lines)))
         self.problems = tuple(problems)
 
 
-def place(tree: Any, loc: Sequence[int | str]) -> str:
-    """Returns where ``loc`` is in the YAML, such as ``DataLoader.Train.dataset.transform_ops[2].CropImage``.
+def split_path(path: str) -> list[str]:
+    """Returns the keys of ``Loss.Train[0].CELoss`` or ``Loss.Train.0.CELoss``."""
+    return re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
 
-    pydantic's location leaves out the name of a one-key mapping in a list (``- CropImage: {size: 224}``);
-    the tree that was read shows it.
+
+def _source_of(line: str, source: str, overrides: Mapping[str, str]) -> str:
+    """Returns what set the value that a problem is about: the file, an override, or both."""
+    keys = split_path(line.partition(": ")[0])
+    parts = []
+    for path, name in reversed(list(overrides.items())):
+        set_keys = split_path(path)
+        if keys[: len(set_keys)] == set_keys:
+            return name
+        if set_keys[: len(keys)] == keys:
+            parts.append(name)
+    return " with ".join([source, *reversed(parts)])
+
+
+def place(tree: Any, loc: Sequence[int | str]) -> str:
+    """Returns the path of ``loc`` in the YAML, such as ``Infer.transforms[2].CropImage``.
+
+    pydantic's location lacks the name of a one-key mapping in a list (``- CropImage: {size: 224}``). The
+    tree of the YAML supplies it.
     """
     text, node, in_list = "", tree, False
     for element in loc:
@@ -46,8 +79,8 @@ def _child(node: Any, element: int | str) -> Any:
     return None
 
 
-def describe(tree: Any, error: ValidationError) -> list[str]:
-    """Turns what validation found into one line a problem."""
+def describe_problems(tree: Any, error: ValidationError) -> list[str]:
+    """Returns one line for each error that validation found: its key and what is wrong."""
     return [
         ": ".join(filter(None, [place(tree, each["loc"]), each["msg"].removeprefix("Value error, ")]))
         for each in error.errors(include_url=False)

@@ -1,4 +1,4 @@
-"""Field types of the config: bounded numbers, and things chosen by name."""
+"""Field types of the config: bounded numbers, and components chosen by name."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import Self
 
-from ppcls.registry import Registry, UnknownNameError, nearest
+from ppcls.registry import Registry, UnknownNameError, suggest
 
-_FRACTION = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
-
+_QUOTIENT = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
@@ -32,7 +31,7 @@ _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 8
 
 
 def show(value: Any) -> str:
-    """Returns a value of the YAML as an error shows it: as it is, or shortened."""
+    """Returns a YAML value as error messages show it, shortened if it is long."""
     return _SHORT.repr(value)
 
 
@@ -43,8 +42,13 @@ def problem(text: str, *loc: int | str) -> InitErrorDetails:
     )
 
 
+def error_at(text: str, *loc: int | str) -> ValidationError:
+    """Returns an exception with a single `problem`, for a validator to raise."""
+    return ValidationError.from_exception_data("problem", [problem(text, *loc)])
+
+
 def explain(error: ErrorDetails) -> str:
-    """Returns what was expected and what was found, in words for someone who wrote YAML."""
+    """Returns what pydantic expected and found, in the words of someone who writes YAML."""
     context, got = error.get("ctx", {}), show(error["input"])
     match error["type"]:
         case "missing":
@@ -72,17 +76,22 @@ def explain(error: ErrorDetails) -> str:
 
 
 def _follows_from_items(error: ErrorDetails) -> bool:
-    """Whether a list is too short only because items in it are wrong, which have errors of their own."""
+    """Whether a list is too short only because some items are invalid and have errors of their own."""
     return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
 
 
 class Section(BaseModel):
-    """A part of the config: frozen, refuses keys that it does not know, reports all errors at once."""
+    """A part of the config. It is frozen, rejects unknown keys and reports all its errors together.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that other trainers know, and what to write here
-    without_effect: ClassVar[Mapping[str, str]] = {}  # keys that PaddleClas passes over too, and what has one
-    _ignored_keys: tuple[str, ...] = PrivateAttr(())  # those of them that were given
+    Attributes:
+        key_hints: Unsupported keys that users of other trainers may write, and what to write instead.
+        ignored: Keys that neither PaddleClas nor ppcls uses, and the key that has the effect.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    key_hints: ClassVar[Mapping[str, str]] = {}
+    ignored: ClassVar[Mapping[str, str]] = {}
+    _ignored_keys: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="wrap")
     @classmethod
@@ -91,9 +100,9 @@ class Section(BaseModel):
         if isinstance(data, dict):
             known = {key: value for key, value in data.items() if key in cls.model_fields}
             problems = [
-                problem(f"unknown key{cls._instead(str(key))}", str(key))
+                problem(f"unknown key{cls._hint(str(key))}", str(key))
                 for key in data
-                if key not in known and key not in cls.without_effect
+                if key not in known and key not in cls.ignored
             ]
         try:
             section = handler(known)
@@ -106,22 +115,22 @@ class Section(BaseModel):
         if problems:
             raise ValidationError.from_exception_data(cls.__name__, problems)
         if isinstance(data, dict):
-            section._ignored_keys = tuple(key for key in data if key in cls.without_effect)
+            section._ignored_keys = tuple(key for key in data if key in cls.ignored)
         return section
 
     @property
     def ignored_keys(self) -> tuple[str, ...]:
-        """The given keys that have no effect, in PaddleClas neither."""
+        """The `ignored` keys that the config contains."""
         return self._ignored_keys
 
     @classmethod
-    def _instead(cls, key: str) -> str:
-        known = cls.elsewhere.get(key)
-        return f"; {known}" if known else nearest(key, list(cls.model_fields))
+    def _hint(cls, key: str) -> str:
+        hint = cls.key_hints.get(key)
+        return f"; {hint}" if hint else suggest(key, list(cls.model_fields), "docs/config.md lists all keys")
 
 
 class Spec(Section):
-    """A section that YAML chooses by its class's name: a transform, a loss, an optimizer."""
+    """A section that YAML selects by its class name: a transform, a loss, an optimizer."""
 
     @property
     def kind(self) -> str:
@@ -130,13 +139,13 @@ class Spec(Section):
 
 
 def expected(what: str, got: Any) -> PydanticCustomError:
-    """The error every field type here raises: what was expected, and what was found."""
+    """Returns the error that field types raise: what was expected and what was found."""
     return PydanticCustomError("expected", "expected {what}, got {got}", {"what": what, "got": show(got)})
 
 
 def read_number(value: Any) -> Any:
-    """Reads ``"1.0/255.0"`` as PaddleClas's files write it; hands on anything else unchanged."""
-    if isinstance(value, str) and (match := _FRACTION.fullmatch(value)):
+    """Returns text such as ``"1.0/255.0"``, common in PaddleClas's files, as a number; else ``value``."""
+    if isinstance(value, str) and (match := _QUOTIENT.fullmatch(value)):
         try:
             return float(match[1]) / float(match[2])
         except (ValueError, ZeroDivisionError):
@@ -146,7 +155,7 @@ def read_number(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Bound:
-    """Bounds of an ``int`` or ``float`` field; its error names type and bounds together."""
+    """Bounds of an ``int`` or ``float`` field, named in its error messages."""
 
     gt: float | None = None
     ge: float | None = None
@@ -154,7 +163,7 @@ class Bound:
     le: float | None = None
 
     def describe(self, source: type) -> str:
-        """Says what is expected, such as ``an integer > 0``."""
+        """Returns what is expected, such as ``an integer > 0``."""
         limits = [
             f"{sign} {limit:.12g}"
             for sign, limit in ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
@@ -164,13 +173,13 @@ class Bound:
         return " ".join([noun, " and ".join(limits)]).strip()
 
     def holds(self, value: float) -> bool:
-        """Whether a number is within them."""
+        """Returns whether a number is finite and within the bounds."""
         return (
             (self.gt is None or value > self.gt)
             and (self.ge is None or value >= self.ge)
             and (self.lt is None or value < self.lt)
             and (self.le is None or value <= self.le)
-            and abs(value) <= sys.float_info.max  # neither infinite nor NaN
+            and abs(value) <= sys.float_info.max
         )
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -187,15 +196,22 @@ class Bound:
 
 @dataclass(frozen=True)
 class BoundOrAuto(Bound):
-    """Bounds of a field that may be ``auto`` in YAML, and is a number when it is checked."""
+    """Bounds of a field that may also be ``auto`` in YAML, which becomes a number before validation."""
 
     def describe(self, source: type) -> str:
-        """Says what is expected, such as ``an integer > 0 or auto``."""
+        """Returns what is expected, such as ``an integer > 0 or auto``."""
         return f"{super().describe(source)} or auto"
 
 
+# Upper bounds refuse typing errors that would otherwise exhaust memory long after the start.
+MAX_SIDE = 16_384  # pixels
+MAX_CLASSES = 10_000_000
 Count = Annotated[int, Bound(gt=0)]
-CountOrAuto = Annotated[int, BoundOrAuto(gt=0)]
+ClassCount = Annotated[int, Bound(gt=0, le=MAX_CLASSES)]
+ClassCountOrAuto = Annotated[int, BoundOrAuto(gt=0, le=MAX_CLASSES)]
+BatchSize = Annotated[int, Bound(gt=0, le=1_000_000)]
+Workers = Annotated[int, Bound(gt=0, le=4096)]
+Side = Annotated[int, Bound(gt=0, le=MAX_SIDE)]
 Index = Annotated[int, Bound(ge=0)]
 Number = Annotated[float, Bound()]
 Positive = Annotated[float, Bound(gt=0)]
@@ -205,20 +221,22 @@ Part = Annotated[float, Bound(gt=0, lt=1)]
 Decay = Annotated[float, Bound(ge=0, lt=1)]
 
 
+def _dump(section: Section) -> dict[str, Any]:
+    return section.model_dump(mode="json")
+
+
 def _choose(registry: Registry, name: Any, params: Any) -> Spec:
     if not isinstance(name, str):
         raise expected(f"the name of the {registry.kind}", name)
     cls = cast(type[Spec], registry[name])
-    if params is None:
-        params = {}
-    if not isinstance(params, dict):
+    if not isinstance(params, (dict, type(None))):
         raise expected("a mapping of its parameters", params)
-    return cls.model_validate(params)
+    return cls.model_validate(params or {})
 
 
 @dataclass(frozen=True)
 class Keyed:
-    """A list item ``{Name: parameters}`` (or plain ``Name``), as in ``transform_ops``."""
+    """A list item ``{Name: parameters}`` (or just ``Name``), as in ``transform_ops``."""
 
     registry: Registry
 
@@ -234,11 +252,10 @@ class Keyed:
             try:
                 return _choose(self.registry, name, params)
             except UnknownNameError as error:
-                text = f"unknown {self.registry.kind}{error.hint}"
-                raise ValidationError.from_exception_data(name, [problem(text, name)]) from None
+                raise error_at(f"unknown {self.registry.kind}{error.hint}", name) from None
 
         def write(value: Spec) -> dict[str, Any]:
-            return {value.kind: value.model_dump(mode="json")}
+            return {value.kind: _dump(value)}
 
         return core_schema.no_info_plain_validator_function(
             read, serialization=core_schema.plain_serializer_function_ser_schema(write)
@@ -246,33 +263,8 @@ class Keyed:
 
 
 @dataclass(frozen=True)
-class Variants:
-    """A section that has other keys where its ``name`` is one of some; all others are plain."""
-
-    plain: type[Section]
-    others: Mapping[str, type[Section]]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        kinds = (self.plain, *self.others.values())
-
-        def read(value: Any) -> Section:
-            if isinstance(value, kinds):
-                return value
-            name = value.get("name") if isinstance(value, dict) else None
-            return self.others.get(name if isinstance(name, str) else "", self.plain).model_validate(value)
-
-        return core_schema.no_info_plain_validator_function(
-            read, serialization=core_schema.plain_serializer_function_ser_schema(_dump)
-        )
-
-
-def _dump(section: Section) -> dict[str, Any]:
-    return section.model_dump(mode="json")
-
-
-@dataclass(frozen=True)
 class Tagged:
-    """A mapping that chooses by its key ``name``, as in ``Optimizer``; without it, the default."""
+    """A mapping whose key ``name`` selects the component, as in ``Optimizer``."""
 
     registry: Registry
     default: str | None = None
@@ -284,16 +276,35 @@ class Tagged:
             if isinstance(value, dict) and self.default is not None:
                 value = {"name": self.default, **value}
             if not isinstance(value, dict) or "name" not in value:
-                raise expected(f"a mapping with the key 'name', that of the {self.registry.kind}", value)
+                raise expected(f"a mapping with the key 'name' of the {self.registry.kind}", value)
             params = {key: each for key, each in value.items() if key != "name"}
             try:
                 return _choose(self.registry, value["name"], params)
             except UnknownNameError as error:
-                raise ValidationError.from_exception_data("name", [problem(str(error), "name")]) from None
+                raise error_at(str(error), "name") from None
 
         def write(value: Spec) -> dict[str, Any]:
-            return {"name": value.kind, **value.model_dump(mode="json")}
+            return {"name": value.kind, **_dump(value)}
 
         return core_schema.no_info_plain_validator_function(
             read, serialization=core_schema.plain_serializer_function_ser_schema(write)
+        )
+
+
+@dataclass(frozen=True)
+class Variants:
+    """A section that is another class for some values of its key ``name``."""
+
+    plain: type[Section]
+    others: Mapping[str, type[Section]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: Any) -> Section:
+            if isinstance(value, (self.plain, *self.others.values())):
+                return cast(Section, value)
+            name = value.get("name") if isinstance(value, dict) else None
+            return self.others.get(name if isinstance(name, str) else "", self.plain).model_validate(value)
+
+        return core_schema.no_info_plain_validator_function(
+            read, serialization=core_schema.plain_serializer_function_ser_schema(_dump)
         )

@@ -10,7 +10,7 @@ from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validat
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Count, CountOrAuto, Section, expected, problem
+from ppcls.config.base.fields import ClassCountOrAuto, Count, Section, expected, problem
 from ppcls.config.sections.model import Arch
 
 _NAME = "AttentionModel"
@@ -115,7 +115,7 @@ class DistillationModel(Section):
     """
 
     name: Literal["DistillationModel"]
-    class_num: CountOrAuto = Field(1000, description="of all models")
+    class_num: ClassCountOrAuto = Field(1000, description="of all models")
     data_format: Literal["NCHW", "NHWC"] = Field("NCHW", description="of all models")
     input_image_channel: Count = Field(3, description="of all models")
     models: tuple[NamedModel, ...] = Field(

@@ -151,7 +151,7 @@ class TripletLossV2(LossSpec):
     batches should be a ``PKSampler``'s.
     """
 
-    elsewhere: ClassVar[Mapping[str, str]] = {"feat_from": "write feature_from"}
+    key_hints: ClassVar[Mapping[str, str]] = {"feat_from": "write feature_from"}
     labels: ClassVar[Labels] = "one"
     on_embeddings: ClassVar[bool] = True
     margin: Positive = 0.5

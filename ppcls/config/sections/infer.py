@@ -4,51 +4,56 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
-from ppcls.config.base.fields import Count, Fraction, Section, Spec, Tagged
+from ppcls.config.base.fields import BatchSize, Count, Fraction, Section, Spec, Tagged
 from ppcls.config.sections.dataset import FixedChain
 from ppcls.registry import POSTPROCESSES
 
-Activation = Literal["softmax", "sigmoid"]  # makes scores, 0..1, of logits
+Activation = Literal["softmax", "sigmoid"]  # turns logits into scores from 0 to 1
 
 
 class PostProcess(Spec):
-    """How classes are chosen by their scores."""
+    """Selects classes by their scores."""
 
     activation: ClassVar[Activation] = "softmax"
-    class_id_map_file: str | None = Field(None, description="lines of `id name`")
+    class_id_map_file: str | None = None
+    """File with one line `id name` per class."""
 
 
 class Topk(PostProcess):
-    """The best classes of each image, by the softmax."""
+    """The classes with the highest softmax scores of each image."""
 
     topk: Count = 5
+    """Number of classes per image."""
 
 
 class DistillationPostProcess(Topk):
-    """``Topk`` of the student, who is all that is exported."""
+    """``Topk`` of the student, the only exported model."""
 
-    model_name: Literal["Student"] = Field("Student", description="read for PaddleClas")
-    key: Literal["logits", "output"] | None = Field(None, description="read for PaddleClas")
-    func: Literal["Topk"] = Field("Topk", description="read for PaddleClas")
+    model_name: Literal["Student"] = "Student"
+    """Accepted for PaddleClas."""
+    key: Literal["logits", "output"] | None = None
+    """Accepted for PaddleClas."""
+    func: Literal["Topk"] = "Topk"
+    """Accepted for PaddleClas."""
 
 
 class MultiLabelThreshOutput(PostProcess):
-    """All classes of an image whose sigmoid reaches the threshold; perhaps none."""
+    """All classes of an image whose sigmoid reaches the threshold, possibly none."""
 
     activation: ClassVar[Activation] = "sigmoid"
     threshold: Fraction = 0.5
+    """Smallest score of a predicted class."""
 
 
 class Infer(Section):
     """Prediction on files."""
 
-    infer_imgs: str | None = Field(None, description="a file or a folder, where the command line names none")
-    batch_size: Count = 10
-    transforms: FixedChain = Field(description="what happens to each image, in order; nothing random")
-    PostProcess: Annotated[PostProcess, Tagged(POSTPROCESSES, default="Topk")] = Field(
-        Topk(),
-        description="which classes of an image are told; without a name, Topk. A RecModel tells embeddings, "
-        "whatever stands here",
-    )
+    infer_imgs: str | None = None
+    """File or folder of images, unless the command line names one."""
+    batch_size: BatchSize = 10
+    """Images per batch."""
+    transforms: FixedChain
+    """Transforms of each image, in order. Random ones are not allowed."""
+    PostProcess: Annotated[PostProcess, Tagged(POSTPROCESSES, default="Topk")] = Topk()
+    """Which classes of an image are reported; Topk if it has no `name`. A RecModel always returns
+    embeddings."""

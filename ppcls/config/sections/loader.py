@@ -1,76 +1,62 @@
-"""How samples reach the model: ``DataLoader``, and how DALI reads, decodes and runs."""
+"""The section ``DataLoader``: data sets, batches, and how paddle.io or DALI reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Count, Fraction, Index, Section, Tagged, problem
+from ppcls.config.base.fields import Bound, Count, Fraction, Index, Section, Tagged, Workers, error_at
 from ppcls.config.sections.dataset import Dataset
 from ppcls.config.sections.sampler import InputSize, SamplerSpec, check_sizes
 from ppcls.registry import DATASETS, INPUT_SIZES, SAMPLERS
 
-
-def _auto(value: Any) -> Any:
-    return None if value == "auto" else value
+_AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
 
 
 class Dali(Section):
-    """DALI's own settings; ``auto``, or nothing, leaves the choice to ppcls and DALI."""
+    """Settings of DALI. ``auto``, the default where it is null, leaves the choice to ppcls and DALI."""
 
-    num_threads: Annotated[Count | None, BeforeValidator(_auto)] = Field(
-        None, description="CPU threads; auto: the cores of this process, shared by the node's processes"
-    )
-    prefetch_queue_depth: Annotated[Count | None, BeforeValidator(_auto)] = Field(
-        None, description="batches made ahead; auto: 2 on a GPU, 4 on a CPU, 8 with 4 threads or more there"
-    )
-    exec_dynamic: bool = Field(True, description="DALI's dynamic executor, which hands batches over uncopied")
-    affinity: Annotated[bool | None, BeforeValidator(_auto)] = Field(
-        None,
-        description="keep DALI's threads on the cores next to the GPU; auto: where the driver knows them",
-    )
-    decode: Literal["auto", "window", "whole"] = Field(
-        "auto",
-        description="window: decode only what a random crop cuts; whole: decode all and cut on the device; "
-        "auto: window, unless the decoder caches",
-    )
-    decode_on: Literal["auto", "gpu", "cpu"] = Field(
-        "auto",
-        description="where images are decoded that the GPU then transforms; cpu leaves the GPU to training, "
-        "where there are cores enough; auto: gpu, where there is one",
-    )
-    hw_decoder_load: Annotated[Fraction | None, BeforeValidator(_auto)] = Field(
-        None, description="share of the JPEGs for the GPU's hardware decoder; auto: 0.9"
-    )
-    device_memory_padding: Annotated[Index | None, BeforeValidator(_auto)] = Field(
-        None, description="GPU bytes a thread that decoding begins with; auto: DALI's 16 MiB"
-    )
-    host_memory_padding: Annotated[Index | None, BeforeValidator(_auto)] = Field(
-        None, description="pinned bytes a thread that decoding begins with, twice; auto: DALI's 8 MiB"
-    )
-    preallocate_width_hint: Annotated[Count | None, BeforeValidator(_auto)] = Field(
-        None, description="width of the largest image, to allocate for; auto: nothing beforehand"
-    )
-    preallocate_height_hint: Annotated[Count | None, BeforeValidator(_auto)] = Field(
-        None, description="height of the largest image, to allocate for; auto: nothing beforehand"
-    )
-    jpeg_fancy_upsampling: bool = Field(
-        False, description="on a GPU, scale chroma as the CPU decoders do: closer pixels, a little slower"
-    )
-    jpeg_fast_idct: bool = Field(
-        False,
-        description="on a CPU, decode JPEG by a rougher transform: a grey level or two off, some % faster",
-    )
-    cache_size: Index = Field(
-        0, description="GPU memory for decoded images, in MB; 0: no cache; a CPU has none"
-    )
-    cache_type: Literal["threshold", "largest"] = Field(
-        "largest", description="keep images from cache_threshold on as they come, or the largest"
-    )
-    cache_threshold: Index = Field(0, description="bytes of a decoded image from which it is kept")
+    num_threads: Annotated[Workers | None, _AUTO] = None
+    """CPU threads; `auto`: the cores of this process, shared by the processes of the node."""
+    prefetch_queue_depth: Annotated[Count | None, _AUTO] = None
+    """Batches prepared in advance; `auto`: 2 on a GPU, 4 on a CPU, 8 on a CPU with 4 threads or more."""
+    exec_dynamic: bool = True
+    """Use DALI's dynamic executor, which passes batches on without a copy."""
+    affinity: Annotated[bool | None, _AUTO] = None
+    """Keep DALI's threads on the cores next to the GPU; `auto`: where the driver reports them."""
+    decode: Literal["auto", "window", "whole"] = "auto"
+    """`window`: decode only the part that a random crop needs; `whole`: decode everything and crop on the
+    device; `auto`: `window`, unless the decoder caches."""
+    decode_on: Literal["auto", "gpu", "cpu"] = "auto"
+    """Where images are decoded that the GPU then transforms; `cpu` leaves the GPU to training if there are
+    enough cores; `auto`: on a GPU if there is one."""
+    hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
+    """Share of the JPEGs for the GPU's hardware decoder; `auto`: 0.9."""
+    device_memory_padding: Annotated[Index | None, _AUTO] = None
+    """Bytes of GPU memory that each decoding thread allocates at first; `auto`: DALI's 16 MiB."""
+    host_memory_padding: Annotated[Index | None, _AUTO] = None
+    """Bytes of pinned memory, in two buffers, that each decoding thread allocates at first; `auto`: DALI's 8
+    MiB."""
+    preallocate_width_hint: Annotated[Count | None, _AUTO] = None
+    """Width of the largest image, to allocate memory for; `auto`: allocate nothing in advance."""
+    preallocate_height_hint: Annotated[Count | None, _AUTO] = None
+    """Height of the largest image, to allocate memory for; `auto`: allocate nothing in advance."""
+    jpeg_fancy_upsampling: bool = False
+    """On a GPU, upsample chroma as CPU decoders do: pixels are closer to theirs, decoding is slightly
+    slower."""
+    jpeg_fast_idct: bool = False
+    """On a CPU, decode JPEGs with a less exact transform: grey levels differ by 1 or 2, decoding is a few
+    percent faster."""
+    cache_size: Index = 0
+    """GPU memory for decoded images, in MB; 0: no cache. A CPU has no cache."""
+    cache_type: Literal["threshold", "largest"] = "largest"
+    """`threshold`: cache images of at least `cache_threshold` bytes in the order of arrival; `largest`: cache
+    the largest images."""
+    cache_threshold: Index = 0
+    """Smallest decoded image to cache, in bytes."""
 
     @model_validator(mode="after")
     def _check_cache(self) -> Self:
@@ -82,68 +68,73 @@ class Dali(Section):
 
 
 class LoaderSettings(Section):
-    """Who reads: paddle.io's workers, or DALI's threads where Global.use_dali is on."""
+    """Who reads the samples: the workers of paddle.io, or the threads of DALI with Global.use_dali."""
 
-    num_workers: Index = Field(4, description="paddle.io's worker processes; 0 reads in the training process")
+    num_workers: Annotated[int, Bound(ge=0, le=4096)] = 4
+    """Worker processes of paddle.io; 0: the training process reads."""
     use_shared_memory: bool = True
+    """Pass batches from the workers of paddle.io through shared memory."""
     dali: Dali = Dali()
+    """Settings of DALI."""
 
 
 class Split(Section):
-    """One data set with its sampler and loader."""
+    """A data set with its sampler and loader."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        "Query": "only DataLoader.Eval has two sets",
-        "Gallery": "only DataLoader.Eval has two sets",
+    key_hints: ClassVar[Mapping[str, str]] = {
+        "Query": "only DataLoader.Eval may have two data sets",
+        "Gallery": "only DataLoader.Eval may have two data sets",
     }
 
     dataset: Annotated[Dataset, Tagged(DATASETS)]
-    sampler: Annotated[SamplerSpec, Tagged(SAMPLERS, default="DistributedBatchSampler")] = Field(
-        description="how samples make batches; without a name, DistributedBatchSampler"
-    )
+    """Labelled images and their transforms."""
+    sampler: Annotated[SamplerSpec, Tagged(SAMPLERS, default="DistributedBatchSampler")]
+    """How samples form batches; DistributedBatchSampler if it has no `name`."""
     loader: LoaderSettings = LoaderSettings()
-    input_size: Annotated[InputSize, Tagged(INPUT_SIZES)] | None = Field(
-        None, description="sizes of training images that change on the way; by default transform_ops' own"
-    )
+    """How samples are read."""
+    input_size: Annotated[InputSize, Tagged(INPUT_SIZES)] | None = None
+    """Sizes of training images that change during training; by default the size that `transform_ops`
+    produces."""
 
     @model_validator(mode="after")
     def _check_input_size(self) -> Self:
+        kind = self.sampler.kind
         if self.sampler.input_size is not None:
             if self.input_size is not None:
-                text = f"{self.sampler.kind} has the sizes; remove it, or choose another sampler"
-                raise ValidationError.from_exception_data("split", [problem(text, "input_size")])
+                raise error_at(f"{kind} sets the sizes; remove it, or choose another sampler", "input_size")
             if self.loader.dali.cache_size:
-                text = f"expected 0: the cache needs batches of one size, and {self.sampler.kind} has several"
-                where = ("loader", "dali", "cache_size")
-                raise ValidationError.from_exception_data("split", [problem(text, *where)])
+                text = f"expected 0: the cache needs batches of one size, and {kind} has several"
+                raise error_at(text, "loader", "dali", "cache_size")
         if self.sizes is not None:
             check_sizes(self.dataset.transform_ops, self.sizes.sizes)
         return self
 
     @property
     def sizes(self) -> InputSize | None:
-        """How the images' size changes, as ``input_size`` or the sampler says; None where it does not."""
+        """Changing image sizes, from ``input_size`` or the sampler; None if all images have one size."""
         return self.input_size or self.sampler.input_size
 
 
 class QueryAndGallery(Section):
-    """Two data sets to evaluate retrieval on: each image of one looks for its identity in the other."""
+    """Two data sets for retrieval: each query image searches for its identity in the gallery."""
 
-    Query: Split = Field(description="the images that look for theirs")
-    Gallery: Split = Field(description="the images that they look among")
+    Query: Split
+    """Images whose identity is searched for."""
+    Gallery: Split
+    """Images that are searched."""
 
 
 class DataLoader(Section):
-    """The data to train on and to evaluate on."""
+    """The data for training and evaluation."""
 
     Train: Split | None = None
-    Eval: Split | QueryAndGallery | None = Field(
-        None, description="one data set; or, for Global.eval_mode: retrieval, Query and Gallery"
-    )
+    """Training data."""
+    Eval: Split | QueryAndGallery | None = None
+    """Evaluation data: one data set, or Query and Gallery with Global.eval_mode: retrieval."""
 
     @field_validator("Eval", mode="before")
     @classmethod
-    def _one_or_two(cls, value: object) -> object:
+    def _choose_eval(cls, value: Any) -> Any:
         if value is None or isinstance(value, Section):
             return value
         two = isinstance(value, dict) and bool(value.keys() & QueryAndGallery.model_fields)
@@ -151,12 +142,12 @@ class DataLoader(Section):
 
     @property
     def evaluated(self) -> dict[str, Split]:
-        """What is evaluated on: ``Eval``, or ``Eval.Query`` and ``Eval.Gallery``; perhaps nothing."""
+        """Evaluation data by key: ``Eval``, or ``Eval.Query`` and ``Eval.Gallery``; may be empty."""
         if isinstance(self.Eval, QueryAndGallery):
             return {"Eval.Query": self.Eval.Query, "Eval.Gallery": self.Eval.Gallery}
         return {} if self.Eval is None else {"Eval": self.Eval}
 
     @property
     def splits(self) -> dict[str, Split]:
-        """All data sets that there are, by their places."""
+        """All data sets by key."""
         return {**({} if self.Train is None else {"Train": self.Train}), **self.evaluated}

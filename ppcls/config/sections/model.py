@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Count, CountOrAuto, Decay, NonNegative, Positive, Section, show
-from ppcls.registry import ARCHITECTURES, nearest
+from ppcls.config.base.fields import Count, ClassCountOrAuto, Decay, NonNegative, Positive, Section, show
+from ppcls.registry import ARCHITECTURES, suggest
 from ppcls.zoo import ZOO, architecture, families_with
 
 ALL_OPTIONS = tuple(dict.fromkeys(option for entry in ZOO.values() for option in entry.options))
@@ -18,7 +18,7 @@ ALL_OPTIONS = tuple(dict.fromkeys(option for entry in ZOO.values() for option in
 def _known_architecture(name: str) -> str:
     if name not in ARCHITECTURES:
         known = [*ARCHITECTURES, "DistillationModel", "RecModel"]
-        hint = nearest(name, known, "`python tools/models.py list` prints all")
+        hint = suggest(name, known, "`python tools/models.py list` prints all")
         raise ValueError(f"unknown architecture '{name}'{hint}")
     return name
 
@@ -26,61 +26,48 @@ def _known_architecture(name: str) -> str:
 class Arch(Section):
     """The model."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {
+    key_hints: ClassVar[Mapping[str, str]] = {
         "return_patterns": "only the models of a DistillationModel have it, for their losses",
         "return_stages": "write return_patterns with the names of the layers",
     }
     name: Annotated[str, AfterValidator(_known_architecture)]
-    class_num: CountOrAuto = Field(
-        1000,
-        description="auto: the number of class folders in DataLoader.Train.dataset (ImageFolderDataset), or, "
-        "if that folder is missing, the number of names in output_dir/label_list.txt",
-    )
+    """Architecture, such as `ResNet50`."""
+    class_num: ClassCountOrAuto = 1000
+    """Auto: the number of class folders in DataLoader.Train.dataset (ImageFolderDataset), or, if that folder
+    is missing, the number of names in output_dir/label_list.txt."""
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
+    """Order of the axes of images in the model."""
     input_image_channel: Count = Field(3, validate_default=True)
-    pretrained: str | bool = Field(
-        False,
-        description="initial weights: .pdparams, .safetensors or a checkpoint folder. True uses the weights "
-        "that PaddleClas publishes, from ~/.paddleclas/weights, where PaddleClas stores its downloads; this "
-        "program downloads nothing. Global.pretrained_model takes precedence",
-    )
-    use_ssld: bool = Field(
-        False, description="with pretrained: True, use the weights that PaddleClas distilled (SSLD)"
-    )
-    img_size: Count | None = Field(
-        None, description="ViT, DeiT: side of the images; default: the number at the end of the name"
-    )
-    drop_path_rate: Decay | None = Field(
-        None,
-        description="probability of skipping the last block, lower for earlier blocks; default: PaddleClas's",
-    )
-    drop_rate: Decay | None = Field(None, description="dropout of tokens and layers; default: 0")
-    attn_drop_rate: Decay | None = Field(None, description="dropout of attention weights; default: 0")
-    layer_scale_init_value: NonNegative | None = Field(
-        None, description="ConvNeXt: initial scale of each block's channels, 0 for no scale; default: 1e-6"
-    )
-    head_init_scale: Positive | None = Field(
-        None, description="ConvNeXt: factor on the initial weights of the classifier; default: 1"
-    )
-    layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] | None = Field(
-        None,
-        description="ResNet18, ResNet34: DiverseBranchBlock trains several branches in place of each "
-        "convolution of the blocks and merges them for inference (Ding et al. 2021); default: ConvBNLayer",
-    )
-    use_first_short_conv: bool | None = Field(
-        None,
-        description="ResNet18, ResNet34: whether the shortcut of the first block has a convolution; "
-        "default: True",
-    )
-    dropout_prob: Decay | None = Field(
-        0.2, description="MobileNetV3, PP-LCNet: dropout before the classifier; null for none"
-    )
-    use_fused_attn: Literal[False] | None = Field(
-        None, description="accepted for PaddleClas's configs; attention uses plain operators"
-    )
-    use_fused_linear: Literal[False] | None = Field(
-        None, description="accepted for PaddleClas's configs; linear layers are Paddle's own"
-    )
+    """Channels of the images."""
+    pretrained: str | bool = False
+    """Initial weights: .pdparams, .safetensors or a checkpoint folder. True uses the weights that PaddleClas
+    publishes, from ~/.paddleclas/weights, where PaddleClas stores its downloads; this program downloads
+    nothing. Global.pretrained_model takes precedence."""
+    use_ssld: bool = False
+    """With pretrained: True, use the weights that PaddleClas distilled (SSLD)."""
+    img_size: Count | None = None
+    """ViT, DeiT: side of the images; default: the number at the end of the name."""
+    drop_path_rate: Decay | None = None
+    """Probability of skipping the last block, lower for earlier blocks; default: PaddleClas's."""
+    drop_rate: Decay | None = None
+    """Dropout of tokens and layers; default: 0."""
+    attn_drop_rate: Decay | None = None
+    """Dropout of attention weights; default: 0."""
+    layer_scale_init_value: NonNegative | None = None
+    """ConvNeXt: initial scale of each block's channels, 0 for no scale; default: 1e-6."""
+    head_init_scale: Positive | None = None
+    """ConvNeXt: factor on the initial weights of the classifier; default: 1."""
+    layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] | None = None
+    """ResNet18, ResNet34: DiverseBranchBlock trains several branches in place of each convolution of the
+    blocks and merges them for inference (Ding et al. 2021); default: ConvBNLayer."""
+    use_first_short_conv: bool | None = None
+    """ResNet18, ResNet34: whether the shortcut of the first block has a convolution; default: True."""
+    dropout_prob: Decay | None = 0.2
+    """MobileNetV3, PP-LCNet: dropout before the classifier; null for none."""
+    use_fused_attn: Literal[False] | None = None
+    """Accepted for PaddleClas's configs; attention uses plain operators."""
+    use_fused_linear: Literal[False] | None = None
+    """Accepted for PaddleClas's configs; linear layers are Paddle's own."""
 
     @property
     def margin(self) -> None:

@@ -1,4 +1,4 @@
-"""What is trained for and what is measured: the items of ``Loss`` and ``Metric`` in YAML."""
+"""The sections ``Loss`` and ``Metric``, and the losses and metrics for one label per image."""
 
 from __future__ import annotations
 
@@ -9,146 +9,149 @@ from pydantic import Field, field_validator
 from ppcls.config.base.fields import Count, Decay, Fraction, Keyed, Number, Section, Spec
 from ppcls.registry import LOSSES, METRICS
 
-Labels = Literal["one", "several", "any"]  # that an image may have
+Labels = Literal["one", "several", "any"]  # how many labels an image may have
+MAX_CONFUSION_CLASSES = 1000  # a confusion matrix has this many squared entries, added up for each batch
 
 
 class LossSpec(Spec):
     """A loss.
 
     Attributes:
-        weight: Factor of this loss in the sum of losses.
+        labels: Number of labels per image that the loss accepts.
+        multi_model: Whether the loss needs several models, as in ``Arch.name: DistillationModel``.
+        whole_dataset: See `MetricSpec`.
+        on_embeddings: Whether the loss compares embeddings, with any numbers as labels.
     """
 
     labels: ClassVar[Labels] = "any"
-    multi_model: ClassVar[bool] = False  # whether it is of several models, of `Arch.name: DistillationModel`
-    whole: ClassVar[bool] = False  # see MetricSpec
-    on_embeddings: ClassVar[bool] = False  # whether it takes labels that the model has no class for
+    multi_model: ClassVar[bool] = False
+    whole_dataset: ClassVar[bool] = False
+    on_embeddings: ClassVar[bool] = False
     weight: Number = 1.0
+    """Factor of this loss in the sum of losses."""
 
 
 class MetricSpec(Spec):
-    """A metric."""
+    """A metric.
+
+    Attributes:
+        labels: Number of labels per image that the metric accepts.
+        multi_model: Whether the metric needs several models, as in ``Arch.name: DistillationModel``.
+        lower_is_better: Whether smaller values are better.
+        whole_dataset: Whether the metric needs all samples at once, so that batches have no value.
+    """
 
     labels: ClassVar[Labels] = "one"
     multi_model: ClassVar[bool] = False
     lower_is_better: ClassVar[bool] = False
-    whole: ClassVar[bool] = False  # whether it is of all samples at once, so nothing to tell while training
+    whole_dataset: ClassVar[bool] = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its numbers."""
+        """Names of the values that the metric reports."""
         return (self.kind,)
 
 
 class CELoss(LossSpec):
-    """Mean cross-entropy of the softmax.
-
-    Attributes:
-        epsilon: Label smoothing (Szegedy et al. 2016, section 7): the share of the uniform distribution in
-            the target.
-    """
+    """Mean cross-entropy of the softmax."""
 
     labels: ClassVar[Labels] = "one"
     epsilon: Decay | None = None
+    """Label smoothing (Szegedy et al. 2016, section 7): share of the uniform distribution in the target."""
 
 
 class BCELoss(LossSpec):
-    """Mean binary cross-entropy of each class's sigmoid; a class is there or is not (Wightman et al. 2021).
-
-    Attributes:
-        epsilon: Label smoothing.
-        target_threshold: A class whose share of the smoothed label is above it counts as there: of mixed
-            images both classes may.
-    """
+    """Mean binary cross-entropy of each class's sigmoid (Wightman et al. 2021)."""
 
     epsilon: Decay | None = None
+    """Label smoothing: share of the uniform distribution in the target."""
     target_threshold: Decay = 0.2
+    """Classes whose share of the smoothed label is larger count as present. Mixed images may have two."""
+
+
+def _to_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, int) else value
 
 
 class TopkAcc(MetricSpec):
     """Share of samples whose label is among the ``k`` highest logits, for each ``k`` of ``topk``."""
 
     topk: tuple[Count, ...] = (1, 5)
+    """One or more values of k."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Such as ``("top1", "top5")``."""
+        """Names such as ``("top1", "top5")``."""
         return tuple(f"top{k}" for k in self.topk)
 
-    @field_validator("topk", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int) else value
+    _to_tuple = field_validator("topk", mode="before")(_to_tuple)
 
     @field_validator("topk")
     @classmethod
-    def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if not value or len(set(value)) != len(value):
-            raise ValueError(f"topk must be one or more distinct integers, got {list(value)}")
+            raise ValueError(f"expected one or more distinct integers, got {list(value)}")
         return value
 
 
-MAX_CONFUSION_CLASSES = 1000  # of a confusion matrix: so many squared are added up at each batch
-
-
 class PerClassRecall(MetricSpec):
-    """Recall of each class, the share of its images that are taken for it: their mean, and the lowest.
+    """Mean and smallest recall of all classes.
 
-    The mean is the balanced accuracy: each class counts as much, however many images it has. Classes without
-    images don't count.
+    The mean is the balanced accuracy: each class has the same weight, however many images it has. Classes
+    without images are ignored.
     """
 
-    whole: ClassVar[bool] = True
-    each: bool = Field(False, description="tell `recall_0`, `recall_1` … of all classes, too")
+    whole_dataset: ClassVar[bool] = True
+    each: bool = False
+    """Also report the recall of each class, as `recall_0`, `recall_1` …"""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Two, and perhaps those of classes."""
+        """Names of the two values for all classes together."""
         return ("recall_mean", "recall_min")
 
 
 class ConfusionMatrix(MetricSpec):
-    """Precision, recall and F1 by the confusion matrix: means over classes that occur or are predicted.
+    """Precision, recall and F1 from the confusion matrix, averaged over classes that occur or are predicted.
 
-    As scikit-learn's with ``average="macro"``; what has no images, or no predictions, counts 0. At most
-    1,000 classes. ``tools/eval.py --confusion FILE`` writes the matrix.
+    They equal scikit-learn's with ``average="macro"``. Classes without images, or without predictions, count
+    as 0. At most 1,000 classes. ``tools/eval.py --confusion FILE`` writes the matrix.
     """
 
-    whole: ClassVar[bool] = True
+    whole_dataset: ClassVar[bool] = True
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Three."""
+        """Names of the three averages."""
         return ("macro_precision", "macro_recall", "macro_f1")
 
 
 class TprAtFpr(MetricSpec):
-    """Of two classes, the largest share of the second's images that a threshold finds at few false alarms."""
+    """With two classes, the largest recall of the second at a limited rate of false alarms."""
 
-    whole: ClassVar[bool] = True
-    max_fpr: Fraction = Field(
-        0.001, description="the most false alarms, as a share of the first class's images"
-    )
-
-
-Losses = tuple[Annotated[LossSpec, Keyed(LOSSES)], ...]
-Metrics = tuple[Annotated[MetricSpec, Keyed(METRICS)], ...]
+    whole_dataset: ClassVar[bool] = True
+    max_fpr: Fraction = 0.001
+    """Largest share of the first class's images that may be false alarms."""
 
 
 class Loss(Section):
-    """Losses, added up by their weights."""
+    """Losses, which are added up with their weights."""
 
-    Train: Losses = Field((CELoss(),), min_length=1)
-    Eval: Losses = Field((CELoss(),), min_length=1)
+    Train: tuple[Annotated[LossSpec, Keyed(LOSSES)], ...] = Field((CELoss(),), min_length=1)
+    """Losses of training."""
+    Eval: tuple[Annotated[LossSpec, Keyed(LOSSES)], ...] = Field((CELoss(),), min_length=1)
+    """Losses of evaluation."""
 
 
 class Metric(Section):
-    """What is counted while training and in evaluation; the first of Eval decides which model is best."""
+    """Metrics of training and evaluation."""
 
-    Train: Metrics = ()
-    Eval: Metrics = Field((TopkAcc(),), min_length=1)
+    Train: tuple[Annotated[MetricSpec, Keyed(METRICS)], ...] = ()
+    """Metrics of training."""
+    Eval: tuple[Annotated[MetricSpec, Keyed(METRICS)], ...] = Field((TopkAcc(),), min_length=1)
+    """Metrics of evaluation. The first one determines the best model."""
 
     @field_validator("Train", mode="before")
     @classmethod
-    def _none_at_all(cls, value: object) -> object:
+    def _accept_none(cls, value: object) -> object:
         return () if value is None else value

@@ -1,11 +1,11 @@
-"""Optimizers, as the section ``Optimizer`` names them in YAML."""
+"""Optimizers: the section ``Optimizer``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ValidationError, model_validator
+from pydantic import BeforeValidator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.fields import (
@@ -16,142 +16,121 @@ from ppcls.config.base.fields import (
     Section,
     Spec,
     Tagged,
+    error_at,
     expected,
-    problem,
 )
 from ppcls.config.sections.schedule import Schedule
 from ppcls.registry import SCHEDULES
 
 
-def _patterns(value: Any) -> Any:
-    listed = (value,) if isinstance(value, str) else value
-    if not isinstance(listed, (list, tuple)) or not listed:
+def _read_patterns(value: Any) -> Any:
+    patterns = (value,) if isinstance(value, str) else value
+    if not isinstance(patterns, (list, tuple)) or not patterns:
         raise expected("a pattern such as 'blocks.*', or a list of them", value)
-    for each in listed:
-        if not isinstance(each, str) or not each.strip() or each != each.strip():
-            raise expected("a pattern such as 'blocks.*'", each)
-    return listed
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern.strip() or pattern != pattern.strip():
+            raise expected("a pattern such as 'blocks.*'", pattern)
+    return patterns
 
 
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_read_patterns)]
 
 
 class NameRule(Section):
-    """What the parameters of one pattern have of their own; of several rules that match, all factors count.
-
-    Attributes:
-        pattern: Of whole names as in the model, one or a list: ``fc.*``, ``*.bias``; ``*`` stands for any
-            text, ``?`` for one character, ``[01]`` for one of these.
-        lr_mult: Factor of the learning rate.
-        decay_mult: Factor of the weight decay.
-    """
+    """Factors for parameters whose names match a pattern. If several rules match, all factors apply."""
 
     pattern: Patterns
+    """One pattern or a list, for full parameter names such as `fc.*` or `*.bias`: `*` matches any text, `?`
+    one character, `[01]` one of these characters."""
     lr_mult: Positive = 1.0
+    """Factor of the learning rate."""
     decay_mult: NonNegative = 1.0
+    """Factor of the weight decay."""
 
     @model_validator(mode="after")
-    def _does_something(self) -> Self:
+    def _check_effect(self) -> Self:
         if not {"lr_mult", "decay_mult"} & self.model_fields_set:
-            raise ValueError("expected lr_mult or decay_mult, for without them the rule changes nothing")
+            raise ValueError("expected lr_mult or decay_mult; without them the rule has no effect")
         return self
-
-
-LayerDecay = Annotated[float, Bound(gt=0, le=1)]
 
 
 class L2(Section):
-    """Coupled L2: adds ``coeff * parameter`` to the gradient after clipping.
-
-    Attributes:
-        coeff: The factor, as in the penalty ``coeff / 2 * |parameter|^2``.
-    """
+    """Coupled L2 regularization, which adds ``coeff * parameter`` to the gradient after clipping."""
 
     name: Literal["L2"]
+    """Kind of regularization."""
     coeff: NonNegative
+    """Factor in the penalty `coeff / 2 * |parameter|^2`."""
 
 
 class OptimizerSpec(Spec):
-    """What all optimizers share.
+    """Keys of all optimizers."""
 
-    Attributes:
-        lr: The learning-rate schedule.
-        no_weight_decay_name: Blank-separated substrings; a parameter whose name has one of them, such as
-            ``"pos_embed .bias"``, does not decay.
-        one_dim_param_no_weight_decay: One-dimensional parameters (biases, norms) do not decay.
-        clip_norm: Scales all gradients so that their global L2 norm is at most this.
-        clip_value: Cuts every element of the gradients to ``[-clip_value, clip_value]``.
-        multi_precision: As in PaddleClas's files; float32 master weights are kept under AMP.level O2, always.
-        freeze: Patterns of names, such as ``blocks.*``, whose parameters are not trained; a BatchNorm layer
-            whose weight and bias are frozen normalizes by its running statistics, and keeps them.
-        train_only: Patterns of names whose parameters alone are trained; all others are frozen.
-        by_name: Factors of learning rate and weight decay for some parameters.
-    """
-
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        "learning_rate": "it is part of the schedule: lr.learning_rate",
+    key_hints: ClassVar[Mapping[str, str]] = {
+        "learning_rate": "the schedule contains it: lr.learning_rate",
     }
-    without_effect: ClassVar[Mapping[str, str]] = {
-        "clip_grad": "clip_norm, or clip_value, is the key that clips gradients"
-    }
+    ignored: ClassVar[Mapping[str, str]] = {"clip_grad": "clip_norm or clip_value clips gradients"}
     lr: Annotated[Schedule, Tagged(SCHEDULES)]
+    """Learning-rate schedule."""
     no_weight_decay_name: str | None = None
+    """Blank-separated substrings, such as `pos_embed .bias`. Parameters whose names contain one have no
+    weight decay."""
     one_dim_param_no_weight_decay: bool = False
+    """Apply no weight decay to one-dimensional parameters (biases, norms)."""
     clip_norm: Positive | None = None
+    """Scale all gradients so that their global L2 norm is at most this."""
     clip_value: Positive | None = None
+    """Clip each element of the gradients to `[-clip_value, clip_value]`."""
     multi_precision: bool | None = None
+    """Accepted for PaddleClas; AMP.level O2 always keeps float32 master weights."""
     freeze: Patterns | None = None
+    """Name patterns such as `blocks.*` of parameters that are not trained. A BatchNorm layer with frozen
+    weight and bias normalizes with its running statistics and keeps them."""
     train_only: Patterns | None = None
+    """Name patterns of the only parameters that are trained. All others are frozen."""
     by_name: tuple[NameRule, ...] = ()
+    """Factors of learning rate and weight decay for some parameters."""
 
     @property
     def decay(self) -> float:
-        """The factor of the weight decay; 0 for none."""
+        """Factor of the weight decay; 0 for none."""
         raise NotImplementedError
 
     @model_validator(mode="after")
-    def _one_clip(self) -> Self:
-        if self.clip_norm is not None and self.clip_value is not None:
-            raise ValueError("clip_norm and clip_value exclude each other; give one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        if self.freeze is not None and self.train_only is not None:
-            raise ValueError("freeze and train_only exclude each other; give one of them")
+    def _check_exclusive(self) -> Self:
+        for one, other in (("clip_norm", "clip_value"), ("freeze", "train_only")):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                raise ValueError(f"{one} and {other} exclude each other; set only one of them")
         for position, rule in enumerate(self.by_name):
             if "decay_mult" in rule.model_fields_set and not self.decay:
-                text = "there is no weight decay to multiply; remove it, or give the optimizer one"
-                raise ValidationError.from_exception_data(
-                    "rule", [problem(text, "by_name", position, "decay_mult")]
-                )
+                text = "the optimizer has no weight decay; remove this key, or set a weight decay"
+                raise error_at(text, "by_name", position, "decay_mult")
         return self
 
 
 class CoupledSpec(OptimizerSpec):
-    """An optimizer whose weight decay is part of the gradient.
-
-    Attributes:
-        weight_decay: ``regularizer.coeff`` by PaddleClas's other name; ``regularizer`` goes before it.
-    """
+    """An optimizer whose weight decay is part of the gradient."""
 
     regularizer: L2 | None = None
+    """L2 regularization."""
     weight_decay: NonNegative | None = None
+    """PaddleClas's other name for `regularizer.coeff`. `regularizer` takes precedence."""
 
     @property
     def decay(self) -> float:
-        """That of ``regularizer``, or ``weight_decay``."""
+        """Factor from ``regularizer`` or ``weight_decay``; 0 for none."""
         return (self.weight_decay or 0.0) if self.regularizer is None else self.regularizer.coeff
 
 
 class DecoupledSpec(OptimizerSpec):
-    """An optimizer with a weight decay of its own, apart from the gradient."""
+    """An optimizer whose weight decay is separate from the gradient."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        **OptimizerSpec.elsewhere,
-        "regularizer": "this optimizer decays by weight_decay",
+    key_hints: ClassVar[Mapping[str, str]] = {
+        **OptimizerSpec.key_hints,
+        "regularizer": "write weight_decay",
     }
     weight_decay: NonNegative = 0.01
+    """Factor of the decoupled weight decay."""
 
     @property
     def decay(self) -> float:
@@ -167,92 +146,95 @@ class Momentum(CoupledSpec):
     """``v = momentum * v + g``; ``p -= lr * v``, or ``lr * (g + momentum * v)`` with Nesterov's."""
 
     momentum: Decay = 0.9
+    """Decay of the velocity."""
     use_nesterov: bool = False
+    """Use Nesterov's momentum."""
 
 
 class Adam(CoupledSpec):
     """Adam (Kingma & Ba 2015, algorithm 1)."""
 
     beta1: Decay = 0.9
+    """Decay of the mean gradient."""
     beta2: Decay = 0.999
+    """Decay of the mean squared gradient."""
     epsilon: Positive = 1e-8
+    """Added to the root of the mean squared gradient."""
 
 
 class AdamW(DecoupledSpec):
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2).
-
-    Attributes:
-        weight_decay: ``p -= lr * weight_decay * p`` besides Adam's step.
-        layerwise_decay: Factor of the learning rate from each numbered block to the one before it (Howard &
-            Ruder 2018, section 3.2): of ``n`` blocks, number ``i`` from 0 has ``layerwise_decay ** (n - i)``,
-            what comes before the first, such as embeddings, ``layerwise_decay ** (n + 1)``, the head 1.
-    """
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2)."""
 
     beta1: Decay = 0.9
+    """Decay of the mean gradient."""
     beta2: Decay = 0.999
+    """Decay of the mean squared gradient."""
     epsilon: Positive = 1e-8
-    layerwise_decay: LayerDecay | None = None
+    """Added to the root of the mean squared gradient."""
+    layerwise_decay: Annotated[float, Bound(gt=0, le=1)] | None = None
+    """Factor of the learning rate from each numbered block to the previous one (Howard & Ruder 2018, section
+    3.2). Of `n` blocks, block `i` from 0 has `layerwise_decay ** (n - i)`, everything before the first block,
+    such as embeddings, `layerwise_decay ** (n + 1)`, and the head 1."""
 
 
 class AdamWDL(AdamW):
-    """PaddleClas's name for `AdamW` with ``layerwise_decay``.
-
-    Attributes:
-        filter_bias_and_bn: One-dimensional parameters and biases do not decay.
-    """
+    """PaddleClas's name for `AdamW` with ``layerwise_decay``."""
 
     filter_bias_and_bn: bool = True
+    """Apply no weight decay to one-dimensional parameters and biases."""
 
 
 class Lamb(DecoupledSpec):
-    """LAMB (You et al. 2020, algorithm 2): each tensor's AdamW step, as long as ``lr`` times its norm.
+    """LAMB (You et al. 2020, algorithm 2): the AdamW step of each tensor, scaled to ``lr`` times its norm.
 
-    ``r = m / (sqrt(v) + epsilon) + weight_decay * p``; ``p -= lr * |p| / |r| * r``. A tensor that does not
-    decay takes the step ``lr * r``.
+    ``r = m / (sqrt(v) + epsilon) + weight_decay * p``; ``p -= lr * |p| / |r| * r``. Without weight decay a
+    tensor's step is ``lr * r``.
     """
 
     beta1: Decay = 0.9
+    """Decay of the mean gradient."""
     beta2: Decay = 0.999
+    """Decay of the mean squared gradient."""
     epsilon: Positive = 1e-6
+    """Added to the root of the mean squared gradient."""
 
 
 class LARS(DecoupledSpec):
-    """LARS (You et al. 2017, algorithm 1), for large batches: Momentum with a rate for each tensor.
+    """LARS (You et al. 2017, algorithm 1), for large batches: Momentum with a learning rate for each tensor.
 
     ``rate = lr * lars_coeff * |p| / (|g| + weight_decay * |p| + epsilon)``; ``v = momentum * v + rate * (g +
-    weight_decay * p)``; ``p -= v``. A tensor that does not decay, and one of zeros, has ``rate = lr``.
-
-    Attributes:
-        lars_coeff: The trust in a tensor's own rate, ``eta`` of the paper.
-        epsilon: Added to the norms.
+    weight_decay * p)``; ``p -= v``. Tensors without weight decay, and tensors of zeros, have ``rate = lr``.
     """
 
     weight_decay: NonNegative = 5e-4
+    """Factor of the weight decay."""
     momentum: Decay = 0.9
+    """Decay of the velocity."""
     lars_coeff: Positive = 1e-3
+    """Trust coefficient, `eta` in the paper."""
     epsilon: NonNegative = 0.0
+    """Added to the norms."""
 
 
 class Lion(DecoupledSpec):
-    """Lion (Chen et al. 2023, algorithm 2): steps of one length, and one average for a state.
+    """Lion (Chen et al. 2023, algorithm 2): steps of constant length, and one average as state.
 
     ``p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)``, then ``m = beta2 * m + (1 - beta2) *
-    g``. The paper takes a third to a tenth of AdamW's rate, and a weight decay larger by as much.
+    g``. The paper uses a third to a tenth of AdamW's learning rate, and a weight decay larger by this factor.
     """
 
     beta1: Decay = 0.9
+    """Weight of the average in the step."""
     beta2: Decay = 0.99
+    """Decay of the average."""
 
 
 class RMSProp(CoupledSpec):
-    """RMSProp (Tieleman & Hinton 2012), with momentum.
-
-    Attributes:
-        rho: Decay of the mean square of the gradient.
-        epsilon: Added to the mean square, under the root.
-        momentum: Decay of the velocity.
-    """
+    """RMSProp (Tieleman & Hinton 2012), with momentum."""
 
     rho: Decay = 0.95
+    """Decay of the mean squared gradient."""
     epsilon: Positive = 1e-6
+    """Added to the mean squared gradient, under the root."""
     momentum: Decay = 0.0
+    """Decay of the velocity."""

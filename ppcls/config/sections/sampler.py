@@ -1,41 +1,44 @@
-"""Which samples make an epoch and how they make batches: ``DataLoader.<split>.sampler``."""
+"""Samplers and image sizes: which samples form an epoch, and how they form batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Count, Index, NonNegative, Spec, problem
+from ppcls.config.base.fields import BatchSize, Count, Index, NonNegative, Side, Spec, error_at
 from ppcls.config.sections.transform import ChainError, Transform, check_chain
 
 
 class InputSize(Spec):
-    """Square images of several sizes, the same on all processes at a step."""
+    """Square images of several sizes, with the same size on all processes in each step."""
 
-    sizes: tuple[Count, ...] = Field(min_length=1, description="sides of the images, in pixels")
+    sizes: tuple[Side, ...] = Field(min_length=1)
+    """Sides of the images in pixels."""
 
 
 class MultiScale(InputSize):
-    """A size drawn at random every so many batches."""
+    """A random size for every few batches."""
 
-    every: Count = Field(1, description="batches of one size in a row")
+    every: Count = 1
+    """Consecutive batches of the same size."""
 
 
 class Progressive(InputSize):
     """One size after the other, small ones first (progressive learning, Tan & Le 2021, section 4)."""
 
-    epochs: tuple[Index, ...] = Field(description="from which epoch on each size holds, from 0")
+    epochs: tuple[Index, ...]
+    """First epoch of each size, counted from 0."""
 
     @model_validator(mode="after")
     def _check_epochs(self) -> Self:
         ascending = all(a < b for a, b in zip(self.epochs, self.epochs[1:], strict=False))
         if len(self.epochs) != len(self.sizes) or not ascending or self.epochs[:1] != (0,):
             raise ValueError(
-                f"expected {len(self.sizes)} epochs, one for each size, the first 0, each later than the one "
-                f"before; got {list(self.epochs)}"
+                f"expected {len(self.sizes)} increasing epochs, one for each size, the first 0; "
+                f"got {list(self.epochs)}"
             )
         return self
 
@@ -43,26 +46,27 @@ class Progressive(InputSize):
 class EqualPixels(InputSize):
     """A size for each step, drawn once for all epochs, with fewer images the larger they are.
 
-    It is what ``MultiScaleSampler`` says; YAML has no other name for it.
+    `MultiScaleSampler` creates it. It has no name in YAML.
     """
 
-    rows: tuple[Count, ...] = Field(description="images a process and step, one number for each size")
+    rows: tuple[Count, ...]
+    """Images per process and step, one number for each size."""
 
     @property
     def most(self) -> int:
-        """The most images of a step."""
+        """Largest number of images per process and step."""
         return max(self.rows)
 
     def grouped(self, group: int) -> Self:
-        """Returns the same with multiples of ``group`` images, at least one of them."""
+        """Returns a copy whose batches are multiples of ``group`` images, at least one group."""
         return self.model_copy(update={"rows": tuple(max(1, rows // group) * group for rows in self.rows)})
 
 
 def check_sizes(specs: Sequence[Transform], sizes: Sequence[int]) -> None:
-    """Folds what is known of an image through a chain at each size.
+    """Checks that a chain of transforms can produce square images of each size.
 
     Raises:
-        ValueError: The chain does not end in square images of that size.
+        ValueError: The images would have another size.
     """
     for size in sizes:
         at = next((at for at in reversed(range(len(specs))) if specs[at].resized(size) is not None), None)
@@ -71,70 +75,68 @@ def check_sizes(specs: Sequence[Transform], sizes: Sequence[int]) -> None:
         changed = specs[at].resized(size)
         assert changed is not None
         try:
-            made = check_chain([*specs[:at], changed, *specs[at + 1 :]]).size
+            result = check_chain([*specs[:at], changed, *specs[at + 1 :]]).size
         except ChainError as error:
             raise ValueError(f"at size {size}: {error}") from None
-        if made != (size, size):
+        if result != (size, size):
             raise ValueError(
-                f"transform_ops makes images of {list(made or ())} at size {size}: a transform behind "
-                f"{specs[at].kind} has a size of its own; remove it"
+                f"transform_ops produces images of {list(result or ())} at size {size}: a transform after "
+                f"{specs[at].kind} has a fixed size; remove it"
             )
 
 
 class SamplerSpec(Spec):
-    """How samples make batches."""
+    """How samples form batches."""
 
-    drop_last: bool = Field(False, description="leave out an epoch's last batch where it is smaller")
+    drop_last: bool = False
+    """Skip the last batch of an epoch if it is smaller than the others."""
 
     @property
     def group(self) -> int:
-        """Rows that follow each other and stay on one process."""
+        """Number of consecutive rows that stay on one process."""
         return 1
 
     @property
     def fixed_global_batch(self) -> int | None:
-        """Images of a step over all processes, where that is what is given."""
+        """Images per step over all processes, if the config sets it."""
         return None
 
     @property
     def input_size(self) -> EqualPixels | None:
-        """The images' sizes, where it gives them."""
+        """Image sizes, if the sampler sets them."""
         return None
 
     @property
     def batch_setting(self) -> tuple[str, int]:
-        """Which key gives the size of a batch, and what it is."""
-        raise NotImplementedError(f"{self.kind} does not say how large a batch is")
+        """Key that sets the batch size, and its value."""
+        raise NotImplementedError(f"{self.kind} defines no batch size")
 
     def global_batch(self, world: int) -> int:
-        """Returns the images of a step over all of ``world`` processes."""
+        """Returns the images per step over all ``world`` processes."""
         return self.fixed_global_batch or self.batch_setting[1] * world
 
     def rows(self, world: int, group: int = 1) -> int:
-        """Returns the most images of a step on one of ``world`` processes, which share whole groups."""
-        return (
-            self.batch_setting[1]
-            if self.fixed_global_batch is None
-            else -(-self.fixed_global_batch // (group * world)) * group
-        )
+        """Returns the largest batch of one of ``world`` processes that share whole groups."""
+        if self.fixed_global_batch is None:
+            return self.batch_setting[1]
+        return -(-self.fixed_global_batch // (group * world)) * group
 
 
 class FixedSizeSampler(SamplerSpec):
-    """Batches that are as large as each other."""
+    """Batches of the same size."""
 
-    batch_size: Count | None = Field(None, description="images a process and step; this or global_batch_size")
-    global_batch_size: Count | None = Field(
-        None, description="images a step over all processes, however many there are"
-    )
+    batch_size: BatchSize | None = None
+    """Images per process and step. Set either this or `global_batch_size`."""
+    global_batch_size: BatchSize | None = None
+    """Images per step over all processes, however many there are."""
 
     @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
+    def _check_batch_size(self) -> Self:
         if self.batch_size is None and self.global_batch_size is None:
-            text = "missing; expected this, or global_batch_size"
-            raise ValidationError.from_exception_data("batch", [problem(text, "batch_size")])
+            raise error_at("missing; expected this, or global_batch_size", "batch_size")
         if self.batch_size is not None and self.global_batch_size is not None:
             text = "expected this (over all processes) or batch_size (of each), got both; set one to null"
-            raise ValidationError.from_exception_data("batch", [problem(text, "global_batch_size")])
+            raise error_at(text, "global_batch_size")
         return self
 
     @property
@@ -144,83 +146,88 @@ class FixedSizeSampler(SamplerSpec):
 
     @property
     def batch_setting(self) -> tuple[str, int]:
-        """Which of the two sizes is given, and what it is."""
+        """Key of the two that is set, and its value."""
         if self.global_batch_size is not None:
             return "global_batch_size", self.global_batch_size
-        assert self.batch_size is not None  # by _check_sizes
+        assert self.batch_size is not None  # by _check_batch_size
         return "batch_size", self.batch_size
 
 
 class DistributedBatchSampler(FixedSizeSampler):
-    """Each sample once an epoch; the default."""
+    """Each sample once per epoch. The default."""
 
-    shuffle: bool = Field(False, description="a new random order every epoch")
+    shuffle: bool = False
+    """Use a new random order in every epoch."""
 
 
 class BatchSampler(DistributedBatchSampler):
-    """PaddleClas's other name of DistributedBatchSampler."""
+    """PaddleClas's other name for DistributedBatchSampler."""
 
 
 class ClassBalancedSampler(FixedSizeSampler):
-    """All classes equally often, however many images they have; each in turn, in random order."""
+    """The same number of samples of each class, in random order, however many images the class has."""
 
-    samples: Count | None = Field(None, description="samples an epoch; by default those of the dataset")
+    samples: Count | None = None
+    """Samples per epoch; by default the size of the data set."""
 
 
 class WeightedSampler(FixedSizeSampler):
-    """Draws at random with replacement, each sample as often as its weight says."""
+    """Random samples with replacement, with probabilities proportional to weights."""
 
-    class_weights: tuple[NonNegative, ...] | None = Field(
-        None, description="weight of each sample of a class, one for each class"
-    )
-    weights_file: str | None = Field(
-        None, description="instead: a text file with one weight a line, one for each sample, in their order"
-    )
-    samples: Count | None = Field(None, description="samples an epoch; by default those of the dataset")
+    class_weights: tuple[NonNegative, ...] | None = None
+    """Weight of each sample of a class, one for each class. Set either this or `weights_file`."""
+    weights_file: str | None = None
+    """Text file with one weight per line, one for each sample, in the order of the samples."""
+    samples: Count | None = None
+    """Samples per epoch; by default the size of the data set."""
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
         if (self.class_weights is None) == (self.weights_file is None):
             raise ValueError("expected either class_weights or weights_file")
         if self.class_weights is not None and not any(self.class_weights):
-            text = "expected at least one weight > 0"
-            raise ValidationError.from_exception_data("weights", [problem(text, "class_weights")])
+            raise error_at("expected at least one weight > 0", "class_weights")
         return self
 
 
 class RepeatedAugSampler(FixedSizeSampler):
-    """Repeated augmentation: a part of the images an epoch, each several times in one global batch."""
+    """Repeated augmentation: part of the images per epoch, each several times in one global batch."""
 
-    num_repeats: Count = Field(3, description="copies of an image, each augmented anew")
-    shuffle: Literal[True] = Field(True, description="only True: every epoch takes other images")
+    num_repeats: Count = 3
+    """Copies of an image, each with its own augmentation."""
+    shuffle: Literal[True] = True
+    """Must be True: every epoch uses other images."""
 
 
 class MultiScaleSampler(SamplerSpec):
-    """Each sample once an epoch, in images of several sizes: the smaller, the more in a batch.
+    """Each sample once per epoch, in images of several sizes: the smaller the images, the larger the batch.
 
-    A step's size is drawn once for the whole run, so that all epochs have as many steps. Beside it neither
-    ``input_size`` nor a cache of decoded images.
+    The size of each step is drawn once for the whole run, so that all epochs have the same number of steps.
+    Can't be combined with ``input_size`` or a cache of decoded images.
     """
 
-    scales: tuple[Count, ...] = Field(min_length=1, description="sides of the images, in pixels")
-    first_bs: Count = Field(
-        description="images a process and step at the first of `scales`; at the others as many as have no "
-        "more pixels than these, at least one"
-    )
-    divided_factor: Count = Field(32, description="sides are lowered to multiples of it")
-    is_training: Literal[True] = Field(True, description="only True: evaluation has one size")
-    shuffle: Literal[True] = Field(True, description="only True: a new random order every epoch")
+    scales: tuple[Side, ...] = Field(min_length=1)
+    """Sides of the images in pixels."""
+    first_bs: BatchSize
+    """Images per process and step at the first of `scales`. At the others, as many as have no more pixels in
+    total, at least one."""
+    divided_factor: Count = 32
+    """Sides are rounded down to multiples of this."""
+    is_training: Literal[True] = True
+    """Must be True: evaluation has one size."""
+    shuffle: Literal[True] = True
+    """Must be True: every epoch has a new random order."""
 
     @model_validator(mode="after")
-    def _check_sides(self) -> Self:
+    def _check_scales(self) -> Self:
         if min(self.scales) < self.divided_factor:
             text = f"expected at least divided_factor ({self.divided_factor}), got {min(self.scales)}"
-            raise ValidationError.from_exception_data("scales", [problem(text, "scales")])
+            raise error_at(text, "scales")
         return self
 
     @property
     def input_size(self) -> EqualPixels:
-        """The sizes, each with its images a process and step."""
+        """Image sizes, each with its number of images per process and step."""
         sizes = tuple(side // self.divided_factor * self.divided_factor for side in self.scales)
         pixels = self.scales[0] ** 2 * self.first_bs
         return EqualPixels(sizes=sizes, rows=tuple(max(1, pixels // side**2) for side in sizes))
@@ -231,32 +238,32 @@ class MultiScaleSampler(SamplerSpec):
         return "first_bs", self.first_bs
 
     def global_batch(self, world: int) -> int:
-        """Returns the most images of a step over all of ``world`` processes."""
+        """Returns the largest number of images per step over all ``world`` processes."""
         return self.rows(world) * world
 
     def rows(self, world: int, group: int = 1) -> int:  # noqa: ARG002
-        """Returns the most images of a step on one process."""
+        """Returns the largest batch of one process."""
         return self.input_size.grouped(group).most
 
 
 class PKSampler(FixedSizeSampler):
     """Batches of P identities (classes) with K images each, for metric learning."""
 
-    sample_per_id: Count = Field(description="K; P is batch_size / K on each process")
-    sample_method: Literal["id_avg_prob"] = Field(
-        "id_avg_prob", description="only this: all identities are as likely"
-    )
-    shuffle: Literal[True] = Field(True, description="only True: identities and images are drawn at random")
+    sample_per_id: Count
+    """K; P is batch_size / K on each process."""
+    sample_method: Literal["id_avg_prob"] = "id_avg_prob"
+    """The only supported method: all identities are equally likely."""
+    shuffle: Literal[True] = True
+    """Must be True: identities and images are random."""
 
     @property
     def group(self) -> int:
-        """K: the images of an identity."""
+        """K, the images per identity."""
         return self.sample_per_id
 
     @model_validator(mode="after")
-    def _check_batch(self) -> Self:
+    def _check_multiple(self) -> Self:
         name, size = self.batch_setting
         if size % self.sample_per_id:
-            text = f"expected a multiple of sample_per_id ({self.sample_per_id}), got {size}"
-            raise ValidationError.from_exception_data("batch", [problem(text, name)])
+            raise error_at(f"expected a multiple of sample_per_id ({self.sample_per_id}), got {size}", name)
         return self

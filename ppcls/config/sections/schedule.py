@@ -1,4 +1,4 @@
-"""Learning-rate schedules, as ``Optimizer.lr`` names them in YAML."""
+"""Learning-rate schedules: ``Optimizer.lr``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing_extensions import Self
 
 from ppcls.config.base.fields import Bound, Count, Index, NonNegative, Part, Positive, Spec
 
+Factor = Annotated[float, Bound(gt=0, le=1)]
+
 
 def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -> None:
-    """Raises ValueError unless ``epochs`` increase strictly and none lies within the warm-up."""
+    """Raises ValueError unless ``epochs`` increase strictly and lie after the warm-up."""
     for before, after in pairwise(epochs):
         if after <= before:
             raise ValueError(f"{name} must increase, but {after} follows {before}")
@@ -24,47 +26,48 @@ def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -
         )
 
 
-def _check_above(name: str, upper: float, lower: float, other: str = "base_learning_rate") -> None:
-    if lower > upper:
-        raise ValueError(f"{other} ({lower:g}) must not exceed {name} ({upper:g})")
-
-
 class Schedule(Spec):
-    """What all schedules share: a linear warm-up from ``warmup_start_lr`` to ``peak``.
+    """Keys of all schedules. The rate rises linearly from ``warmup_start_lr`` to the schedule's first rate.
 
     Attributes:
-        warmup_epoch: Length of the warm-up in epochs; 0 for none.
-        warmup_start_lr: Rate of the run's first update, where there is a warm-up.
-        by_epoch: Change the rate once an epoch instead of at every update.
+        ordered: Two keys whose values must be in this order.
     """
 
-    without_effect: ClassVar[Mapping[str, str]] = {
+    ignored: ClassVar[Mapping[str, str]] = {
         "epochs": "Global.epochs is the length of the run",
-        "step_each_epoch": "the data set and its batch size say how many updates an epoch has",
+        "step_each_epoch": "the number of updates per epoch follows from the data set and the batch size",
     }
+    ordered: ClassVar[tuple[str, str] | None] = None
     warmup_epoch: NonNegative = 0.0
+    """Length of the warm-up in epochs; 0: no warm-up."""
     warmup_start_lr: NonNegative = 0.0
+    """Rate of the first update of the warm-up."""
     by_epoch: bool = False
+    """Change the rate once per epoch instead of at every update."""
 
     @property
     def peak(self) -> float:
-        """The rate at the end of the warm-up."""
+        """Rate at the end of the warm-up."""
         raise NotImplementedError
 
     @model_validator(mode="after")
-    def _warmup_rises(self) -> Self:
+    def _check_rates(self) -> Self:
         if self.warmup_epoch > 0 and self.warmup_start_lr > self.peak:
             raise ValueError(
                 f"warmup_start_lr ({self.warmup_start_lr:g}) must not exceed "
-                f"the learning rate that the warm-up leads to ({self.peak:g})"
+                f"the learning rate at the end of the warm-up ({self.peak:g})"
             )
+        if self.ordered is not None:
+            low, high = (getattr(self, name) for name in self.ordered)
+            if low > high:
+                raise ValueError(f"{self.ordered[0]} ({low:g}) must not exceed {self.ordered[1]} ({high:g})")
         return self
 
     def check_epochs(self, epochs: int) -> None:
-        """Checks that the schedule fits a run of ``epochs`` epochs.
+        """Checks that the warm-up is shorter than a run of ``epochs`` epochs.
 
         Raises:
-            ValueError: The warm-up takes the whole run or more.
+            ValueError: The warm-up is too long.
         """
         if self.warmup_epoch and self.warmup_epoch >= epochs:
             raise ValueError(
@@ -74,9 +77,10 @@ class Schedule(Spec):
 
 
 class RatedSchedule(Schedule):
-    """A schedule that starts from ``learning_rate`` once it is warm."""
+    """A schedule whose first rate is ``learning_rate``."""
 
     learning_rate: Positive
+    """Rate after the warm-up."""
 
     @property
     def peak(self) -> float:
@@ -89,17 +93,14 @@ class Constant(RatedSchedule):
 
 
 class Piecewise(Schedule):
-    """``values[i]`` until the epoch ``decay_epochs[i]``, the last value from the last of them on.
-
-    Attributes:
-        decay_epochs: Epochs, counted from 0 and from the start of the run, at which the value changes.
-        values: The rates, one more than ``decay_epochs``.
-        learning_rate: May repeat ``values[0]``.
-    """
+    """``values[i]`` before epoch ``decay_epochs[i]``, and the last value after all of them."""
 
     decay_epochs: tuple[Count, ...]
+    """Epochs at which the value changes, counted from 0 at the start of the run."""
     values: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    """Rates, one more than `decay_epochs`."""
     learning_rate: Positive | None = None
+    """May repeat `values[0]`."""
 
     @property
     def peak(self) -> float:
@@ -107,7 +108,7 @@ class Piecewise(Schedule):
         return self.values[0]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_values(self) -> Self:
         if len(self.values) != len(self.decay_epochs) + 1:
             raise ValueError(
                 f"values must be one more than decay_epochs, "
@@ -117,24 +118,21 @@ class Piecewise(Schedule):
         if self.learning_rate is not None and self.learning_rate != self.values[0]:
             raise ValueError(
                 f"learning_rate ({self.learning_rate:g}) differs from values[0] ({self.values[0]:g}), "
-                "which is what counts; change both, or leave learning_rate out"
+                "which is used; change both, or remove learning_rate"
             )
         return self
 
 
 class MultiStepDecay(RatedSchedule):
-    """Multiplies the rate by ``gamma`` at each epoch of ``milestones``.
-
-    Attributes:
-        milestones: Epochs, counted from 0 and from the start of the run.
-        gamma: Factor in (0, 1].
-    """
+    """Multiplies the rate by ``gamma`` at each epoch of ``milestones``."""
 
     milestones: Annotated[tuple[Count, ...], Field(min_length=1)]
-    gamma: Annotated[float, Bound(gt=0, le=1)] = 0.1
+    """Epochs, counted from 0 at the start of the run."""
+    gamma: Factor = 0.1
+    """Factor of the rate."""
 
     @model_validator(mode="after")
-    def _milestones_increase(self) -> Self:
+    def _check_milestones(self) -> Self:
         _check_increasing("milestones", self.milestones, self.warmup_epoch)
         return self
 
@@ -142,73 +140,59 @@ class MultiStepDecay(RatedSchedule):
 class Cosine(RatedSchedule):
     """Half a cosine from ``learning_rate`` to ``eta_min`` (Loshchilov & Hutter 2017, eq. 5, one cycle)."""
 
+    ordered: ClassVar[tuple[str, str] | None] = ("eta_min", "learning_rate")
     eta_min: NonNegative = 0.0
-
-    @model_validator(mode="after")
-    def _falls(self) -> Self:
-        if self.eta_min > self.learning_rate:
-            raise ValueError(
-                f"eta_min ({self.eta_min:g}) must not exceed learning_rate ({self.learning_rate:g})"
-            )
-        return self
+    """Last rate."""
 
 
 class Polynomial(RatedSchedule):
     """``end_lr + (learning_rate - end_lr) * (1 - progress) ** power``, progress from 0 to 1."""
 
+    ordered: ClassVar[tuple[str, str] | None] = ("end_lr", "learning_rate")
     end_lr: NonNegative = 0.0
+    """Last rate."""
     power: Positive = 1.0
-
-    @model_validator(mode="after")
-    def _falls(self) -> Self:
-        if self.end_lr > self.learning_rate:
-            raise ValueError(
-                f"end_lr ({self.end_lr:g}) must not exceed learning_rate ({self.learning_rate:g})"
-            )
-        return self
+    """Exponent; 1 gives a straight line."""
 
 
 class Linear(Polynomial):
-    """PaddleClas's name for `Polynomial`; a straight line unless ``power`` says otherwise."""
+    """PaddleClas's name for `Polynomial`. A straight line unless ``power`` is set."""
 
 
 class Step(RatedSchedule):
-    """Multiplies the rate by ``gamma`` every ``step_size`` epochs, counted from the end of the warm-up.
-
-    Attributes:
-        step_size: Epochs, also parts of one.
-        gamma: Factor in (0, 1].
-    """
+    """Multiplies the rate by ``gamma`` every ``step_size`` epochs, counted from the end of the warm-up."""
 
     step_size: Positive
-    gamma: Annotated[float, Bound(gt=0, le=1)] = 0.1
+    """Epochs, possibly fractional."""
+    gamma: Factor = 0.1
+    """Factor of the rate."""
 
 
 class Cyclic(Schedule):
-    """Rises and falls in straight lines between two rates (Smith 2017, section 3.1).
+    """Rises and falls linearly between two rates (Smith 2017, section 3.1).
 
-    Steps are optimizer updates, or epochs with ``by_epoch``; the first cycle begins where the warm-up ends.
-
-    Attributes:
-        base_learning_rate: The lower rate; a warm-up leads to it.
-        max_learning_rate: The upper one.
-        step_size_up: Steps of the rise.
-        step_size_down: Steps of the fall; by default as many.
-        mode: What becomes of the height from cycle to cycle: it stays (triangular), halves (triangular2), or
-            falls at each step by the factor ``exp_gamma`` (exp_range).
-        exp_gamma: See ``mode``.
+    The length of cycles is in optimizer updates, or in epochs with ``by_epoch``. The first cycle begins at the
+    end of the warm-up.
     """
 
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        "scale_fn": "mode says how cycles become lower",
-        "scale_mode": "mode says how cycles become lower",
+    key_hints: ClassVar[Mapping[str, str]] = {
+        "scale_fn": "mode sets how the height of cycles changes",
+        "scale_mode": "mode sets how the height of cycles changes",
     }
+    ordered: ClassVar[tuple[str, str] | None] = ("base_learning_rate", "max_learning_rate")
     base_learning_rate: NonNegative
+    """Lower rate, at the end of the warm-up."""
     max_learning_rate: Positive
+    """Upper rate."""
     step_size_up: Count
+    """Length of the rise."""
     step_size_down: Count | None = None
+    """Length of the fall; by default that of the rise."""
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"
-    exp_gamma: Annotated[float, Bound(gt=0, le=1)] = 1.0
+    """Height of later cycles: `triangular`: constant; `triangular2`: halved after each cycle; `exp_range`:
+    multiplied by `exp_gamma` at each step."""
+    exp_gamma: Factor = 1.0
+    """Factor for `mode: exp_range`."""
 
     @property
     def peak(self) -> float:
@@ -216,37 +200,34 @@ class Cyclic(Schedule):
         return self.base_learning_rate
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        _check_above("max_learning_rate", self.max_learning_rate, self.base_learning_rate)
+    def _check_mode(self) -> Self:
         if "exp_gamma" in self.model_fields_set and self.mode != "exp_range" and self.exp_gamma != 1:
-            raise ValueError(f"exp_gamma is for mode: exp_range, and mode is {self.mode}")
+            raise ValueError(f"exp_gamma needs mode: exp_range, but mode is {self.mode}")
         return self
 
 
 class OneCycleLR(Schedule):
     """One rise and one long fall over the whole run (Smith & Topin 2019).
 
-    It begins with ``max_learning_rate / divide_factor``, so that it needs no other warm-up.
-
-    Attributes:
-        max_learning_rate: The highest rate.
-        divide_factor: The highest rate over the first one.
-        end_learning_rate: The last rate.
-        phase_pct: Share of the run in which the rate rises.
-        anneal_strategy: Along half a cosine, or straight.
-        three_phase: Fall to the first rate in as long as the rise took, and then to the last one.
+    It starts at ``max_learning_rate / divide_factor`` and therefore needs no other warm-up.
     """
 
     max_learning_rate: Positive
+    """Highest rate."""
     divide_factor: Annotated[float, Bound(ge=1)] = 25.0
+    """Highest rate divided by the first one."""
     end_learning_rate: NonNegative = 1e-10
+    """Last rate."""
     phase_pct: Part = 0.3
+    """Share of the run in which the rate rises."""
     anneal_strategy: Literal["cos", "linear"] = "cos"
+    """Shape of rise and fall: half a cosine, or a straight line."""
     three_phase: bool = False
+    """Fall to the first rate in the same time as the rise, and then to the last rate."""
 
     @property
     def first(self) -> float:
-        """The rate that the run begins with."""
+        """Rate of the first update."""
         return self.max_learning_rate / self.divide_factor
 
     @property
@@ -255,9 +236,9 @@ class OneCycleLR(Schedule):
         return self.max_learning_rate
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_phases(self) -> Self:
         if self.warmup_epoch:
-            raise ValueError("OneCycleLR rises by itself, for phase_pct of the run; remove warmup_epoch")
+            raise ValueError("OneCycleLR has its own warm-up, of length phase_pct; remove warmup_epoch")
         if self.end_learning_rate > self.first:
             raise ValueError(
                 f"end_learning_rate ({self.end_learning_rate:g}) must not exceed the first rate, "
@@ -269,32 +250,26 @@ class OneCycleLR(Schedule):
 
 
 class ReduceOnPlateau(RatedSchedule):
-    """Multiplies the rate by ``factor`` when evaluations have not become better for a while.
+    """Multiplies the rate by ``factor`` when evaluations have not improved for some time.
 
-    It looks at each evaluation behind the warm-up, all processes at the same numbers.
-
-    Attributes:
-        mode: ``min`` watches the evaluation's loss, ``max`` the first metric of ``Metric.Eval``: whether that
-            became better, whichever way is better for it.
-        factor: In (0, 1).
-        patience: So many evaluations in a row may be no better than the best; the next one lowers the rate.
-        threshold: How much better than the best counts.
-        threshold_mode: Whether ``threshold`` is a share of the best (rel) or a difference (abs).
-        cooldown: Evaluations after a change at which nothing is looked at.
-        min_lr: The rate falls no lower.
-        epsilon: A smaller change of the rate is not made.
+    It considers all evaluations after the warm-up. All processes see the same values.
     """
 
+    ordered: ClassVar[tuple[str, str] | None] = ("min_lr", "learning_rate")
     mode: Literal["min", "max"] = "min"
+    """`min` monitors the loss of evaluation, `max` the first metric of Metric.Eval, in the direction that is
+    better for this metric."""
     factor: Part = 0.1
+    """Factor of the rate."""
     patience: Index = 10
+    """Evaluations in a row without an improvement; the next one lowers the rate."""
     threshold: NonNegative = 1e-4
+    """Smallest difference from the best value that counts as an improvement."""
     threshold_mode: Literal["rel", "abs"] = "rel"
+    """Whether `threshold` is a share of the best value (`rel`) or a difference (`abs`)."""
     cooldown: Index = 0
+    """Evaluations to ignore after a change of the rate."""
     min_lr: NonNegative = 0.0
+    """Smallest rate."""
     epsilon: NonNegative = 1e-8
-
-    @model_validator(mode="after")
-    def _falls(self) -> Self:
-        _check_above("learning_rate", self.learning_rate, self.min_lr, "min_lr")
-        return self
+    """Smallest change of the rate; smaller ones are skipped."""

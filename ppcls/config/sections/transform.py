@@ -1,7 +1,7 @@
-"""What every transform in ``transform_ops`` is: a spec that says what it does to an image.
+"""The base class of transforms, the check of a chain, and transforms of whole batches.
 
-The transforms themselves are in ``ppcls.data.transforms.specs``. Each maps what is known of the image
-before it to what is known after it, so a chain is checked before any image is read.
+The transforms themselves are in ``ppcls.data.transforms.specs``. Each maps the known properties of an image
+before it to those after it, so that a chain is checked before any image is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.fields import Fraction, Keyed, Positive, Section, Spec
@@ -18,54 +18,58 @@ from ppcls.registry import BATCH_TRANSFORMS
 
 
 class BatchTransform(Spec):
-    """Mixes each image of a batch with its neighbour, and their labels as much."""
+    """Mixes each image of a batch, and its label, with its neighbour."""
 
 
 class _Mixup(Section):
-    """What Mixup asks for, alone or as one of several."""
+    """Keys of Mixup, alone or in OpSampler."""
 
-    alpha: Positive = Field(1.0, description="each batch draws the weight from Beta(alpha, alpha)")
+    alpha: Positive = 1.0
+    """Each batch draws the weight of the image from Beta(alpha, alpha)."""
 
 
 class _Cutmix(Section):
-    """What CutMix asks for, alone or as one of several."""
+    """Keys of CutMix, alone or in OpSampler."""
 
-    alpha: Positive = Field(
-        1.0, description="each batch draws 1 - the window's share of the image from Beta(alpha, alpha)"
-    )
+    alpha: Positive = 1.0
+    """Each batch draws the share of the image outside the window from Beta(alpha, alpha)."""
 
 
 class MixupOperator(_Mixup, BatchTransform):
-    """Adds up each image and its neighbour by random weights, and their labels (Zhang et al. 2018)."""
+    """Adds each image and its neighbour, and their labels, with random weights (Zhang et al. 2018)."""
 
 
 class CutmixOperator(_Cutmix, BatchTransform):
-    """Takes a random window from each image's neighbour; labels count by area (Yun et al. 2019)."""
+    """Copies a random window from each image's neighbour. Labels are weighted by area (Yun et al. 2019)."""
 
 
 class SampledMixup(_Mixup):
     """Mixup in a share of the batches."""
 
-    prob: Fraction = Field(description="share of the batches")
+    prob: Fraction
+    """Share of the batches."""
 
 
 class SampledCutmix(_Cutmix):
     """CutMix in a share of the batches."""
 
-    prob: Fraction = Field(description="share of the batches")
+    prob: Fraction
+    """Share of the batches."""
 
 
 class OpSampler(BatchTransform):
-    """Does at random one of the following to each batch, or none."""
+    """Applies one of the following to each batch, chosen at random, or none."""
 
-    MixupOperator: SampledMixup = Field(SampledMixup(prob=0.0), description="never where it is not given")
-    CutmixOperator: SampledCutmix = Field(SampledCutmix(prob=0.0), description="never where it is not given")
+    MixupOperator: SampledMixup = SampledMixup(prob=0.0)
+    """Mixup; never by default."""
+    CutmixOperator: SampledCutmix = SampledCutmix(prob=0.0)
+    """CutMix; never by default."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
         total = self.MixupOperator.prob + self.CutmixOperator.prob
         if not 0 < total <= 1 + 1e-9:
-            raise ValueError(f"expected prob to add up to a share > 0 and <= 1, got {total:.12g}")
+            raise ValueError(f"expected the sum of prob to be > 0 and <= 1, got {total:.12g}")
         return self
 
 
@@ -73,7 +77,7 @@ def _check_one(specs: tuple[BatchTransform, ...]) -> tuple[BatchTransform, ...]:
     if len(specs) > 1:
         raise ValueError(
             f"expected at most one, got {', '.join(spec.kind for spec in specs)}; "
-            "OpSampler takes one of several for each batch"
+            "use OpSampler to choose between several"
         )
     return specs
 
@@ -89,17 +93,17 @@ Dtype = Literal["uint8", "uint16", "float32", "float16"]
 
 @dataclass(frozen=True)
 class ImageState:
-    """What is known of every image at one point of a chain.
+    """Known properties of all images at one point of a chain.
 
     Attributes:
-        encoded: Still the bytes of a file.
-        layout: Order of the axes, once decoded.
-        dtype: Of the pixels.
-        normalized: Whether NormalizeImage has been at them.
+        encoded: Whether the image is still the content of a file.
+        layout: Order of the axes of a decoded image.
+        dtype: Type of the pixels.
+        normalized: Whether NormalizeImage has been applied.
         channels: Number of channels.
         rgb: Whether the first three channels are red, green and blue, in this order.
-        size: (height, width) where all images have the same, else None.
-        shorter: Length of the shorter side where all images have the same, else None.
+        size: (height, width) if it is the same for all images, else None.
+        shorter: Length of the shorter side if it is the same for all images, else None.
     """
 
     encoded: bool = True
@@ -113,10 +117,10 @@ class ImageState:
 
 
 class ChainError(ValueError):
-    """A transform that can't stand where it stands.
+    """A chain of transforms is invalid.
 
     Attributes:
-        position: Its place in the chain, from 0; None where the whole chain is meant.
+        position: Position of the invalid transform, from 0; None if the whole chain is invalid.
     """
 
     def __init__(self, position: int | None, text: str) -> None:
@@ -125,35 +129,32 @@ class ChainError(ValueError):
 
 
 class Transform(Spec):
-    """Base of all specs.
+    """Base class of all transforms.
 
     Attributes:
-        draws: How many uniform random numbers one image needs.
+        draws: Number of uniform random numbers per image.
     """
 
     draws: ClassVar[int] = 0
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns what is known of the image after this transform.
+        """Returns the known properties of an image after this transform.
 
         Raises:
             ValueError: The transform can't be applied to such an image.
         """
-        raise NotImplementedError(f"{self.kind} does not say what it does to an image")
+        raise NotImplementedError(f"{self.kind} does not define its effect on an image")
 
     def resized(self, size: int) -> Transform | None:  # noqa: ARG002
-        """Returns the same transform making square images of ``size``; None where it sets no size."""
+        """Returns the transform for square images of ``size``; None if it sets no size."""
         return None
 
 
 def check_chain(specs: Sequence[Transform]) -> ImageState:
-    """Folds what is known of an image through a chain.
-
-    Returns:
-        The state after the last transform: decoded, all images of one size, ready to be stacked.
+    """Returns the known properties of images after a chain: decoded, of one size, ready to form a batch.
 
     Raises:
-        ChainError: A transform can't stand where it does, or the images could not make a batch.
+        ChainError: A transform can't be applied at its position, or the images can't form a batch.
     """
     state = ImageState()
     for position, spec in enumerate(specs):
@@ -162,11 +163,11 @@ def check_chain(specs: Sequence[Transform]) -> ImageState:
         except ValueError as error:
             raise ChainError(position, str(error)) from None
     if state.encoded:
-        raise ChainError(None, "no transform decodes the image; begin with DecodeImage or DecodeNumpy")
+        raise ChainError(None, "no transform decodes the image; start with DecodeImage or DecodeNumpy")
     if not state.dtype.startswith("float"):
         raise ChainError(None, "the model needs float32; end with NormalizeImage")
     if state.size is None:
         raise ChainError(
-            None, "images of different sizes can't make a batch; add CropImage or ResizeImage(size)"
+            None, "images of different sizes can't form a batch; add CropImage or ResizeImage(size)"
         )
     return state

@@ -10,8 +10,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.errors import ConfigError
-from ppcls.config.base.errors import describe as describe_errors
+from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import Bound, Count, Fraction, Section
 from ppcls.config.load import read_tree
 from ppcls.config.objectives.embedding import RecModel
@@ -218,4 +217,4 @@ def read_description(folder: Path) -> ModelDescription:
     try:
         return ModelDescription.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(path, describe_errors(tree, error)) from None
+        raise ConfigError(path, describe_problems(tree, error)) from None

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.base.errors import describe as describe_errors
+from ppcls.config.base.errors import describe_problems
 from ppcls.config.base.fields import Section
 from ppcls.config.load import apply_override, load_config
 from ppcls.config.objectives.embedding import RecModel
@@ -178,13 +178,12 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
     tree: dict[str, Any] = {"Global": {}, "Infer": {"transforms": transforms}}
     if postprocess is not None:
         tree["Infer"]["PostProcess"] = {"name": postprocess.kind, **postprocess.model_dump(mode="json")}
-    for override in overrides:
-        apply_override(tree, override)
+    overridden = dict(apply_override(tree, override) for override in overrides)
     try:
         settings = _ExportedSettings.model_validate(tree)
     except ValidationError as error:
         where = f"{file.parent}: an exported model, of which -o changes only Global and Infer"
-        raise ConfigError(where, describe_errors(tree, error)) from None
+        raise ConfigError(where, describe_problems(tree, error), overridden) from None
     infer = settings.Infer
     if infer.transforms != description.PreProcess.transform_ops:
         raise UserError(f"{file}: Infer.transforms is part of an exported model; export the model again")
@@ -198,7 +197,7 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
         try:
             description = ModelDescription.model_validate(tree)
         except ValidationError as error:
-            raise ConfigError(file.parent, describe_errors(tree, error)) from None
+            raise ConfigError(file.parent, describe_problems(tree, error), overridden) from None
     return ModelSource(file, description, settings.Global, infer, Dali(), None)
 
 
