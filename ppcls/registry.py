@@ -109,7 +109,7 @@ DATASETS = Registry(
         *("WebDataset", "TFRecordDataset", "RecordIODataset", "LMDBDataset", "PythonDataset"),
     ),
 )
-INPUT_SIZES = Registry("schedule of image sizes", _in(f"{_SECTIONS}.sampler", "MultiScale", "Progressive"))
+INPUT_SIZES = Registry("image-size schedule", _in(f"{_SECTIONS}.sampler", "MultiScale", "Progressive"))
 SAMPLERS = Registry(
     "sampler",
     _in(
@@ -172,7 +172,7 @@ METRICS = Registry(
 )
 HEADS = Registry("head", _in(f"{_OBJECTIVES}.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin"))
 POSTPROCESSES = Registry(
-    "postprocessing",
+    "post-processing method",
     _in(f"{_SECTIONS}.infer", "Topk", "MultiLabelThreshOutput", "DistillationPostProcess"),
 )
 OPTIMIZERS = Registry(

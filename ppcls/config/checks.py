@@ -1,15 +1,19 @@
-"""What losses, metrics and prediction ask of the data and of the model."""
+"""Checks that involve several sections. Each function yields the conflicts that it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.fields import problem
-from ppcls.config.sections.dataset import MultiLabelDataset
+from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.sections.dataset import ImageFolderDataset, MultiLabelDataset
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, Topk
 from ppcls.config.sections.loader import DataLoader, Split
+from ppcls.config.sections.model import Arch
 from ppcls.config.sections.objective import (
     MAX_CONFUSION_CLASSES,
     ConfusionMatrix,
@@ -20,120 +24,263 @@ from ppcls.config.sections.objective import (
     TopkAcc,
     TprAtFpr,
 )
-from ppcls.config.sections.sampler import ClassBalancedSampler, PKSampler, WeightedSampler
-from ppcls.registry import LOSSES, METRICS, Registry
+from ppcls.config.sections.optimizer import OptimizerSpec
+from ppcls.config.sections.run import AMP, Global
+from ppcls.config.sections.sampler import (
+    ClassBalancedSampler,
+    DistributedBatchSampler,
+    MultiScaleSampler,
+    PKSampler,
+    Progressive,
+    WeightedSampler,
+)
+from ppcls.config.sections.schedule import ReduceOnPlateau, Schedule
+from ppcls.config.sections.transform import Transform, check_chain
+from ppcls.registry import LOSSES, METRICS
+from ppcls.zoo import architecture
+
+Problems: TypeAlias = Iterator[InitErrorDetails]
+Model: TypeAlias = Arch | DistillationModel | RecModel
 
 
-def objective_problems(
-    class_num: int,
-    loss: Loss,
-    metric: Metric,
-    data: DataLoader,
-    use_multilabel: bool,
-) -> Iterator[InitErrorDetails]:
-    """Yields what losses and metrics can't do with the labels and classes that there are."""
-    for name in ("Train", "Eval"):
-        yield from _metric_problems(name, getattr(metric, name), class_num)
+def _split_loc(place: str) -> tuple[str, ...]:
+    return ("DataLoader", *place.split("."))
+
+
+def schedule_problems(schedule: Schedule, settings: Global) -> Problems:
+    """The schedule fits the run, and evaluations exist if something depends on them."""
+    try:
+        schedule.check_epochs(settings.epochs)
+    except ValueError as error:
+        yield problem(str(error), "Optimizer", "lr")
+    if settings.eval_during_train:
+        return
+    if isinstance(schedule, ReduceOnPlateau):
+        text = "ReduceOnPlateau needs evaluations; set Global.eval_during_train"
+        yield problem(text, "Optimizer", "lr", "name")
+    if settings.early_stopping is not None:
+        yield problem("needs evaluations; set Global.eval_during_train", "Global", "early_stopping")
+
+
+def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, device: str) -> Problems:
+    """Mixed precision fits the device, the loss scale and the optimizer."""
+    if amp is None or not amp.use_amp:
+        return
+    if amp.dtype == "float16" and device == "cpu":
+        text = "float16 needs a GPU, but Global.device is cpu; use bfloat16, or train on a GPU"
+        yield problem(text, "AMP", "dtype")
+    if amp.dtype == "float16" and amp.use_dynamic_loss_scaling and amp.scale_loss < amp.min_loss_scaling:
+        text = f"expected at least AMP.min_loss_scaling ({amp.min_loss_scaling:g}), got {amp.scale_loss:g}"
+        yield problem(text, "AMP", "scale_loss")
+    if amp.level == "O2" and optimizer.multi_precision is False:
+        text = "expected True: AMP.level O2 keeps float32 master weights, or small updates would be lost"
+        yield problem(text, "Optimizer", "multi_precision")
+
+
+def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:
+    """Losses and metrics accept the number of labels per image, and find what they need in the data set."""
     for place, split in data.splits.items():
-        name = place.partition(".")[0]
-        losses, metrics = getattr(loss, name), getattr(metric, name)
-        several = isinstance(split.dataset, MultiLabelDataset)
-        for section, registry, specs in (("Loss", LOSSES, losses), ("Metric", METRICS, metrics)):
+        part = place.partition(".")[0]
+        multi_label = isinstance(split.dataset, MultiLabelDataset)
+        parts: tuple[tuple[str, Sequence[LossSpec | MetricSpec]], ...] = (
+            ("Loss", getattr(loss, part)),
+            ("Metric", getattr(metric, part)),
+        )
+        for section, specs in parts:
             for position, spec in enumerate(specs):
-                if spec.labels == ("one" if several else "several"):
+                if spec.labels == ("one" if multi_label else "several"):
                     yield problem(
-                        f"is for images of {spec.labels} class{'es' if not several else ''}, and "
+                        f"needs images with {spec.labels} label{'s' * (not multi_label)}, but "
                         f"DataLoader.{place}.dataset is {split.dataset.kind}; "
-                        f"expected {_suited(registry, several, name)}",
-                        *(section, name, position, spec.kind),
+                        f"expected {_suitable(section, part, multi_label)}",
+                        *(section, part, position, spec.kind),
                     )
-        if several:
-            yield from _sampler_problems(split)
-        elif use_multilabel:
-            yield problem(
-                f"{split.dataset.kind} has one class an image; expected MultiLabelDataset, "
-                "or Global.use_multilabel: False",
-                *("DataLoader", *place.split("."), "dataset", "name"),
-            )
-        yield from _ratio_problems(name, losses, split)
+        has_ratio = isinstance(split.dataset, MultiLabelDataset) and split.dataset.label_ratio
+        for position, spec in enumerate(getattr(loss, part)):
+            if getattr(spec, "weight_ratio", False) and not has_ratio:
+                yield problem(
+                    "needs the share of positives of each class; use MultiLabelDataset, and set "
+                    f"DataLoader.{part}.dataset.label_ratio: True",
+                    *("Loss", part, position, spec.kind, "weight_ratio"),
+                )
 
 
-def _suited(registry: Registry, several: bool, split: str) -> str:
-    fitting = ("several", "any") if several else ("one", "any")
-    specs = ((name, registry[name]) for name in registry)
+def _suitable(section: str, part: str, multi_label: bool) -> str:
+    registry = LOSSES if section == "Loss" else METRICS
     names = [
         name
-        for name, spec in specs
-        if spec.labels in fitting and not spec.multi_model and not (spec.whole and split == "Train")
+        for name in registry
+        if (spec := registry[name]).labels in ("several" if multi_label else "one", "any")
+        and not spec.multi_model
+        and not (spec.whole_dataset and part == "Train")
     ]
-    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _metric_problems(
-    split: str, metrics: tuple[MetricSpec, ...], class_num: int
-) -> Iterator[InitErrorDetails]:
-    seen: set[str] = set()
-    for position, metric in enumerate(metrics):
-        where = ("Metric", split, position, metric.kind)
-        if again := seen.intersection(metric.names):
-            yield problem(f"{', '.join(sorted(again))} is asked for twice", *where)
-        seen.update(metric.names)
-        if metric.whole and split == "Train":
-            yield problem("is of all samples at once, not of batches; expected it in Metric.Eval", *where)
-        if isinstance(metric, ConfusionMatrix) and class_num > MAX_CONFUSION_CLASSES:
-            yield problem(
-                f"expected at most {MAX_CONFUSION_CLASSES} classes, and Arch.class_num is {class_num}", *where
-            )
-        if isinstance(metric, TprAtFpr) and class_num != 2:
-            yield problem(f"is of two classes, and Arch.class_num is {class_num}", *where)
-        if isinstance(metric, TopkAcc):
-            for k in metric.topk:
-                if k > class_num:
-                    yield problem(
-                        f"top-{k} of {class_num} classes; expected at most Arch.class_num, set topk",
-                        *(*where, "topk"),
-                    )
-
-
-def _sampler_problems(split: Split) -> Iterator[InitErrorDetails]:
-    sampler = split.sampler
-    by_class = isinstance(sampler, (ClassBalancedSampler, PKSampler)) or (
-        isinstance(sampler, WeightedSampler) and sampler.class_weights is not None
-    )
-    if by_class:
-        yield problem(
-            f"{sampler.kind} goes by the class of an image, and MultiLabelDataset's have several; "
-            "expected DistributedBatchSampler, or WeightedSampler with a weights_file",
-            *("DataLoader", "Train", "sampler", "name"),
+def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
+    """The sampler and ``Global.use_multilabel`` fit the number of labels per image."""
+    for place, split in data.splits.items():
+        sampler = split.sampler
+        by_class = isinstance(sampler, (ClassBalancedSampler, PKSampler)) or (
+            isinstance(sampler, WeightedSampler) and sampler.class_weights is not None
         )
-
-
-def _ratio_problems(name: str, losses: tuple[LossSpec, ...], split: Split) -> Iterator[InitErrorDetails]:
-    for position, spec in enumerate(losses):
-        if not getattr(spec, "weight_ratio", False):
-            continue
-        if not isinstance(split.dataset, MultiLabelDataset) or not split.dataset.label_ratio:
+        if isinstance(split.dataset, MultiLabelDataset):
+            if by_class:
+                yield problem(
+                    f"{sampler.kind} needs images with one label, but MultiLabelDataset has several; "
+                    "expected DistributedBatchSampler, or WeightedSampler with a weights_file",
+                    *(*_split_loc(place), "sampler", "name"),
+                )
+        elif use_multilabel:
             yield problem(
-                f"needs each class's share of positives; set DataLoader.{name}.dataset.label_ratio: True "
-                "of a MultiLabelDataset",
-                *("Loss", name, position, spec.kind, "weight_ratio"),
+                f"{split.dataset.kind} has one label per image; expected MultiLabelDataset, "
+                "or Global.use_multilabel: False",
+                *(*_split_loc(place), "dataset", "name"),
             )
 
 
-def infer_problems(infer: Infer | None, data: DataLoader, class_num: int) -> Iterator[InitErrorDetails]:
-    """Yields what prediction can't tell of the classes that there are."""
-    if infer is None:
+def metric_problems(metric: Metric, class_num: int) -> Problems:
+    """No value is reported twice, and metrics fit the number of classes and the split."""
+    for part in ("Train", "Eval"):
+        seen: set[str] = set()
+        for position, spec in enumerate(getattr(metric, part)):
+            where = ("Metric", part, position, spec.kind)
+            if repeated := seen.intersection(spec.names):
+                yield problem(f"{', '.join(sorted(repeated))} is reported twice", *where)
+            seen.update(spec.names)
+            if spec.whole_dataset and part == "Train":
+                yield problem("needs all samples at once; expected it in Metric.Eval", *where)
+            if isinstance(spec, ConfusionMatrix) and class_num > MAX_CONFUSION_CLASSES:
+                text = f"expected at most {MAX_CONFUSION_CLASSES} classes, but Arch.class_num is {class_num}"
+                yield problem(text, *where)
+            if isinstance(spec, TprAtFpr) and class_num != 2:
+                yield problem(f"expected two classes, but Arch.class_num is {class_num}", *where)
+            for k in spec.topk if isinstance(spec, TopkAcc) else ():
+                if k > class_num:
+                    text = f"expected at most Arch.class_num ({class_num}), got {k}"
+                    yield problem(text, *where, "topk")
+
+
+def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) -> Problems:
+    """Post-processing fits the labels and the number of classes. A RecModel always returns embeddings."""
+    if infer is None or isinstance(arch, RecModel):
         return
-    chosen, where = infer.PostProcess, ("Infer", "PostProcess")
-    if isinstance(chosen, Topk) and chosen.topk > class_num:
-        yield problem(f"expected at most Arch.class_num ({class_num}), got {chosen.topk}", *where, "topk")
+    post, where = infer.PostProcess, ("Infer", "PostProcess")
+    if isinstance(post, Topk) and post.topk > arch.class_num:
+        yield problem(f"expected at most Arch.class_num ({arch.class_num}), got {post.topk}", *where, "topk")
     split = next(iter(data.splits.values()), None)
     if split is None:
         return
-    several = isinstance(split.dataset, MultiLabelDataset)
-    if several != isinstance(chosen, MultiLabelThreshOutput):
-        fitting = "MultiLabelThreshOutput" if several else "Topk"
-        yield problem(
-            f"expected {fitting}, got {chosen.kind}: the model learns from {split.dataset.kind}",
-            *(*where, "name"),
-        )
+    multi_label = isinstance(split.dataset, MultiLabelDataset)
+    if multi_label != isinstance(post, MultiLabelThreshOutput):
+        suitable = "MultiLabelThreshOutput" if multi_label else "Topk"
+        text = f"expected {suitable}, got {post.kind}: the model is trained on {split.dataset.kind}"
+        yield problem(text, *where, "name")
+
+
+def image_problems(settings: Global, arch: Model, data: DataLoader, infer: Infer | None) -> Problems:
+    """Transforms produce images that the model and the exported model accept."""
+    channels = arch.input_image_channel
+    if settings.image_channel not in (None, channels):
+        text = f"expected Arch.input_image_channel ({channels}), got {settings.image_channel}; remove it"
+        yield problem(text, "Global", "image_channel")
+    chains: list[tuple[tuple[str, ...], tuple[Transform, ...]]] = [
+        ((*_split_loc(place), "dataset", "transform_ops"), split.dataset.transform_ops)
+        for place, split in data.splits.items()
+    ]
+    if infer is not None:
+        chains.append((("Infer", "transforms"), infer.transforms))
+    for loc, chain in chains:
+        state = check_chain(chain)
+        if state.channels != channels:
+            text = f"produces images of {state.channels} channels, but Arch.input_image_channel is {channels}"
+            yield problem(text, *loc)
+        shape = (state.channels, *(state.size or ()))
+        if loc[0] == "Infer" and shape != settings.image_shape:
+            text = f"produces images of {list(shape)}, but Global.image_shape is {list(settings.image_shape)}"
+            yield problem(f"{text}; make them equal", *loc)
+        for model in arch.architectures:
+            if state.size and (text := architecture(model.name).size_problem(state.size, model.img_size)):
+                yield problem(f"produces images of {text}", *loc)
+    if data.Train is None or data.Train.sizes is None:
+        return
+    where = ("input_size", "sizes") if data.Train.input_size is not None else ("sampler", "scales")
+    for model in arch.architectures:
+        for side in data.Train.sizes.sizes:
+            if text := architecture(model.name).size_problem((side, side), model.img_size):
+                yield problem(text, "DataLoader", "Train", *where)
+
+
+def folder_problems(data: DataLoader) -> Problems:
+    """Training and evaluation on parts of one folder have no images in common."""
+    train = None if data.Train is None else data.Train.dataset
+    for place, split in data.evaluated.items():
+        dataset = split.dataset
+        if not isinstance(train, ImageFolderDataset) or not isinstance(dataset, ImageFolderDataset):
+            continue
+        if train.image_root != dataset.image_root:
+            continue
+        if (train.part, dataset.part) not in ((None, None), ("train", "val")):
+            yield problem(
+                "expected train for DataLoader.Train and val here, or they have images in common; "
+                f"got {train.part or 'null'} and {dataset.part or 'null'}",
+                *(*_split_loc(place), "dataset", "part"),
+            )
+        for name in ("val_share", "split_seed"):
+            if getattr(train, name) != getattr(dataset, name):
+                yield problem(
+                    f"expected {getattr(train, name)} as in DataLoader.Train, or the parts have images in "
+                    f"common, got {getattr(dataset, name)}; remove it",
+                    *(*_split_loc(place), "dataset", name),
+                )
+
+
+def sampler_problems(data: DataLoader, settings: Global, class_num: int) -> Problems:
+    """The training sampler and its image sizes fit the run and the classes."""
+    if data.Train is None:
+        return
+    sampler, sizes = data.Train.sampler, data.Train.input_size
+    if isinstance(sampler, MultiScaleSampler) and settings.auto_scale_lr:
+        text = "expected False: batches of MultiScaleSampler have different sizes"
+        yield problem(text, "Global", "auto_scale_lr")
+    weights = sampler.class_weights if isinstance(sampler, WeightedSampler) else None
+    if weights is not None and len(weights) != class_num:
+        text = f"expected one weight for each of Arch.class_num ({class_num}) classes, got {len(weights)}"
+        yield problem(text, "DataLoader", "Train", "sampler", "class_weights")
+    if isinstance(sizes, Progressive) and sizes.epochs[-1] >= settings.epochs:
+        text = f"the last size starts at epoch {sizes.epochs[-1]}, but Global.epochs is {settings.epochs}"
+        yield problem(text, "DataLoader", "Train", "input_size", "epochs")
+
+
+def evaluation_problems(data: DataLoader) -> Problems:
+    """Evaluation uses each sample once, unmixed and in one size."""
+    for place, split in data.evaluated.items():
+        loc = _split_loc(place)
+        if not isinstance(split.sampler, DistributedBatchSampler):
+            yield problem(
+                "evaluation uses each sample once, in order; expected DistributedBatchSampler, "
+                f"got {split.sampler.kind}",
+                *(*loc, "sampler", "name"),
+            )
+        if split.input_size is not None:
+            yield problem("evaluation uses one size; remove it", *loc, "input_size")
+        if split.dataset.batch_transform_ops:
+            text = "evaluation does not mix images; remove it"
+            yield problem(text, *loc, "dataset", "batch_transform_ops")
+
+
+def mixing_problems(train: Split | None) -> Problems:
+    """Training batches that are mixed are shuffled and have an even size, so that images form pairs."""
+    if train is None:
+        return
+    sampler = train.sampler
+    for spec in train.dataset.batch_transform_ops:
+        if isinstance(sampler, DistributedBatchSampler) and not sampler.shuffle:
+            text = f"expected True: {spec.kind} mixes neighbours, which in list order often share a class"
+            yield problem(text, "DataLoader", "Train", "sampler", "shuffle")
+        name, size = sampler.batch_setting
+        if isinstance(sampler, PKSampler):
+            name, size = "sample_per_id", sampler.sample_per_id
+        if size % 2:
+            text = f"expected an even number, because {spec.kind} mixes pairs of neighbours, got {size}"
+            yield problem(text, "DataLoader", "Train", "sampler", name)

@@ -1,4 +1,4 @@
-"""Names that some of PaddleClas's files have for what has another here."""
+"""Compatibility with PaddleClas's files: older key names, and warnings about keys without effect."""
 
 from __future__ import annotations
 
@@ -16,85 +16,82 @@ from ppcls.registry import ARCHITECTURES
 
 
 def config_warnings(config: Config) -> list[str]:
-    """Returns a line for each key of ``config`` that was given and does nothing."""
-    return [f"warning: {line}" for line in (*_lines(config, ""), *_beside_others(config))]
+    """Returns a warning for each key in ``config`` that has no effect."""
+    return [f"warning: {line}" for line in (*_ignored_keys(config, ""), *_overridden_keys(config))]
 
 
-def _beside_others(config: Config) -> Iterator[str]:
-    """Yields a line for each key that does nothing beside what else the config says."""
+def _overridden_keys(config: Config) -> Iterator[str]:
+    """Yields keys that have no effect because of another key."""
     spec = config.Optimizer
     if isinstance(spec, CoupledSpec) and spec.regularizer is not None and spec.weight_decay is not None:
-        yield "Optimizer.weight_decay has no effect; regularizer is the same, and goes before it"
+        yield "Optimizer.weight_decay has no effect; regularizer means the same and takes precedence"
     if config.Global.to_static is True and not isinstance(config.Arch, Arch):
-        yield f"Global.to_static has no effect; a {config.Arch.name} is not compiled"
+        yield f"Global.to_static has no effect; {config.Arch.name} is never compiled"
     if isinstance(config.Arch, RecModel) and config.Infer is not None and config.Infer.PostProcess != Topk():
-        yield "Infer.PostProcess has no effect; a RecModel gives embeddings"
+        yield "Infer.PostProcess has no effect; a RecModel returns embeddings"
 
 
-def _lines(value: Any, place: str) -> Iterator[str]:
+def _ignored_keys(value: Any, place: str) -> Iterator[str]:
+    """Yields keys below ``place`` that neither PaddleClas nor ppcls uses."""
     if isinstance(value, NamedModel):
-        yield from _lines(value.arch, f"{place}.{value.name}")
+        yield from _ignored_keys(value.arch, f"{place}.{value.name}")
     elif isinstance(value, tuple):
-        for position, each in enumerate(value):
-            name = f".{each.kind}" if isinstance(each, Spec) else ""
-            yield from _lines(each, f"{place}[{position}]{name}")
+        for position, item in enumerate(value):
+            name = f".{item.kind}" if isinstance(item, Spec) else ""
+            yield from _ignored_keys(item, f"{place}[{position}]{name}")
     elif isinstance(value, Section):
         for key in value.ignored_keys:
             yield f"{place}.{key}".lstrip(".") + f" has no effect; {value.ignored[key]}"
-        for key, each in value:
-            yield from _lines(each, f"{place}.{key}".lstrip("."))
+        for key, child in value:
+            yield from _ignored_keys(child, f"{place}.{key}".lstrip("."))
 
 
 _LEVELS = {True: "O2", False: "O1"}
 
 
 def translate_old_keys(tree: dict[str, Any]) -> None:
-    """Gives sections and keys their present names, in place, before a config is checked.
+    """Replaces older names of sections and keys by the current ones, in place, before validation.
 
-    ``AMP.use_pure_fp16`` and ``AMP.amp_level`` say what ``AMP.level`` does, the section ``AMP_BF16`` is
-    ``AMP`` with ``dtype: bfloat16``, ``PPLCNet`` with a ``scale`` is the architecture of that scale, and
-    ``Global.class_num`` is ``Arch.class_num``. What has both names, or another value, is left for the check.
+    ``AMP.use_pure_fp16`` and ``AMP.amp_level`` become ``AMP.level``, the section ``AMP_BF16`` becomes ``AMP``
+    with ``dtype: bfloat16``, ``PPLCNet`` with a ``scale`` becomes the architecture of this scale, and
+    ``Global.class_num`` becomes ``Arch.class_num``. Keys with invalid values, or next to their current name,
+    are left to validation.
 
     Args:
-        tree: The YAML, which may have any shape.
+        tree: The YAML, which may be invalid.
     """
-    half = tree.get("AMP_BF16")
-    if "AMP" not in tree and isinstance(half, dict):
+    if "AMP" not in tree and isinstance(tree.get("AMP_BF16"), dict):
         tree["AMP"] = {"dtype": "bfloat16", **tree.pop("AMP_BF16")}
     if isinstance(tree.get("AMP"), dict):
-        _name_level(tree["AMP"])
+        _translate_level(tree["AMP"])
     if isinstance(tree.get("Arch"), dict):
-        _name_scale(tree["Arch"])
+        _translate_scale(tree["Arch"])
         if isinstance(tree.get("Global"), dict):
-            _name_classes(tree["Global"], tree["Arch"])
+            _translate_class_num(tree["Global"], tree["Arch"])
 
 
-def _name_level(amp: dict[str, Any]) -> None:
+def _translate_level(amp: dict[str, Any]) -> None:
     if "level" in amp:
         return
     pure = [key for key in ("use_pure_fp16", "use_pure_bf16") if isinstance(amp.get(key), bool)]
     if amp.get("amp_level") in _LEVELS.values():
-        # It goes before the other: a file with both says the same twice.
-        amp["level"] = amp.pop("amp_level")
+        amp["level"] = amp.pop("amp_level")  # takes precedence: files with both repeat themselves
     elif pure:
         amp["level"] = _LEVELS[amp[pure[0]]]
     if "level" in amp and len(pure) == 1:
         del amp[pure[0]]
 
 
-def _name_scale(arch: dict[str, Any]) -> None:
+def _translate_scale(arch: dict[str, Any]) -> None:
     name = f"PPLCNet_x{arch.get('scale')}".replace(".", "_")
-    if (
-        arch.get("name") == "PPLCNet"
-        and name in ARCHITECTURES
-        and arch.get("act", "hardswish") == "hardswish"
-    ):
+    default_act = arch.get("act", "hardswish") == "hardswish"
+    if arch.get("name") == "PPLCNet" and name in ARCHITECTURES and default_act:
         arch["name"] = name
         del arch["scale"]
         arch.pop("act", None)
 
 
-def _name_classes(run: dict[str, Any], arch: dict[str, Any]) -> None:
-    # A RecModel has its classes in its head.
-    if isinstance(run.get("class_num"), int) and arch.get("name") != "RecModel" and "class_num" not in arch:
-        arch["class_num"] = run.pop("class_num")
+def _translate_class_num(settings: dict[str, Any], arch: dict[str, Any]) -> None:
+    in_head = arch.get("name") == "RecModel"
+    if isinstance(settings.get("class_num"), int) and not in_head and "class_num" not in arch:
+        arch["class_num"] = settings.pop("class_num")

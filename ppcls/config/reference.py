@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -13,42 +14,31 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ppcls.config.base.fields import Bound, Keyed, Section, Tagged
+from ppcls.config.base.fields import Bound, Keyed, Section, Spec, Tagged
+from ppcls.config.objectives.distillation import DistilledArch, NamedModel
 from ppcls.config.schema import Config
 from ppcls.files import write_text
-from ppcls.registry import Registry
-from ppcls.zoo import ZOO
-
-_MODELS_INTRO = """# Architectures
-
-`make docs` writes this file from `ppcls/zoo.yaml`; `python tools/models.py list PATTERN` prints a selection.
-
-FLOPs are multiply-adds of one image of the input size. Top-1 is the accuracy in percent that PaddleClas
-publishes for its weights on ImageNet: plain ones, and in parentheses those of `use_ssld: True` (`ssld`), of
-fine-tuning from ImageNet-22k (`22kto1k`) and of diverse branch blocks (`dbb`). Names in lower case and
-`LeNet` are models of `paddle.vision.models`.
-
-| `Arch.name` | input | parameters | FLOPs | top-1 |
-| --- | --- | --- | --- | --- |"""
+from ppcls.registry import ARCHITECTURES, Registry
 
 _INTRO = """# Config reference
 
-Written from `ppcls/config/` and `ppcls/data/transforms/` by `make docs`; do not edit.
+Generated from `ppcls/config/` and `ppcls/data/transforms/` by `make docs`. Do not edit.
 
-Every key is checked before Paddle is imported; an unknown key is an error. `-o Global.epochs=10` sets a
-value from the command line, a number in the path counts list items
-(`-o DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=96`), values are read as YAML. Numbers
-may be written `1e-3` or `1.0/255.0`, a path may begin with `~/`.
+All keys are checked before Paddle is imported, and unknown keys are errors. `-o Global.epochs=10` sets a
+value on the command line. A number in the path is a position in a list
+(`-o DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=96`). Values are read as YAML. Numbers may be
+written as `1e-3` or `1.0/255.0`, and paths may begin with `~/`.
 """
+_TYPES = {int: "integer", float: "number", str: "text", bool: "True or False"}
 
 
 def type_name(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
-    """Returns what a field takes, in words."""
+    """Returns the values that a field accepts, in words."""
     for each in metadata:
         if isinstance(each, Bound):
             return each.describe(annotation).removeprefix("an ").removeprefix("a ")
         if isinstance(each, (Keyed, Tagged)):
-            return f"a {each.registry.kind}"
+            return f"[{each.registry.kind}](#{_anchor(_title(each.registry.kind))})"
     origin, arguments = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):
         return type_name(annotation.__origin__, annotation.__metadata__)
@@ -60,8 +50,25 @@ def type_name(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         if arguments[-1] is Ellipsis:
             return f"list of: {type_name(arguments[0])}"
         return f"[{', '.join(type_name(each) for each in arguments)}]"
-    names = {int: "integer", float: "number", str: "text", bool: "True or False"}
-    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    if annotation is NamedModel:
+        return _link(DistilledArch.__name__)
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return _link(annotation.__name__)
+    return _TYPES.get(annotation, str(getattr(annotation, "__name__", annotation)))
+
+
+def _anchor(title: str) -> str:
+    """Returns GitHub's anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def _title(kind: str) -> str:
+    """Returns the heading of a registry: ``Losses`` for ``loss``."""
+    return kind[0].upper() + kind[1:] + ("es" if kind.endswith("s") else "s")
+
+
+def _link(title: str) -> str:
+    return f"[{title}](#{_anchor(title)})"
 
 
 def _default(field: FieldInfo) -> str:
@@ -80,98 +87,94 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _told_in_docstring(cls: type[Section]) -> dict[str, str]:
-    """Returns field names and texts of the ``Attributes:`` of a class and its bases."""
-    told: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        _, _, attributes = (inspect.getdoc(base) or "").partition("Attributes:\n")
-        for match in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE):
-            told[match[1]] = " ".join(match[2].split())
-    return told
+def description(cls: type[Section], name: str) -> str:
+    """Returns what a key does, from the class or the nearest base class that describes it."""
+    for base in cls.__mro__:
+        if issubclass(base, Section) and name in base.model_fields:
+            if text := base.model_fields[name].description:
+                return " ".join((text[0].upper() + text[1:]).split())
+            _, _, attributes = (inspect.getdoc(base) or "").partition("Attributes:\n")
+            if match := re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", attributes, re.MULTILINE):
+                return " ".join(match[1].split())
+    return ""
 
 
-def _sections_in(annotation: Any) -> Iterator[type[Section]]:
-    for each in get_args(annotation) or (annotation,):
-        if isinstance(each, type) and issubclass(each, Section):
-            yield each
-
-
-def _registries_in(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[Registry]:
-    yield from (each.registry for each in metadata if isinstance(each, (Keyed, Tagged)))
-    for each in get_args(annotation):
-        if hasattr(each, "__metadata__"):
-            yield from _registries_in(each.__origin__, each.__metadata__)
-
-
-def _table(cls: type[Section]) -> Iterator[str]:
-    rows = [(name, field) for name, field in cls.model_fields.items()]
-    if not rows:
-        return
-    told = _told_in_docstring(cls)
-    yield "| key | takes | default | |"
-    yield "| --- | --- | --- | --- |"
-    for name, field in rows:
-        text = (field.description or told.get(name, "")).replace("|", "\\|")
-        takes = type_name(field.annotation, tuple(field.metadata)).replace("|", "\\|")
-        yield f"| `{name}` | {takes} | {_default(field)} | {text} |"
-
-
-def _summary(cls: type[Section]) -> str:
-    return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
-
-
-def _describe(title: str, cls: type[Section], level: int, seen: set[Any]) -> Iterator[str]:
-    yield from (f"{'#' * level} {title}", "", _summary(cls), "", *_table(cls), "")
+def _rows(cls: type[Section]) -> dict[str, str]:
+    rows = {}
     for name, field in cls.model_fields.items():
-        for section in _sections_in(field.annotation):
-            if section not in seen and not hasattr(section, "kind"):
-                seen.add(section)
-                yield from _describe(f"{title}.{name}", section, level + 1, seen)
-        for registry in _registries_in(field.annotation, tuple(field.metadata)):
-            if registry not in seen:
-                seen.add(registry)
-                for each in registry:
-                    yield from _describe(f"{registry.kind} {each}", registry[each], level + 1, seen)
+        accepted = type_name(field.annotation, tuple(field.metadata))
+        cells = [f"`{name}`", accepted, _default(field), description(cls, name)]
+        rows[name] = f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return rows
+
+
+def _table(cls: type[Section], parent: type[Section] | None) -> Iterator[str]:
+    """Yields the text on a class, and a table of the keys in which it differs from its documented parent."""
+    yield from (" ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()), "")
+    if parent is not None and parent.model_fields:
+        yield from (f"Has the keys of {_link(parent.__name__)}.", "")
+    known = {} if parent is None else _rows(parent)
+    rows = [row for name, row in _rows(cls).items() if known.get(name) != row]
+    if rows:
+        yield from ("| key | value | default | meaning |", "| --- | --- | --- | --- |", *rows, "")
+
+
+def _common_bases(registry: Registry) -> list[type[Section]]:
+    """Returns public classes with keys of their own that several entries of a registry inherit from."""
+    classes = [registry[name] for name in registry]
+    counts = Counter(base for cls in set(classes) for base in cls.__mro__ if issubclass(base, Spec))
+    shared = [base for base, count in counts.items() if count > 1 and base not in classes]
+    with_keys = [each for each in shared if set(each.__annotations__) & set(each.model_fields)]
+    return sorted((each for each in with_keys if each.__name__[0] != "_"), key=lambda each: len(each.__mro__))
+
+
+def _nested(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[type[Section] | Registry]:
+    """Yields the sections and registries that a field refers to."""
+    yield from (each.registry for each in metadata if isinstance(each, (Keyed, Tagged)))
+    if hasattr(annotation, "__metadata__"):
+        yield from _nested(annotation.__origin__, annotation.__metadata__)
+    if annotation is NamedModel:
+        yield DistilledArch
+    if isinstance(annotation, type) and issubclass(annotation, Section) and not issubclass(annotation, Spec):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _nested(each, ())
+
+
+def _collect(chapter: type[Section] | Registry, found: dict[type[Section] | Registry, None]) -> None:
+    """Adds a section or registry, and everything that its keys refer to, in reading order."""
+    if chapter in found:
+        return
+    found[chapter] = None
+    for cls in [chapter[name] for name in chapter] if isinstance(chapter, Registry) else [chapter]:
+        for field in cls.model_fields.values():
+            for nested in _nested(field.annotation, tuple(field.metadata)):
+                _collect(nested, found)
 
 
 def render() -> str:
     """Returns the whole reference as Markdown."""
-    lines: list[str] = [_INTRO]
-    seen: set[Any] = set()
-    for name, field in Config.model_fields.items():
-        for section in _sections_in(field.annotation):
-            if not hasattr(section, "kind"):
-                title = name if section.__name__ == name else f"{name}.name: {section.__name__}"
-                lines += _describe(title, section, 2, seen)
-        for registry in _registries_in(field.annotation, tuple(field.metadata)):
-            lines += [f"## {name}", "", f"One {registry.kind}, chosen by its `name`.", ""]
-            seen.add(registry)
-            for each in registry:
-                lines += _describe(each, registry[each], 3, seen)
-        if name == "Arch":
-            lines += ["[models.md](models.md) lists the architectures.", ""]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
-
-
-def render_models() -> str:
-    """Returns the table of all architectures as Markdown."""
-    lines = [
-        _MODELS_INTRO,
-        "| `Arch.name` | input | parameters | FLOPs | top-1 |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for name, entry in ZOO.items():
-        top1 = ", ".join(
-            f"{top1:.2f}" if kind == "plain" else f"{top1:.2f} ({kind})"
-            for kind, top1 in entry.top1.items()
-            if top1 is not None
-        )
-        size = f"{entry.side} x {entry.side}"
-        cost = f"{entry.parameters / 1e6:.2f} M | {entry.flops / 1e9:.2f} G"
-        lines.append(f"| `{name}` | {size} | {cost} | {top1} |")
-    return "\n".join(lines) + "\n"
+    chapters: dict[type[Section] | Registry, None] = {}
+    _collect(Config, chapters)
+    documented: set[type[Section]] = {each for each in chapters if not isinstance(each, Registry)}
+    contents, body = [], []
+    for chapter in chapters:
+        if isinstance(chapter, Registry):
+            title, level = _title(chapter.kind), "###"
+            classes: list[type[Section]] = [*_common_bases(chapter), *(chapter[name] for name in chapter)]
+            documented.update(classes)
+            body += [f"## {title}", "", f"One of: {', '.join(_link(name) for name in chapter)}.", ""]
+        else:
+            title, level, classes = chapter.__name__, "##", [chapter]
+        contents.append(f"- {_link(title)}")
+        for cls in dict.fromkeys(classes):
+            parent = next((base for base in cls.__mro__[1:] if base in documented), None)
+            body += [f"{level} {cls.__name__}", "", *_table(cls, parent)]
+    names = ", ".join(f"`{each}`" for each in ARCHITECTURES)
+    contents.append(f"- {_link('Architectures')}")
+    body += ["## Architectures", "", f"Values of `Arch.name`: {names}."]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join([_INTRO, *contents, "", *body])).rstrip() + "\n"
 
 
 if __name__ == "__main__":
     write_text(Path(sys.argv[1]), render())
-    write_text(Path(sys.argv[1]).with_name("models.md"), render_models())

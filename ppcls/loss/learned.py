@@ -37,7 +37,7 @@ def build_learned_loss(spec: DistillationLossSpec, arch: DistillationModel) -> n
         case AFDLoss():
             student, teacher = (
                 [layer_output_name(name, key) for key in keys]
-                for name, keys in zip(spec.model_name_pair, spec.attended(arch), strict=True)
+                for name, keys in zip(spec.model_name_pair, spec.attention_layers(arch), strict=True)
             )
             return AttentionTransfer(student, teacher, spec.s_shapes, spec.t_shapes, spec.qk_dim)
         case DistillationPairLoss():

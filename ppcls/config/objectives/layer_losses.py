@@ -1,4 +1,4 @@
-"""Losses of what layers of two models give."""
+"""Losses on the layer outputs of two models."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from typing import ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Count, Decay, Positive, problem
+from ppcls.config.base.fields import Count, Decay, Positive, error_at, problem
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import DistillationLossSpec, ModelPairLoss
 
 _LOGITS = ("logits", "output")
-Shape = tuple[Count, Count, Count]  # [channels, height, width]
+LayerShape = tuple[Count, Count, Count]  # [channels, height, width]
 
 
 class DistillationDistanceLoss(ModelPairLoss):
-    """Mean distance of what a layer gives in both models, or of their logits."""
+    """Mean distance between the outputs of one layer in both models, or between their logits."""
 
     mutual: ClassVar[bool] = True
-    mode: Literal["l1", "l2", "smooth_l1"] = Field("l2", description="absolute, squared, or Huber's at 1")
-    key: str | None = Field(None, description="the layer, as in return_patterns; by default the logits")
-    act: Literal["sigmoid", "softmax"] | None = Field(
-        None, description="done to both first; softmax goes over the last axis"
-    )
+    mode: Literal["l1", "l2", "smooth_l1"] = "l2"
+    """Absolute distance, squared distance, or Huber's with a threshold of 1."""
+    key: str | None = None
+    """Layer, as in `return_patterns`; by default the logits."""
+    act: Literal["sigmoid", "softmax"] | None = None
+    """Activation of both outputs; the softmax is over the last axis."""
 
     @property
     def layer(self) -> str | None:
-        """The layer; None for the logits."""
+        """Name of the layer; None for the logits."""
         return None if self.key in _LOGITS else self.key
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:  # noqa: ARG002
@@ -38,28 +39,25 @@ class DistillationDistanceLoss(ModelPairLoss):
 
 
 class DistillationRKDLoss(ModelPairLoss):
-    """Relations among a batch's images: their distances, and the angles of three (Park et al. 2019)."""
+    """Relations between the images of a batch: distances, and angles of triples (Park et al. 2019)."""
 
-    model_name_pairs: tuple[tuple[str, str], ...] = Field(
-        (("Student", "Teacher"),),
-        min_length=1,
-        description="each [who learns, from whom]; their losses are added up",
-    )
-    student_keepkeys: tuple[str, ...] = Field(min_length=1, description="layers of the first model")
-    teacher_keepkeys: tuple[str, ...] = Field(
-        min_length=1, description="layers of the second, one for each of the first's"
-    )
-    target_size: Count | None = Field(
-        None, description="pool what the layers give to so many rows and columns; by default it stays"
-    )
-    avgpool: Literal[False] = Field(False, description="read for PaddleClas; target_size pools")
+    model_name_pairs: tuple[tuple[str, str], ...] = Field((("Student", "Teacher"),), min_length=1)
+    """Pairs [learner, teacher], whose losses are added."""
+    student_keepkeys: tuple[str, ...] = Field(min_length=1)
+    """Layers of the learner."""
+    teacher_keepkeys: tuple[str, ...] = Field(min_length=1)
+    """Layers of the teacher, one for each layer of the learner."""
+    target_size: Count | None = None
+    """Pool the outputs to this number of rows and columns; by default no pooling."""
+    avgpool: Literal[False] = False
+    """Accepted for PaddleClas; use `target_size` for pooling."""
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        if len(self.student_keepkeys) != len(self.teacher_keepkeys):
-            text = f"expected {len(self.student_keepkeys)} layers, as student_keepkeys, got "
-            text += str(len(self.teacher_keepkeys))
-            raise ValidationError.from_exception_data("keys", [problem(text, "teacher_keepkeys")])
+        needed, found = len(self.student_keepkeys), len(self.teacher_keepkeys)
+        if needed != found:
+            text = f"expected {needed} layers, as many as in student_keepkeys, got {found}"
+            raise error_at(text, "teacher_keepkeys")
         return self
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:  # noqa: ARG002
@@ -70,43 +68,50 @@ class DistillationRKDLoss(ModelPairLoss):
 
 
 class DistillationPairLoss(ModelPairLoss):
-    """A loss with layers of its own, which learn beside the models and are no part of the student.
+    """A loss with trainable layers of its own, which are not part of the student.
 
-    ``MGDLoss``: the teacher's features, generated from the student's with some channels left out (Yang et al.
-    2022, "Masked Generative Distillation"). ``PEFDLoss``: one minus the cosine between them and the mean of
-    several projections of the student's (Chen et al. 2022, "Projector Ensemble").
+    ``MGDLoss``: the teacher's features, generated from the student's with some channels removed (Yang et al.
+    2022, "Masked Generative Distillation"). ``PEFDLoss``: one minus the cosine between the teacher's features
+    and the mean of several projections of the student's (Chen et al. 2022, "Projector Ensemble").
     """
 
+    has_weights: ClassVar[bool] = True
     base_loss_name: Literal["MGDLoss", "PEFDLoss"]
-    name: str | None = Field(None, description="read for PaddleClas")
-    s_key: str | None = Field(None, description="layer of the first model; or s_keys, a list of one")
-    t_key: str | None = Field(None, description="layer of the second; or t_keys")
+    """Loss of a pair."""
+    name: str | None = None
+    """Accepted for PaddleClas."""
+    s_key: str | None = None
+    """Layer of the learner. Set either this or `s_keys`."""
+    t_key: str | None = None
+    """Layer of the teacher. Set either this or `t_keys`."""
     s_keys: tuple[str] | None = None
+    """Layer of the learner as a list of one item."""
     t_keys: tuple[str] | None = None
-    student_channels: Count | None = Field(
-        None, description="channels that the first layer gives; or student_channel"
-    )
-    teacher_channels: Count | None = Field(None, description="of the second; or teacher_channel")
+    """Layer of the teacher as a list of one item."""
+    student_channels: Count | None = None
+    """Channels of the learner's layer. Set either this or `student_channel`."""
+    teacher_channels: Count | None = None
+    """Channels of the teacher's layer. Set either this or `teacher_channel`."""
     student_channel: Count | None = None
+    """Other name of `student_channels`."""
     teacher_channel: Count | None = None
-    alpha_mgd: Positive = Field(1.756, description="MGDLoss: a factor")
-    lambda_mgd: Decay = Field(0.15, description="MGDLoss: share of channels left out")
-    num_projectors: Count = Field(3, description="PEFDLoss: how many projections")
-
-    @property
-    def has_weights(self) -> bool:
-        """It has."""
-        return True
+    """Other name of `teacher_channels`."""
+    alpha_mgd: Positive = 1.756
+    """MGDLoss: factor of the loss."""
+    lambda_mgd: Decay = 0.15
+    """MGDLoss: share of the removed channels."""
+    num_projectors: Count = 3
+    """PEFDLoss: number of projections."""
 
     @property
     def keys(self) -> tuple[str, str]:
-        """The two layers."""
+        """Layers of the learner and of the teacher."""
         one, other = self.s_key or (self.s_keys or ("",))[0], self.t_key or (self.t_keys or ("",))[0]
         return one, other
 
     @property
     def channels(self) -> tuple[int, int]:
-        """What they give."""
+        """Channels of these layers."""
         one = self.student_channels or self.student_channel
         other = self.teacher_channels or self.teacher_channel
         assert one is not None  # by _check_both
@@ -136,56 +141,56 @@ class DistillationPairLoss(ModelPairLoss):
 
 
 class AFDLoss(DistillationLossSpec):
-    """Attention-based feature distillation (Ji et al. 2021): learns which layer is to learn from which.
+    """Attention-based feature distillation (Ji et al. 2021), which learns the pairs of layers to compare.
 
-    Its layers learn beside the models and are no part of the student. Which layers of the models it is of,
-    their ``AttentionModel`` says.
+    Its trainable layers are not part of the student. The ``AttentionModel`` of each model names the layers.
     """
 
-    model_name_pair: tuple[str, str] = Field(("Student", "Teacher"), description="who learns, and from whom")
+    has_weights: ClassVar[bool] = True
+    model_name_pair: tuple[str, str] = ("Student", "Teacher")
+    """Pair [learner, teacher]."""
     student_keys: tuple[Literal["bilinear_key"], Literal["value"]] = ("bilinear_key", "value")
+    """Accepted for PaddleClas."""
     teacher_keys: tuple[Literal["query"], Literal["value"]] = ("query", "value")
-    s_shapes: tuple[Shape, ...] = Field(
-        min_length=1, description="[channels, height, width] of each of the first model's layers"
-    )
-    t_shapes: tuple[Shape, ...] = Field(min_length=1, description="the same of the second model's")
-    qk_dim: Count = Field(128, description="numbers of a query or key, as in both models")
-    name: str | None = Field(None, description="read for PaddleClas")
-
-    @property
-    def has_weights(self) -> bool:
-        """It has."""
-        return True
+    """Accepted for PaddleClas."""
+    s_shapes: tuple[LayerShape, ...] = Field(min_length=1)
+    """[channels, height, width] of each layer of the learner."""
+    t_shapes: tuple[LayerShape, ...] = Field(min_length=1)
+    """[channels, height, width] of each layer of the teacher."""
+    qk_dim: Count = 128
+    """Length of queries and keys, as in both models."""
+    name: str | None = None
+    """Accepted for PaddleClas."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Both."""
+        """Names of both models."""
         return self.model_name_pair
 
     @property
     def learners(self) -> tuple[str, ...]:
-        """The first."""
+        """Name of the learner."""
         return self.model_name_pair[:1]
 
-    def attended(self, arch: DistillationModel) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the layers of the first and of the second model.
+    def attention_layers(self, arch: DistillationModel) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the layers of the learner and of the teacher.
 
         Raises:
-            ValueError: A model does not say which, or says other ones than the shapes are of.
+            ValueError: A model names no layers, or they do not match the shapes.
         """
         found = []
         for name, shapes in zip(self.model_name_pair, (self.s_shapes, self.t_shapes), strict=True):
             attention = arch.members[name].attention
             if attention is None:
-                raise ValueError(f"{name} does not say which of its layers; expected an AttentionModel")
+                raise ValueError(f"{name} does not name its layers; expected an AttentionModel")
             if len(attention.keys) != len(shapes):
                 raise ValueError(f"expected {len(attention.keys)} shapes for {name}, got {len(shapes)}")
             if attention.qk_dim != self.qk_dim:
-                raise ValueError(f"qk_dim is {self.qk_dim}, and that of {name} is {attention.qk_dim}")
+                raise ValueError(f"qk_dim is {self.qk_dim}, but that of {name} is {attention.qk_dim}")
             found.append(attention.keys)
         return found[0], found[1]
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:
         """See `DistillationLossSpec.layers`."""
-        for name, keys in zip(self.model_name_pair, self.attended(arch), strict=True):
+        for name, keys in zip(self.model_name_pair, self.attention_layers(arch), strict=True):
             yield from ((name, key) for key in keys)

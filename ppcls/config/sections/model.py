@@ -8,7 +8,16 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Count, ClassCountOrAuto, Decay, NonNegative, Positive, Section, show
+from ppcls.config.base.fields import (
+    ClassCountOrAuto,
+    Count,
+    Decay,
+    NonNegative,
+    Positive,
+    Section,
+    Side,
+    show,
+)
 from ppcls.registry import ARCHITECTURES, suggest
 from ppcls.zoo import ZOO, architecture, families_with
 
@@ -33,8 +42,8 @@ class Arch(Section):
     name: Annotated[str, AfterValidator(_known_architecture)]
     """Architecture, such as `ResNet50`."""
     class_num: ClassCountOrAuto = 1000
-    """Auto: the number of class folders in DataLoader.Train.dataset (ImageFolderDataset), or, if that folder
-    is missing, the number of names in output_dir/label_list.txt."""
+    """Number of classes; `auto`: the number of class folders in DataLoader.Train.dataset
+    (ImageFolderDataset), or, if that folder is missing, the number of names in output_dir/label_list.txt."""
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
     """Order of the axes of images in the model."""
     input_image_channel: Count = Field(3, validate_default=True)
@@ -45,7 +54,7 @@ class Arch(Section):
     nothing. Global.pretrained_model takes precedence."""
     use_ssld: bool = False
     """With pretrained: True, use the weights that PaddleClas distilled (SSLD)."""
-    img_size: Count | None = None
+    img_size: Side | None = None
     """ViT, DeiT: side of the images; default: the number at the end of the name."""
     drop_path_rate: Decay | None = None
     """Probability of skipping the last block, lower for earlier blocks; default: PaddleClas's."""

@@ -171,8 +171,8 @@ class Step(RatedSchedule):
 class Cyclic(Schedule):
     """Rises and falls linearly between two rates (Smith 2017, section 3.1).
 
-    The length of cycles is in optimizer updates, or in epochs with ``by_epoch``. The first cycle begins at the
-    end of the warm-up.
+    The length of cycles is in optimizer updates, or in epochs with ``by_epoch``. The first cycle begins at
+    the end of the warm-up.
     """
 
     key_hints: ClassVar[Mapping[str, str]] = {
