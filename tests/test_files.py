@@ -1,15 +1,18 @@
+"""Atomic files and folders, and retries."""
+
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from ppcls.files import append_text, atomic_path, atomic_write, new_folder, retry_io, write_text
+from ppcls.files import append_text, atomic_path, atomic_write, new_folder, open_regular, retry_io, write_text
 
 
-def test_a_written_file_is_whole_and_nothing_else_stays(tmp_path: Path) -> None:
+def test_atomic_write_creates_the_file_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     with atomic_write(path) as file:
         file.write(b"one")
@@ -18,44 +21,44 @@ def test_a_written_file_is_whole_and_nothing_else_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def write_half(path: Path, error: BaseException) -> None:
+def fail_in_atomic_write(path: Path, error: BaseException) -> None:
     with atomic_write(path) as file:
         file.write(b"half")
         raise error
 
 
-def test_the_old_file_stays_when_writing_fails(tmp_path: Path) -> None:
+def test_atomic_write_failure_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(b"old")
     with pytest.raises(RuntimeError, match="disk"):
-        write_half(path, RuntimeError("disk"))
+        fail_in_atomic_write(path, RuntimeError("disk"))
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+def test_atomic_write_interrupt_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        write_half(tmp_path / "a", KeyboardInterrupt())
+        fail_in_atomic_write(tmp_path / "a", KeyboardInterrupt())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_of_the_system_names_the_file_that_was_to_be(tmp_path: Path) -> None:
+def test_atomic_write_error_names_the_final_file(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
-    with pytest.raises(OSError, match="No space left") as caught:  # a write that fails names none
-        write_half(path, OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(OSError, match="No space left") as caught:  # names no file
+        fail_in_atomic_write(path, OSError(errno.ENOSPC, "No space left on device"))
     assert caught.value.filename == str(path)
     missing = tmp_path / "missing" / "model.bin"
-    with pytest.raises(FileNotFoundError) as gone:  # opening the temporary one
+    with pytest.raises(FileNotFoundError) as gone:  # names the temporary file
         write_text(missing, "text")
     assert gone.value.filename == str(missing)
     other = tmp_path / "other"
     with pytest.raises(FileNotFoundError) as unrelated:
-        write_half(path, FileNotFoundError(errno.ENOENT, "No such file", str(other)))
+        fail_in_atomic_write(path, FileNotFoundError(errno.ENOENT, "No such file", str(other)))
     assert unrelated.value.filename == str(other)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_line_that_does_not_fit_names_its_file() -> None:
+def test_append_text_error_names_the_file() -> None:
     file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 - closing it fails, too
     with pytest.raises(OSError, match="No space left") as caught:
         append_text(file, "line\n")
@@ -64,7 +67,7 @@ def test_a_line_that_does_not_fit_names_its_file() -> None:
         file.close()
 
 
-def test_a_replaced_file_is_new_for_who_opens_it_and_old_for_who_reads_it(tmp_path: Path) -> None:
+def test_write_text_does_not_change_an_open_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     write_text(path, "old")
     with path.open() as reader:
@@ -82,19 +85,19 @@ def test_atomic_path_keeps_suffix_and_folder(tmp_path: Path) -> None:
     assert path.read_bytes() == b"png"
 
 
-def test_writing_no_file_is_an_error(tmp_path: Path) -> None:
+def test_atomic_path_without_a_file_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a"):
         pass
 
 
-def test_the_file_has_the_usual_rights(tmp_path: Path) -> None:
+def test_write_text_uses_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     write_text(tmp_path / "atomic", "")
     rights = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "atomic")]
     assert rights[0] == rights[1]
 
 
-def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
+def test_new_folder_appears_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "data" / "digits"
     with new_folder(path) as temporary:
         (temporary / "list.txt").write_text("x")
@@ -103,36 +106,36 @@ def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def make_half(path: Path) -> None:
+def fail_in_new_folder(path: Path) -> None:
     with new_folder(path) as temporary:
         (temporary / "list.txt").write_text("x")
         raise RuntimeError("disk")
 
 
-def test_a_new_folder_that_fails_is_gone(tmp_path: Path) -> None:
+def test_new_folder_failure_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="disk"):
-        make_half(tmp_path / "digits")
+        fail_in_new_folder(tmp_path / "digits")
     assert list(tmp_path.iterdir()) == []
 
 
-def make_while_another_does(path: Path) -> None:
+def create_during_the_block(path: Path) -> None:
     with new_folder(path):
         path.mkdir()
         (path / "mine").touch()
 
 
-def test_a_new_folder_never_replaces_one(tmp_path: Path) -> None:
+def test_new_folder_never_replaces_a_folder(tmp_path: Path) -> None:
     (tmp_path / "early").mkdir()
     with pytest.raises(FileExistsError), new_folder(tmp_path / "early"):
         pass
     with pytest.raises(FileExistsError):
-        make_while_another_does(tmp_path / "late")
+        create_during_the_block(tmp_path / "late")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["early", "late"]
     assert (tmp_path / "late" / "mine").exists()
 
 
 class Drive:
-    """Fails some times, and then works."""
+    """Fails ``times`` times, and then works."""
 
     def __init__(self, number: int, times: int) -> None:
         self._number, self._times = number, times
@@ -146,13 +149,13 @@ class Drive:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN])
-def test_a_drive_that_is_back_in_a_moment_is_waited_for(number: int) -> None:
+def test_retry_io_retries_transient_errors(number: int) -> None:
     drive = Drive(number, 2)
     assert retry_io(drive, delays=(0.0, 0.0)) == "read"
     assert drive.calls == 3
 
 
-def test_waiting_has_a_bound() -> None:
+def test_retry_io_ends_after_the_last_delay() -> None:
     drive = Drive(errno.EIO, 9)
     with pytest.raises(OSError, match="failed"):
         retry_io(drive, delays=(0.0, 0.0))
@@ -160,7 +163,7 @@ def test_waiting_has_a_bound() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT])
-def test_what_lasts_is_not_waited_for(number: int) -> None:
+def test_retry_io_raises_permanent_errors_at_once(number: int) -> None:
     drive = Drive(number, 1)
     with pytest.raises(OSError, match="failed"):
         retry_io(drive, delays=(100.0,))
@@ -168,8 +171,17 @@ def test_what_lasts_is_not_waited_for(number: int) -> None:
 
 
 @pytest.mark.parametrize("sync_each", [True, False])
-def test_a_new_folder_may_hold_folders(tmp_path: Path, sync_each: bool) -> None:
+def test_new_folder_accepts_subfolders(tmp_path: Path, sync_each: bool) -> None:
     with new_folder(tmp_path / "new", sync_each=sync_each) as temporary:
         (temporary / "a").mkdir()
         (temporary / "a" / "b").write_text("c")
     assert (tmp_path / "new" / "a" / "b").read_text() == "c"
+
+
+def test_open_regular_reads_files_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    with open_regular(tmp_path / "file") as file:
+        assert file.read() == b"text"
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="not a regular file"), open_regular(tmp_path / "fifo"):
+        pass

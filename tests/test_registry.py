@@ -20,19 +20,30 @@ ALL = [each for each in vars(registry).values() if isinstance(each, Registry)]
         ("CropImag", "; did you mean 'CropImage'?"),
         ("cropimage", "; did you mean 'CropImage'?"),
         ("RandomCropImage", "; did you mean 'RandCropImage'?"),
+        ("Rand", "; did you mean 'RandCropImage'?"),
         ("xyz", "; known: CropImage, RandCropImage"),
         ("", "; known: CropImage, RandCropImage"),
     ],
 )
-def test_nearest(name: str, hint: str) -> None:
+def test_suggest_similar_or_known_names(name: str, hint: str) -> None:
     assert suggest(name, ["RandCropImage", "CropImage"]) == hint
 
 
-def test_nothing_is_near_where_nothing_is_known() -> None:
-    assert suggest("x", []) == ""
+@pytest.mark.parametrize(
+    ("name", "known", "hint"),
+    [
+        ("x", [], ""),
+        ("last_epoch", ["by_epoch"], "; known: by_epoch"),
+        ("V3", ["V2"], "; known: V2"),
+        ("NetV3", ["NetV2", "NetV3_large", "NetV3_s"], "; did you mean 'NetV3_s' or 'NetV3_large'?"),
+        ("z", [str(n) for n in range(12)], "; known: 0, 1, 10, 11, 2, 3, 4, 5, 6, 7 … and 2 more; see docs"),
+    ],
+)
+def test_suggest_prefers_same_prefix_and_limits_lists(name: str, known: list[str], hint: str) -> None:
+    assert suggest(name, known, "see docs") == hint
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_registry_unknown_name_suggests_a_similar_one() -> None:
     with pytest.raises(UnknownNameError) as caught:
         Registry("fruit", {"apple": "a:b", "pear": "c:d"})["aple"]
     assert str(caught.value) == "unknown fruit 'aple'; did you mean 'apple'?"
@@ -40,27 +51,27 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     assert isinstance(caught.value, ValueError)
 
 
-def test_an_entry_is_imported_when_it_is_looked_up() -> None:
-    shelf = Registry("fruit", {"apple": "no.such.module:Apple", "path": "pathlib:Path"})
-    assert "apple" in shelf
-    assert "pear" not in shelf
-    assert list(shelf) == ["apple", "path"]
-    assert shelf["path"].__name__ == "Path"
+def test_registry_imports_an_entry_on_first_use() -> None:
+    registered = Registry("fruit", {"apple": "no.such.module:Apple", "path": "pathlib:Path"})
+    assert "apple" in registered
+    assert "pear" not in registered
+    assert list(registered) == ["apple", "path"]
+    assert registered["path"].__name__ == "Path"
     with pytest.raises(ModuleNotFoundError):
-        shelf["apple"]
+        registered["apple"]
 
 
-def test_register() -> None:
-    shelf = Registry("fruit", {})
-    shelf.register("three", 3)
-    shelf.register("path", "pathlib:Path")
-    assert (shelf["three"], shelf["path"].__name__) == (3, "Path")
+def test_register_adds_an_entry_once() -> None:
+    registered = Registry("fruit", {})
+    registered.register("three", 3)
+    registered.register("path", "pathlib:Path")
+    assert (registered["three"], registered["path"].__name__) == (3, "Path")
     with pytest.raises(ValueError, match="fruit 'three' is registered twice"):
-        shelf.register("three", 4)
-    assert shelf["three"] == 3
+        registered.register("three", 4)
+    assert registered["three"] == 3
 
 
-def test_registries_do_not_share_entries() -> None:
+def test_registry_copies_its_entries() -> None:
     entries = {"a": "pathlib:Path"}
     first, second = Registry("x", entries), Registry("x", entries)
     first.register("b", 1)
@@ -68,25 +79,25 @@ def test_registries_do_not_share_entries() -> None:
     assert entries == {"a": "pathlib:Path"}
 
 
-@pytest.mark.parametrize("shelf", ALL, ids=lambda shelf: shelf.kind)
-def test_every_shipped_name_leads_to_something(shelf: Registry) -> None:
-    for name in shelf:
-        assert callable(shelf[name])
+@pytest.mark.parametrize("registered", ALL, ids=lambda registered: registered.kind)
+def test_registry_shipped_names_exist(registered: Registry) -> None:
+    for name in registered:
+        assert callable(registered[name])
 
 
-def test_names_are_those_of_the_classes() -> None:
+def test_transforms_names_equal_class_names() -> None:
     for name in registry.TRANSFORMS:
         cls = registry.TRANSFORMS[name]
         assert issubclass(cls, Transform)
         assert cls.__name__ == name
 
 
-def test_the_vocabulary_is_known_without_paddle() -> None:
+def test_registries_do_not_import_paddle() -> None:
     code = (
         "import sys\n"
         "from ppcls import registry as r\n"
-        "for shelf in (r.TRANSFORMS, r.LOSSES, r.METRICS, r.OPTIMIZERS, r.SCHEDULES, r.DATASETS):\n"
-        "    [shelf[name] for name in shelf]\n"
+        "for registered in (r.TRANSFORMS, r.LOSSES, r.METRICS, r.OPTIMIZERS, r.SCHEDULES, r.DATASETS):\n"
+        "    [registered[name] for name in registered]\n"
         "assert list(r.ARCHITECTURES)\n"
         "print('paddle' in sys.modules)\n"
     )

@@ -122,7 +122,7 @@ def _table(cls: type[Section], parent: type[Section] | None) -> Iterator[str]:
 def _common_bases(registry: Registry) -> list[type[Section]]:
     """Returns public classes with keys of their own that several entries of a registry inherit from."""
     classes = [registry[name] for name in registry]
-    counts = Counter(base for cls in set(classes) for base in cls.__mro__ if issubclass(base, Spec))
+    counts = Counter(base for cls in dict.fromkeys(classes) for base in cls.__mro__ if issubclass(base, Spec))
     shared = [base for base, count in counts.items() if count > 1 and base not in classes]
     with_keys = [each for each in shared if set(each.__annotations__) & set(each.model_fields)]
     return sorted((each for each in with_keys if each.__name__[0] != "_"), key=lambda each: len(each.__mro__))
@@ -163,7 +163,12 @@ def render() -> str:
             title, level = _title(chapter.kind), "###"
             classes: list[type[Section]] = [*_common_bases(chapter), *(chapter[name] for name in chapter)]
             documented.update(classes)
-            body += [f"## {title}", "", f"One of: {', '.join(_link(name) for name in chapter)}.", ""]
+            body += [
+                f"## {title}",
+                "",
+                f"One of: {', '.join(f'[{name}](#{_anchor(chapter[name].__name__)})' for name in chapter)}.",
+                "",
+            ]
         else:
             title, level, classes = chapter.__name__, "##", [chapter]
         contents.append(f"- {_link(title)}")

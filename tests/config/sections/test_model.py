@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
-from paths import ROOT
+from quickstart import problems, read
 
-from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import apply_override, read_tree, validate
-from ppcls.config.schema import Config
-
-TREE = read_tree(ROOT / "configs/quickstart.yaml")
 SWIN = "SwinTransformer_tiny_patch4_window7_224"
-
-
-def read(*overrides: str) -> Config:
-    tree = copy.deepcopy(TREE)
-    for each in overrides:
-        apply_override(tree, each)
-    return validate(tree, "tree")
-
-
-def problems(*overrides: str) -> list[str]:
-    with pytest.raises(ConfigError) as error:
-        read(*overrides)
-    return list(error.value.problems)
 
 
 def test_options_of_paddleclas_are_accepted() -> None:
@@ -79,7 +59,7 @@ def test_invalid_option_is_rejected(overrides: list[str], text: str) -> None:
 
 
 def test_image_size_that_model_rejects_is_reported() -> None:
-    found = "makes images of 32 x 32, but Arch.name=ViT_base_patch16_384 takes 384 x 384; "
+    found = "produces images of 32 x 32, but Arch.name=ViT_base_patch16_384 takes 384 x 384; "
     fix = "set Arch.img_size=32, or change the size"
     assert problems("Arch.name=ViT_base_patch16_384") == [
         f"{place}: {found}{fix}"

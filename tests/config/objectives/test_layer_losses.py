@@ -1,4 +1,4 @@
-"""Losses of what layers give: what is told of what is wrong."""
+"""Losses on layer outputs."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ Tree = dict[str, Any]
 CHANNELS = {"student_channels": 512, "teacher_channels": 512}
 
 
-def of_layers(loss: str, /, **keys: Any) -> Callable[[], Tree]:
+def layer_loss(loss: str, /, **keys: Any) -> Callable[[], Tree]:
     return lambda: patterned(STAGES, LABELS, {loss: PAIRS | keys})
 
 
-def attending(**afd: Any) -> Callable[[], Tree]:
+def attention(**afd: Any) -> Callable[[], Tree]:
     def tree() -> Tree:
-        made = attentive()
-        made["Loss"]["Train"][-1]["AFDLoss"] |= afd
-        return made
+        changed = attentive()
+        changed["Loss"]["Train"][-1]["AFDLoss"] |= afd
+        return changed
 
     return tree
 
 
 @pytest.mark.parametrize(
-    ("tree", "says"),
+    ("tree", "message"),
     [
         (
-            of_layers("DistillationDistanceLoss", key="blocks[9]"),
-            r"DistillationDistanceLoss: is of Student's 'blocks\[9\]', and return_patterns of that model has "
+            layer_loss("DistillationDistanceLoss", key="blocks[9]"),
+            r"DistillationDistanceLoss: needs layer 'blocks\[9\]' of Student, but its return_patterns has "
             r"blocks\[1\], blocks\[3\], blocks\[5\], blocks\[7\]; add it there",
         ),
         (
             lambda: distilled("ResNet34", "ResNet18", LABELS, {"DistillationRKDLoss": PAIRS | RKD}),
-            r"is of Student's 'blocks\[7\]', and return_patterns of that model has nothing; add it there",
+            r"needs layer 'blocks\[7\]' of Student, but its return_patterns has nothing; add it there",
         ),
         (
-            of_layers("DistillationRKDLoss", **{**RKD, "teacher_keepkeys": ["a", "b"]}),
-            r"DistillationRKDLoss.teacher_keepkeys: expected 1 layers, as student_keepkeys, got 2",
+            layer_loss("DistillationRKDLoss", **{**RKD, "teacher_keepkeys": ["a", "b"]}),
+            r"DistillationRKDLoss.teacher_keepkeys: expected 1 layers, as many as in student_keepkeys, got 2",
         ),
-        (of_layers("DistillationRKDLoss", **{**RKD, "avgpool": True}), r"avgpool: expected False, got True"),
+        (layer_loss("DistillationRKDLoss", **{**RKD, "avgpool": True}), r"avgpool: expected False, got True"),
         (
-            of_layers("DistillationPairLoss", **MGD, **CHANNELS, student_channel=3),
+            layer_loss("DistillationPairLoss", **MGD, **CHANNELS, student_channel=3),
             r"DistillationPairLoss.student_channels: expected either this or student_channel",
         ),
         (
-            of_layers("DistillationPairLoss", **{**PEFD, "t_key": None}, **CHANNELS),
+            layer_loss("DistillationPairLoss", **{**PEFD, "t_key": None}, **CHANNELS),
             r"DistillationPairLoss.t_key: expected either this or t_keys",
         ),
         (
-            of_layers("DistillationPairLoss", **{**MGD, "s_keys": ["a", "b"]}, **CHANNELS),
+            layer_loss("DistillationPairLoss", **{**MGD, "s_keys": ["a", "b"]}, **CHANNELS),
             r"DistillationPairLoss.s_keys: expected at most 1 item",
         ),
         (
-            of_layers("DistillationDistanceLoss", key="blocks[7]", model_name_pairs=[["Pupil", "Teacher"]]),
-            r"there is no model 'Pupil' in Arch.models; expected Teacher, Student",
+            layer_loss("DistillationDistanceLoss", key="blocks[7]", model_name_pairs=[["Pupil", "Teacher"]]),
+            r"Arch.models has no model 'Pupil'; expected Teacher, Student",
         ),
-        (attending(s_shapes=[[64, 56, 56]]), r"AFDLoss: expected 8 shapes for Student, got 1"),
-        (attending(qk_dim=64), r"AFDLoss: qk_dim is 64, and that of Student is 128"),
-        (attending(student_keys=["value"]), r"AFDLoss.student_keys"),
+        (attention(s_shapes=[[64, 56, 56]]), r"AFDLoss: expected 8 shapes for Student, got 1"),
+        (attention(qk_dim=64), r"AFDLoss: qk_dim is 64, but that of Student is 128"),
+        (attention(student_keys=["value"]), r"AFDLoss.student_keys"),
         (
             lambda: distilled("ResNet34", "ResNet18", LABELS, attentive()["Loss"]["Train"][-1]),
-            r"AFDLoss: Student does not say which of its layers; expected an AttentionModel",
+            r"AFDLoss: Student does not name its layers; expected an AttentionModel",
         ),
         (
             lambda: distilled("ResNet34", "ResNet18", LABELS, {"MGDLoss": None}),
@@ -79,12 +79,12 @@ def attending(**afd: Any) -> Callable[[], Tree]:
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_its_place(tree: Callable[[], Tree], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_layer_loss_error_names_key_and_fix(tree: Callable[[], Tree], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         load_config(tree())
 
 
-def test_a_model_within_a_model_is_its_backbone_and_what_is_attended_to() -> None:
+def test_attention_model_becomes_its_backbone_with_attention_layers() -> None:
     arch = load_config(attentive()).Arch
     assert isinstance(arch, DistillationModel)
     assert {name: each.name for name, each in arch.members.items()} == {
@@ -106,7 +106,7 @@ def test_a_model_within_a_model_is_its_backbone_and_what_is_attended_to() -> Non
         {"name": "AttentionModel"},
     ],
 )
-def test_what_is_no_such_model_is_unknown(keys: Tree) -> None:
+def test_attention_model_in_another_form_is_unknown(keys: Tree) -> None:
     tree = attentive()
     tree["Arch"]["models"][1]["Student"] = keys
     with pytest.raises(ConfigError, match=r"Student.name: unknown architecture 'AttentionModel'"):

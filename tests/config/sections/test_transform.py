@@ -1,0 +1,61 @@
+"""Mixing of batches: ``batch_transform_ops``."""
+
+from __future__ import annotations
+
+import pytest
+from quickstart import problems, read
+
+from ppcls.config.sections.transform import MixupOperator, OpSampler, SampledMixup
+
+KEY = "DataLoader.Train.dataset.batch_transform_ops"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "specs"),
+    [
+        ("[]", ()),
+        ("[MixupOperator]", (MixupOperator(alpha=1.0),)),
+        ("[{MixupOperator: {alpha: 1.0/5.0}}]", (MixupOperator(alpha=0.2),)),
+        (
+            "[{OpSampler: {MixupOperator: {alpha: 0.8, prob: 0.5}}}]",
+            (OpSampler(MixupOperator=SampledMixup(alpha=0.8, prob=0.5)),),
+        ),
+    ],
+)
+def test_batch_transforms_valid_are_read(yaml: str, specs: tuple[object, ...]) -> None:
+    assert read(f"{KEY}={yaml}").DataLoader.Train.dataset.batch_transform_ops == specs
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "[{CutmixOperator: {alpha: 0.2}}]",
+        "[{OpSampler: {MixupOperator: {alpha: 0.8, prob: 0.5}, CutmixOperator: {alpha: 1.0, prob: 0.5}}}]",
+        "[{OpSampler: {CutmixOperator: {prob: 0.1}}}]",
+    ],
+)
+def test_batch_transforms_of_paddleclas_survive_a_dump(yaml: str) -> None:
+    assert problems(f"{KEY}={yaml}") == []
+
+
+@pytest.mark.parametrize(
+    ("yaml", "place", "text"),
+    [
+        ("[MixUpOperator]", "[0].MixUpOperator", "did you mean 'MixupOperator'?"),
+        ("[{MixupOperator: {alpha: 0}}]", "[0].MixupOperator.alpha", "expected a number > 0, got 0"),
+        ("[{MixupOperator: {prob: 0.5}}]", "[0].MixupOperator.prob", "unknown key; known: alpha"),
+        ("[MixupOperator, CutmixOperator]", "", "use OpSampler to choose between several"),
+        ("[OpSampler]", "[0]", "the sum of prob to be > 0 and <= 1, got 0"),
+        (
+            "[{OpSampler: {MixupOperator: {prob: 0.7}, CutmixOperator: {prob: 0.7}}}]",
+            "[0].OpSampler",
+            "got 1.4",
+        ),
+        ("[{OpSampler: {MixupOperator: {}}}]", "[0].OpSampler.MixupOperator.prob", "missing"),
+        ("[{OpSampler: {MixupOperator: null}}]", "[0].OpSampler.MixupOperator", "expected a mapping"),
+    ],
+)
+def test_batch_transforms_error_names_key_and_fix(yaml: str, place: str, text: str) -> None:
+    (problem,) = problems(f"{KEY}={yaml}")
+    assert problem.startswith(f"{KEY}{place}: ")
+    assert text in problem

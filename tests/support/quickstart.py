@@ -1,0 +1,34 @@
+"""The quickstart's config with overrides, and the problems that these cause."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import yaml
+from paths import ROOT
+
+from ppcls.config.base.errors import ConfigError
+from ppcls.config.load import apply_override, dump_config, read_tree, validate
+from ppcls.config.schema import Config
+
+PATH = ROOT / "configs/quickstart.yaml"
+TREE = read_tree(PATH)
+
+
+def read(*overrides: str, tree: dict[str, Any] = TREE) -> Config:
+    """Returns the config with these overrides."""
+    tree = copy.deepcopy(tree)
+    for override in overrides:
+        apply_override(tree, override)
+    return validate(tree, "tree")
+
+
+def problems(*overrides: str, tree: dict[str, Any] = TREE) -> list[str]:
+    """Returns the problems of the config with these overrides; a valid config must survive a dump."""
+    try:
+        config = read(*overrides, tree=tree)
+    except ConfigError as error:
+        return list(error.problems)
+    assert validate(yaml.safe_load(dump_config(config)), "dump") == config
+    return []
