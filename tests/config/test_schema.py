@@ -66,6 +66,8 @@ def test_config_every_section_is_frozen_and_strict() -> None:
         ("DataLoader.Train.sampler.batch_size", 10**6),
         ("DataLoader.Eval.sampler.batch_size", 10**6),
         ("Infer.batch_size", 10**6),
+        ("DataLoader.Train.dataset.transform_ops[1].RandCropImage.size", 16384),
+        ("Infer.transforms[1].ResizeImage.size", 16384),
     ],
 )
 def test_config_number_above_its_limit_is_reported(key: str, limit: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from ppcls.config.base.fields import Bound, Count, Fraction, Number
+from ppcls.config.base.fields import Bound, Count, Fraction, Number, Side
 from ppcls.config.sections.transform import Dtype, ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, fixed_sides, sides_after
 from ppcls.data.transforms.specs.fields import (
@@ -81,6 +81,7 @@ class _ResamplingTransform(Transform):
     """Interpolates pixels."""
 
     interpolation: Interpolation = "bilinear"
+    """How pixels are interpolated."""
     backend: Literal["cv2", "pil"] = Field(
         "cv2",
         description="cv2 samples without a filter; pil, for 8-bit images, averages over all source pixels "
@@ -111,7 +112,9 @@ class ResizeImage(_ResamplingTransform):
     """Resizes to ``size``, or so that the shorter side becomes ``resize_short``."""
 
     size: Size | None = None
-    resize_short: Count | None = None
+    """Side, or [width, height]. Set either this or `resize_short`."""
+    resize_short: Side | None = None
+    """Length of the shorter side. The aspect ratio is kept."""
 
     @model_validator(mode="after")
     def _check_one(self) -> ResizeImage:
@@ -151,6 +154,7 @@ class CropImage(Transform):
     """Crops the centre; of an odd margin, the smaller half is above and to the left."""
 
     size: Size
+    """Side, or [width, height]."""
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the crop's size."""
@@ -166,6 +170,7 @@ class RandCropImage(_ResamplingTransform):
     draws: ClassVar[int] = 4
 
     size: Size
+    """Side, or [width, height]."""
     scale: tuple[Fraction, Fraction] = Field(
         (0.08, 1.0), description="share of the image's area, min and max"
     )
@@ -257,7 +262,9 @@ class NormalizeImage(Transform):
 
     scale: Number = Field(1.0 / 255.0, description="factor applied to the pixels before mean and std")
     mean: tuple[Number, ...] = (0.485, 0.456, 0.406)
+    """Mean of each channel, after `scale`."""
     std: tuple[Annotated[float, Bound(gt=0)], ...] = (0.229, 0.224, 0.225)
+    """Standard deviation of each channel, after `scale`."""
     order: Literal["", "hwc", "chw"] | None = Field(
         None, description="layout of the image; '' means hwc; by default the layout that the image has"
     )

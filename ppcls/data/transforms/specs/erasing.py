@@ -117,6 +117,7 @@ class Cutout(Transform):
     """Fills square holes at random positions, clipped at the image's edge (DeVries & Taylor 2017)."""
 
     n_holes: Count = 1
+    """Number of holes."""
     length: Count = Field(112, description="side of a hole in pixels; odd values are reduced by one")
     fill_value: Fill = Field((0.0,), description="a number, or one per channel")
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from ppcls.config.base.fields import Number, expected, read_number
+from ppcls.config.base.fields import MAX_SIDE, Number, expected, read_number
 from ppcls.config.sections.transform import ImageState
 
 _LARGEST = {"uint8": 255, "uint16": 65535}
@@ -19,8 +19,8 @@ _LARGEST = {"uint8": 255, "uint16": 65535}
 def _width_height(value: Any) -> Any:
     """Reads ``224`` or ``[224, 192]`` (width, height: PaddleClas's order)."""
     sides = value if isinstance(value, (list, tuple)) else (value, value)
-    if len(sides) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n <= 0 for n in sides):
-        raise expected("an integer > 0, or [width, height]", value)
+    if len(sides) != 2 or not all(type(side) is int and 0 < side <= MAX_SIDE for side in sides):
+        raise expected(f"an integer > 0 and <= {MAX_SIDE}, or [width, height]", value)
     return tuple(sides)
 
 

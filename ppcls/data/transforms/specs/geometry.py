@@ -42,6 +42,7 @@ class Pad(Transform):
     )
     fill: Fill = Field((0.0,), description="value of a constant border: a number, or one per channel")
     padding_mode: Literal["constant", "edge", "reflect"] = "constant"
+    """Border pixels: a constant, copies of the edge, or a reflection."""
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the border added to the size."""
@@ -75,6 +76,7 @@ class RandomCropImage(Transform):
     draws: ClassVar[int] = 2
 
     size: Size
+    """Side, or [width, height]."""
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state with the window's size."""
@@ -108,7 +110,9 @@ class RandomRotation(Transform):
         description="[min, max] of the angle, counter-clockwise; d means [-d, d]"
     )
     interpolation: Literal["nearest", "bilinear"] = "nearest"
+    """How pixels are interpolated."""
     fill: Number = 0.0
+    """Value of pixels outside the image."""
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state unchanged."""
