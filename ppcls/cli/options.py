@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
 from ppcls.config.base.fields import Bound
 from ppcls.errors import UserError
-from ppcls.registry import nearest
+from ppcls.registry import suggest
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
@@ -46,7 +46,7 @@ class CommandParser(argparse.ArgumentParser):
             return f"; to set a key of the config, use -o {name.lstrip('-')}=VALUE"
         if name in self.elsewhere:
             return f"; {name} is an option of {self.elsewhere[name]}"
-        return nearest(name, list(self._option_string_actions), "--help lists all options")
+        return suggest(name, list(self._option_string_actions), "--help lists all options")
 
 
 def config_parser(description: str, model: str | None = None, required: bool = True) -> CommandParser:

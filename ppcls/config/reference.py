@@ -18,7 +18,18 @@ from ppcls.config.base.fields import Bound, Keyed, Section, Spec, Tagged
 from ppcls.config.objectives.distillation import DistilledArch, NamedModel
 from ppcls.config.schema import Config
 from ppcls.files import write_text
-from ppcls.registry import ARCHITECTURES, Registry
+from ppcls.registry import Registry
+from ppcls.zoo import ZOO
+
+_MODELS_INTRO = """# Architectures
+
+`make docs` writes this file from `ppcls/zoo.yaml`; `python tools/models.py list PATTERN` prints a selection.
+
+FLOPs are multiply-adds of one image of the input size. Top-1 is the accuracy in percent that PaddleClas
+publishes for its weights on ImageNet: plain ones, and in parentheses those of `use_ssld: True` (`ssld`), of
+fine-tuning from ImageNet-22k (`22kto1k`) and of diverse branch blocks (`dbb`). Names in lower case and
+`LeNet` are models of `paddle.vision.models`.
+"""
 
 _INTRO = """# Config reference
 
@@ -175,11 +186,29 @@ def render() -> str:
         for cls in dict.fromkeys(classes):
             parent = next((base for base in cls.__mro__[1:] if base in documented), None)
             body += [f"{level} {cls.__name__}", "", *_table(cls, parent)]
-    names = ", ".join(f"`{each}`" for each in ARCHITECTURES)
-    contents.append(f"- {_link('Architectures')}")
-    body += ["## Architectures", "", f"Values of `Arch.name`: {names}."]
+    contents.append("- [Architectures](models.md)")
     return re.sub(r"\n{3,}", "\n\n", "\n".join([_INTRO, *contents, "", *body])).rstrip() + "\n"
+
+
+def render_models() -> str:
+    """Returns the table of all architectures as Markdown."""
+    lines = [
+        _MODELS_INTRO,
+        "| `Arch.name` | input | parameters | FLOPs | top-1 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, entry in ZOO.items():
+        top1 = ", ".join(
+            f"{top1:.2f}" if kind == "plain" else f"{top1:.2f} ({kind})"
+            for kind, top1 in entry.top1.items()
+            if top1 is not None
+        )
+        size = f"{entry.side} x {entry.side}"
+        cost = f"{entry.parameters / 1e6:.2f} M | {entry.flops / 1e9:.2f} G"
+        lines.append(f"| `{name}` | {size} | {cost} | {top1} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
     write_text(Path(sys.argv[1]), render())
+    write_text(Path(sys.argv[1]).with_name("models.md"), render_models())

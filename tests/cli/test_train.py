@@ -49,9 +49,9 @@ def test_missing_config_lists_the_others(fails: Fails, tmp_path: Path, config: P
         ("Global.epochs=two", "Global.epochs: expected an integer > 0, got 'two'"),
         (f"{DATA}.transform_ops[3]=1", "is a list: expected a number from 0 to 2, got '3'"),
         ("Global.output_dir=''", "Global.output_dir: expected a folder, such as ./output, got ''"),
-        ("Arch.class_num=null", "Arch.class_num: expected an integer > 0 or auto, got None"),
+        ("Arch.class_num=null", "Arch.class_num: expected an integer > 0 and <= 10000000 or auto, got None"),
         ("Global.seed.x=1", "Global.seed is 3, so it has no 'x'"),
-        ("Arch.name=ResNet5", "unknown architecture 'ResNet5'; did you mean 'ResNet50'?"),
+        ("Arch.name=ResNet5", "unknown architecture 'ResNet5'; did you mean 'ResNet50' or"),
     ],
 )
 def test_wrong_override_is_rejected(fails: Fails, command: Any, override: str, message: str) -> None:
@@ -72,7 +72,7 @@ def test_config_errors_come_before_the_import_of_paddle(config: Path) -> None:
     command = [sys.executable, "-c", code, "-c", str(config), "-o", "Global.epoch=2", "Arch.name=ResNet18"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"error: {config}\n  Global.epoch: unknown key; did you mean 'epochs'?\n"
+    assert done.stderr == "error: -o Global.epoch=2\n  Global.epoch: unknown key; did you mean 'epochs'?\n"
 
 
 def test_printed_config_is_read_as_the_same_config(
@@ -263,7 +263,7 @@ def test_gpu_that_paddle_cannot_use_is_rejected(fails: Fails, weights: Path, com
 
 
 def test_float16_is_rejected_if_the_config_chooses_the_cpu(fails: Fails) -> None:
-    assert "AMP.dtype: float16 needs a GPU, and Global.device is cpu" in fails(train, "AMP.level=O1")
+    assert "AMP.dtype: float16 needs a GPU, but Global.device is cpu" in fails(train, "AMP.level=O1")
 
 
 @NO_GPU

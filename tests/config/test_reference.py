@@ -5,13 +5,15 @@ import re
 from paths import ROOT
 
 from ppcls.config.base.fields import Section
-from ppcls.config.reference import description, render
+from ppcls.config.reference import description, render, render_models
 from ppcls.config.schema import Config
 from ppcls.registry import LOSSES, METRICS, OPTIMIZERS, SAMPLERS, SCHEDULES, TRANSFORMS
 
 
 def test_reference_document_equals_the_schema():
-    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == render(), "run `make docs`"
+    docs = ROOT / "docs"
+    assert (docs / "config.md").read_text(encoding="utf-8") == render(), "run `make docs`"
+    assert (docs / "models.md").read_text(encoding="utf-8") == render_models(), "run `make docs`"
 
 
 def test_reference_has_one_heading_for_each_name_and_no_broken_link():

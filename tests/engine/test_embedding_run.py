@@ -278,7 +278,7 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
             "Arch.Head.name: unknown head 'ArcMargn'; did you mean",
         ),
         ({"Arch__Neck__name": "ArcMargin"}, "Arch.Neck: expected FC, got ArcMargin"),
-        ({"Arch__Head": None}, "Loss.Train[0].CELoss: is of classes; expected a Head in Arch"),
+        ({"Arch__Head": None}, "Loss.Train[0].CELoss: needs classes; expected a Head in Arch"),
         (
             {"Loss__Train": [{"TripletLossV2": {}}], "Metric__Train": []},
             "Arch.Head: no loss is of its classes; add CELoss to Loss.Train, or remove it",
@@ -297,7 +297,7 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
         ),
         (
             {"Metric__Eval": [{"TopkAcc": {"topk": 1}}]},
-            "Metric.Eval[0].TopkAcc: is of classes; expected Recallk or mAP, as Global.eval_mode is",
+            "Metric.Eval[0].TopkAcc: needs classes; expected Recallk or mAP, because Global.eval_mode is",
         ),
         (
             {"Metric__Train": [{"mAP": {}}]},
@@ -305,7 +305,7 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
         ),
         (
             {"Arch": {"name": "Layer", "class_num": 4}},
-            "Loss.Train[1].TripletLossV2: is of embeddings; expected Arch.name: RecModel",
+            "Loss.Train[1].TripletLossV2: needs embeddings; expected Arch.name: RecModel",
         ),
         (
             {"DataLoader__Train__dataset__batch_transform_ops": [{"MixupOperator": {"alpha": 1.0}}]},
@@ -342,8 +342,8 @@ def test_what_is_wrong_with_two_sets_is_told(images: Path, tmp_path: Path) -> No
         validate(tree, "tree")
     told = "\n".join(caught.value.problems)
     assert "DataLoader.Eval: has Query and Gallery; expected Global.eval_mode: retrieval" in told
-    assert "DataLoader.Eval.Gallery.sampler.name: evaluation takes each sample once" in told
-    assert "DataLoader.Eval.Query.dataset.transform_ops: makes images of 1 channels" in told
+    assert "DataLoader.Eval.Gallery.sampler.name: evaluation uses each sample once" in told
+    assert "DataLoader.Eval.Query.dataset.transform_ops: produces images of 1 channels" in told
 
 
 class Formless(Transform):

@@ -258,7 +258,7 @@ def test_skip_settings_require_on_error_skip() -> None:
     assert ImageNetDataset(**some).on_error == "raise"
     assert ImageNetDataset(**some, on_error="skip", max_errors=3, bad_images="c").max_errors == 3
     for name, value in (("max_errors", 3), ("bad_images", "c")):
-        with pytest.raises(ValidationError, match=f"{name} is for on_error: skip, and on_error is raise"):
+        with pytest.raises(ValidationError, match=f"{name} needs on_error: skip, but on_error is raise"):
             ImageNetDataset(**some, **{name: value})
 
 

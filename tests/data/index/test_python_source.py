@@ -106,8 +106,8 @@ def test_python_dataset_rejects_unknown_source() -> None:
     with pytest.raises(ValidationError) as caught:
         PythonDataset(source="my image", transform_ops=CHAIN)
     assert (
-        "unknown Python source 'my image'; did you mean 'my images'?; "
-        "ppcls.data.index.python_source.register_source makes it known, before the config is loaded"
+        "unknown Python source 'my image'; did you mean 'my images'?; register it with "
+        "ppcls.data.index.python_source.register_source before loading the config"
     ) in str(caught.value)
 
 

@@ -160,7 +160,7 @@ def test_resize_chain_changes_only_the_resizing_op() -> None:
         ),
         (
             [DecodeImage(), RandCropImage(size=(60, 60)), CropImage(size=(24, 24)), NormalizeImage()],
-            "makes images of .24, 24. at size 40: a transform behind RandCropImage has a size of its own",
+            "produces images of .24, 24. at size 40: a transform after RandCropImage has a fixed size",
         ),
         (
             [DecodeImage(), RandCropImage(size=(60, 60)), CropImage(size=(50, 50)), NormalizeImage()],
@@ -175,5 +175,5 @@ def test_input_size_rejects_chain_without_variable_size(chain: list[Transform], 
 
 @pytest.mark.parametrize("epochs", [(0, 1), (1, 2, 3), (0, 2, 2), ()])
 def test_progressive_rejects_wrong_epochs(epochs: tuple[int, ...]) -> None:
-    with pytest.raises(ValidationError, match="expected 3 epochs, one for each size, the first 0"):
+    with pytest.raises(ValidationError, match="expected 3 increasing epochs, one for each size, the first 0"):
         Progressive(sizes=(1, 2, 3), epochs=epochs)

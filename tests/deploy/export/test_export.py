@@ -240,7 +240,7 @@ def test_export_without_section_infer_is_an_error(
 def test_export_with_another_image_shape_is_an_error(weights: Path) -> None:
     tree = config_tree(weights, None)
     tree["Global"]["image_shape"] = [3, 64, 64]
-    with pytest.raises(UserError, match=r"Infer.transforms: makes images of \[3, 32, 32\], but"):
+    with pytest.raises(UserError, match=r"Infer.transforms: produces images of \[3, 32, 32\], but"):
         validate(tree, "test")
 
 

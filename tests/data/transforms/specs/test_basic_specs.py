@@ -87,7 +87,7 @@ def test_five_channel_chain_has_state(chain: list[Transform]) -> None:
 @pytest.mark.parametrize(
     ("chain", "position", "text"),
     [
-        ([], None, "no transform decodes the image; begin with DecodeImage or DecodeNumpy"),
+        ([], None, "no transform decodes the image; start with DecodeImage or DecodeNumpy"),
         ([SQUARE], 0, "the image is not decoded yet; put DecodeImage before it"),
         ([FLIP], 0, "the image is not decoded yet; put DecodeImage before it"),
         ([NORMALIZE], 0, "the image is not decoded yet; put DecodeImage before it"),
@@ -97,12 +97,12 @@ def test_five_channel_chain_has_state(chain: list[Transform]) -> None:
         (
             [DECODE, NORMALIZE],
             None,
-            "images of different sizes can't make a batch; add CropImage or ResizeImage(size)",
+            "images of different sizes can't form a batch; add CropImage or ResizeImage(size)",
         ),
         (
             [DECODE, SHORT, NORMALIZE],
             None,
-            "images of different sizes can't make a batch; add CropImage or ResizeImage(size)",
+            "images of different sizes can't form a batch; add CropImage or ResizeImage(size)",
         ),
         ([DECODE, CROP], 1, "a 224x224 crop doesn't fit images of any size; resize before it"),
         (
@@ -225,7 +225,7 @@ def test_spec_without_after_raises() -> None:
     class Nothing(Transform):
         """A spec without `after`."""
 
-    with pytest.raises(NotImplementedError, match="Nothing does not say what it does to an image"):
+    with pytest.raises(NotImplementedError, match="Nothing does not define its effect on an image"):
         Nothing().after(ImageState())
 
 
