@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ppcls.config.base.errors import ConfigError
-from ppcls.config.base.errors import describe_problems
+from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import Section
 from ppcls.config.load import apply_override, load_config
 from ppcls.config.objectives.embedding import RecModel
