@@ -110,15 +110,15 @@ def test_command_results_can_be_compared(
 def test_command_interrupted_writes_results(
     exported: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
+    inspected = {"device": "cpu", "cores": 1, "machine": {"Device": "CPU"}, "versions": {}}
+    sample = one(2, 0.01).samples[0]
+    answers = iter([inspected, sample])
 
-    def interrupted(process: MeasuringProcess) -> dict[str, Any]:
-        calls.append(process)
-        if len(calls) == 3:  # an inspection, two rounds
+    def interrupted(_: MeasuringProcess) -> dict[str, Any]:
+        if (answer := next(answers, None)) is None:
             raise KeyboardInterrupt
-        return run(process)
+        return answer
 
-    run = MeasuringProcess.run
     monkeypatch.setattr(MeasuringProcess, "run", interrupted)
     arguments = ["--batch-size", "2", "--threads", "1", "--requests", "3", "--warm-up", "1"]
     where = ["-o", "Global.device=cpu", "--out", str(tmp_path / "out")]

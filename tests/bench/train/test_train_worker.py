@@ -181,15 +181,16 @@ def test_command_measures_in_processes(
 def test_command_interrupted_writes_results(
     make_yaml: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
+    device = {"kind": "cpu", "cores": 1, "gpus": 0, "card": "", "capability": (0, 0)}
+    inspected = {"device": device, "model": "PPLCNet", "size": "16x16", "machine": {}, "versions": {}}
+    inspected |= {"threads": 1, "rgb_parameters": 1, "multiply_adds": 1}
+    samples = iter([inspected, {"images_per_second": 1.0, "execution": "steps: operator by operator"}])
 
-    def interrupted(process: MeasuringProcess) -> dict[str, Any]:
-        calls.append(process)
-        if len(calls) == 3:  # an inspection, two rounds
+    def interrupted(_: MeasuringProcess) -> dict[str, Any]:
+        if (sample := next(samples, None)) is None:
             raise SignalInterrupt(signal.SIGTERM)
-        return run(process)
+        return sample
 
-    run = MeasuringProcess.run
     monkeypatch.setattr(MeasuringProcess, "run", interrupted)
     arguments = ["--steps", "1", "--warm-up", "1", "--phase-steps", "0", "--out", str(tmp_path / "out")]
     one = ["--precision", "float32", "--source", "synthetic"]
