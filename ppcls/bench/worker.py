@@ -47,7 +47,6 @@ def _measure(kind: str, task: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(
-        Path(__file__).resolve().parents[2]
-    )  # instead of this folder, whose names would hide others
+    # Replace this folder, whose modules would hide other ones of the same name.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
     sys.exit(main(sys.argv[1], Path(sys.argv[2])))

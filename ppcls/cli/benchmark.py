@@ -64,7 +64,12 @@ def _add_infer(commands: Subcommands) -> None:
     )
     add_override(parser, "set values of Global, such as Global.device=cpu")
     parser.add_argument(
-        "--batch-size", nargs="+", type=positive_int, default=[1, 8, 32], metavar="N", help="(%(default)s)"
+        "--batch-size",
+        nargs="+",
+        type=positive_int,
+        default=[1, 8, 32],
+        metavar="N",
+        help="images per request (1 8 32)",
     )
     parser.add_argument(
         "--threads",

@@ -63,8 +63,12 @@ def add_loader(commands: Subcommands) -> None:
     parser.add_argument(
         "--cold", action="store_true", help="measure reading from the disk too, not only from memory"
     )
-    for name, choices in (("--backends", _BACKENDS), ("--chains", _CHAINS), ("--vary", _VARIED)):
-        parser.add_argument(name, nargs="+", choices=choices, default=list(choices), help="only these")
+    for name, choices, text in (
+        ("--backends", _BACKENDS, "implementations to measure (all)"),
+        ("--chains", _CHAINS, "work per image: reading alone, or the config's whole chain (both)"),
+        ("--vary", _VARIED, "settings to vary (all)"),
+    ):
+        parser.add_argument(name, nargs="+", choices=choices, default=list(choices), help=text)
     numbers: dict[str, Any] = {"nargs": "+", "metavar": "N"}
     parser.add_argument(
         "--threads", type=positive_int, **numbers, help="threads of DALI (1, 2, 4, … all cores)"

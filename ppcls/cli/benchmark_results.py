@@ -27,7 +27,9 @@ def add_effort(parser: argparse.ArgumentParser, counted: str, default: Effort) -
         counted: ``steps`` or ``requests``.
         default: Default values.
     """
-    parser.add_argument("--rounds", type=positive_int, default=default.rounds, help="(%(default)s)")
+    parser.add_argument(
+        "--rounds", type=positive_int, default=default.rounds, help="measurements of each (%(default)s)"
+    )
     parser.add_argument(
         "--warm-up",
         type=positive_int,
@@ -109,7 +111,7 @@ def measure_and_report(
     rounds: int,
     make_results: Callable[[list[Measurements[Key]]], Results],
 ) -> None:
-    """Measures candidates, shows the results and writes them as ``--out`` says.
+    """Measures candidates, prints the results, and writes them to the folder of ``--out``.
 
     Args:
         arguments: Arguments with ``out``.
@@ -132,13 +134,13 @@ def report(line: str) -> None:
 
 
 def keep(arguments: argparse.Namespace, results: Results) -> None:
-    """Writes the results so far as ``--out`` says, so that they survive a failure."""
+    """Writes the results so far to the folder of ``--out``, so that they survive a failure."""
     if arguments.out is not None:
         write_results(arguments.out, results)
 
 
 def finish(arguments: argparse.Namespace, results: Results) -> None:
-    """Prints results, and writes them as ``--out`` says."""
+    """Prints results, and writes them with the page to the folder of ``--out``."""
     from ppcls.bench.results.page import PAGE, publish
     from ppcls.bench.results.tables import render_results
 

@@ -35,7 +35,7 @@ _DESCRIPTION = """Trains a config for a few steps in several variants, in proces
 Axes that are named are combined, and everything else stays as in the config. Without any axis, the variants
 are a tour: the config as it is, then one change at a time: each precision, both layouts, cuDNN's search on
 and off, gradient accumulation, and 1, 2, 4 … GPUs."""
-_RUN_DESCRIPTION = """Starts the real training command in a new process and shows where its time goes.
+_RUN_DESCRIPTION = """Starts tools/train.py in a new process and shows where its wall-clock time goes.
 
 The time is split into start-up (imports, data set, model, until the first batch is requested), training,
 data wait (the device waits for the loader), evaluation, checkpoints, and the rest (end of the process). The
@@ -56,8 +56,8 @@ def add_train(commands: Subcommands) -> None:
     axes = parser.add_argument_group("axes")
     many: dict[str, Any] = {"nargs": "+", "default": []}
     axes.add_argument("--precision", **many, choices=list(PRECISIONS), help="O1 and O2 are float16")
-    axes.add_argument("--layout", **many, choices=["NCHW", "NHWC"])
-    axes.add_argument("--cudnn-search", **many, choices=["on", "off"])
+    axes.add_argument("--layout", **many, choices=["NCHW", "NHWC"], help="layout of images and activations")
+    axes.add_argument("--cudnn-search", **many, choices=["on", "off"], help="exhaustive search of kernels")
     numbers = many | {"type": positive_int, "metavar": "N"}
     axes.add_argument("--processes", **numbers, help="GPUs, or gloo processes on a CPU")
     axes.add_argument("--accumulate", **numbers, help="batches per update")
@@ -101,7 +101,7 @@ def add_run(commands: Subcommands) -> None:
     parser.add_argument("--epochs", type=positive_int, metavar="N", help="epochs to train (Global.epochs)")
     parser.add_argument("--rounds", type=positive_int, default=1, help="number of runs (%(default)s)")
     parser.add_argument(
-        "--timeout", type=positive_float, default=86400.0, help="seconds for one run (%(default)s)"
+        "--timeout", type=positive_float, default=86400.0, help="seconds for one run (%(default)g)"
     )
     add_out(parser)
     parser.set_defaults(measure=_run)

@@ -1,4 +1,4 @@
-"""Cost of reading: containers and plain files, by DALI's own readers and by ours.
+"""Cost of reading: containers and plain files, by DALI's readers and by ours.
 
 DALI's readers read a container sequentially, ours read the images of a shuffled epoch. Both are timed twice:
 when they only read bytes, and with the config's whole chain.

@@ -102,9 +102,9 @@ def test_command_results_can_be_compared(
     assert row.metrics["p99"].median > 0
     capsys.readouterr()
     assert benchmark.main(["compare", str(tmp_path / "out"), str(tmp_path / "out" / "results.json")]) == 0
-    said = capsys.readouterr().out
-    assert "within noise" in said
-    assert "warning" not in said
+    output = capsys.readouterr().out
+    assert "within noise" in output
+    assert "warning" not in output
 
 
 def test_command_interrupted_writes_results(

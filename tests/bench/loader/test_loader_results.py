@@ -37,7 +37,7 @@ def test_loader_metrics_of_a_gpu() -> None:
     assert gpu == {"GPU load": (pytest.approx(93.0),), "JPEG engine": (50.0,), "GPU memory": (2048.0,)}
     idle = loader_metrics(measured("x", 10.0, usage=ResourceUsage(1.0, 0.0, 0.0, 2048)), 1.0)
     assert "GPU load" in idle
-    assert "JPEG engine" not in idle, "a decoder that is not used tells nothing"
+    assert "JPEG engine" not in idle, "the load of an unused decoder is left out"
 
 
 def result(

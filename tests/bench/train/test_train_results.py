@@ -151,7 +151,7 @@ def test_find_conclusions_limits_of_a_cpu() -> None:
 
 
 def test_make_charts_one_per_varied_axis() -> None:
-    counts = [replace(way, processes=count) for count in (1, 2, 4) for way in (PLAIN_VARIANT, FED)]
+    counts = [replace(variant, processes=count) for count in (1, 2, 4) for variant in (PLAIN_VARIANT, FED)]
     found = [measured(each, 100.0 * each.processes) for each in counts]
     rows = tuple(make_rows(found, inspection()))
     drawn = drawings(Results("train", (), "", {}, {}, "", rows, tuple(make_charts(found))))
@@ -162,7 +162,9 @@ def test_make_charts_one_per_varied_axis() -> None:
 
 def test_make_charts_frameworks_are_series() -> None:
     torch = replace(PLAIN_VARIANT, framework="PyTorch", precision="O1")  # counterpart of our O2
-    counts = [replace(way, processes=count) for count in (1, 2) for way in (PLAIN_VARIANT, FED, torch)]
+    counts = [
+        replace(variant, processes=count) for count in (1, 2) for variant in (PLAIN_VARIANT, FED, torch)
+    ]
     drawn = make_charts([measured(each, 100.0) for each in counts])
     assert [(each.x, each.series) for each in drawn] == [("processes", ("framework", "source"))] * 2
     assert all(each.where == {} for each in drawn)

@@ -162,7 +162,7 @@ def test_command_measures_in_processes(
     ]
     axes = ["--processes", "2", "--precision", "float32", "O2", "--source", "synthetic"]
     assert benchmark.main(["train", "-c", str(config), *arguments, *axes]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     results = read_results(tmp_path / "out")
     whole = {
         (row.labels["processes"], row.labels["precision"]): row
@@ -173,7 +173,7 @@ def test_command_measures_in_processes(
     assert whole[2, "float32"].metrics["images/s"].median > 0
     split = next(row for row in results.rows if row.labels["processes"] == 2 and "of" in row.labels)
     assert {"all-reduce hidden", "all-reduce not hidden"} <= set(split.metrics)
-    assert "gloo processes that share" in said
+    assert "gloo processes that share" in output
     assert (tmp_path / "out" / "index.html").is_file()
     assert not (tmp_path / "run").exists(), "nothing is written to the run's folder"
 

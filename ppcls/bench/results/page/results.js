@@ -3,11 +3,11 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const width = 560, height = 300, left = 60, right = 12, top_ = 10, bottom = 42;
 
 function element(name, attributes, parent, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  parent.append(made);
-  return made;
+  const child = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) child.setAttribute(key, value);
+  if (text !== undefined) child.textContent = text;
+  parent.append(child);
+  return child;
 }
 
 // Round numbers from 0 up to at least the highest value.
@@ -30,7 +30,7 @@ function scaleX(chart) {
   return x => left + 16 + (x - low) / span * (inner - 32);
 }
 
-// The marks of the y axis, and which share of its height a value has.
+// Returns the marks of the y axis, and a function from a value to its share of the height.
 function scaleY(chart, seen) {
   if (!chart.log) {
     const marks = ticks(Math.max(0, ...seen.flatMap(series => series.points.map(point => point.high))));
@@ -119,7 +119,7 @@ function sortBy(table, column, down) {
   };
   const rows = [...body.rows].sort((one, other) => {
     const [a, b] = [key(one), key(other)];
-    if (a === null || b === null) return (a === null) - (b === null);  // what was not measured comes last
+    if (a === null || b === null) return (a === null) - (b === null);  // missing values come last
     const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
     return down ? -order : order;
   });
