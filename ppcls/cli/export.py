@@ -10,7 +10,8 @@ from ppcls.cli.command import Arguments, command
 from ppcls.cli.infer import MODEL_HELP, read_source
 from ppcls.cli.options import config_parser, require_single_process
 from ppcls.config.load import load_config
-from ppcls.deploy.models.source import find_source, find_weights
+from ppcls.deploy.models.source import check_path, find_source, find_weights
+from ppcls.deploy.results import printable
 from ppcls.errors import UserError
 
 
@@ -42,7 +43,7 @@ def export(argv: Arguments = None) -> None:
     source = read_source(arguments)
     if source is None:
         return
-    folder = Path(source.run.save_inference_dir)
+    folder = check_path("Global.save_inference_dir", source.run.save_inference_dir)
     from ppcls.runtime import start as runtime
 
     require_single_process(runtime.start(source.run))
@@ -51,8 +52,9 @@ def export(argv: Arguments = None) -> None:
 
     exported = export_model(source, folder, arguments.format, preprocess=arguments.preprocess)
     tensor, files = exported.description.Input, exported.files
+    size = sum(files.values()) / 1e6
     sys.stdout.write(
-        f"[Export] {source.file} -> {folder}: {', '.join(files)}, {sum(files.values()) / 1e6:.1f} MB; "
+        f"[Export] {printable(source.file)} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
         f"input {list(tensor.shape)} {tensor.dtype} {tensor.layout}, any batch size\n"
     )
     if exported.difference is not None:
@@ -85,4 +87,6 @@ def _export_weights(arguments: argparse.Namespace) -> None:
     from ppcls.engine.core.networks import read_inferred
 
     write_pdparams(path, read_inferred(config, weights))
-    sys.stdout.write(f"[Export] {weights} -> {path}: {path.stat().st_size / 1e6:.1f} MB\n")
+    sys.stdout.write(
+        f"[Export] {printable(weights)} -> {printable(path)}: {path.stat().st_size / 1e6:.1f} MB\n"
+    )

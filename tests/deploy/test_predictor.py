@@ -125,6 +125,10 @@ def test_damaged_export_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.pdiparams").write_bytes((exported / "inference.pdiparams").read_bytes())
     with pytest.raises(UserError, match=r"cannot load this model: .* or inference\.pdiparams is damaged"):
         Predictor(tmp_path, device="cpu")
+    large = (exported / "inference.yml").read_text().replace("resize_short: 36", "resize_short: 60000")
+    (tmp_path / "inference.yml").write_text(large)
+    with pytest.raises(ConfigError, match=r"ResizeImage: expected at most 16384 pixels per side, got 60000"):
+        Predictor(tmp_path)
     (tmp_path / "inference.yml").write_text("Input: {name: x}\n")
     with pytest.raises(ConfigError, match=r"Input\.shape: missing"):
         Predictor(tmp_path)

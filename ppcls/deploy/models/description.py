@@ -18,11 +18,12 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, Topk
 from ppcls.config.sections.infer import PostProcess as PostprocessSpec
-from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain
+from ppcls.data.transforms.specs import NormalizeImage, Op, ResizeImage, plan_chain
 from ppcls.errors import UserError
 
 DESCRIPTION = "inference.yml"
 INPUT = "x"
+_MAX_SIDE = 16384  # a larger image needs more memory than a process has
 Activation = Literal["softmax", "sigmoid", "l2_norm"]  # of the output; l2_norm is for embeddings
 
 
@@ -95,6 +96,15 @@ class ModelDescription(Section):
     def _check_input(self) -> Self:
         if self.PreProcess.in_graph != (self.Input.dtype == "uint8"):
             raise ValueError(f"in_graph is {self.PreProcess.in_graph}, but the input is {self.Input.dtype}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        for spec in self.PreProcess.transform_ops:
+            if isinstance(spec, ResizeImage):
+                side = max(spec.size or (spec.resize_short or 0,))
+                if side > _MAX_SIDE:
+                    raise ValueError(f"ResizeImage: expected at most {_MAX_SIDE} pixels per side, got {side}")
         return self
 
     @model_validator(mode="after")

@@ -32,6 +32,7 @@ ONNX = "inference.onnx"
 PROGRAMS = ("inference.json", "inference.pdmodel")  # of Paddle 3, and of 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
+_NAMES_KEY = "Infer.PostProcess.class_id_map_file"
 _EXPECTED = "a checkpoint folder such as output/best_model, or a folder written by tools/export.py"
 
 
@@ -116,6 +117,21 @@ def source_of_config(config: Config) -> ModelSource:
     return _trained_source(config, weights, settings.PostProcess.class_id_map_file, [weights, run])
 
 
+def check_path(key: str, text: str) -> Path:
+    """Returns the path of a config key.
+
+    Raises:
+        UserError: If a file cannot have this name: it contains NUL, or is not valid UTF-8.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"{key}: the path {text!r} is not valid UTF-8") from None
+    if "\0" in text:
+        raise UserError(f"{key}: the path {text!r} contains a NUL character")
+    return Path(text)
+
+
 def find_weights(config: Config) -> Path:
     """Returns ``Global.pretrained_model`` or, if it is not set, the best model of the run.
 
@@ -159,7 +175,7 @@ def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
 def _trained_source(
     config: Config, weights: Path, names_file: str | None, folders: Sequence[Path]
 ) -> ModelSource:
-    file = Path(names_file) if names_file else None
+    file = check_path(_NAMES_KEY, names_file) if names_file else None
     if file is None:
         file = next((each for folder in folders if (each := folder / LABEL_LIST).is_file()), None)
     embeds = isinstance(config.Arch, RecModel)
@@ -191,7 +207,11 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
             raise UserError(f"{file}: the model returns embeddings, not classes; remove Infer.PostProcess")
     else:
         names_file = infer.PostProcess.class_id_map_file
-        names = read_class_names(Path(names_file), description.width) if names_file else description.names
+        names = (
+            read_class_names(check_path(_NAMES_KEY, names_file), description.width)
+            if names_file
+            else description.names
+        )
         tree = {**dict(description), "PostProcess": dump_postprocess(infer.PostProcess, names)}
         try:
             description = ModelDescription.model_validate(tree)

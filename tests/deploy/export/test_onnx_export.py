@@ -106,6 +106,10 @@ def test_damaged_onnx_file_is_an_error(tmp_path: Path, weights: Path) -> None:
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(UserError, match=r"inference.onnx: onnxruntime cannot load this model: "):
         Predictor(file)
+    file.write_bytes(b"")
+    with pytest.raises(UserError, match=r"inference\.onnx: the file is empty; export the model again"):
+        Predictor(file)
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        file.write_bytes(b"x")
         with pytest.raises(UserError, match=r"Global\.device is gpu, but .* onnxruntime supports only CPUs"):
             Predictor(file, device="gpu")

@@ -100,6 +100,15 @@ def test_config_finds_the_names_of_its_run(run: Path, tree: dict[str, Any], tmp_
         find_source(config)
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"), [("a\0b", "contains a NUL character"), ("a\udcffb", "is not valid UTF-8")]
+)
+def test_impossible_file_name_is_an_error(tree: dict[str, Any], run: Path, name: str, reason: str) -> None:
+    tree["Infer"]["PostProcess"]["class_id_map_file"] = name
+    with pytest.raises(UserError, match=rf"Infer\.PostProcess\.class_id_map_file: the path .* {reason}"):
+        source_of_config(validate(tree, "test"))
+
+
 def test_config_without_infer_is_an_error(run: Path, tree: dict[str, Any]) -> None:
     del tree["Infer"]
     write_config(run / "best_model" / "config.yaml", tree)
