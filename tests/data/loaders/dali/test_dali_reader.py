@@ -98,9 +98,8 @@ def test_memory_reader_passes_bytes_in_order_without_copy() -> None:
     images = [b"%d" % number * (number + 1) for number in range(50)]
     images[7] = b""  # can't be read
     order = Order(SequentialSampler(50), batch_size=50)
-    reader = MemoryReader(
-        in_memory(images), order, DaliSettings(threads=3), DecodeImage(), ThreadPoolExecutor(3), 1
-    )
+    pool, settings = ThreadPoolExecutor(3), DaliSettings(threads=3)
+    reader = MemoryReader(in_memory(images), order, settings, DecodeImage(), 1, pool)
     positions = np.random.default_rng(0).permutation(50)
     batch, memory = reader._finish(reader._start(positions))
     assert [np.array(each).tobytes() for each in batch] == [images[position] for position in positions]
