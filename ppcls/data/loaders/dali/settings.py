@@ -96,8 +96,7 @@ class DaliSettings:
 def default_prefetch(threads: int, *, on_gpu: bool) -> int:
     """Returns the number of batches made ahead by default.
 
-    On a CPU batches take unequal times: two more are worth a tenth of the throughput. Each pipeline needs its
-    own.
+    On a CPU batches take unequal times, and two more are worth a tenth of the throughput.
     """
     if on_gpu:
         return 2

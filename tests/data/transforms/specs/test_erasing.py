@@ -291,17 +291,19 @@ def test_patch_is_hidden_as_a_whole(height: int, width: int, side: int, index: i
 
 
 def test_patch_distribution() -> None:
-    start, size = (each.reshape(MANY, -1, 2) for each in decided(HideAndSeek(hide_prob=0.3), 224, 224))
+    count = 5_000
+    decisions = decided(HideAndSeek(hide_prob=0.3), 224, 224, count)
+    start, size = (each.reshape(count, -1, 2) for each in decisions)
     side = size.max(axis=(1, 2))
     values, counts = np.unique(side, return_counts=True)
     assert values.tolist() == [0, 16, 32, 44, 56], "all patches of an image have one size"
-    np.testing.assert_allclose(counts / MANY, 0.2, atol=0.01)
+    np.testing.assert_allclose(counts / count, 0.2, atol=0.02)
     share = size.prod(axis=2).sum(axis=1) / 224**2
     for value in values[1:]:
-        assert abs(share[side == value].mean() - 0.3) < 0.01
+        assert abs(share[side == value].mean() - 0.3) < 0.015
     first = size[:, 0].prod(axis=1) > 0
     for other in (1, 14, 15):  # the neighbours to the right and below
-        assert abs(np.corrcoef(first[side == 16], size[side == 16, other].prod(axis=1) > 0)[0, 1]) < 0.05
+        assert abs(np.corrcoef(first[side == 16], size[side == 16, other].prod(axis=1) > 0)[0, 1]) < 0.1
     assert (start + size <= 224).all()
 
 
