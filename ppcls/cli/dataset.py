@@ -65,11 +65,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_demo_commands(subcommands: Subcommands) -> None:
     digits = add_subcommand(subcommands, "digits", "1,797 handwritten digits, for the quick start")
-    digits.add_argument("--out", type=Path, default=Path("dataset/digits"), help="folder (%(default)s)")
     digits.set_defaults(run=_digits)
     photos = add_subcommand(subcommands, "photos", "photographs like those of ImageNet, for benchmarks")
     photos.add_argument("images", type=int, metavar="N", help="number of images")
-    photos.add_argument("--out", type=Path, default=Path("dataset/photos"), help="folder (%(default)s)")
     photos.add_argument("--classes", type=int, default=8, help="number of classes, 2 to 32 (%(default)s)")
     photos.add_argument("--seed", type=int, default=0, help="seed of the random crops (%(default)s)")
     photos.set_defaults(run=_photos)
@@ -77,9 +75,10 @@ def _add_demo_commands(subcommands: Subcommands) -> None:
     cells.add_argument(
         "images", type=positive_int, nargs="?", default=800, help="number of images (%(default)s)"
     )
-    cells.add_argument("--out", type=Path, default=Path("dataset/cells"), help="folder (%(default)s)")
     cells.add_argument("--seed", type=non_negative_int, default=0, help="seed of the cells (%(default)s)")
     cells.set_defaults(run=_cells)
+    for name, parser in (("digits", digits), ("photos", photos), ("cells", cells)):
+        parser.add_argument("--out", type=Path, default=Path("dataset", name), help="folder (%(default)s)")
 
 
 def _digits(arguments: argparse.Namespace) -> None:
@@ -92,11 +91,10 @@ def _digits(arguments: argparse.Namespace) -> None:
 def _photos(arguments: argparse.Namespace) -> None:
     from ppcls.dataset_tools.photos import make_photos
 
+    result = "the photographs exist already"
     if make_photos(arguments.out, arguments.images, arguments.classes, arguments.seed):
         sizes = [path.stat().st_size for path in arguments.out.glob("images/*/*.jpg")]
         result = f"{len(sizes)} photographs, {sum(sizes) / len(sizes) / 1000:.0f} KB on average"
-    else:
-        result = "the photographs exist already"
     write_output(f"{arguments.out}: {result}\n")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -127,27 +126,17 @@ class Watchdog:
         self._reserve = min(self._timeout / 4, _MAX_RESERVE)
         self._poll = min(self._reserve / 10, 0.5)
         self._other_hang = threading.Event()
-        try:
-            self._pidfd: int | None = os.pidfd_open(self._process)
-        except OSError:  # Linux before 5.3
-            self._pidfd = None
 
     def watch(self) -> NoReturn:
         """Waits until any process of the run is stuck, then reports and kills this one; or until it ends."""
         threading.Thread(target=self._watch_others, daemon=True).start()
         clock = StallClock(2 * self._poll, time.monotonic(), read_progress(self._memory))
         while not self._other_hang.is_set() and not clock.expired(self._timeout, self._reserve):
-            if self._has_ended():
+            time.sleep(self._poll)
+            if os.getppid() != self._process:  # the process has ended
                 self._report_death(clock.progress)
             clock.update(time.monotonic(), read_progress(self._memory))
         self._report_hang(clock)
-
-    def _has_ended(self) -> bool:
-        """Waits for a poll interval; returns whether the process has ended."""
-        if self._pidfd is not None:
-            return bool(select.select([self._pidfd], [], [], self._poll)[0])
-        time.sleep(self._poll)
-        return os.getppid() != self._process
 
     def _watch_others(self) -> None:
         """Waits until another process is stuck; in a thread, because the disk itself may be stuck."""
