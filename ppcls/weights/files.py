@@ -141,6 +141,13 @@ def _weights_file(folder: Path) -> str:
     return AVERAGE if AVERAGE in verify(folder).files else WEIGHTS
 
 
+def non_finite_names(arrays: Arrays) -> list[str]:
+    """Returns the names of arrays with NaN or infinite numbers."""
+    return [
+        name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()
+    ]
+
+
 def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
     """Copies weights into a model, as `fill` does.
 

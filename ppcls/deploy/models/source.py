@@ -26,6 +26,7 @@ from ppcls.deploy.models.description import (
     read_description,
 )
 from ppcls.errors import UserError
+from ppcls.weights.manifest import MANIFEST, verify
 from ppcls.weights.store import BEST, newest
 
 ONNX = "inference.onnx"
@@ -164,12 +165,21 @@ def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
     The names in the checkpoint have priority, because its config may name a file of another machine.
     """
     file = folder / _CONFIG
+    if (folder / MANIFEST).is_file():
+        verify(folder, (_CONFIG,))
     stored, config = need_infer(load_config(file)), load_config(file, overrides)
     wanted = need_infer(config).PostProcess.class_id_map_file
     overridden = wanted if wanted != stored.PostProcess.class_id_map_file else None
     run = folder.resolve().parent.parent  # has the names if the checkpoint does not
-    found = [place for place in (folder, run) if (place / LABEL_LIST).is_file()]
+    found = [place for place in (folder, run) if _find_names(place) is not None]
     return _trained_source(config, folder, overridden if found else wanted, found)
+
+
+def _find_names(folder: Path) -> Path | None:
+    """Returns the file of class names in a folder, which in a checkpoint must be intact and listed."""
+    file = folder / LABEL_LIST
+    listed = not (folder / MANIFEST).is_file() or LABEL_LIST in verify(folder, (LABEL_LIST,)).files
+    return file if listed and file.is_file() else None
 
 
 def _trained_source(
@@ -177,7 +187,7 @@ def _trained_source(
 ) -> ModelSource:
     file = check_path(_NAMES_KEY, names_file) if names_file else None
     if file is None:
-        file = next((each for folder in folders if (each := folder / LABEL_LIST).is_file()), None)
+        file = next((each for folder in folders if (each := _find_names(folder))), None)
     embeds = isinstance(config.Arch, RecModel)
     names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
     settings, split = need_infer(config), next(iter(config.DataLoader.evaluated.values()), None)

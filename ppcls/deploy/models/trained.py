@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.engine.core.precision import build_precision
 from ppcls.outputs import Outputs, map_outputs
 from ppcls.runtime.start import Runtime
-from ppcls.weights.files import fill_model
+from ppcls.weights.files import fill_model, non_finite_names
 
 
 class L2Normalize(nn.Layer):  # type: ignore[misc]
@@ -50,7 +51,12 @@ def load_network(config: Config, weights: Path) -> nn.Layer:
         UserError: If the weights cannot be read or belong to another model.
     """
     model = build_network(config.Arch)
-    fill_model(model, read_inferred(config, weights), weights)
+    arrays = read_inferred(config, weights)
+    if wrong := non_finite_names(arrays):
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        text = f"warning: {weights}: weights are NaN or infinite: {wrong[0]}{more}; predictions may be wrong"
+        print(text, file=sys.stderr)  # noqa: T201
+    fill_model(model, arrays, weights)
     reparameterize(model)
     if isinstance(model, EmbeddingNetwork):
         model.head = None

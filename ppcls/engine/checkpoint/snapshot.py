@@ -21,7 +21,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.optimizer.state import MASTER, load_optimizer_state, optimizer_state
 from ppcls.weights.files import AVERAGE, WEIGHTS, Arrays, fill, pack_arrays, read_arrays
-from ppcls.weights.manifest import read_manifest
+from ppcls.weights.manifest import MANIFEST, read_manifest
 
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
@@ -47,9 +47,9 @@ class SavedState(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     update: int = Field(ge=0)
-    best: float | None
+    best: float | None = Field(allow_inf_nan=False)
     closing: bool
-    learning_rate: float
+    learning_rate: float = Field(allow_inf_nan=False)
     world: int = Field(ge=1)
     data: str
     loader: dict[str, Any]
@@ -100,6 +100,7 @@ def restore(state: TrainState, folder: Path) -> SavedState:
             epoch whose remaining samples can't be reproduced.
     """
     saved = _read_state(folder)
+    _check_position(saved, folder / STATE)
     parts = [
         ("loader", state.loader.load_state_dict, saved.loader),
         ("precision", state.precision.load_state_dict, saved.precision),
@@ -111,6 +112,11 @@ def restore(state: TrainState, folder: Path) -> SavedState:
             load(content)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{folder / STATE}: damaged: {part}: {error!r}") from None
+    if state.step >= max(1, len(state.loader)):
+        raise UserError(
+            f"{folder / STATE}: damaged: loader.step: expected less than {len(state.loader)} batches, "
+            f"got {state.step}"
+        )
     weights = read_arrays(folder / WEIGHTS)
     fill(state.model.state_dict(), weights, folder / WEIGHTS)
     fill_optimizer(state, read_arrays(folder / OPTIMIZER), weights, folder / OPTIMIZER)
@@ -174,6 +180,29 @@ def _read_state(folder: Path) -> SavedState:
         raise UserError(f"{path}: damaged: {where}: {first['msg']}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged: {error}") from None
+
+
+def _check_position(saved: SavedState, path: Path) -> None:
+    """Checks that the saved position is possible.
+
+    Raises:
+        UserError: It contradicts the manifest, or the number of samples or updates.
+    """
+    manifest, loader = read_manifest(path.parent), saved.loader
+    found = {"update": saved.update, "loader.epoch": loader.get("epoch"), "loader.step": loader.get("step")}
+    expected = {"update": manifest.update, "loader.epoch": manifest.epoch, "loader.step": manifest.step}
+    problems = [
+        f"{name}: expected {expected[name]} as in {MANIFEST}, got {value!r}"
+        for name, value in found.items()
+        if type(value) is not int or value != expected[name]
+    ]
+    if manifest.epoch > manifest.update:
+        problems.append(f"loader.epoch: {manifest.epoch} epochs need as many updates, got {manifest.update}")
+    samples = loader.get("size")
+    if manifest.step and not (type(samples) is int and manifest.step < samples):
+        problems.append(f"loader.step: expected less than {samples!r} samples, got {manifest.step}")
+    if problems:
+        raise UserError(f"{path}: damaged: {'; '.join(problems)}")
 
 
 def _check_finite(weights: dict[str, paddle.Tensor], update: int) -> None:

@@ -535,6 +535,38 @@ def test_resume_of_a_state_with_wrong_values(saved: Path, values: dict[str, Any]
         resume(make_state(decay=0.9), saved)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", 10**9),
+        ("step", 3),
+        ("epoch", 10**15),
+        ("epoch", 1.0),
+        ("best", float("nan")),
+        ("learning_rate", float("inf")),
+        ("update", 10**6),
+    ],
+)
+@pytest.mark.parametrize("all_files", [False, True], ids=["state.json", "state.json and manifest"])
+def test_resume_of_resealed_state_that_contradicts_itself_is_rejected(
+    saved: Path, name: str, value: Any, all_files: bool
+) -> None:
+    loader = json.loads((saved / STATE).read_text())["loader"]
+    in_loader = name in loader
+    change(saved, **({"loader": {**loader, name: value}} if in_loader else {name: value}))
+    seal_again(saved, **({name: value} if all_files and type(value) is int and name != "update" else {}))
+    with pytest.raises(UserError, match=rf"{STATE}: damaged: .*{name}"):
+        resume(make_state(decay=0.9), saved)
+
+
+def test_resume_ignores_unlisted_average(output: Path, checkpoints: Checkpoints) -> None:
+    checkpoints.save(train_epochs(make_state()), [LATEST])
+    (output / LATEST / AVERAGE).write_bytes(b"stray")
+    state = make_state(seed=2, decay=0.9)
+    plan = resume(state, output / LATEST)
+    assert "  reset: the moving average, which starts from the weights" in plan
+
+
 def test_resume_of_a_newer_format(saved: Path, checkpoints: Checkpoints) -> None:
     seal_again(saved)
     text = (saved / MANIFEST).read_text()
