@@ -12,6 +12,7 @@ from ppcls.arch.layers.conv_norm import (
     Activation,
     DataFormat,
     UnderscoredConvNorm,
+    kaiming_conv,
     round_channels,
     uniform_linear,
 )
@@ -41,9 +42,7 @@ _DIVISOR = 4  # of all numbers of channels
 _GATE = partial(paddle.clip, min=0.0, max=1.0)
 
 
-def _conv(data_format: DataFormat) -> partial[UnderscoredConvNorm]:
-    normal = nn.initializer.KaimingNormal()
-    return partial(UnderscoredConvNorm, data_format=data_format, initializer=normal, decay=False)
+_conv = partial(kaiming_conv, kind=UnderscoredConvNorm)
 
 
 class GhostModule(nn.Layer):  # type: ignore[misc]

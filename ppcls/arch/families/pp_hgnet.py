@@ -14,7 +14,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, kaiming_conv
 
 _FEATURES = 2048
 
@@ -83,18 +83,13 @@ class PPHGNetStage(nn.Layer):  # type: ignore[misc]
         self, in_channels: int, halved: bool, blocks: Sequence[AggregationBlock], data_format: DataFormat
     ) -> None:
         super().__init__()
-        conv = hg_conv(data_format)
+        conv = kaiming_conv(data_format)
         self.downsample = conv(in_channels, in_channels, 3, 2, in_channels) if halved else nn.Identity()
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H, W] or half the size; or NHWC."""
         return self.blocks(self.downsample(x))
-
-
-def hg_conv(data_format: DataFormat, kind: type[ConvNorm] = ConvNorm) -> partial[ConvNorm]:
-    """Returns the constructor of the convolutions of PP-HGNet and PP-HGNetV2."""
-    return partial(kind, data_format=data_format, initializer=nn.initializer.KaimingNormal(), decay=False)
 
 
 class PPHGNet(nn.Layer):  # type: ignore[misc]
@@ -122,7 +117,7 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        conv = partial(hg_conv(data_format), act=F.relu)
+        conv = partial(kaiming_conv(data_format), act=F.relu)
         inputs = (input_image_channel, *stem)
         self.stem = nn.Sequential(*(conv(inputs[i], width, 3, 1 if i else 2) for i, width in enumerate(stem)))
         self.pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
@@ -154,7 +149,7 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
 def _block(
     in_channels: int, middle: int, out_channels: int, layers: int, shortcut: bool, data_format: DataFormat
 ) -> AggregationBlock:
-    conv = partial(hg_conv(data_format), act=F.relu)
+    conv = partial(kaiming_conv(data_format), act=F.relu)
     aggregation = (
         conv(in_channels + layers * middle, out_channels, 1),
         EffectiveSqueezeExcitation(out_channels, data_format),
@@ -273,7 +268,7 @@ class PPHGNetV2(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        conv = partial(hg_conv(data_format, AffineConvNorm if affine else ConvNorm), act=F.relu)
+        conv = partial(kaiming_conv(data_format, AffineConvNorm if affine else ConvNorm), act=F.relu)
         self.stem = PPHGNetV2Stem(input_image_channel, *stem, conv, data_format)
         self.stages = nn.LayerList()
         channels = stem[-1]

@@ -12,7 +12,7 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, kaiming_conv, round_channels
 from ppcls.arch.layers.mobile import DepthwiseSeparable, LateFeatures
 from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
@@ -44,13 +44,7 @@ class PPLCNet(LateFeatures):
         dropout_prob: float = 0.2,
     ) -> None:
         super().__init__()
-        conv = partial(
-            ConvNorm,
-            act=F.hardswish,
-            data_format=data_format,
-            initializer=nn.initializer.KaimingNormal(),
-            decay=False,
-        )
+        conv = partial(kaiming_conv(data_format), act=F.hardswish)
         channels = round_channels(16 * scale)
         self.conv1 = conv(input_image_channel, channels, 3, 2)
         for name, rows in _STAGES.items():
@@ -151,13 +145,7 @@ class PPLCNetV2(LateFeatures):
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        conv = partial(
-            ConvNorm,
-            act=F.relu,
-            data_format=data_format,
-            initializer=nn.initializer.KaimingNormal(),
-            decay=False,
-        )
+        conv = partial(kaiming_conv(data_format), act=F.relu)
         first, channels = round_channels(32 * scale), round_channels(64 * scale)
         self.stem = nn.Sequential(
             conv(input_image_channel, first, 3, 2), DepthwiseSeparable(first, channels, 3, 1, conv)

@@ -8,10 +8,13 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import Activation, DataFormat, UnderscoredConvNorm
+from ppcls.arch.layers.conv_norm import Activation, DataFormat, UnderscoredConvNorm, kaiming_conv
 
 _DEPTHS = (4, 8, 4)
 _STEM = 24
+
+
+_conv = partial(kaiming_conv, kind=UnderscoredConvNorm, decay=True)
 
 
 class ShuffleUnit(nn.Layer):  # type: ignore[misc]
@@ -55,10 +58,6 @@ def interleave(first: Tensor, second: Tensor, data_format: DataFormat) -> Tensor
     """Returns the channels of both tensors alternately: the paper's shuffle of two groups."""
     axis = 2 if data_format == "NCHW" else 4
     return paddle.stack([first, second], axis=axis).flatten(axis - 1, axis)
-
-
-def _conv(data_format: DataFormat) -> partial[UnderscoredConvNorm]:
-    return partial(UnderscoredConvNorm, data_format=data_format, initializer=nn.initializer.KaimingNormal())
 
 
 class ShuffleNetV2(nn.Layer):  # type: ignore[misc]

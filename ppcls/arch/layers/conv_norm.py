@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Literal
 
 import paddle
@@ -86,6 +87,14 @@ class UnderscoredConvNorm(ConvNorm):
     """A `ConvNorm` with the parameter names of PaddleClas's older networks."""
 
     names = ("_conv", "_batch_norm")
+
+
+def kaiming_conv(
+    data_format: DataFormat, kind: type[ConvNorm] = ConvNorm, *, decay: bool = False
+) -> partial[ConvNorm]:
+    """Returns a constructor of convolutions with Kaiming-normal weights; see `ConvNorm`."""
+    normal = nn.initializer.KaimingNormal()
+    return partial(kind, data_format=data_format, initializer=normal, decay=decay)
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:
