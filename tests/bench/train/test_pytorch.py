@@ -10,10 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
+from ppcls.bench.measure.processes import MeasuringProcess
+from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.train import pytorch
 from ppcls.bench.train.pytorch import PyTorchPython, find_pytorch
-from ppcls.bench.train.variants import Variant
+from ppcls.bench.train.tasks import Inspection, TrainTask
+from ppcls.bench.train.variants import TrainingDevice, Variant
+from ppcls.config.load import load_config
 from ppcls.errors import UserError
 
 VARIANT = Variant(2, "O2", "NHWC", "on", 1, 256, "synthetic")
@@ -87,3 +92,48 @@ def test_worker_measures_or_reports_a_reason(tmp_path: Path, model: str, paramet
         assert answer["found"]["images_per_second"] == pytest.approx(4 / answer["found"]["step"])
     else:
         assert "torchvision" in answer["reason"]
+
+
+def test_candidates_run_the_worker_with_the_variants_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = list[MeasuringProcess]()
+
+    def run(process: MeasuringProcess) -> dict[str, float]:
+        processes.append(process)
+        return {"images_per_second": 1.0}
+
+    monkeypatch.setattr(MeasuringProcess, "run", run)
+    config = load_config(ROOT / "configs" / "ResNet50.yaml")
+    device = TrainingDevice("gpu", 16, 2, "NVIDIA H200", (9, 0))
+    inspection = Inspection(device, {}, {}, "ResNet50", "224x224", 12, 25_557_032, 1)
+    task = TrainTask("ResNet50.yaml", (), "synthetic", warm_up=3, steps=7, seconds=2.0)
+    theirs = PyTorchPython("python3", "2.0", compiled=True)
+    variants = [*theirs.variants([VARIANT]), replace(VARIANT, processes=4, framework="PyTorch")]
+    eager, compiled, impossible = theirs.candidates(variants, task, config, inspection, 60.0)
+    eager.measure()
+    compiled.measure()
+    with pytest.raises(MeasurementFailed, match="4 processes need as many GPUs, but Paddle sees 2"):
+        impossible.measure()
+    first, second = processes
+    assert first.command[:3] == ["python3", "-m", "torch.distributed.run"]
+    assert first.environment == {"FLAGS_cudnn_exhaustive_search": "1"}
+    assert first.timeout == 60.0
+    assert first.task == {
+        "model": "ResNet50",
+        "classes": 1000,
+        "parameters": 25_557_032,
+        "size": (224, 224),
+        "batch_size": 256,
+        "processes": 2,
+        "device": "gpu",
+        "threads": 8,
+        "format": "float16",
+        "layout": "NHWC",
+        "cudnn_search": True,
+        "accumulate": 1,
+        "compile": False,
+        "warm_up": 3,
+        "settle": 2.0,
+        "steps": 7,
+        "seconds": 2.0,
+    }
+    assert second.task == {**first.task, "compile": True}
