@@ -15,6 +15,7 @@ from paths import ROOT
 from small_classifier import (
     CLASSES,
     config_tree,
+    write_checkpoint,
     write_config,
     write_huge_png,
     write_image,
@@ -241,8 +242,7 @@ def test_infer_uses_the_best_model_by_default(
     tree["Global"]["output_dir"] = str(tmp_path / "run")
     assert infer(tmp_path, tree, images) == 1
     assert f"{tmp_path / 'run' / 'best_model'} does not exist" in capsys.readouterr().err
-    (tmp_path / "run" / "best_model").mkdir(parents=True)
-    shutil.copy(weights, tmp_path / "run" / "best_model" / "model.safetensors")
+    write_checkpoint(tmp_path / "run", {"model.safetensors": weights.read_bytes()})
     assert infer(tmp_path, tree, images) == 0
     assert capsys.readouterr().out == lines
 
@@ -429,11 +429,12 @@ def test_infer_needs_only_a_checkpoint(
 ) -> None:
     """Nothing is named but the folder: not the config, and not the classes."""
     del tree["Infer"]["PostProcess"]["class_id_map_file"]
-    checkpoint = tmp_path / "best_model"
-    checkpoint.mkdir()
-    shutil.copy(weights, checkpoint / "model.safetensors")
-    write_config(checkpoint / "config.yaml", tree)
-    write_names(checkpoint / "label_list.txt")
+    files = {
+        "model.safetensors": weights,
+        "config.yaml": write_config(tmp_path / "config.yaml", tree),
+        "label_list.txt": write_names(tmp_path / "label_list.txt"),
+    }
+    checkpoint = write_checkpoint(tmp_path / "run", {name: file.read_bytes() for name, file in files.items()})
     assert infer_cli.infer([str(images / "b.jpg"), "--model", str(checkpoint), "--json"]) == 0
     (line,) = json_lines(capsys.readouterr().out)
     assert line["names"] == [CLASSES[k] for k in line["class_ids"]]

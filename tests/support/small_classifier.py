@@ -14,6 +14,8 @@ import yaml
 
 from ppcls.arch.build import build_model
 from ppcls.weights.files import write_arrays
+from ppcls.weights.manifest import Manifest
+from ppcls.weights.store import Store
 
 CLASSES = ("cat", "great white shark", "café")
 
@@ -80,3 +82,11 @@ def config_tree(weights: Path, names: Path | None, layout: str = "NCHW") -> dict
 def write_config(path: Path, tree: dict[str, Any]) -> Path:
     path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     return path
+
+
+def write_checkpoint(run: Path, files: dict[str, bytes]) -> Path:
+    """Writes a complete checkpoint of ``files`` as the best model of a run, and returns its folder."""
+    store = Store(run)
+    manifest = Manifest(serial=1, update=1, epoch=1, step=0, versions={}, files={})
+    store.link("best_model", store.write(files.items(), manifest))
+    return run / "best_model"
