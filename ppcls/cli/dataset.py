@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.cli import dataset_containers, dataset_images
+from ppcls.cli import dataset_files
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.dataset_images import progress_bars
+from ppcls.cli.dataset_files import progress_bars
 from ppcls.cli.options import (
     Subcommands,
     add_override,
@@ -58,8 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--split", choices=["Train", "Eval"], help="check only this data set of the config")
     check.add_argument("--out", type=Path, default=Path("bad_images.txt"), help="the list (%(default)s)")
     check.set_defaults(run=_check)
-    dataset_images.add_commands(subcommands)
-    dataset_containers.add_commands(subcommands)
+    dataset_files.add_commands(subcommands)
     return parser
 
 
