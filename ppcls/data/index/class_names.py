@@ -13,9 +13,11 @@ from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import write_text
 
 __all__ = [
+    "IMAGENET_NAMES",
     "LABEL_LIST",
     "changed_class_names",
     "check_labels",
+    "find_names_file",
     "format_label_list",
     "join_first",
     "list_class_folders",
@@ -23,6 +25,19 @@ __all__ = [
     "write_class_names",
 ]
 _SHOWN = 10
+# Names of the 1,000 classes of ImageNet.
+IMAGENET_NAMES = Path(__file__).with_name("imagenet1k_label_list.txt")
+
+
+def find_names_file(named: str) -> Path | None:
+    """Returns the file of class names that a config names; None if it is missing.
+
+    PaddleClas's configs name ``ppcls/utils/imagenet1k_label_list.txt``. If it is missing, our list is used.
+    """
+    path = Path(named)
+    if path.is_file():
+        return path
+    return IMAGENET_NAMES if path.name == IMAGENET_NAMES.name else None
 
 
 def join_first(texts: Sequence[str]) -> str:

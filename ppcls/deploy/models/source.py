@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.loader import Dali
 from ppcls.config.sections.run import Global
-from ppcls.data.index.class_names import LABEL_LIST, read_class_names
+from ppcls.data.index.class_names import LABEL_LIST, find_names_file, read_class_names
 from ppcls.deploy.models.description import (
     DESCRIPTION,
     ModelDescription,
@@ -25,9 +26,11 @@ from ppcls.deploy.models.description import (
     dump_postprocess,
     read_description,
 )
+from ppcls.deploy.models.published import published_config
 from ppcls.errors import UserError
 from ppcls.weights.manifest import MANIFEST, verify
 from ppcls.weights.store import BEST, newest
+from ppcls.zoo import ZOO
 
 ONNX = "inference.onnx"
 PROGRAMS = ("inference.json", "inference.pdmodel")  # of Paddle 3, and of 2.6
@@ -80,7 +83,7 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
 
     Args:
         path: A checkpoint folder, the output folder of a run (its best model), an exported folder, its
-            ``.onnx`` file, or the YAML file of a config.
+            ``.onnx`` file, the YAML file of a config, or the name of an architecture with published weights.
         overrides: ``key=value`` strings that change the config, or ``Global`` and ``Infer`` of an exported
             model.
 
@@ -94,6 +97,8 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
             raise UserError(f"{path}: no such file")
         return _find_exported(path, overrides)
     if not path.exists():
+        if str(path) in ZOO:
+            return source_of_config(published_config(str(path), overrides))
         raise UserError(f"{path}: no such file or folder; expected {_EXPECTED}")
     if (path / DESCRIPTION).is_file():
         return _find_exported(find_program(path), overrides)
@@ -185,7 +190,13 @@ def _find_names(folder: Path) -> Path | None:
 def _trained_source(
     config: Config, weights: Path, names_file: str | None, folders: Sequence[Path]
 ) -> ModelSource:
-    file = check_path(_NAMES_KEY, names_file) if names_file else None
+    file = find_names_file(str(check_path(_NAMES_KEY, names_file))) if names_file else None
+    if names_file and file is None:
+        print(  # noqa: T201
+            f"warning: {names_file}: no such file; classes have numbers instead of names. "
+            "Set Infer.PostProcess.class_id_map_file to a file with lines of 'id name'",
+            file=sys.stderr,
+        )
     if file is None:
         file = next((each for folder in folders if (each := _find_names(folder))), None)
     embeds = isinstance(config.Arch, RecModel)
@@ -217,11 +228,11 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
             raise UserError(f"{file}: the model returns embeddings, not classes; remove Infer.PostProcess")
     else:
         names_file = infer.PostProcess.class_id_map_file
-        names = (
-            read_class_names(check_path(_NAMES_KEY, names_file), description.width)
-            if names_file
-            else description.names
-        )
+        names = description.names
+        if names_file:
+            wanted = check_path(_NAMES_KEY, names_file)
+            file_found = find_names_file(names_file) or wanted
+            names = read_class_names(file_found, description.width)
         tree = {**dict(description), "PostProcess": dump_postprocess(infer.PostProcess, names)}
         try:
             description = ModelDescription.model_validate(tree)

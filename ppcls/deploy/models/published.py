@@ -1,0 +1,55 @@
+"""The config of an architecture with its published ImageNet weights, for ``--model NAME``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ppcls.config.load import apply_override, validate
+from ppcls.config.schema import Config
+from ppcls.errors import UserError
+from ppcls.zoo import ZOO, architecture
+
+_CLASSES = 1000
+
+
+def published_config(name: str, overrides: Sequence[str] = ()) -> Config:
+    """Returns a config that predicts with the published weights of an architecture.
+
+    Args:
+        name: Name in `ppcls.zoo.ZOO`.
+        overrides: ``key=value`` strings that change the config.
+
+    Raises:
+        UserError: The architecture has no published weights, or an override is invalid.
+    """
+    entry = architecture(name)
+    if not entry.top1:
+        family = [each.name for each in ZOO.values() if each.family == entry.family and each.top1]
+        known = f"; of this family, {', '.join(family[:5])} have weights" if family else ""
+        raise UserError(f"{name}: an architecture without published weights{known}")
+    resize = {"resize_short": round(entry.side / entry.crop_ratio), "interpolation": entry.interpolation}
+    if entry.interpolation == "bicubic":
+        resize["backend"] = "pil"
+    normalize = {"scale": "1.0/255.0", "mean": list(entry.mean), "std": list(entry.std)}
+    transforms = [
+        {"DecodeImage": None},
+        {"ResizeImage": resize},
+        {"CropImage": {"size": entry.side}},
+        {"NormalizeImage": normalize},
+    ]
+    tree: dict[str, Any] = {
+        "Global": {"output_dir": f"./output/{name}", "pretrained_model": str(entry.weights_file())},
+        "Arch": {"name": name, "class_num": _CLASSES},
+        "Loss": {"Train": [{"CELoss": None}], "Eval": [{"CELoss": None}]},
+        "Optimizer": {"name": "Momentum", "lr": {"name": "Constant", "learning_rate": 0.01}},
+        "DataLoader": {},
+        "Metric": {"Eval": [{"TopkAcc": {"topk": [1, 5]}}]},
+        "Infer": {
+            "transforms": transforms,
+            "PostProcess": {"name": "Topk", "topk": 5, "class_id_map_file": "imagenet1k_label_list.txt"},
+        },
+    }
+    for override in overrides:
+        apply_override(tree, override)
+    return validate(tree, name)
