@@ -159,8 +159,8 @@ def _read_listed_classes(config: Config) -> tuple[str, ...]:
     """Returns the class names of ``class_id_map_file``; none if it can't be used, which inference reports."""
     named = config.Infer.PostProcess.class_id_map_file if config.Infer is not None else None
     path = find_names_file(named) if named else None
-    if folders or path is None:
-        return folders
+    if path is None:
+        return ()
     try:
         return read_class_names(path, config.Arch.class_num)
     except UserError:

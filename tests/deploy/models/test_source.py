@@ -103,12 +103,12 @@ def test_config_finds_the_names_of_its_run(run: Path, tree: dict[str, Any], tmp_
         find_source(config)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"), [("a\0b", "contains a NUL character"), ("a\udcffb", "is not valid UTF-8")]
-)
-def test_impossible_file_name_is_an_error(tree: dict[str, Any], run: Path, name: str, reason: str) -> None:
+@pytest.mark.parametrize("name", ["a\0b", "a\udcffb"])
+def test_impossible_file_name_is_an_error(tree: dict[str, Any], run: Path, name: str) -> None:
     tree["Infer"]["PostProcess"]["class_id_map_file"] = name
-    with pytest.raises(UserError, match=rf"Infer\.PostProcess\.class_id_map_file: the path .* {reason}"):
+    with pytest.raises(
+        UserError, match=r"Infer\.PostProcess\.class_id_map_file: contains a NUL or surrogate"
+    ):
         source_of_config(validate(tree, "test"))
 
 
