@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from ppcls.cli.command import Arguments, command
-from ppcls.cli.flags import EVAL_FLAGS, TRAIN_FLAGS, add_flags, flag_overrides
-from ppcls.cli.options import config_parser, read_config
+from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, add_flags, config_parser, flag_overrides, read_config
 from ppcls.config.load import read_tree
 from ppcls.errors import UserError
 

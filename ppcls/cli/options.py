@@ -1,15 +1,19 @@
-"""Options that several commands share: the config, its overrides, numbers within bounds."""
+"""Options that several commands share: the config, short options for its keys, numbers within bounds."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from ppcls.config.base.fields import Bound
+from ppcls.config.load import set_value
 from ppcls.errors import UserError
 from ppcls.registry import suggest
+from ppcls.zoo import architecture
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
@@ -17,6 +21,7 @@ if TYPE_CHECKING:  # not needed for --help
 
 Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Number = TypeVar("Number", int, float)
+Tree = dict[str, Any]  # a config as plain data, before it is checked
 
 
 def add_subcommand(subcommands: Subcommands, name: str, summary: str) -> argparse.ArgumentParser:
@@ -136,3 +141,211 @@ def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
 positive_int = within(int, gt=0)
 non_negative_int = within(int, ge=0)
 positive_float = within(float, gt=0)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A short option for one or several keys of the config, such as ``--epochs 20``.
+
+    Attributes:
+        key: The key, or a pattern of the keys, for ``--help``.
+        help: Meaning of the value.
+        options: Arguments of ``add_argument``.
+        overrides: Returns the keys to set and their values, given the config file and the flag's value;
+            None for a flag that sets ``key`` to its value.
+    """
+
+    key: str
+    help: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Callable[[Tree, Any], dict[str, Any]] | None = None
+
+
+def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, Flag]) -> None:
+    """Adds flags to a parser, each with the key that it sets in its help."""
+    group = parser.add_argument_group("short options for keys of the config")
+    for name, flag in flags.items():
+        group.add_argument(f"--{name}", help=f"{flag.help} ({flag.key})", **flag.options)
+
+
+def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tree: Tree) -> list[str]:
+    """Returns the overrides ``KEY=VALUE`` of the flags on the command line.
+
+    Args:
+        flags: Flags of the command.
+        arguments: The parsed command line.
+        tree: The config file as plain data; the flags are applied to it.
+    """
+    overrides: list[str] = []
+    for name, flag in flags.items():
+        value = getattr(arguments, name.replace("-", "_"))
+        if value is None:
+            continue
+        values = flag.overrides(tree, value) if flag.overrides is not None else {flag.key: value}
+        for key, each in values.items():
+            set_value(tree, key, each, f"--{name}")  # the next flag may depend on it
+            overrides.append(f"{key}={json.dumps(each, ensure_ascii=False)}")
+    return overrides
+
+
+def _node(tree: Tree, path: str) -> Any:
+    """Returns the value at a path such as ``DataLoader.Train``; None if there is none."""
+    node: Any = tree
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def _splits(tree: Tree) -> list[str]:
+    """Returns the paths of the data sets in a config."""
+    paths = [f"DataLoader.{name}" for name in ("Train", "Eval", "Eval.Query", "Eval.Gallery")]
+    return [path for path in paths if isinstance(_node(tree, f"{path}.dataset"), dict)]
+
+
+def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
+    """Sets the folder of the training images, and of each data set that has a folder of its own."""
+    key = "dataset.image_root"
+    paths = [
+        "DataLoader.Train",
+        *(path for path in _splits(tree) if _node(tree, f"{path}.{key}") is not None),
+    ]
+    return {f"{path}.{key}": folder for path in paths}
+
+
+def _set_eval_splits(key: str) -> Callable[[Tree, Any], dict[str, Any]]:
+    return lambda tree, value: {
+        f"{path}.{key}": value for path in _splits(tree) if path.startswith("DataLoader.Eval")
+    }
+
+
+def _set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
+    if weights is True:
+        return {"Arch.pretrained": True, "Global.pretrained_model": None}
+    return {"Global.pretrained_model": weights}
+
+
+def _set_output(tree: Tree, folder: str) -> dict[str, Any]:
+    """Sets the output folder, and moves the folder of exported models with it if it is inside."""
+    overrides = {"Global.output_dir": folder}
+    before, exported = _node(tree, "Global.output_dir"), _node(tree, "Global.save_inference_dir")
+    if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
+        overrides["Global.save_inference_dir"] = folder + exported.removeprefix(before)
+    return overrides
+
+
+def _set_workers(tree: Tree, workers: int) -> dict[str, Any]:
+    keys = ["num_workers", "dali.num_threads"] if workers else ["num_workers"]
+    return {f"{path}.loader.{key}": workers for path in _splits(tree) for key in keys}
+
+
+def _set_amp(_tree: Tree, level: str) -> dict[str, Any]:
+    return {"AMP.use_amp": True, "AMP.level": level}
+
+
+def _set_image_size(tree: Tree, side: int) -> dict[str, Any]:
+    """Scales every size in the transforms such that the model gets square images of ``side`` pixels."""
+    for path in _splits(tree):
+        for key in ("sampler.scales", "input_size"):
+            if _node(tree, f"{path}.{key}") is not None:
+                raise UserError(f"--image-size {side}: {path}.{key} sets the image sizes; change them there")
+    paths = ["Infer.transforms", *(f"{path}.dataset.transform_ops" for path in reversed(_splits(tree)))]
+    sizes = {path: dict(_sizes(path, _node(tree, path))) for path in paths}
+    channels, height, width = _node(tree, "Global.image_shape") or (3, 224, 224)
+    for found in sizes.values():  # the last size is what the model gets
+        if final := [size for key, size in found.items() if key.endswith(".size")]:
+            width, height = final[-1]
+            break
+    overrides: dict[str, Any] = {"Global.image_shape": [channels, side, side]}
+    for key, size in (item for found in sizes.values() for item in found.items()):
+        if key.endswith(".resize_short"):
+            overrides[key] = round(size[0] * side / min(width, height))
+        else:
+            scaled = [round(size[0] * side / width), round(size[1] * side / height)]
+            overrides[key] = scaled[0] if scaled[0] == scaled[1] else scaled
+    if architecture(str(_node(tree, "Arch.name"))).patch:
+        overrides["Arch.img_size"] = side
+    return overrides
+
+
+def _sizes(path: str, transforms: Any) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yields the key, width and height of each valid size in a list of transforms."""
+    for position, transform in enumerate(transforms if isinstance(transforms, list) else []):
+        for name, settings in transform.items() if isinstance(transform, dict) else ():
+            for key in ("size", "resize_short") if isinstance(settings, dict) else ():
+                size = settings.get(key)
+                pair = size if isinstance(size, list) else [size, size]
+                if len(pair) == 2 and all(isinstance(each, int) for each in pair):
+                    yield f"{path}.{position}.{name}.{key}", (pair[0], pair[1])
+
+
+_ALL_SPLITS = "DataLoader.*"
+_DEVICE = Flag("Global.device", "device", {"choices": ["auto", "gpu", "cpu"]})
+_AMP = Flag(
+    "AMP.level",
+    "train in mixed precision; O1 without a value",
+    {"nargs": "?", "const": "O1", "choices": ["O1", "O2"]},
+    _set_amp,
+)
+_WORKERS = Flag(
+    f"{_ALL_SPLITS}.loader.num_workers and dali.num_threads",
+    "worker processes of paddle.io and threads of DALI",
+    {"type": non_negative_int, "metavar": "N"},
+    _set_workers,
+)
+_IMAGE_SIZE = Flag(
+    "Global.image_shape, and every size in the transforms",
+    "side of the model's images in pixels; crops and resizes are scaled with it",
+    {"type": positive_int, "metavar": "N"},
+    _set_image_size,
+)
+TRAIN_FLAGS = {
+    "data": Flag(
+        "DataLoader.Train.dataset.image_root",
+        "folder of the images; with the default config, one subfolder per class",
+        {"metavar": "FOLDER"},
+        _set_train_data,
+    ),
+    "model": Flag("Arch.name", "architecture, such as ResNet50", {"metavar": "NAME"}),
+    "pretrained": Flag(
+        "Global.pretrained_model; Arch.pretrained without a value",
+        "initial weights, a file or checkpoint folder; without a value, the ones that PaddleClas publishes",
+        {"nargs": "?", "const": True, "metavar": "PATH"},
+        _set_pretrained,
+    ),
+    "epochs": Flag("Global.epochs", "number of epochs", {"type": positive_int, "metavar": "N"}),
+    "batch-size": Flag(
+        "DataLoader.Train.sampler.batch_size",
+        "images per training batch of a process",
+        {"type": positive_int, "metavar": "N"},
+    ),
+    "lr": Flag("Optimizer.lr.learning_rate", "learning rate", {"type": positive_float, "metavar": "RATE"}),
+    "image-size": _IMAGE_SIZE,
+    "output": Flag("Global.output_dir", "output folder of the run", {"metavar": "FOLDER"}, _set_output),
+    "resume": Flag(
+        "Global.checkpoints",
+        "resume from the latest checkpoint in the output folder, if there is one, or from the given one",
+        {"nargs": "?", "const": "auto", "metavar": "PATH"},
+    ),
+    "device": _DEVICE,
+    "amp": _AMP,
+    "workers": _WORKERS,
+    "seed": Flag("Global.seed", "seed of all random choices", {"type": non_negative_int, "metavar": "N"}),
+}
+EVAL_FLAGS = {
+    "data": Flag(
+        "DataLoader.Eval.dataset.image_root",
+        "folder of the images",
+        {"metavar": "FOLDER"},
+        _set_eval_splits("dataset.image_root"),
+    ),
+    "batch-size": Flag(
+        "DataLoader.Eval.sampler.batch_size",
+        "images per batch of a process",
+        {"type": positive_int, "metavar": "N"},
+        _set_eval_splits("sampler.batch_size"),
+    ),
+    "image-size": _IMAGE_SIZE,
+    "device": _DEVICE,
+    "amp": replace(_AMP, help="evaluate in mixed precision; O1 without a value"),
+    "workers": _WORKERS,
+}

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
-from ppcls.cli.flags import TRAIN_FLAGS, add_flags, flag_overrides
-from ppcls.cli.options import config_parser, read_config
+from ppcls.cli.options import TRAIN_FLAGS, add_flags, config_parser, flag_overrides, read_config
 from ppcls.config.load import read_tree
 from ppcls.errors import UserError
 

@@ -10,7 +10,7 @@ import yaml
 from paths import ROOT
 
 from ppcls.cli.eval import evaluate
-from ppcls.cli.flags import EVAL_FLAGS, TRAIN_FLAGS
+from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS
 from ppcls.cli.train import train
 
 RESNET50 = ROOT / "configs" / "ResNet50.yaml"
