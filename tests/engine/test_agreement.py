@@ -155,8 +155,8 @@ def test_only_the_first_differences_are_listed() -> None:
     hosts = ("a", "b", "c")
     facts = ({"x": 1, "same": 0}, {"x": 1, "same": 0, "more": None}, {"same": 0})
     assert compare(hosts, facts) == [
-        "rank 1 on b: more is null, but not there on rank 0 on a",
-        "rank 2 on c: x is not there, but 1 on rank 0 on a",
+        "rank 1 on b: more is null, but missing on rank 0 on a",
+        "rank 2 on c: x is missing, but 1 on rank 0 on a",
     ]
     many = ({}, {str(each): each for each in range(12)})
     found = compare(("a", "b"), many)

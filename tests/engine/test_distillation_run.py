@@ -11,10 +11,10 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from launched_run import run
 from paths import SUPPORT
 from small_config import put
 from small_tree import CLASSES, small_tree
-from test_distributed import run
 
 from ppcls.arch.build import build_model
 from ppcls.arch.distillation import DistillationNetwork

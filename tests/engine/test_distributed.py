@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -12,27 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paths import ROOT, SUPPORT
+from launched_run import CAPTURED, LINEAR, TRAIN, run
 
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord
 from ppcls.weights.files import read_arrays
-
-LINEAR = SUPPORT / "linear_run.py"
-CAPTURED = SUPPORT / "captured_run.py"
-TRAIN = ROOT / "tools" / "train.py"
-
-
-def run(script: Path, *arguments: str, ranks: int = 1, logs: Path) -> None:
-    launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks), "--log_dir", str(logs)]
-    command = [sys.executable, *(launcher if ranks > 1 else []), str(script), *arguments]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PADDLE_")}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=logs.parent, env=environment, check=False
-    )
-    rank1 = (logs / "workerlog.1").read_text() if ranks > 1 else ""
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:] + rank1[-3000:]
-
 
 CONSTANT = {"name": "Constant", "learning_rate": 0.01}
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hungry_net import HungryNet
+from launched_run import LINEAR, run, train_on_gpu
 from small_net import build_net
-from test_distributed import LINEAR, run
-from test_peak import Hungry
-from test_train_memory import train
 
 from ppcls.cli import train as cli
 from ppcls.config.schema import Config
@@ -25,7 +24,9 @@ from ppcls.runtime.start import Runtime
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ARCHITECTURES._entries, "Small", build_net)
-    monkeypatch.setitem(ARCHITECTURES._entries, "Hungry", lambda class_num, *_, **__: Hungry(class_num, True))
+    monkeypatch.setitem(
+        ARCHITECTURES._entries, "Hungry", lambda class_num, *_, **__: HungryNet(class_num, True)
+    )
     monkeypatch.setattr(module, "_LOADER_SECONDS", 0.05)
 
 
@@ -81,12 +82,12 @@ def test_a_run_starts_after_a_dry_run_and_is_estimated_to_its_end(
     assert cli.train(["-c", str(rest), "--dry-run", *go_on]) == 0
     said = capsys.readouterr().out
     assert "resumed" in said
-    assert " for 8 steps and 2 evaluations " in said
+    assert " for 8 updates and 2 evaluations " in said
     assert cli.train(["-c", str(first), "--dry-run", *go_on]) == 0
-    assert " 0:00:00 (h:mm:ss) for 0 steps and 0 evaluations " in capsys.readouterr().out
+    assert " 0:00:00 (h:mm:ss) for 0 updates and 0 evaluations " in capsys.readouterr().out
     assert cli.train(["-c", str(rest), "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert " for 12 steps and 3 evaluations " in said
+    assert " for 12 updates and 3 evaluations " in said
     assert f"training would fail: {tmp_path}/run already holds a run; resume it with " in said
     assert files(tmp_path) == before
     assert cli.train(["-c", str(rest), *go_on]) == 0
@@ -129,7 +130,7 @@ def test_a_bad_image(
     said = capsys.readouterr().err
     assert re.search(r"^error: .*eval\.txt \(.*, line 1\): not an image", said, re.MULTILINE)
     skip = "DataLoader.Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip"
-    assert f"go on without such images by -o {skip}; tools/dataset.py check" in said
+    assert f"skip such images with -o {skip}; `tools/dataset.py check`" in said
     assert not (tmp_path / "run").exists()
 
 
@@ -159,7 +160,7 @@ def test_an_output_folder_that_cannot_be(
     (tmp_path / "run").write_text("a file")
     config = make("other", Global__output_dir=str(tmp_path / "run" / "deep"))
     assert cli.train(["-c", str(config), "--dry-run"]) == 1
-    assert f"can't write to this output folder: {tmp_path}/run is no folder" in capsys.readouterr().err
+    assert f"can't write to this output folder: {tmp_path}/run is not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -167,14 +168,14 @@ def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Arch__name="Linear", DataLoader__Train__sampler__batch_size=4, Global__update_freq=2)
     run(LINEAR, "-c", str(config), "--dry-run", ranks=2, logs=tmp_path / "log")
     found = figures((tmp_path / "log" / "workerlog.0").read_text())
-    assert " for 4 steps and 2 evaluations " in found["whole run"]
+    assert " for 4 updates and 2 evaluations " in found["whole run"]
     assert "change first" not in (tmp_path / "log" / "workerlog.1").read_text()
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.gpu
 def test_a_gpu_tells_its_memory(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
-    done = train(make_yaml(), "Global.epochs=2", "--dry-run")
+    done = train_on_gpu(make_yaml(), "Global.epochs=2", "--dry-run")
     assert done.returncode == 0, done.stderr
     found = figures(done.stdout)
     assert re.search(r"at most Paddle \d+ MiB of GPU memory, \d+ of it in tensors; ", found["memory"])

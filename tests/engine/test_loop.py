@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from paddle import nn
+from recording import Notes
 from small_net import Flat, MemoryLoader, assert_equal, content, make_state
 
 from ppcls import files
@@ -30,41 +31,8 @@ from ppcls.engine.core.step import Step
 from ppcls.engine.evaluation.evaluate import EvalResult
 from ppcls.engine.loop import Run, fit
 from ppcls.errors import SignalExit, UserError
-from ppcls.report.record import EvalRecord, Record, StepRecord
+from ppcls.report.record import EvalRecord
 from ppcls.weights.manifest import read_manifest
-
-
-class Notes:
-    """Keeps what it is told, as a reporter and as checkpoints."""
-
-    def __init__(self, said: list[str] | None = None) -> None:
-        self._said = said
-        self.steps: list[StepRecord] = []
-        self.evaluations: list[EvalRecord] = []
-        self.saved: list[tuple[int, list[str]]] = []
-        self.order: list[str] = []
-
-    def message(self, text: str, update: int | None = None) -> None:
-        if self._said is None:
-            raise AssertionError(text)
-        self._said.append(text)
-
-    def record(self, record: Record) -> None:
-        if isinstance(record, StepRecord):
-            self.steps.append(record)
-        else:
-            self.evaluations.append(record)
-        self.order.append("log" if isinstance(record, StepRecord) else "evaluation")
-
-    def close(self) -> None:
-        raise AssertionError
-
-    def save(self, state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
-        self.saved.append((state.update, list(roles)))
-        self.order.append("checkpoint")
-
-    def newest_intact(self) -> None:
-        """None is kept."""
 
 
 class Scores:

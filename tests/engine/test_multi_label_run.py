@@ -11,11 +11,11 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from launched_run import LINEAR, run
 from paddle import nn
 from sklearn.metrics import average_precision_score, hamming_loss
 from small_config import put
 from small_tree import CLASSES, small_tree
-from test_distributed import LINEAR, run
 
 from ppcls.cli import export as export_cli
 from ppcls.cli import infer as infer_cli

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from launched_run import run
 from paddle import nn
 from parallel_run import build_dropping
 from paths import SUPPORT
-from test_distributed import run
 from test_resume import output, run_and_kill, same_files
 
 from ppcls.arch.build import build_model

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from recording import Notes
 from small_net import MemoryLoader, make_state
-from test_loop import Notes
 
 from ppcls.config.sections.run import Global
 from ppcls.engine.core.hooks import NO_HOOKS, Phase, ProfileWindow, StepHooks, read_profile_window

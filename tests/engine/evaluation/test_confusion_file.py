@@ -60,7 +60,7 @@ def test_where_it_can_not_be_written_is_told_first(
         in capsys.readouterr().err
     )
     assert evaluate(["-c", config, "--confusion", str(tmp_path)]) == 1
-    assert "is a folder, expected a file" in capsys.readouterr().err
+    assert "expected a file, found a folder" in capsys.readouterr().err
 
 
 def test_a_bad_image_comes_with_advice(
@@ -70,6 +70,6 @@ def test_a_bad_image_comes_with_advice(
     spoilt = f"DataLoader.Eval.dataset.cls_label_path={tmp_path}/spoilt.txt"
     assert evaluate(["-c", config, "-o", spoilt]) == 1
     skip = "DataLoader.Eval.dataset.on_error=skip"
-    assert f"skip such images with -o {skip}; tools/dataset.py check" in capsys.readouterr().err
+    assert f"skip such images with -o {skip}; `tools/dataset.py check`" in capsys.readouterr().err
     assert evaluate(["-c", config, "-o", spoilt, skip]) == 0
     assert ", 11 images, " in capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from paddle import nn
+from hungry_net import HungryNet
 
 from ppcls.cli import train as cli
 from ppcls.config.schema import Config
@@ -24,25 +24,13 @@ from ppcls.runtime.memory import MemoryRequest, divide_memory
 from ppcls.runtime.start import Runtime
 
 
-class Hungry(nn.Layer):
-    """Asks for more memory than there is, where it is told to."""
-
-    def __init__(self, classes: int, in_training: bool) -> None:
-        super().__init__()
-        self.fc = nn.Linear(3, classes)
-        self._in_training = in_training
-
-    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
-        if self.training == self._in_training:
-            paddle.zeros([1 << 45])
-        return self.fc(image.mean([2, 3]))
-
-
 @pytest.fixture(autouse=True)
 def hungry(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, in_training in (("Hungry", True), ("HungryInEvaluation", False)):
         monkeypatch.setitem(
-            ARCHITECTURES._entries, name, lambda class_num, *_, now=in_training, **__: Hungry(class_num, now)
+            ARCHITECTURES._entries,
+            name,
+            lambda class_num, *_, now=in_training, **__: HungryNet(class_num, now),
         )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launched_run import LINEAR, TRAIN, run
 from small_net import MemoryLoader, assert_equal, build_net, content, make_state
-from test_distributed import LINEAR, TRAIN, run
 
 from ppcls.cli import train as cli
 from ppcls.config.schema import Config
@@ -138,7 +138,7 @@ def test_a_profile_that_cannot_be_written_does_not_end_the_training(tmp_path: Pa
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file")
-    with pytest.raises(UserError, match="can't make this folder for the profile: Not a directory"):
+    with pytest.raises(UserError, match="can't create the folder of the profile: Not a directory"):
         build_profile(ProfileWindow(0, 1), make_state(), 1, tmp_path, print)
 
 

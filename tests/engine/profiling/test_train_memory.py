@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from launched_run import train_on_gpu
 
 from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
@@ -114,23 +111,11 @@ def test_a_batch_too_large_for_what_is_left(make_config: Callable[..., Config], 
         _check_memory(config, gpu, [])
 
 
-def train(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FLAGS_")}
-    return subprocess.run(
-        [sys.executable, "tools/train.py", "-c", file, "-o", "Global.device=gpu", *options],
-        cwd=ROOT,
-        env=kept,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.gpu
 def test_a_run_tells_its_memory_estimated_and_measured(
     make_yaml: Callable[..., Path], tmp_path: Path
 ) -> None:
-    done = train(make_yaml())
+    done = train_on_gpu(make_yaml())
     assert done.returncode == 0, done.stderr
     log = (tmp_path / "run" / "train.log").read_text()
     share = re.search(r"Paddle's share at most (\d+) \(Global\.gpu_memory_fraction 0\.8, by default", log)
@@ -152,7 +137,7 @@ def test_a_run_tells_its_memory_estimated_and_measured(
 def test_too_little_left_for_dali_is_an_error_before_the_first_step(
     make_yaml: Callable[..., Path], tmp_path: Path
 ) -> None:
-    done = train(make_yaml(), "Global.gpu_memory_fraction=0.999")
+    done = train_on_gpu(make_yaml(), "Global.gpu_memory_fraction=0.999")
     assert done.returncode == 1
     assert re.search(
         r"^error: DALI needs about \d+ MiB .*, but \d+ MiB are left: .*; lower Global\.gpu_memory_fraction",
