@@ -164,7 +164,7 @@ def test_postprocess_of_an_embedding_model_has_no_effect(tree: dict[str, Any]) -
     assert config_warnings(load_config(tree)) == []
     told = {**tree, "Infer": {**tree["Infer"], "PostProcess": {"name": "Topk", "topk": 4}}}
     assert config_warnings(load_config(told)) == [
-        "warning: Infer.PostProcess has no effect; a RecModel gives embeddings"
+        "warning: Infer.PostProcess has no effect; a RecModel returns embeddings"
     ]
     with pytest.raises(UserError, match="the model returns embeddings, not classes; remove topk"):
         Predictor(validate(tree, "test"), topk=2)

@@ -127,7 +127,7 @@ def test_images_find_their_identity(
     told = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(told["embedding"], unit[0], atol=1e-5)
     log = (tmp_path / "run" / "train.log").read_text()
-    assert "backbone Layer, embeddings of 6 numbers, ArcMargin of 4 classes" in log
+    assert "backbone Layer, embeddings of size 6, ArcMargin of 4 classes" in log
 
 
 @pytest.mark.slow
@@ -281,7 +281,7 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
         ({"Arch__Head": None}, "Loss.Train[0].CELoss: needs classes; expected a Head in Arch"),
         (
             {"Loss__Train": [{"TripletLossV2": {}}], "Metric__Train": []},
-            "Arch.Head: no loss is of its classes; add CELoss to Loss.Train, or remove it",
+            "Arch.Head: no loss uses its classes; add CELoss to Loss.Train, or remove it",
         ),
         (
             {
@@ -289,7 +289,7 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
                 "Loss__Train": [{"TripletLossV2": {"feature_from": "backbone"}}],
                 "Metric__Train": [],
             },
-            "Arch.Neck: all losses are of what comes before it; set their feature_from to features, or",
+            "Arch.Neck: all losses use its input; set their feature_from to features, or",
         ),
         (
             {"Global__eval_mode": "classification"},
@@ -301,7 +301,7 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
         ),
         (
             {"Metric__Train": [{"mAP": {}}]},
-            "Metric.Train[0].mAP: is of all samples at once, not of batches; expected it in Metric.Eval",
+            "Metric.Train[0].mAP: needs all samples at once; expected it in Metric.Eval",
         ),
         (
             {"Arch": {"name": "Layer", "class_num": 4}},
@@ -313,7 +313,7 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
         ),
         (
             {"DataLoader__Train__Query": {}},
-            "DataLoader.Train.Query: unknown key; only DataLoader.Eval has two sets",
+            "DataLoader.Train.Query: unknown key; only DataLoader.Eval may have two data sets",
         ),
         (
             {"DataLoader__Eval": {"Query": {}}},
@@ -366,5 +366,5 @@ def test_the_set_is_named_whose_chain_a_loader_can_not_do(
 
 def test_a_size_that_does_not_come_in_is_told(images: Path, tmp_path: Path) -> None:
     tree = retrieving(images, tmp_path / "run", Arch__Neck__embedding_size=100)
-    with pytest.raises(UserError, match=r"Arch\.Neck\.embedding_size: 768 numbers come in, got 100"):
+    with pytest.raises(UserError, match=r"Arch\.Neck\.embedding_size: expected 768 \(its inputs\), got 100"):
         build_network(validate(tree, "tree").Arch)
