@@ -36,7 +36,7 @@ from ppcls.cli.options import Subcommands, add_override, positive_int
 @command
 def main(argv: Arguments = None) -> None:
     """Measures speed on this machine."""
-    parser = argparse.ArgumentParser(prog="tools/benchmark.py", description="Measure speed on this machine.")
+    parser = argparse.ArgumentParser(description="Measure speed on this machine.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     benchmark_loader.add_loader(commands)
     benchmark_loader.add_containers(commands)

@@ -20,9 +20,7 @@ from ppcls.zoo import ZOO, Architecture
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="tools/models.py", description="The architectures that Arch.name accepts."
-    )
+    parser = argparse.ArgumentParser(description="The architectures that Arch.name accepts.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = add_subcommand(
         commands, "list", "print name, parameters, multiply-adds, input size and published top-1 accuracy"
