@@ -7,8 +7,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from paddle import Tensor
-from scipy.special import expit
-from sklearn.metrics import precision_recall_curve
 
 
 def right_labels(logits: Tensor, label: Tensor) -> Tensor:
@@ -54,6 +52,8 @@ def mean_average_precision(
 def _average_precision(score: NDArray[np.float32], label: NDArray[np.float64], kind: str) -> float:
     if not np.isfinite(score).all():
         return float("nan")
+    from sklearn.metrics import precision_recall_curve  # slow to import
+
     precision, recall, _ = precision_recall_curve(label, score)  # recall decreases from 1 to 0
     if kind == "integral":
         return float(-(np.diff(recall) * precision[:-1]).sum())
@@ -74,6 +74,8 @@ def attribute_measures(
     """
     if not len(scores) or not np.isfinite(scores).all():
         return [float("nan")] * 5
+    from scipy.special import expit  # slow to import
+
     true, predicted = labels > 0.5, expit(scores.astype(np.float64)) > threshold
     recalls = [_shares((predicted == true) & kind, kind, axis=0) for kind in (true, ~true)]
     accuracy, precision, recall = (

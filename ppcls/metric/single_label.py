@@ -6,7 +6,6 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
-from sklearn.metrics import roc_curve
 
 Floats = NDArray[np.float64]
 
@@ -101,5 +100,7 @@ def true_at_false_positives(
     if len(np.unique(labels)) < 2 or not np.isfinite(scores).all():
         return float("nan")
     # Rates from the highest threshold to the lowest; the first one finds nothing.
+    from sklearn.metrics import roc_curve  # slow to import
+
     false, true, _ = roc_curve(labels, scores[:, 1] - scores[:, 0], drop_intermediate=False)
     return float(true[false <= max_fpr].max())

@@ -18,7 +18,6 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle.nn import functional as F
-from scipy.special import betaincinv
 
 from ppcls.config.sections.transform import BatchTransform, CutmixOperator, Layout, MixupOperator, OpSampler
 from ppcls.data.loaders.batch import Batch, Loader
@@ -115,6 +114,8 @@ def decide_one_of(spec: OpSampler, draws: Draws, size: Size) -> Mix:
 
 def _beta(alpha: float, uniform: float) -> float:
     """Returns Beta(alpha, alpha)'s value at a quantile in [0, 1)."""
+    from scipy.special import betaincinv  # slow to import
+
     return float(betaincinv(alpha, alpha, uniform))
 
 
