@@ -182,7 +182,7 @@ def test_interrupted_run_is_saved_and_resumed(
     before = process_state()
     with monkeypatch.context() as patch:
         interrupt_at(1, patch)
-        with pytest.raises(SignalExit, match="ended by SIGINT"):
+        with pytest.raises(SignalExit, match="stopped by SIGINT"):
             fit(load_config(tree))
     assert process_state() == before
     result = fit(load_config(tree, ["Global.checkpoints=auto"]))

@@ -40,7 +40,7 @@ def test_command_turns_an_error_into_a_message_and_a_code(
 
 def test_command_reports_the_signal_that_stopped_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_with(SignalExit(signal.SIGINT)) == 130
-    assert capsys.readouterr().err.startswith("ended by SIGINT")
+    assert capsys.readouterr().err.startswith("stopped by SIGINT")
 
 
 def test_command_does_not_hide_an_error_of_paddle() -> None:

@@ -367,5 +367,5 @@ def test_ctrl_c_in_a_terminal_saves_and_stops(config: Path, tmp_path: Path, read
         stderr = running.stderr.read()
         running.stdout.read()
     assert running.returncode == 130
-    assert without_paddles_lines(stderr).splitlines()[-1].startswith("ended by SIGINT")
+    assert without_paddles_lines(stderr).splitlines()[-1].startswith("stopped by SIGINT")
     assert (tmp_path / "run" / "latest" / "state.json").is_file()
