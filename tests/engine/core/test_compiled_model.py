@@ -72,7 +72,7 @@ def block_of(
     return block
 
 
-def test_a_convolution_adds_to_the_gradient_of_the_shortcut() -> None:
+def test_merge_gradient_sums_residual_block_adds_in_the_convolution() -> None:
     block = block_of()
     before = Counter(op.type for op in block.ops)
     (addition,) = (op for op in block.ops if op.type == "sum")
@@ -102,7 +102,7 @@ def test_a_convolution_adds_to_the_gradient_of_the_shortcut() -> None:
         {"stem": False},
     ],
 )
-def test_what_cudnn_does_not_write_in_place_stays(changes: dict[str, Any]) -> None:
+def test_merge_gradient_sums_unsupported_convolution_changes_nothing(changes: dict[str, Any]) -> None:
     block = block_of(**changes)
     before = [str(op) for op in block.ops]
     assert sum(op.type == "sum" for op in block.ops) == 1
@@ -110,14 +110,14 @@ def test_what_cudnn_does_not_write_in_place_stays(changes: dict[str, Any]) -> No
     assert [str(op) for op in block.ops] == before
 
 
-def test_outside_of_programs_nothing_is_added() -> None:
+def test_merge_gradient_sums_last_convolution_never_adds() -> None:
     """The last convolution's attribute is what the device remembers."""
     block = block_of()
     merge_gradient_sums(block)
     assert [op.attr("use_addto") for op in block.ops if op.type == "conv2d_grad"] == [True, False]
 
 
-def test_a_partial_gradient_that_somebody_reads_stays() -> None:
+def test_merge_gradient_sums_gradient_with_another_reader_stays() -> None:
     block = block_of()
     (addition,) = (op for op in block.ops if op.type == "sum")
     part = addition.input("X")[0]
@@ -128,7 +128,7 @@ def test_a_partial_gradient_that_somebody_reads_stays() -> None:
 
 
 @pytest.mark.skipif(not paddle.__version__.startswith("2.6"), reason="of Paddle 2.6's compiled models")
-def test_resnet50_adds_up_sixteen_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sum_gradients_in_convolutions_resnet50_merges_sixteen_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
     monkeypatch.setattr(compiled, "_can_add", lambda _block, op: op.type == "conv2d_grad")
     merge = lambda block: done.append(merge_gradient_sums(block))  # noqa: E731
@@ -153,7 +153,9 @@ class Block(nn.Layer):  # type: ignore[misc]
 
 
 @pytest.mark.gpu
-def test_gradients_are_those_of_additions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sum_gradients_in_convolutions_on_a_gpu_gives_equal_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """From the first step on, and for each batch size, for which cuDNN would search anew.
 
     What comes after them outside of the program is not added to anything.

@@ -21,7 +21,7 @@ def move(model: nn.Layer, seed: int) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9999])
-def test_the_average_follows_the_formula(decay: float) -> None:
+def test_ema_update_follows_the_formula(decay: float) -> None:
     model = Net()
     ema = Ema(model, decay)
     expected = {name: each.astype(np.float64) for name, each in content(model).items()}
@@ -36,7 +36,7 @@ def test_the_average_follows_the_formula(decay: float) -> None:
         np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_the_decay_rises_and_stays_at_its_own() -> None:
+def test_ema_warmup_raises_the_decay_to_its_maximum() -> None:
     model = Net()
     ema = Ema(model, 0.25, warmup=True)
     decays = [2 / 11, 0.25, 0.25]
@@ -53,7 +53,7 @@ def test_the_decay_rises_and_stays_at_its_own() -> None:
         np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_frozen_weights_are_not_averaged() -> None:
+def test_ema_frozen_weights_are_not_averaged() -> None:
     model = Net()
     ema, first = Ema(model, 0.9, frozen={"conv.weight"}), content(model)
     for seed in range(3):
@@ -64,7 +64,7 @@ def test_frozen_weights_are_not_averaged() -> None:
     }
 
 
-def test_statistics_of_batch_norm_are_averaged_too() -> None:
+def test_ema_batch_norm_statistics_are_averaged() -> None:
     model = Net()
     ema = Ema(model, 0.75)
     model.train()
@@ -77,7 +77,7 @@ def test_statistics_of_batch_norm_are_averaged_too() -> None:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_the_model_is_itself_again_to_the_bit(raises: bool) -> None:
+def test_ema_applied_restores_the_model_bit_for_bit(raises: bool) -> None:
     model = Net()
     ema = Ema(model, 0.5)
     move(model, 1)
@@ -100,7 +100,7 @@ def test_the_model_is_itself_again_to_the_bit(raises: bool) -> None:
     assert [each.stop_gradient for each in model.parameters()] == [False] * 3 + [True] * 2 + [False] * 2
 
 
-def test_applied_keeps_what_trains() -> None:
+def test_ema_applied_keeps_the_parameter_objects() -> None:
     """Optimizers hold the parameters themselves, so they must stay the same objects."""
     model = Net()
     ema = Ema(model, 0.5)
@@ -115,7 +115,7 @@ def test_applied_keeps_what_trains() -> None:
     np.testing.assert_array_equal(model.fc.bias.numpy(), raw["fc.bias"] - np.float32(2.0))
 
 
-def test_the_average_of_half_weights_is_float32() -> None:
+def test_ema_of_half_weights_is_float32() -> None:
     layer = nn.Linear(3, 2)
     layer.to(dtype="float16")
     ema = Ema(layer, 0.999)
@@ -130,7 +130,7 @@ def test_the_average_of_half_weights_is_float32() -> None:
     np.testing.assert_array_equal(layer.weight.numpy(), np.zeros((3, 2), np.float16))
 
 
-def test_masters_are_averaged_in_place_of_their_roundings() -> None:
+def test_ema_averages_master_weights_instead_of_rounded_ones() -> None:
     """Ten updates of 2**-13: none reaches a float16 weight of 1, all of them reach its master."""
     layer = nn.Linear(1, 1, bias_attr=False)
     layer.to(dtype="float16")
@@ -154,7 +154,7 @@ def test_masters_are_averaged_in_place_of_their_roundings() -> None:
 
 
 @pytest.mark.gpu
-def test_under_o2_the_average_follows_the_masters() -> None:
+def test_ema_under_o2_follows_the_master_weights() -> None:
     state = make_state(precision=build_precision(AMP(level="O2", scale_loss=8.0), "gpu"), decay=0.5)
     assert state.ema is not None
     expected = {

@@ -21,7 +21,7 @@ def made(shapes: list[tuple[list[int], str]]) -> list[paddle.Tensor]:
 
 
 @given(SHAPES, st.integers(1, 2))
-def test_tensors_move_in_with_their_values(shapes: list[tuple[list[int], str]], rows: int) -> None:
+def test_flat_buffers_adopt_keeps_values_and_objects(shapes: list[tuple[list[int], str]], rows: int) -> None:
     tensors = made(shapes)
     before = [tensor.numpy() for tensor in tensors]
     flat = FlatBuffers(tensors, rows)
@@ -42,7 +42,7 @@ def test_tensors_move_in_with_their_values(shapes: list[tuple[list[int], str]], 
 
 
 @given(SHAPES, SHAPES)
-def test_a_window_is_what_lies_between(
+def test_flat_buffers_window_spans_neighbouring_tensors(
     before: list[tuple[list[int], str]], shapes: list[tuple[list[int], str]]
 ) -> None:
     """The same window of two layouts has the same places in it, whatever the dtype."""
@@ -64,7 +64,7 @@ def test_a_window_is_what_lies_between(
 
 
 @given(SHAPES)
-def test_what_is_taken_is_a_copy(shapes: list[tuple[list[int], str]]) -> None:
+def test_flat_buffers_fill_copies_and_add_sums(shapes: list[tuple[list[int], str]]) -> None:
     tensors = made(shapes)
     flat, sums = FlatBuffers(tensors), FlatBuffers(tensors)
     flat.fill(tensors)
@@ -105,23 +105,23 @@ def hold_that_values_come_back(each: list[paddle.Tensor], back: bool) -> None:
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_values_come_back_where_the_condition_holds(back: bool) -> None:
+def test_update_snapshot_restores_only_if_the_condition_holds(back: bool) -> None:
     hold_that_values_come_back(tensors(), back)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("back", [True, False])
-def test_values_come_back_on_a_gpu_also_those_of_the_cpu(back: bool) -> None:
+def test_update_snapshot_on_a_gpu_restores_only_if_the_condition_holds(back: bool) -> None:
     hold_that_values_come_back([*tensors("gpu"), *tensors("cpu")[: len(MIXED_SHAPES)]], back)
 
 
-def test_each_tensor_begins_where_kernels_expect_it() -> None:
+def test_update_snapshot_tensors_stay_aligned() -> None:
     each = tensors()
     UpdateSnapshot(each)
     assert all(tensor.data_ptr() % 64 == each[0].data_ptr() % 64 for tensor in each)
 
 
-def test_kept_is_what_was_at_the_last_keep() -> None:
+def test_update_snapshot_restores_the_last_saved_values() -> None:
     (tensor,) = each = [paddle.zeros([4])]
     snapshot = UpdateSnapshot(each)
     for value in (1.0, 2.0):
@@ -132,7 +132,7 @@ def test_kept_is_what_was_at_the_last_keep() -> None:
     np.testing.assert_array_equal(tensor.numpy(), 2.0)
 
 
-def test_nothing_to_keep_is_no_error() -> None:
+def test_update_snapshot_of_no_tensors_does_nothing() -> None:
     snapshot = UpdateSnapshot([])
     snapshot.save()
     snapshot.restore_if(paddle.to_tensor([True]))

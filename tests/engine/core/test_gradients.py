@@ -19,7 +19,7 @@ def some(values: list[float]) -> tuple[nn.Layer, paddle.optimizer.Optimizer]:
     return layer, sgd
 
 
-def test_finite_gradients_are_divided() -> None:
+def test_unscale_finite_gradients_are_divided() -> None:
     layer, sgd = some([8.0, -4.0])
     assert not ParameterGradients(sgd).unscale(paddle.full([1], 4.0)).item()
     np.testing.assert_array_equal(layer.bias.grad.numpy(), [2.0, -1.0])
@@ -27,13 +27,13 @@ def test_finite_gradients_are_divided() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_one_that_is_not_finite_is_found(value: float) -> None:
+def test_unscale_nonfinite_gradient_is_found(value: float) -> None:
     _, sgd = some([1.0, value])
     assert ParameterGradients(sgd).unscale(paddle.ones([1])).item()
     assert ParameterGradients(sgd).any_nonfinite().item()
 
 
-def test_two_infinities_do_not_cancel_out_and_what_is_large_is_finite() -> None:
+def test_any_nonfinite_opposite_infinities_and_large_numbers() -> None:
     assert ParameterGradients(some([float("inf"), float("-inf")])[1]).any_nonfinite().item()
     assert not ParameterGradients(some([3e38, 3e38])[1]).any_nonfinite().item()
     assert not ParameterGradients(some([8.0, -4.0])[1]).any_nonfinite().item()
@@ -51,24 +51,24 @@ def hold_that_what_is_not_finite_is_found(kind: str) -> None:
             assert any_nonfinite([paddle.to_tensor(each) for each in bad]).item()
 
 
-def test_one_in_a_buffer_that_is_not_finite_is_found() -> None:
+def test_any_nonfinite_in_buffers_is_found() -> None:
     hold_that_what_is_not_finite_is_found("float32")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["float16", "float32"])
-def test_one_in_a_buffer_that_is_not_finite_is_found_on_a_gpu(kind: str) -> None:
+def test_any_nonfinite_in_buffers_on_a_gpu_is_found(kind: str) -> None:
     hold_that_what_is_not_finite_is_found(kind)
 
 
-def test_without_gradients_all_are_finite() -> None:
+def test_any_nonfinite_without_gradients_is_false() -> None:
     layer = nn.Linear(2, 2)
     sgd = paddle.optimizer.SGD(1.0, parameters=layer.parameters())
     assert not ParameterGradients(sgd).unscale(paddle.ones([1])).item()
     assert not ParameterGradients(sgd).any_nonfinite().item()
 
 
-def test_flags_come_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nonfinite_flags_are_read_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "_MOST_FLAGS", 3)
     flags, given = NonFiniteFlags(), [True, False, False, True, True, False, True]
     for each in given:
@@ -77,7 +77,7 @@ def test_flags_come_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flags.read().tolist() == []
 
 
-def test_float32_tells_of_gradients_and_its_update_is_the_optimizers_own() -> None:
+def test_float32_step_equals_the_optimizer_and_reports_nonfinite_gradients() -> None:
     state, plain = make_state(model=Flat()), make_state(model=Flat())
     plain.model.set_state_dict(state.model.state_dict())
     for batch in state.loader:

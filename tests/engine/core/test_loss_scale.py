@@ -74,7 +74,7 @@ def losses(net: nn.Layer) -> Any:
 
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize(("kind", "settings"), KINDS, ids=lambda each: getattr(each, "__name__", None))
-def test_weights_and_state_are_those_of_paddles_scaler_to_the_bit(
+def test_loss_scale_weights_and_state_equal_paddles_scaler_bit_for_bit(
     reference: Callable[..., Any], kind: Any, settings: dict[str, Any], dynamic: bool
 ) -> None:
     theirs, their_optimizer = begin(kind, settings)
@@ -102,7 +102,7 @@ def test_weights_and_state_are_those_of_paddles_scaler_to_the_bit(
         assert found["incr_count"] == kept["incr_count"] == 1
 
 
-def test_what_became_of_each_update_is_read_at_once() -> None:
+def test_loss_scale_read_returns_all_updates_since_the_last_call() -> None:
     net, sgd = begin(optimizer.SGD, {})
     scale = LossScale(64.0, dynamic=True)
     read = []
@@ -122,7 +122,7 @@ def test_what_became_of_each_update_is_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("floor", [1.0, 4.0])
-def test_a_scale_below_its_floor_is_told_also_where_the_device_goes_no_lower(floor: float) -> None:
+def test_loss_scale_below_its_minimum_is_reported(floor: float) -> None:
     net, sgd = begin(optimizer.SGD, {})
     scale = LossScale(4.0, dynamic=True, minimum=floor)
     for _ in range(4):
@@ -134,11 +134,11 @@ def test_a_scale_below_its_floor_is_told_also_where_the_device_goes_no_lower(flo
     assert read.min_loss_scale == floor
 
 
-def test_a_fixed_scale_has_no_floor() -> None:
+def test_fixed_loss_scale_has_no_minimum() -> None:
     assert LossScale(0.5, dynamic=False, minimum=8.0).read().min_loss_scale == 0.0
 
 
-def test_a_step_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_scale_update_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     net, momentum = begin(optimizer.Momentum, {})
     scale = LossScale(64.0, dynamic=True)
 
@@ -157,7 +157,7 @@ def test_a_step_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) ->
     assert made == len(FACTORS)
 
 
-def test_many_updates_without_a_look_keep_few_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_scale_many_unread_updates_keep_few_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "_MOST_FLAGS", 4)
     net, sgd = begin(optimizer.SGD, {})
     scale = LossScale(64.0, dynamic=True)
@@ -169,7 +169,7 @@ def test_many_updates_without_a_look_keep_few_tensors(monkeypatch: pytest.Monkey
     assert scale.read().nonfinite.tolist() == OVERFLOWS
 
 
-def test_a_scale_goes_on_where_another_left_it() -> None:
+def test_loss_scale_state_dict_continues_another_scale() -> None:
     net, sgd = begin(optimizer.SGD, {})
     whole = LossScale(64.0, dynamic=True)
     for number, loss in enumerate(losses(net)):
@@ -190,7 +190,7 @@ def test_a_scale_goes_on_where_another_left_it() -> None:
     assert rest.read().loss_scales.tolist() == whole.read().loss_scales.tolist()[4:]
 
 
-def test_a_step_without_gradients_is_none() -> None:
+def test_loss_scale_update_without_gradients_changes_nothing() -> None:
     net, sgd = begin(optimizer.SGD, {})
     before = content(net)
     scale = LossScale(64.0, dynamic=True)

@@ -27,7 +27,7 @@ from ppcls.runtime.start import Runtime
 PARALLEL_RUN = SUPPORT / "parallel_run.py"
 
 
-def test_two_ranks_drop_differently_and_keep_one_model(
+def test_two_ranks_draw_different_dropout_and_keep_equal_weights(
     make_yaml: Callable[..., Path], tmp_path: Path
 ) -> None:
     config = make_yaml(
@@ -53,7 +53,7 @@ def test_two_ranks_drop_differently_and_keep_one_model(
     assert one["first_rate"] == pytest.approx(4 * 0.01)
 
 
-def test_what_is_dropped_does_not_depend_on_stops(
+def test_resumed_run_draws_the_same_dropout(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ARCHITECTURES._entries, "Dropping", build_dropping)
@@ -66,7 +66,7 @@ def test_what_is_dropped_does_not_depend_on_stops(
     same_files(output(straight) / "latest", output(again) / "latest")
 
 
-def test_seeds_are_a_function_of_seed_rank_and_place() -> None:
+def test_seed_batch_is_a_function_of_seed_rank_and_position() -> None:
     def draw(*place: int) -> tuple[float, ...]:
         seed_batch(*place)
         return tuple(paddle.rand([4]).tolist())
@@ -80,7 +80,7 @@ def test_seeds_are_a_function_of_seed_rank_and_place() -> None:
 
 
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
-def test_synchronized_batch_norm_keeps_names_weights_and_layout(data_format: str) -> None:
+def test_synchronize_batch_norm_keeps_names_weights_and_layout(data_format: str) -> None:
     model = build_model("ResNet18", 4, data_format)  # type: ignore[arg-type]
     before = {name: (id(each), each.numpy()) for name, each in model.state_dict().items()}
     parameters = [id(each) for each in model.parameters()]
@@ -98,7 +98,7 @@ def test_synchronized_batch_norm_keeps_names_weights_and_layout(data_format: str
     assert not any(each.training for each in norms)
 
 
-def test_frozen_batch_norm_is_not_synchronized() -> None:
+def test_synchronize_batch_norm_skips_frozen_layers() -> None:
     model = build_model("ResNet18", 4, "NCHW")
     names = [name for name, _ in model.named_parameters()]
     kept = [model.stem[0].bn, model.blocks[0].conv1.bn]
@@ -110,12 +110,14 @@ def test_frozen_batch_norm_is_not_synchronized() -> None:
     assert [name for name, _ in model.named_parameters()] == names
 
 
-def test_one_process_has_nothing_to_synchronize(make_config: Callable[..., Config], cpu: Runtime) -> None:
+def test_synchronize_batch_norm_with_one_process_changes_nothing(
+    make_config: Callable[..., Config], cpu: Runtime
+) -> None:
     state = build_state(make_config(Global__sync_bn=True), cpu, lambda model: None)
     assert not any(isinstance(each, nn.SyncBatchNorm) for each in state.model.sublayers())
 
 
-def test_synchronizing_on_cpus_is_refused() -> None:
+def test_synchronize_batch_norm_on_cpus_is_an_error() -> None:
     with pytest.raises(UserError) as caught:
         synchronize_batch_norm(nn.Sequential(nn.BatchNorm2D(2)), Runtime(world_size=2))
     assert str(caught.value) == (
@@ -125,7 +127,7 @@ def test_synchronizing_on_cpus_is_refused() -> None:
 
 
 @pytest.mark.gpu
-def test_two_gpus_normalize_as_one(tmp_path: Path) -> None:
+def test_synchronized_batch_norm_on_two_gpus_equals_one(tmp_path: Path) -> None:
     if paddle.device.cuda.device_count() < 2:
         pytest.skip("one GPU")
     run(PARALLEL_RUN.with_name("sync_bn_run.py"), ranks=2, logs=tmp_path / "log")

@@ -50,7 +50,7 @@ def bfloat16(array: np.ndarray) -> np.ndarray:
 # float32
 
 
-def test_float32_changes_nothing() -> None:
+def test_float32_forward_is_exact() -> None:
     precision = build_precision(None, "cpu")
     assert type(precision) is type(build_precision(AMP(use_amp=False), "gpu")) is FP32
     layer, image = nn.Linear(3, 2), paddle.to_tensor(RNG.normal(size=(4, 3)).astype(np.float32))
@@ -64,7 +64,7 @@ def test_float32_changes_nothing() -> None:
     precision.load_state_dict({})
 
 
-def test_float32_backward_and_step() -> None:
+def test_float32_backward_and_update_are_exact() -> None:
     layer = nn.Linear(3, 2)
     before = content(layer)
     sgd = paddle.optimizer.SGD(0.5, parameters=layer.parameters())
@@ -83,7 +83,7 @@ def rounded(level: str = "O1", use_fp16_test: bool = False) -> RoundedBF16:
     return made
 
 
-def test_a_linear_layer_rounds_its_operands_and_sums_in_float32() -> None:
+def test_rounded_bfloat16_linear_layer_rounds_operands_and_sums_in_float32() -> None:
     precision, layer = rounded(), nn.Linear(64, 5)
     x = RNG.normal(size=(7, 64)).astype(np.float32)
     weight, bias = layer.weight.numpy().copy(), RNG.normal(size=5).astype(np.float32)
@@ -111,7 +111,7 @@ def test_a_linear_layer_rounds_its_operands_and_sums_in_float32() -> None:
     np.testing.assert_array_equal(layer.weight.numpy(), weight)
 
 
-def test_products_of_attention_round_their_operands() -> None:
+def test_rounded_bfloat16_attention_product_rounds_operands() -> None:
     precision, layer = rounded(), MatrixProduct(transposed=True)
     precision.prepare(nn.Sequential(layer), None)
     x, y = (RNG.normal(size=(2, 5, 64)).astype(np.float32) for _ in range(2))
@@ -124,7 +124,7 @@ def test_products_of_attention_round_their_operands() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_a_convolution_rounds_its_operands(layout: str) -> None:
+def test_rounded_bfloat16_convolution_rounds_operands(layout: str) -> None:
     precision = rounded()
     layer = nn.Conv2D(3, 4, 2, bias_attr=False, data_format=layout)
     precision.prepare(layer, None)
@@ -138,7 +138,7 @@ def test_a_convolution_rounds_its_operands(layout: str) -> None:
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_rounding_is_to_the_nearest_and_half_to_even() -> None:
+def test_rounded_bfloat16_rounds_half_to_even() -> None:
     ties = np.arange(0x3F800000, 0x3F900000, 0x4000, dtype=np.uint32).view(np.float32)
     spread = RNG.normal(size=9999) * 10.0 ** RNG.uniform(-30, 30, 9999)
     x = np.concatenate([ties, -ties, spread.astype(np.float32), np.zeros(1, np.float32)])
@@ -151,7 +151,7 @@ def test_rounding_is_to_the_nearest_and_half_to_even() -> None:
     np.testing.assert_array_equal(found, bfloat16(x))
 
 
-def test_small_updates_gather_in_the_exact_weights() -> None:
+def test_rounded_bfloat16_small_updates_accumulate_in_exact_weights() -> None:
     """Steps of 2**-12 are lost on bfloat16 weights of 1."""
     precision, layer = rounded(), nn.Linear(1, 1, bias_attr=False)
     layer.weight.set_value(np.ones((1, 1), np.float32))
@@ -168,7 +168,7 @@ def test_small_updates_gather_in_the_exact_weights() -> None:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_a_layer_is_itself_again(raises: bool) -> None:
+def test_rounded_bfloat16_restores_the_weights_after_forward(raises: bool) -> None:
     precision, model = rounded(), Net()
     precision.prepare(model, None)
     weights = [model.conv.weight, model.fc.weight]
@@ -196,7 +196,9 @@ def test_a_layer_is_itself_again(raises: bool) -> None:
 @pytest.mark.parametrize(
     ("level", "use_fp16_test", "rounds"), [("O1", False, False), ("O1", True, True), ("O2", False, True)]
 )
-def test_evaluation_rounds_where_mixed_precision_would(level: str, use_fp16_test: bool, rounds: bool) -> None:
+def test_rounded_bfloat16_evaluation_rounds_as_mixed_precision(
+    level: str, use_fp16_test: bool, rounds: bool
+) -> None:
     precision, layer = rounded(level, use_fp16_test), nn.Linear(8, 3)
     precision.prepare(layer, None)
     image = paddle.to_tensor(RNG.normal(size=(2, 8)).astype(np.float32))
@@ -206,7 +208,7 @@ def test_evaluation_rounds_where_mixed_precision_would(level: str, use_fp16_test
     assert np.array_equal(found, plain) is not rounds
 
 
-def test_bfloat16_training_on_a_cpu_follows_float32() -> None:
+def test_rounded_bfloat16_training_follows_float32() -> None:
     losses = {}
     for precision in (FP32(), rounded()):
         state = make_state(precision=precision)
@@ -219,14 +221,14 @@ def test_bfloat16_training_on_a_cpu_follows_float32() -> None:
     assert all(tensor.dtype == paddle.float32 for tensor in state.model.state_dict().values())
 
 
-def test_float16_on_a_cpu_is_refused_with_the_cure() -> None:
+def test_build_precision_float16_on_a_cpu_is_an_error_with_a_fix() -> None:
     with pytest.raises(
         UserError, match=r"AMP\.dtype: float16 needs a GPU.*-o AMP\.dtype=bfloat16 or -o AMP\.u"
     ):
         build_precision(AMP(), "cpu")
 
 
-def test_which_precision_a_gpu_gets() -> None:
+def test_build_precision_on_a_gpu_selects_by_level() -> None:
     assert type(build_precision(AMP(dtype="bfloat16"), "gpu")) is AmpO1
     assert type(build_precision(AMP(dtype="bfloat16", level="O2"), "gpu")) is AmpO2
     assert build_precision(AMP(dtype="bfloat16", level="O2"), "gpu").name == "AMP O2 bfloat16"
@@ -246,7 +248,7 @@ def scaled(**settings: Any) -> AmpO1:
     return ScaledOnCpu(AMP(**settings))
 
 
-def test_a_scaled_loss_gives_the_same_update() -> None:
+def test_scaled_loss_gives_the_same_update() -> None:
     plain, other = make_state(), make_state(precision=scaled(scale_loss=4096.0))
     for state in (plain, other):
         train_epochs(state)
@@ -284,13 +286,13 @@ def hold_a_skipped_step(state: TrainState, scale: float) -> None:
     assert np.isfinite(state.model.fc.weight.numpy()).all()
 
 
-def test_a_step_that_overflows_is_skipped_lowers_the_scale_and_counts() -> None:
+def test_overflow_skips_the_update_halves_the_scale_and_counts() -> None:
     state = make_state(model=Flat(), loader=Poisoned(), precision=scaled(scale_loss=1024.0), decay=0.5)
     hold_a_skipped_step(state, 1024.0)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_skipped_update_leaves_no_trace_in_batch_norms_statistics(accumulate: int) -> None:
+def test_overflow_restores_batch_norm_statistics(accumulate: int) -> None:
     loader = Poisoned(size=48, accumulate=accumulate)
     loader.step = 3 if accumulate == 2 else 1
     state = make_state(loader=loader, precision=scaled(scale_loss=1024.0), decay=0.5)
@@ -309,7 +311,7 @@ def test_a_skipped_update_leaves_no_trace_in_batch_norms_statistics(accumulate: 
     assert state.precision.state_dict()["scale"] == 512.0
 
 
-def test_another_model_prepared_before_is_forgotten() -> None:
+def test_prepare_replaces_the_model_of_an_earlier_call() -> None:
     """So a step is tried on a probe before the model is there."""
     precision = scaled(scale_loss=1024.0)
     precision.prepare(nn.Linear(1, 1), None)
@@ -319,7 +321,7 @@ def test_another_model_prepared_before_is_forgotten() -> None:
     assert all(np.isfinite(each).all() for each in content(state.model).values())
 
 
-def test_a_fixed_scale_stays() -> None:
+def test_fixed_scale_stays_after_overflow() -> None:
     precision = scaled(scale_loss=256.0, use_dynamic_loss_scaling=False)
     state = make_state(model=Flat(), loader=Poisoned(), precision=precision)
     weights = [state.model.fc.weight.numpy().copy()]
@@ -331,7 +333,7 @@ def test_a_fixed_scale_stays() -> None:
     assert precision.state_dict()["scale"] == 256.0
 
 
-def test_the_scale_and_its_counters_come_back() -> None:
+def test_precision_state_dict_restores_scale_and_counters() -> None:
     precision = scaled(scale_loss=1024.0)
     train_epochs(make_state(model=Flat(), loader=Poisoned(), precision=precision))
     kept = json.loads(json.dumps(precision.state_dict()))
@@ -344,7 +346,7 @@ def test_the_scale_and_its_counters_come_back() -> None:
     assert parameter.grad.item() == 512.0
 
 
-def test_a_fixed_scale_is_the_configs_also_on_resume() -> None:
+def test_fixed_scale_is_the_configs_after_resume() -> None:
     kept = scaled(scale_loss=1024.0).state_dict()
     fixed = scaled(scale_loss=8.0, use_dynamic_loss_scaling=False)
     fixed.load_state_dict(kept)
@@ -354,13 +356,13 @@ def test_a_fixed_scale_is_the_configs_also_on_resume() -> None:
     assert adapting.state_dict()["scale"] == 1024.0
 
 
-def test_resume_from_a_run_without_a_scale_begins_with_the_configs() -> None:
+def test_resume_from_a_run_without_a_scale_starts_with_the_configs() -> None:
     precision = scaled(scale_loss=64.0)
     precision.load_state_dict({})
     assert precision.state_dict()["scale"] == 64.0
 
 
-def test_bfloat16_has_no_scale() -> None:
+def test_bfloat16_has_no_loss_scale() -> None:
     precision = AmpO1(AMP(dtype="bfloat16"))
     assert precision.state_dict() == {}
     precision.load_state_dict({"scale": 2.0, "incr_count": 0, "decr_count": 0})
@@ -396,7 +398,7 @@ def test_mixed_precision_trains(level: str, dtype: str) -> None:
 
 @pytest.mark.gpu
 @HALVES
-def test_mixed_precision_evaluates_as_float32_does(level: str, dtype: str) -> None:
+def test_mixed_precision_evaluation_agrees_with_float32(level: str, dtype: str) -> None:
     state = train_epochs(on_gpu(level, dtype, loader=MemoryLoader(size=1000, batch_size=50)), 4)
     state.precision._eval_half = True  # type: ignore[attr-defined]
     loader = MemoryLoader(size=1000, batch_size=64, shuffle=False)
@@ -438,7 +440,7 @@ def test_a_checkpoint_holds_float32_and_resumes_bit_for_bit(
 
 
 @pytest.mark.gpu
-def test_an_optimizer_without_kernels_for_half_weights_is_refused_before_training(
+def test_optimizer_without_half_precision_kernel_is_an_error_before_training(
     make_config: Callable[..., Config],
 ) -> None:
     config = make_config(Global__device="gpu", AMP__level="O2", AMP__dtype="bfloat16")
@@ -453,12 +455,12 @@ def test_an_optimizer_without_kernels_for_half_weights_is_refused_before_trainin
 @pytest.mark.gpu
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @pytest.mark.parametrize("model", [Flat, Net])
-def test_an_overflow_is_skipped_on_a_gpu(level: str, model: type[nn.Layer]) -> None:
+def test_overflow_on_a_gpu_skips_the_update(level: str, model: type[nn.Layer]) -> None:
     state = on_gpu(level, "float16", model=model(), loader=Poisoned(), decay=0.5)
     hold_a_skipped_step(state, 1024.0)
 
 
-def test_float16_images_are_computed_in_float32_where_nothing_casts() -> None:
+def test_images_float16_become_float32_without_casting() -> None:
     half = paddle.ones([1, 2], dtype="float16")
     assert FP32().images(half, training=True).dtype == paddle.float32
     assert RoundedBF16(AMP(dtype="bfloat16")).images(half, training=False).dtype == paddle.float32

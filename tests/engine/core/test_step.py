@@ -68,7 +68,9 @@ def weights(state: TrainState) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("batch", "accumulate"), [(5, 2), (2, 5), (1, 10), (4, 3), (3, 4), (16, 1)])
-def test_an_update_does_not_depend_on_how_its_samples_are_cut(batch: int, accumulate: int) -> None:
+def test_train_step_update_does_not_depend_on_batch_size_and_accumulation(
+    batch: int, accumulate: int
+) -> None:
     whole, cut = make_state(), make_state()
     feed(whole, Order(SequentialSampler(10), batch_size=10))
     feed(cut, Order(SequentialSampler(10), batch_size=batch, accumulate=accumulate))
@@ -76,7 +78,7 @@ def test_an_update_does_not_depend_on_how_its_samples_are_cut(batch: int, accumu
     np.testing.assert_allclose(weights(cut), weights(whole), rtol=0, atol=1e-7)
 
 
-def test_sums_count_real_rows_only() -> None:
+def test_train_step_sums_count_valid_rows_only() -> None:
     state = make_state()
     logits = state.model(paddle.to_tensor(IMAGES))
     expected = [
@@ -88,7 +90,7 @@ def test_sums_count_real_rows_only() -> None:
     np.testing.assert_allclose(sums, expected, rtol=1e-6)
 
 
-def test_a_rank_without_real_rows_adds_nothing() -> None:
+def test_train_step_without_valid_rows_changes_nothing() -> None:
     state = make_state()
     before = weights(state)
     batch = Batch(paddle.to_tensor(IMAGES[:4]), paddle.to_tensor(LABELS[:4]), 0, 0.0, True)
@@ -98,14 +100,14 @@ def test_a_rank_without_real_rows_adds_nothing() -> None:
     assert state.update == 1
 
 
-def test_the_schedule_counts_updates_not_batches() -> None:
+def test_train_step_schedule_counts_updates() -> None:
     state = make_state()
     feed(state, Order(SequentialSampler(10), batch_size=2, accumulate=2))
     assert state.update == 3
     assert state.optimizer.get_lr() == pytest.approx(0.1 / 3)
 
 
-def test_the_average_follows_updates() -> None:
+def test_train_step_ema_follows_updates() -> None:
     state = make_state(ema=True)
     start = weights(state).copy()
     feed(state, Order(SequentialSampler(10), batch_size=5, accumulate=2))

@@ -59,7 +59,9 @@ def hold_the_same(together: optimizer.Momentum, each: optimizer.Momentum, update
 
 
 @given(WEIGHTS, st.booleans(), st.sampled_from([None, 0.01]), st.integers(1, 3))
-def test_the_numbers_are_paddles(weights: Weights, nesterov: bool, decay: float | None, updates: int) -> None:
+def test_fused_momentum_equals_paddles(
+    weights: Weights, nesterov: bool, decay: float | None, updates: int
+) -> None:
     together, each = (
         optimizer.Momentum(0.1, 0.9, Some(weights).parameters(), nesterov, decay) for _ in range(2)
     )
@@ -67,7 +69,7 @@ def test_the_numbers_are_paddles(weights: Weights, nesterov: bool, decay: float 
 
 
 @pytest.mark.gpu
-def test_the_numbers_are_paddles_on_a_gpu_in_half_precision() -> None:
+def test_fused_momentum_on_a_gpu_equals_paddles_in_half_precision() -> None:
     made = []
     for _ in range(2):
         paddle.seed(3)

@@ -71,7 +71,7 @@ def train(state: TrainState, epochs: int, *, captured: bool) -> list[np.ndarray]
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
 @pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD, optimizer.AdamW])
 @pytest.mark.parametrize("precision", [FP32, scaled])
-def test_trains_the_same_weights(
+def test_graphed_step_trains_the_same_weights(
     accumulate: int, kind: type[optimizer.Optimizer], precision: Callable[[], Precision]
 ) -> None:
     runs = []
@@ -105,7 +105,7 @@ SPECS = {
 
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("precision", [FP32, scaled])
-def test_optimizers_of_the_config_train_the_same_weights(
+def test_graphed_step_with_config_optimizers_trains_the_same_weights(
     kind: str, precision: Callable[[], Precision]
 ) -> None:
     fields = {**SPECS[kind], "lr": {"name": "Constant", "learning_rate": 0.1}}
@@ -146,7 +146,7 @@ def test_graphed_step_captures_once_and_replays_only_full_batches(monkeypatch: p
     assert eager == [8, 8, 4, 4, 4]  # the first three updates; the last batch of the other epochs
 
 
-def test_a_whole_run_replays_its_steps(
+def test_whole_run_replays_its_steps(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of tools/train.py, whose steps are also told to the watchdog."""
@@ -165,7 +165,7 @@ def test_a_whole_run_replays_its_steps(
 
 @pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD])
 @pytest.mark.parametrize("precision", [FP32, scaled])
-def test_nothing_moves_that_recorded_work_knows(
+def test_graphed_step_captured_tensors_never_move(
     kind: type[optimizer.Optimizer], precision: Callable[[], Precision]
 ) -> None:
     """A GPU works on the same memory at each replay."""
@@ -206,7 +206,7 @@ def test_profiled_step_is_eager_and_later_steps_are_replayed(
     assert replays == [0] * (4 + EAGER_UPDATES) + [2, 4, 6]
 
 
-def test_a_step_with_an_overflow_leaves_no_trace_but_a_lower_scale() -> None:
+def test_graphed_step_overflow_changes_only_the_scale() -> None:
     state = make_state(loader=MemoryLoader(size=16, batch_size=8), precision=scaled())
     step = GraphedStep(state, Again)
     state.network.train()
@@ -222,7 +222,7 @@ def test_a_step_with_an_overflow_leaves_no_trace_but_a_lower_scale() -> None:
     assert state.precision.outcomes().nonfinite.tolist() == [False] * (EAGER_UPDATES + 1) + [True]
 
 
-def test_float32_tells_of_gradients_that_are_not_finite() -> None:
+def test_graphed_step_float32_reports_nonfinite_gradients() -> None:
     state = make_state(loader=MemoryLoader(size=16, batch_size=8), model=Flat())
     step = GraphedStep(state, Again)
     batches = [batch for _ in range(3) for batch in state.loader]
@@ -232,7 +232,7 @@ def test_float32_tells_of_gradients_that_are_not_finite() -> None:
     assert state.precision.outcomes().nonfinite.tolist() == [False] * (EAGER_UPDATES + 1) + [True]
 
 
-def test_says_what_draws_random_numbers() -> None:
+def test_draws_random_numbers_finds_dropout() -> None:
     assert not draws_random_numbers(Net())
     assert draws_random_numbers(nn.Sequential(Net(), nn.Dropout(0.5)))
 
@@ -240,7 +240,7 @@ def test_says_what_draws_random_numbers() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_optimizers_of_the_config_train_on_a_gpu(kind: str, level: str) -> None:
+def test_cuda_graph_with_config_optimizers_trains_the_same_weights(kind: str, level: str) -> None:
     fields = {**SPECS[kind], "lr": {"name": "Constant", "learning_rate": 0.01}}
     spec = OPTIMIZERS[fields.pop("name")].model_validate(fields)
     runs = []
@@ -270,7 +270,7 @@ def test_optimizers_of_the_config_train_on_a_gpu(kind: str, level: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("amp", [None, AMP(level="O1"), AMP(level="O2")], ids=["float32", "O1", "O2"])
-def test_a_cuda_graph_trains_the_same_weights(amp: AMP | None, accumulate: int) -> None:
+def test_cuda_graph_trains_the_same_weights(amp: AMP | None, accumulate: int) -> None:
     runs = []
     for captured in (False, True):
         loader = MemoryLoader(size=52, batch_size=8, accumulate=accumulate)
@@ -288,7 +288,7 @@ def test_a_cuda_graph_trains_the_same_weights(amp: AMP | None, accumulate: int) 
 
 
 @pytest.mark.gpu
-def test_a_whole_run_on_a_gpu_replays_its_steps(
+def test_whole_run_on_a_gpu_replays_its_steps(
     make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay, replays = CudaGraph.replay, []

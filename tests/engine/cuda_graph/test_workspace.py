@@ -76,7 +76,7 @@ sizes = st.lists(st.integers(1, 3 * SIZE), max_size=12)
 
 
 @given(before=sizes, dropped=st.sets(st.integers(0, 11)), needed=st.lists(st.integers(1, SIZE)), after=sizes)
-def test_what_is_recorded_and_what_comes_later_share_nothing(
+def test_workspace_of_captured_work_is_never_shared(
     before: list[int], dropped: set[int], needed: list[int], after: list[int]
 ) -> None:
     pool = Pool()
@@ -112,7 +112,7 @@ class Spare(Pool):
         return block
 
 
-def test_a_pool_that_is_never_all_taken_is_refused() -> None:
+def test_workspace_in_an_unexpected_pool_is_an_error() -> None:
     with (
         pytest.raises(UserError, match="GPU memory pool of Paddle"),
         Workspace(SIZE, Spare()).lent(),
@@ -120,13 +120,13 @@ def test_a_pool_that_is_never_all_taken_is_refused() -> None:
         pass
 
 
-def test_a_convolution_that_kept_its_workspace_is_refused() -> None:
+def test_workspace_that_is_not_returned_is_an_error() -> None:
     pool, kept = Pool(), []
     with pytest.raises(UserError, match=r"set Global.cuda_graph=False"), Workspace(SIZE, pool).lent():
         kept.append(pool.take(SIZE))
 
 
-def test_its_size_is_the_most_of_a_convolution() -> None:
+def test_build_workspace_has_the_largest_size_of_a_convolution() -> None:
     if not paddle.is_compiled_with_cuda():
         pytest.skip("a flag of GPUs")
     limit = paddle.get_flags("FLAGS_build_workspace_size_limit")["FLAGS_build_workspace_size_limit"]
@@ -134,7 +134,7 @@ def test_its_size_is_the_most_of_a_convolution() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_block_comes_back() -> None:
+def test_workspace_on_a_gpu_gets_its_block_back() -> None:
     workspace = build_workspace()
     for _ in range(2):
         with workspace.lent():

@@ -41,18 +41,18 @@ def hear(accumulate: int) -> list[str]:
     return heard.told
 
 
-def test_a_batch_is_told_phase_by_phase() -> None:
+def test_hooks_are_called_for_each_phase_of_a_step() -> None:
     batch = ["begin", "data wait", "", "forward", "", "backward", ""]
     step = [*batch, "optimizer", "", "end of step"]
     assert hear(accumulate=1) == [*step, *step, "begin", "data wait", ""]
     assert hear(accumulate=2) == [*batch, "end of batch", *step, "begin", "data wait", ""]
 
 
-def test_nobody_listening_makes_nothing() -> None:
+def test_no_hooks_share_one_context() -> None:
     assert NO_HOOKS("forward") is NO_HOOKS("backward")
 
 
-def test_a_window() -> None:
+def test_read_profile_window_valid_text() -> None:
     assert read_profile_window("10:20") == ProfileWindow(10, 20)
     assert read_profile_window("0:1") == ProfileWindow(0, 1)
 
@@ -60,7 +60,7 @@ def test_a_window() -> None:
 @pytest.mark.parametrize(
     "text", ["", "5", "5:", ":5", "5:5", "6:5", "-1:5", "1.0:2", "a:b", "1:2:3", "1: 2", "٣:٤"]
 )
-def test_no_window(text: str) -> None:
+def test_read_profile_window_invalid_text_is_an_error(text: str) -> None:
     with pytest.raises(
         UserError, match="--profile: expected START:STOP, two whole numbers with START < STOP"
     ):
