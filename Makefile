@@ -37,7 +37,7 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability lint test-gpu test-paddle26 docs clean
+.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability lint test-gpu test-paddle26 docs requirements wheel clean
 
 help: ## list the goals
 	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -104,6 +104,12 @@ test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.
 docs: setup ## write docs/config.md and docs/models.md from the schema and the table of models
 	$(RUN) -m ppcls.config.reference docs/config.md
 
+requirements: ## write requirements*.txt from pyproject.toml
+	@"$(PYTHON)" .ci/requirements.py
+
+wheel: setup ## build the package: dist/*.whl and dist/*.tar.gz
+	$(RUN) -m build
+
 clean: ## remove virtual environments and caches; dataset/ and output/ stay
-	rm -rf .venv .venv-paddle26 .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf .venv .venv-paddle26 .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
 	find ppcls tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,7 +15,7 @@ from ppcls.errors import UserError
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
 
-_DEFAULT_CONFIG = str(Path(__file__).with_name("finetune.yaml"))
+_DEFAULT_CONFIG = str(Path(__file__).parents[1] / "configs" / "finetune.yaml")
 
 
 @command

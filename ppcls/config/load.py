@@ -26,6 +26,7 @@ _MAX_DEPTH = 50  # nested mappings and lists
 _SHOWN_LENGTH = 100  # characters of an override in messages
 _FORM = "expected path=value, such as Global.epochs=10"
 _TOO_LONG = f"longer than {_MAX_LENGTH} characters"
+_INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout a link to configs/
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # no file name can contain these
 
 
@@ -141,6 +142,8 @@ def _parse(text: str, source: Path | str) -> Any:
 def read_tree(path: Path) -> dict[str, Any]:
     """Returns a YAML file as plain dicts and lists.
 
+    The configs of the package can be named from any folder: ``configs/ResNet50.yaml``, or ``ResNet50``.
+
     Raises:
         UserError: The file does not exist, is not a regular file or can't be read.
         ConfigError: The file is not YAML, has a duplicate key, or is not a mapping.
@@ -150,6 +153,9 @@ def read_tree(path: Path) -> dict[str, Any]:
             data = file.read(_MAX_BYTES + 1)
         text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError:
+        installed = _INSTALLED / path.with_suffix(".yaml").name if path.name else path
+        if str(path.parent) in (".", "configs") and installed.is_file():
+            return read_tree(installed)
         near = sorted(path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         hint = f"; found: {', '.join(map(str, near))}" if near else ""
         raise UserError(f"{path}: no such config file{hint}") from None

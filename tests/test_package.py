@@ -1,0 +1,53 @@
+"""The package: requirements files, configs that are installed with it, and its changelog."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+import ppcls
+from ppcls.config.load import read_tree
+from ppcls.errors import UserError
+
+
+def test_requirements_files_agree_with_pyproject() -> None:
+    found = subprocess.run([sys.executable, ROOT / ".ci/requirements.py", "--check"], capture_output=True)
+    assert found.returncode == 0, found.stderr.decode()
+
+
+def test_requirements_check_names_a_file_that_differs(tmp_path: Path) -> None:
+    (tmp_path / ".ci").mkdir()
+    for name in ("pyproject.toml", ".ci/requirements.py"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    script = tmp_path / ".ci/requirements.py"
+    assert subprocess.run([sys.executable, script]).returncode == 0
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    found = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (
+        1,
+        "requirements.txt: differ from pyproject.toml; run `make requirements`\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["quickstart.yaml", "configs/quickstart.yaml", "quickstart"])
+def test_config_of_the_package_is_found_from_any_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_tree(Path(name)) == read_tree(ROOT / "configs/quickstart.yaml")
+    Path("quickstart.yaml").write_text("Global: {seed: 1}\n")
+    assert read_tree(Path("quickstart.yaml")) == {"Global": {"seed": 1}}
+
+
+def test_config_of_the_package_is_not_used_for_another_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such config file"):
+        read_tree(tmp_path / "quickstart.yaml")
+
+
+def test_changelog_has_the_current_version() -> None:
+    versions = re.findall(r"^## \[?([^\]\s]+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == "Unreleased"
+    assert ppcls.__version__ in versions
