@@ -138,7 +138,7 @@ BATCH_TRANSFORMS = Registry(
 LOSSES = Registry(
     "loss",
     {
-        **_in(f"{_SECTIONS}.objective", "CELoss", "BCELoss"),
+        **_in(f"{_SECTIONS}.objective", "CELoss", "BCELoss", "FocalLoss"),
         **_in(f"{_OBJECTIVES}.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
         **_in(
             f"{_OBJECTIVES}.distillation_losses",
@@ -161,7 +161,8 @@ METRICS = Registry(
     {
         **_in(f"{_SECTIONS}.objective", "TopkAcc"),
         **_in(f"{_OBJECTIVES}.distillation_losses", "DistillationTopkAcc"),
-        **_in(f"{_SECTIONS}.objective", "PerClassRecall", "ConfusionMatrix", "TprAtFpr"),
+        **_in(f"{_SECTIONS}.objective", "PerClassRecall", "ConfusionMatrix"),
+        **_in(f"{_SECTIONS}.objective", "CalibrationError", "TprAtFpr"),
         **_in(f"{_OBJECTIVES}.embedding", "Recallk", "mAP"),
         **_in(
             f"{_OBJECTIVES}.multi_label",

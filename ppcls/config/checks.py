@@ -16,7 +16,9 @@ from ppcls.config.sections.loader import DataLoader, Split
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.objective import (
     MAX_CONFUSION_CLASSES,
+    ClassWeightedLoss,
     ConfusionMatrix,
+    FocalLoss,
     Loss,
     LossSpec,
     Metric,
@@ -103,6 +105,26 @@ def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:
                     f"DataLoader.{part}.dataset.label_ratio: True",
                     *("Loss", part, position, spec.kind, "weight_ratio"),
                 )
+
+
+def class_weight_problems(loss: Loss, data: DataLoader, class_num: int) -> Problems:
+    """Weights fit the classes, and evaluation needs nothing that is computed from the training data."""
+    several = data.Train is not None and isinstance(data.Train.dataset, MultiLabelDataset)
+    for part in ("Train", "Eval"):
+        for position, spec in enumerate(getattr(loss, part)):
+            where = ("Loss", part, position, spec.kind)
+            weights = spec.class_weight if isinstance(spec, ClassWeightedLoss) else None
+            if isinstance(weights, tuple) and len(weights) != class_num:
+                text = f"expected one weight for each of the {class_num} classes, got {len(weights)}"
+                yield problem(text, *where, "class_weight")
+            if part == "Eval" and isinstance(weights, str):
+                text = f"{weights} is computed from the training data; write a list, or remove it here"
+                yield problem(text, *where, "class_weight")
+            if part == "Eval" and getattr(spec, "logit_adjustment", None) is not None:
+                yield problem("is only for training; remove it here", *where, "logit_adjustment")
+            if several and isinstance(spec, FocalLoss) and spec.activation == "softmax":
+                text = "expected sigmoid: MultiLabelDataset has several labels per image"
+                yield problem(text, *where, "activation")
 
 
 def _suitable(section: str, part: str, multi_label: bool) -> str:

@@ -56,6 +56,7 @@ class Config(Section):
             *checks.precision_problems(self.AMP, self.Optimizer, settings.device),
             *checks.label_problems(self.Loss, self.Metric, data),
             *checks.metric_problems(self.Metric, arch.class_num),
+            *checks.class_weight_problems(self.Loss, data, arch.class_num),
             *distillation_problems(arch, self.Loss, self.Metric),
             *embedding_problems(arch, self.Loss, self.Metric, data, retrieval),
             *checks.multi_label_problems(data, settings.use_multilabel),

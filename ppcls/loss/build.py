@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,9 @@ from ppcls.config.objectives.distillation_losses import (
 from ppcls.config.objectives.embedding import ArcMargin, CircleMargin, CosMargin, MarginHead, TripletLossV2
 from ppcls.config.objectives.layer_losses import DistillationDistanceLoss, DistillationRKDLoss
 from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
-from ppcls.config.sections.objective import BCELoss, CELoss, LossSpec
+from ppcls.config.sections.objective import BCELoss, CELoss, FocalLoss, LossSpec
 from ppcls.loss import classification, distillation, embedding, features
+from ppcls.loss.class_weights import ClassCounts, class_weights, logit_offsets
 from ppcls.loss.learned import learned_losses
 from ppcls.outputs import LOGITS, Outputs, get_logits, layer_output_name
 
@@ -34,8 +36,28 @@ Criterion = Callable[[Outputs, Tensor], Tensor]
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # the student's logits, the other model's, labels
 
 
+@dataclass(frozen=True, eq=False)
+class ClassStatistics:
+    """What losses know about the classes of a data set.
+
+    Attributes:
+        share: Share of images with each class, [C] float32; None if unknown.
+        counts: Training images of each class; None if unknown.
+    """
+
+    share: Tensor | None = None
+    counts: ClassCounts | None = None
+
+
+def _tensor(values: NDArray[Any] | None) -> Tensor | None:
+    return None if values is None else paddle.to_tensor(values, dtype="float32")
+
+
 def build_criterion(
-    losses: tuple[LossSpec, ...], positives: NDArray[Any] | None = None, margin: MarginHead | None = None
+    losses: tuple[LossSpec, ...],
+    positives: NDArray[Any] | None = None,
+    margin: MarginHead | None = None,
+    counts: ClassCounts | None = None,
 ) -> Criterion:
     """Returns the weighted sum of ``losses``.
 
@@ -43,21 +65,22 @@ def build_criterion(
         losses: One or more losses.
         positives: Share of images of each class, [C], for losses that use it as a weight.
         margin: Config of the head if its logits are cosines.
+        counts: Training images of each class, for weights and frequencies that are computed from them.
 
     Returns:
         A function of the model's outputs, of any floating dtype, such as logits [B, C], and of labels, [B]
         int64 or [B, C] float32. Its result is a float32 scalar, the mean over the batch.
 
     Raises:
-        ValueError: ``losses`` is empty.
+        ValueError: ``losses`` is empty, or one of them needs ``counts``.
         TypeError: An entry is not a loss.
     """
     if not losses:
         raise ValueError("expected at least one loss")
-    share = paddle.to_tensor(positives, dtype="float32") if positives is not None else None
+    images = ClassStatistics(_tensor(positives), counts)
     learned = learned_losses(losses)
     terms = [
-        (_mean_output(name) if (name := f"loss{position}") in learned else _term(spec, share), spec.weight)
+        (_mean_output(name) if (name := f"loss{position}") in learned else _term(spec, images), spec.weight)
         for position, spec in enumerate(losses)
     ]
 
@@ -87,11 +110,11 @@ def _apply_margin(head: MarginHead, cosine: Tensor, label: Tensor) -> Tensor:
     raise TypeError(f"{head.kind} has no margin")
 
 
-def _term(spec: LossSpec, positives: Tensor | None) -> Criterion:
+def _term(spec: LossSpec, images: ClassStatistics) -> Criterion:
     """Returns one loss without its weight."""
     match spec:
         case DistillationGTCELoss() | DistillationMultiLabelLoss():
-            return _sum_over_models(spec.model_names, _term(spec.loss, positives))
+            return _sum_over_models(spec.model_names, _term(spec.loss, images))
         case DistillationDistanceLoss():
             return _layer_distance(spec)
         case DistillationRKDLoss():
@@ -101,19 +124,32 @@ def _term(spec: LossSpec, positives: Tensor | None) -> Criterion:
                 outputs[spec.feature_from], label, spec.margin, spec.normalize_feature
             )
     if isinstance(spec, LogitPairLoss):
-        pairs, pair_loss = spec.model_name_pairs, _pair_loss(spec, positives)
+        pairs, pair_loss = spec.model_name_pairs, _pair_loss(spec, images.share)
         return lambda outputs, label: sum(
             pair_loss(outputs[one], outputs[other], label) for one, other in pairs
         )
-    loss = _logits_loss(spec, positives)
+    loss = _logits_loss(spec, images)
     return lambda outputs, label: loss(get_logits(outputs), label)
 
 
-def _logits_loss(spec: LossSpec, positives: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+def _logits_loss(spec: LossSpec, images: ClassStatistics) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns a loss of logits and labels."""
     match spec:
         case CELoss():
-            return partial(classification.cross_entropy, smoothing=spec.epsilon or 0.0)
+            return partial(
+                classification.cross_entropy,
+                smoothing=spec.epsilon or 0.0,
+                weights=_tensor(class_weights(spec, images.counts)),
+                offsets=_tensor(logit_offsets(spec, images.counts)),
+            )
+        case FocalLoss():
+            focal: partial[Tensor] = (
+                partial(classification.softmax_focal_loss)
+                if spec.activation == "softmax"
+                else partial(classification.sigmoid_focal_loss, alpha=spec.alpha)
+            )
+            weights = _tensor(class_weights(spec, images.counts))
+            return partial(focal, gamma=spec.gamma, smoothing=spec.epsilon or 0.0, weights=weights)
         case BCELoss():
             return partial(
                 classification.thresholded_cross_entropy,
@@ -125,7 +161,8 @@ def _logits_loss(spec: LossSpec, positives: Tensor | None) -> Callable[[Tensor, 
                 classification.binary_cross_entropy,
                 smoothing=spec.epsilon or 0.0,
                 size_sum=spec.size_sum,
-                positives=positives if spec.weight_ratio else None,
+                positives=images.share if spec.weight_ratio else None,
+                weights=_tensor(class_weights(spec, images.counts)),
             )
         case MultiLabelAsymmetricLoss():
             return partial(

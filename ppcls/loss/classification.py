@@ -10,7 +10,13 @@ from paddle import Tensor
 from paddle.nn import functional as F
 
 
-def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0) -> Tensor:
+def cross_entropy(
+    logits: Tensor,
+    label: Tensor,
+    smoothing: float = 0.0,
+    weights: Tensor | None = None,
+    offsets: Tensor | None = None,
+) -> Tensor:
     """Returns the cross-entropy between the softmax of ``logits`` and ``label``.
 
     As a target ``t`` sums to 1, ``-sum(t * log softmax(z)) = log(sum(exp(z))) - sum(t * z)``. With smoothing
@@ -21,10 +27,19 @@ def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0) -> Tens
         logits: Logits.
         label: [B] int64, classes in 0..C-1; or [B, C] float, rows that sum to 1.
         smoothing: Label smoothing in [0, 1).
+        weights: Weight of each class, [C] float32: the term of each class in ``sum(t * log softmax(z))`` is
+            multiplied by it, as in PyTorch, but the mean is over images.
+        offsets: [C] float32, added to the logits.
     """
     with paddle.amp.auto_cast(enable=False):
         z = logits.astype("float32")
+        if offsets is not None:
+            z = z + offsets
         z = z - z.detach().max(axis=-1, keepdim=True)
+        if weights is not None:
+            target = _smoothed(_many_hot(label, z.shape[-1]), smoothing) * weights
+            spread = z.exp().sum(axis=-1).log()
+            return (target.sum(axis=-1) * spread - (target * z).sum(axis=-1)).mean()
         if label.ndim == 2:
             expected = (label.astype("float32") * z).sum(axis=-1)
         else:
@@ -40,6 +55,7 @@ def binary_cross_entropy(
     smoothing: float = 0.0,
     size_sum: bool = False,
     positives: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Returns the binary cross-entropy of the sigmoid of each class.
 
@@ -49,14 +65,74 @@ def binary_cross_entropy(
         smoothing: Label smoothing in [0, 1): the target is ``(1 - smoothing) * label + smoothing / C``.
         size_sum: Whether to sum over classes instead of averaging.
         positives: Share of images of each class, [C] float32, for the weights of `label_weights`.
+        weights: Weights of the positives of each class, [C] float32.
     """
     with paddle.amp.auto_cast(enable=False):
         z, target = logits.astype("float32"), _many_hot(label, logits.shape[-1])
         smooth = _smoothed(target, smoothing)
         cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
+        if weights is not None:
+            cost = cost + smooth * (weights - 1.0) * F.softplus(-z)
         if positives is not None:
             cost = cost * label_weights(target, positives)
         return cost.sum(axis=-1).mean() if size_sum else cost.mean()
+
+
+def softmax_focal_loss(
+    logits: Tensor, label: Tensor, gamma: float, smoothing: float = 0.0, weights: Tensor | None = None
+) -> Tensor:
+    """Returns the focal loss of the softmax, ``-sum(w * t * (1 - p)^gamma * log(p))`` (Lin et al. 2017).
+
+    Args:
+        logits: Logits.
+        label: [B] int64, classes in 0..C-1; or [B, C] float, rows that sum to 1.
+        gamma: Focusing exponent; 0 for the cross-entropy.
+        smoothing: Label smoothing in [0, 1).
+        weights: Weight of each class, [C] float32.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z = logits.astype("float32")
+        z = z - z.detach().max(axis=-1, keepdim=True)
+        log_p = z - z.exp().sum(axis=-1, keepdim=True).log()
+        target = _smoothed(_many_hot(label, z.shape[-1]), smoothing)
+        if weights is not None:
+            target = target * weights
+        return -(target * _focus(log_p.exp(), gamma) * log_p).sum(axis=-1).mean()
+
+
+def sigmoid_focal_loss(
+    logits: Tensor,
+    label: Tensor,
+    gamma: float,
+    alpha: float | None = None,
+    smoothing: float = 0.0,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Returns the focal loss of the sigmoid of each class, averaged over classes (Lin et al. 2017).
+
+    Args:
+        logits: Logits.
+        label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
+        gamma: Focusing exponent; 0 for the binary cross-entropy.
+        alpha: Weight of positives, with 1 - alpha for negatives; None for weights of 1.
+        smoothing: Label smoothing in [0, 1).
+        weights: Weights of the positives of each class, [C] float32.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z = logits.astype("float32")
+        y = _smoothed(_many_hot(label, z.shape[-1]), smoothing)
+        p = F.sigmoid(z)
+        focus = _focus(p * y + (1.0 - p) * (1.0 - y), gamma)
+        positive = y if weights is None else y * weights
+        negative = 1.0 - y
+        if alpha is not None:
+            positive, negative = alpha * positive, (1.0 - alpha) * negative
+        return (focus * (positive * F.softplus(-z) + negative * F.softplus(z))).mean()
+
+
+def _focus(p: Tensor, gamma: float) -> Tensor:
+    """Returns ``(1 - p)^gamma``, with ``1 - p`` above 0, where a power may have no finite gradient."""
+    return (1.0 - p).clip(min=1e-8).pow(gamma)
 
 
 def thresholded_cross_entropy(logits: Tensor, label: Tensor, smoothing: float, threshold: float) -> Tensor:

@@ -16,7 +16,14 @@ from paddle import Tensor
 from ppcls.config.objectives.distillation_losses import DistillationTopkAcc
 from ppcls.config.objectives.embedding import Recallk, mAP
 from ppcls.config.objectives.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
-from ppcls.config.sections.objective import ConfusionMatrix, MetricSpec, PerClassRecall, TopkAcc, TprAtFpr
+from ppcls.config.sections.objective import (
+    CalibrationError,
+    ConfusionMatrix,
+    MetricSpec,
+    PerClassRecall,
+    TopkAcc,
+    TprAtFpr,
+)
 from ppcls.metric import multi_label, retrieval, single_label
 from ppcls.outputs import LOGITS, Outputs, get_logits
 
@@ -165,11 +172,22 @@ def _build(spec: MetricSpec, classes: int) -> CountMetric | GatheredMetric:
             values = partial(_recall_values, each=spec.each)
             return CountMetric((*spec.names, *each), 2 * classes, _of_logits(single_label.class_hits), values)
         case ConfusionMatrix():
+            each = tuple(f"{name}_{k}" for name in ("precision", "f1") for k in range(classes))
             return CountMetric(
-                spec.names,
+                (*spec.names, *(each if spec.each else ())),
                 classes**2,
                 _of_logits(single_label.confusion),
-                lambda counts, _: single_label.macro_averages(counts),
+                lambda counts, _: [
+                    *single_label.macro_averages(counts),
+                    *(single_label.class_precision_and_f1(counts) if spec.each else ()),
+                ],
+            )
+        case CalibrationError():
+            return CountMetric(
+                spec.names,
+                3 * spec.bins,
+                _of_logits(partial(single_label.calibration_counts, bins=spec.bins)),
+                lambda counts, _: [single_label.calibration_error(counts)],
             )
         case AccuracyScore() if spec.base == "sample":
             return CountMetric(spec.names, 1, _of_logits(multi_label.right_images), _shares)

@@ -6,8 +6,10 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
+from paddle.nn import functional as F
 
 Floats = NDArray[np.float64]
+PROBABILITY_UNIT = 2.0**-30
 
 
 def topk_correct(logits: Tensor, label: Tensor, topk: tuple[int, ...]) -> Tensor:
@@ -71,17 +73,60 @@ def macro_averages(counts: Floats) -> list[float]:
 
     Classes that neither occur nor are predicted do not count. A quotient with denominator 0 is 0.
     """
+    shares, occurs = _class_shares(counts)
+    return [float(each[occurs].mean()) for each in shares]
+
+
+def class_precision_and_f1(counts: Floats) -> list[float]:
+    """Maps sums of `confusion`, [C * C], to the precisions, then the F1 scores of all classes, [2 * C].
+
+    NaN for classes that neither occur nor are predicted.
+    """
+    (precision, _, f1), occurs = _class_shares(counts)
+    return [
+        value if known else float("nan")
+        for each in (precision, f1)
+        for value, known in zip(each.tolist(), occurs, strict=True)
+    ]
+
+
+def _class_shares(counts: Floats) -> tuple[list[Floats], NDArray[np.bool_]]:
+    """Returns precision, recall and F1 of each class, and which classes occur or are predicted."""
     classes = round(len(counts) ** 0.5)
     matrix = counts.reshape(classes, classes)
     right, images, predictions = matrix.diagonal(), matrix.sum(axis=1), matrix.sum(axis=0)
-    occurs = images + predictions > 0
     shares = [(right, predictions), (right, images), (2 * right, images + predictions)]
-    return [float(_quotient(above[occurs], below[occurs]).mean()) for above, below in shares]
+    return [_quotient(above, below) for above, below in shares], images + predictions > 0
 
 
 def _quotient(above: Floats, below: Floats) -> Floats:
     found: Floats = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
     return found
+
+
+def calibration_counts(logits: Tensor, label: Tensor, bins: int) -> Tensor:
+    """Counts images by the probability of their predicted class; arguments as in `topk_correct`.
+
+    Returns:
+        [3 * bins] int64, on the device of ``logits``: for each of the equal bins from 0 to 1 the images, the
+        correct predictions, and the sum of the probabilities in units of ``PROBABILITY_UNIT``. Integers make
+        the sum independent of the order of images.
+    """
+    label, predicted = _classes(logits, label)
+    confidence = F.softmax(logits.astype("float32"), axis=-1).max(axis=-1)
+    # Rows with non-finite logits count as predictions without any confidence.
+    confidence = paddle.where(confidence.isfinite(), confidence, paddle.zeros_like(confidence))
+    place = ((confidence * bins).ceil().astype("int64") - 1).clip(min=0, max=bins - 1)
+    one_hot = F.one_hot(place, bins).astype("int64")
+    units = (confidence.astype("float64") / PROBABILITY_UNIT).round().astype("int64")
+    columns = paddle.stack([paddle.ones_like(label), (predicted == label).astype("int64"), units], axis=1)
+    return (columns.unsqueeze(-1) * one_hot.unsqueeze(1)).sum(axis=0).flatten()
+
+
+def calibration_error(counts: Floats) -> float:
+    """Maps sums of `calibration_counts`, [3 * bins], to the expected calibration error."""
+    images, right, units = counts.reshape(3, -1)
+    return float(np.abs(right - units * PROBABILITY_UNIT).sum() / images.sum())
 
 
 def true_at_false_positives(

@@ -17,6 +17,7 @@ from ppcls.report.confusion import class_name, class_recalls, confused_pairs, de
 from ppcls.report.console import clock
 from ppcls.report.jsonlines import read_events
 from ppcls.report.record import EvalRecord, Histogram, Outcomes, Record, Reporter, StepRecord, TimeBudget
+from ppcls.report.reliability import expected_calibration_error, reliability_bins
 from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
 _MAX_EVENTS, _MAX_BAD_IMAGES = 1000, 200
@@ -116,6 +117,7 @@ class HtmlReport(Reporter):
             names = [class_name(info.classes, label) for label in range(len(confusion))]
             matrix = {"names": names, "cells": nonzero_cells(confusion)}
             pairs, recalls = confused_pairs(confusion, names), class_recalls(confusion, names)
+        reliability = reliability_bins(evaluation.outcomes.confidences) if evaluation is not None else []
         tiles = summarize_run(self._records, ended=self._closed)
         duration = "Duration since the resume" if self._resumed else "Duration"
         data = {
@@ -134,6 +136,8 @@ class HtmlReport(Reporter):
             worst=self._worst(),
             pairs=pairs,
             recalls=recalls,
+            reliability=reliability,
+            calibration_error=expected_calibration_error(reliability),
             augmented=[_as_figure(picture) for picture in info.pictures.augmented()],
             events=read_events(self._events, _MAX_EVENTS),
             bad_images=_last_lines(info.bad_images),

@@ -32,6 +32,9 @@ TWO = ("Arch.class_num=2", "Infer.PostProcess.topk=1", "Metric.Train=[]")
             f"{TRAIN}.dataset.label_ratio=True",
         ),
         ("Loss={Train: [MultiLabelLoss: {epsilon: 0.1}]}",),
+        (*MULTI_LABEL, "Loss.Train=[FocalLoss: {activation: sigmoid, alpha: 0.25}]"),
+        ("Loss.Train=[CELoss: {class_weight: balanced, logit_adjustment: 1.0}, FocalLoss]",),
+        ("Metric.Eval=[CalibrationError, ConfusionMatrix: {each: True}, PerClassRecall: {each: True}]",),
         ("AMP={}", "Global.device=gpu"),
         ("AMP={}", "Global.device=auto"),
         ("AMP={dtype: bfloat16}", "Global.device=cpu"),
@@ -54,6 +57,23 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
 @pytest.mark.parametrize(
     ("overrides", "place", "text"),
     [
+        (
+            ("Loss.Train=[CELoss: {class_weight: [1, 2]}]",),
+            "Loss.Train[0].CELoss.class_weight",
+            "10 classes, got 2",
+        ),
+        (
+            ("Loss.Eval=[CELoss: {class_weight: balanced}]",),
+            "Loss.Eval[0].CELoss.class_weight",
+            "write a list",
+        ),
+        (("Loss.Eval=[CELoss: {logit_adjustment: 1}]",), "Loss.Eval[0].CELoss.logit_adjustment", "remove it"),
+        (("Loss.Train=[FocalLoss: {alpha: 0.25}]",), "Loss.Train[0].FocalLoss.alpha", "activation: sigmoid"),
+        (
+            (*MULTI_LABEL, "Loss.Train=[FocalLoss]"),
+            "Loss.Train[0].FocalLoss.activation",
+            "expected sigmoid",
+        ),
         (("AMP={}", "Global.device=cpu"), "AMP.dtype", "use bfloat16, or train on a GPU"),
         ((O2, "AMP.min_loss_scaling=256"), "AMP.scale_loss", "expected at least AMP.min_loss_scaling (256)"),
         ((O2, "Optimizer.multi_precision=False"), "Optimizer.multi_precision", "expected True"),

@@ -8,11 +8,18 @@ import warnings
 import numpy as np
 import paddle
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_recall_fscore_support
 
-from ppcls.config.sections.objective import CELoss, ConfusionMatrix, PerClassRecall, TopkAcc, TprAtFpr
+from ppcls.config.sections.objective import (
+    CalibrationError,
+    CELoss,
+    ConfusionMatrix,
+    PerClassRecall,
+    TopkAcc,
+    TprAtFpr,
+)
 from ppcls.metric.build import Rows, build_metrics
 from ppcls.metric.single_label import confusion, true_at_false_positives
 
@@ -65,7 +72,7 @@ def test_class_metrics_of_any_batches_equal_scikit_learn(seed, rows, classes, si
     rng = np.random.default_rng(seed)
     logits = rng.standard_normal((rows, classes)).astype("float32")
     label = rng.integers(0, classes, rows)
-    metrics = build_metrics((PerClassRecall(each=True), ConfusionMatrix()), classes)
+    metrics = build_metrics((PerClassRecall(each=True), ConfusionMatrix(each=True)), classes)
     counts = sum(
         metrics.counts(paddle.to_tensor(logits[i : i + size]), paddle.to_tensor(label[i : i + size])).numpy()
         for i in range(0, rows, size)
@@ -87,6 +94,36 @@ def test_class_metrics_of_any_batches_equal_scikit_learn(seed, rows, classes, si
     np.testing.assert_allclose(found, recalls)
     named = [values[name] for name in ("macro_precision", "macro_recall", "macro_f1")]
     np.testing.assert_allclose(named, macro)
+    known = sorted({*label.tolist(), *predicted.tolist()})
+    precision, _, f1, _ = precision_recall_fscore_support(label, predicted, labels=known, zero_division=0)
+    for name, want in (("precision", precision), ("f1", f1)):
+        np.testing.assert_allclose([values[f"{name}_{k}"] for k in known], want)
+        absent = set(range(classes)).difference(known)
+        assert all(math.isnan(values[f"{name}_{k}"]) for k in absent)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 30), st.integers(2, 5), st.integers(1, 30), st.integers(1, 15)
+)
+def test_calibration_error_of_any_batches_equals_formula(seed, rows, classes, size, bins):
+    rng = np.random.default_rng(seed)
+    logits = (2 * rng.standard_normal((rows, classes))).astype("float32")
+    label = rng.integers(0, classes, rows)
+    metrics = build_metrics((CalibrationError(bins=bins),), classes)
+    counts = sum(
+        metrics.counts(paddle.to_tensor(logits[i : i + size]), paddle.to_tensor(label[i : i + size])).numpy()
+        for i in range(0, rows, size)
+    )
+    z = np.exp(logits.astype("float64"))
+    confidence = (z / z.sum(axis=1, keepdims=True)).max(axis=1)
+    assume(np.abs(confidence * bins - np.round(confidence * bins)).min() > 1e-4 or bins == 1)
+    right, place = logits.argmax(axis=1) == label, np.ceil(confidence * bins)
+    want = sum(abs((right - confidence)[place == k].sum()) for k in range(1, bins + 1)) / rows
+    assert metrics.lower_is_better
+    assert metrics.values(counts.astype("float64"), rows)["ece"] == pytest.approx(want, abs=1e-6)
+    counts = metrics.counts(paddle.to_tensor([[math.nan, 0.0]]), paddle.to_tensor([0])).numpy()
+    assert math.isfinite(metrics.values(counts.astype("float64"), 1)["ece"])
 
 
 def test_confusion_is_label_first_and_uses_largest_share():

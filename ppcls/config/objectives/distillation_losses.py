@@ -101,7 +101,13 @@ class DistillationMultiLabelLoss(PerModelLoss, MultiLabelLoss):
     @property
     def loss(self) -> MultiLabelLoss:
         """Loss of each model."""
-        return MultiLabelLoss(epsilon=self.epsilon, size_sum=self.size_sum, weight_ratio=self.weight_ratio)
+        return MultiLabelLoss(
+            epsilon=self.epsilon,
+            size_sum=self.size_sum,
+            weight_ratio=self.weight_ratio,
+            class_weight=self.class_weight,
+            class_weight_beta=self.class_weight_beta,
+        )
 
 
 class DistillationCELoss(LogitPairLoss):

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ppcls.config.base.fields import Decay, Fraction, NonNegative, Positive
-from ppcls.config.sections.objective import Labels, LossSpec, MetricSpec
+from ppcls.config.sections.objective import ClassWeight, ClassWeightedLoss, Labels, LossSpec, MetricSpec
 
 
-class MultiLabelLoss(LossSpec):
+class MultiLabelLoss(ClassWeightedLoss):
     """Mean binary cross-entropy of each class's sigmoid. Single labels are converted to one-hot."""
 
+    class_weight: ClassWeight | None = None
+    """Weight of the positives of each class: a list, or computed from the training data. `balanced`: number
+    of negatives divided by number of positives; `effective_number`: the same quotient of effective numbers
+    (Cui et al. 2019)."""
     epsilon: Decay | None = None
     """Label smoothing: the target is (1 - epsilon) * label + epsilon / classes."""
     size_sum: bool = False

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
 
-from ppcls.config.base.fields import Count, Decay, Fraction, Keyed, Number, Section, Spec
+from ppcls.config.base.fields import (
+    Bound,
+    Count,
+    Decay,
+    Fraction,
+    Keyed,
+    NonNegative,
+    Number,
+    Part,
+    Section,
+    Spec,
+    error_at,
+)
 from ppcls.registry import LOSSES, METRICS
 
 Labels = Literal["one", "several", "any"]  # how many labels an image may have
@@ -52,12 +65,53 @@ class MetricSpec(Spec):
         return (self.kind,)
 
 
-class CELoss(LossSpec):
+ClassWeight = tuple[NonNegative, ...] | Literal["balanced", "effective_number"]
+
+
+class ClassWeightedLoss(LossSpec):
+    """A loss whose classes can have weights of their own.
+
+    Weighted losses are divided by the number of images, not by the sum of their weights. So they do not
+    depend on the number of processes or on the size of batches.
+    """
+
+    class_weight: ClassWeight | None = None
+    """Weight of each class: a list, or computed from the training data. `balanced`: inversely proportional to
+    the number of images; `effective_number`: a weaker correction by the effective number of images (Cui et
+    al. 2019). Computed weights have the mean 1 over the training images."""
+    class_weight_beta: Decay = 0.999
+    """Beta of `effective_number`: 0 gives all classes the same weight, values close to 1 approach
+    `balanced`."""
+
+
+class CELoss(ClassWeightedLoss):
     """Mean cross-entropy of the softmax."""
 
     labels: ClassVar[Labels] = "one"
     epsilon: Decay | None = None
     """Label smoothing (Szegedy et al. 2016, section 7): share of the uniform distribution in the target."""
+    logit_adjustment: NonNegative | None = None
+    """Factor tau of the logarithms of the class frequencies, which are added to the logits in training (Menon
+    et al. 2021). 1 optimizes the balanced accuracy."""
+
+
+class FocalLoss(ClassWeightedLoss):
+    """Focal loss (Lin et al. 2017): images that are classified with confidence have a small weight."""
+
+    gamma: NonNegative = 2.0
+    """Focusing exponent; 0 is the cross-entropy."""
+    activation: Literal["softmax", "sigmoid"] = "softmax"
+    """`softmax` for one label per image, `sigmoid` for any number of labels."""
+    alpha: Part | None = None
+    """Weight of the positives of each class, with 1 - alpha for its negatives. Only for `sigmoid`."""
+    epsilon: Decay | None = None
+    """Label smoothing: share of the uniform distribution in the target."""
+
+    @model_validator(mode="after")
+    def _check_alpha(self) -> Self:
+        if self.alpha is not None and self.activation == "softmax":
+            raise error_at("needs activation: sigmoid; write class_weight for softmax", "alpha")
+        return self
 
 
 class BCELoss(LossSpec):
@@ -119,11 +173,31 @@ class ConfusionMatrix(MetricSpec):
     """
 
     whole_dataset: ClassVar[bool] = True
+    each: bool = False
+    """Also report precision and F1 of each class, as `precision_0`, `f1_0` …"""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the three averages."""
         return ("macro_precision", "macro_recall", "macro_f1")
+
+
+class CalibrationError(MetricSpec):
+    """Expected calibration error, ``ece`` (Guo et al. 2017, section 2). Lower is better.
+
+    Images are grouped by the probability of their predicted class into bins of equal width. The error is the
+    mean over images of the difference between accuracy and mean probability of their bin.
+    """
+
+    lower_is_better: ClassVar[bool] = True
+    whole_dataset: ClassVar[bool] = True
+    bins: Annotated[int, Bound(gt=0, le=1000)] = 15
+    """Number of bins."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of the value."""
+        return ("ece",)
 
 
 class TprAtFpr(MetricSpec):

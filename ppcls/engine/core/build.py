@@ -13,7 +13,7 @@ from ppcls.config.sections.model import Arch
 from ppcls.config.sections.run import Global
 from ppcls.config.sections.schedule import ReduceOnPlateau
 from ppcls.data.build import build_loader
-from ppcls.data.index.read import positive_rates
+from ppcls.data.index.read import Index, positive_rates
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Order
 from ppcls.engine.core.compiled import compile_model, compiles
@@ -23,7 +23,8 @@ from ppcls.engine.core.parallel import synchronize_batch_norm
 from ppcls.engine.core.precision import Precision, build_precision
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
-from ppcls.loss.build import build_criterion
+from ppcls.loss.build import Criterion, build_criterion
+from ppcls.loss.class_weights import count_classes
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
@@ -82,7 +83,7 @@ def build_state(
         optimizer=optimizer,
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
-        criterion=build_criterion(config.Loss.Train, positive_rates(loader.index), config.Arch.margin),
+        criterion=_build_criterion(config, loader.index),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
         ema=ema,
@@ -91,6 +92,12 @@ def build_state(
         plateau=plateau,
         config=config,
     )
+
+
+def _build_criterion(config: Config, index: Index) -> Criterion:
+    losses = config.Loss.Train
+    counts = count_classes(losses, index.labels, config.Arch.class_num)
+    return build_criterion(losses, positive_rates(index), config.Arch.margin, counts)
 
 
 def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:

@@ -1,0 +1,50 @@
+"""The reliability diagram of the report: accuracy over confidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BINS = 10
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """The images whose predicted class has a probability in one bin.
+
+    Attributes:
+        confidence: Their mean probability, 0..1; exact to half a bin of the histogram.
+        accuracy: Share of correct predictions, 0..1.
+        images: Number of images, at least 1.
+    """
+
+    confidence: float
+    accuracy: float
+    images: int
+
+
+def reliability_bins(confidences: NDArray[np.int64]) -> list[ReliabilityBin]:
+    """Returns the bins that have images, in ascending order.
+
+    Args:
+        confidences: See `Outcomes.confidences`; the number of its bins is a multiple of 10.
+    """
+    width = confidences.shape[1]
+    centres = (np.arange(width) + 0.5) / width
+    bins = []
+    for part in np.split(np.arange(width), _BINS):
+        wrong, correct = confidences[:, part]
+        images = int((wrong + correct).sum())
+        if images:
+            mean = float(((wrong + correct) * centres[part]).sum() / images)
+            bins.append(ReliabilityBin(mean, float(correct.sum() / images), images))
+    return bins
+
+
+def expected_calibration_error(bins: list[ReliabilityBin]) -> float:
+    """Returns the mean over images of the difference between accuracy and confidence of their bin."""
+    images = sum(each.images for each in bins)
+    gaps = sum(abs(each.accuracy - each.confidence) * each.images for each in bins)
+    return gaps / images if images else float("nan")
