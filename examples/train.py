@@ -20,7 +20,7 @@ state = build_state(config)  # model, optimizer and data, to look at
 print(f"{len(state.model.parameters())} arrays of weights, {len(state.loader)} batches an epoch")
 result = fit(state)  # trains, evaluates, saves; Ctrl-C saves, too
 print(f"best top1 {result.best:.4f}: {result.best_model}")
-print("loss by epoch:", [round(each["loss"], 3) for each in result.history if each["kind"] == "eval"])
+print("loss by epoch:", [round(record["loss"], 3) for record in result.history if record["kind"] == "eval"])
 print("the best model on DataLoader.Eval:", evaluate(config).metrics)
 predictor = Predictor(result.best_model)
 print("a seven:", *predictor.predict([Path("dataset/digits/images/7/0007.jpg").read_bytes()]))

@@ -143,7 +143,7 @@ def check_writable(path: Path) -> None:
     Raises:
         OSError: ``path``, or the nearest folder above it, is not writable.
     """
-    existing = next(each for each in (path, *path.absolute().parents) if each.exists())
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if existing != path and not existing.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
     if not os.access(existing, os.W_OK):
@@ -176,8 +176,8 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
         if path.exists():
             raise FileExistsError(f"{path} was created by another process in the meantime")
         if sync_each:
-            for each in (*temporary.rglob("*"), temporary):
-                _sync(each)
+            for entry in (*temporary.rglob("*"), temporary):
+                _sync(entry)
         else:
             os.sync()
         temporary.rename(path)

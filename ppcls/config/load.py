@@ -116,7 +116,7 @@ def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
 
 _TIME = "tag:yaml.org,2002:timestamp"
 _Loader.yaml_implicit_resolvers = {
-    first: [each for each in resolvers if each[0] != _TIME]
+    first: [resolver for resolver in resolvers if resolver[0] != _TIME]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_constructor("tag:yaml.org,2002:str", _text)
@@ -333,9 +333,9 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise ConfigError(where, [f"expected text as a key, got {show(key)}"])
-        return {str(key): _plain(each, where, depth + 1) for key, each in value.items()}
+        return {str(key): _plain(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each, where, depth + 1) for each in value]
+        return [_plain(item, where, depth + 1) for item in value]
     return _expand_home(str(value)) if isinstance(value, (str, PurePath)) else value
 
 

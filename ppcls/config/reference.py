@@ -45,22 +45,22 @@ _TYPES = {int: "integer", float: "number", str: "text", bool: "True or False"}
 
 def type_name(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     """Returns the values that a field accepts, in words."""
-    for each in metadata:
-        if isinstance(each, Bound):
-            return each.describe(annotation).removeprefix("an ").removeprefix("a ")
-        if isinstance(each, (Keyed, Tagged)):
-            return f"[{each.registry.kind}](#{_anchor(_title(each.registry.kind))})"
+    for item in metadata:
+        if isinstance(item, Bound):
+            return item.describe(annotation).removeprefix("an ").removeprefix("a ")
+        if isinstance(item, (Keyed, Tagged)):
+            return f"[{item.registry.kind}](#{_anchor(_title(item.registry.kind))})"
     origin, arguments = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):
         return type_name(annotation.__origin__, annotation.__metadata__)
     if origin is Literal:
-        return ", ".join(repr(each) for each in arguments)
+        return ", ".join(repr(argument) for argument in arguments)
     if origin in (Union, UnionType):
-        return " or ".join(type_name(each) for each in arguments if each is not type(None))
+        return " or ".join(type_name(argument) for argument in arguments if argument is not type(None))
     if origin is tuple:
         if arguments[-1] is Ellipsis:
             return f"list of: {type_name(arguments[0])}"
-        return f"[{', '.join(type_name(each) for each in arguments)}]"
+        return f"[{', '.join(type_name(argument) for argument in arguments)}]"
     if annotation is NamedModel:
         return _link(DistilledArch.__name__)
     if isinstance(annotation, type) and issubclass(annotation, Section):
@@ -88,7 +88,7 @@ def _default(field: FieldInfo) -> str:
     if isinstance(field.default, Section):
         return ""
     if isinstance(field.default, tuple):
-        return f"`[{', '.join(_plain(each) for each in field.default)}]`"
+        return f"`[{', '.join(_plain(item) for item in field.default)}]`"
     return "`null`" if field.default is None else f"`{field.default}`"
 
 
@@ -135,21 +135,24 @@ def _common_bases(registry: Registry) -> list[type[Section]]:
     classes = [registry[name] for name in registry]
     counts = Counter(base for cls in dict.fromkeys(classes) for base in cls.__mro__ if issubclass(base, Spec))
     shared = [base for base, count in counts.items() if count > 1 and base not in classes]
-    with_keys = [each for each in shared if set(each.__annotations__) & set(each.model_fields)]
-    return sorted((each for each in with_keys if each.__name__[0] != "_"), key=lambda each: len(each.__mro__))
+    with_keys = [section for section in shared if set(section.__annotations__) & set(section.model_fields)]
+    return sorted(
+        (section for section in with_keys if section.__name__[0] != "_"),
+        key=lambda section: len(section.__mro__),
+    )
 
 
 def _nested(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[type[Section] | Registry]:
     """Yields the sections and registries that a field refers to."""
-    yield from (each.registry for each in metadata if isinstance(each, (Keyed, Tagged)))
+    yield from (item.registry for item in metadata if isinstance(item, (Keyed, Tagged)))
     if hasattr(annotation, "__metadata__"):
         yield from _nested(annotation.__origin__, annotation.__metadata__)
     if annotation is NamedModel:
         yield DistilledArch
     if isinstance(annotation, type) and issubclass(annotation, Section) and not issubclass(annotation, Spec):
         yield annotation
-    for each in get_args(annotation):
-        yield from _nested(each, ())
+    for argument in get_args(annotation):
+        yield from _nested(argument, ())
 
 
 def _collect(chapter: type[Section] | Registry, found: dict[type[Section] | Registry, None]) -> None:
@@ -167,7 +170,7 @@ def render() -> str:
     """Returns the whole reference as Markdown."""
     chapters: dict[type[Section] | Registry, None] = {}
     _collect(Config, chapters)
-    documented: set[type[Section]] = {each for each in chapters if not isinstance(each, Registry)}
+    documented: set[type[Section]] = {chapter for chapter in chapters if not isinstance(chapter, Registry)}
     contents, body = [], []
     for chapter in chapters:
         if isinstance(chapter, Registry):

@@ -168,7 +168,7 @@ def convert(conversion: Conversion, advance: Advance) -> int:
 
 def _remove_leftovers(conversion: Conversion) -> None:
     """Removes the temporary files of an earlier start that was killed."""
-    names = {each.name for path, _ in conversion.shards for each in (path, default_index_path(path))}
+    names = {file.name for path, _ in conversion.shards for file in (path, default_index_path(path))}
     for path, name in find_leftovers(conversion.folder):
         if name in names:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -155,7 +155,7 @@ class Predictor:
         outputs: dict[int, Array] = {}
         shapes = [image.shape for image in prepared]
         for shape in dict.fromkeys(shapes):  # several only if the model prepares images itself
-            rows = [row for row, each in enumerate(shapes) if each == shape]
+            rows = [row for row, other in enumerate(shapes) if other == shape]
             batch = self.model.run(np.stack([prepared[row] for row in rows]))
             outputs |= zip(rows, self.check_finite(batch), strict=True)
         return [outputs[row] for row in range(len(prepared))]

@@ -265,17 +265,17 @@ def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> 
     with state.ema.applied() if state.ema is not None else nullcontext():
         first: float = evaluator.evaluate(state.model, islice(batches, 1)).seconds
         one: float = evaluator.evaluate(state.model, islice(batches, 1)).seconds if rest else 0.0
-    return first + rest * max(one, max(each.order.global_batch for each in loaders) / loader)
+    return first + rest * max(one, max(evaluated.order.global_batch for evaluated in loaders) / loader)
 
 
 def _reduce(runtime: Runtime, how: str, values: list[float]) -> list[float]:
     """Returns the sum or the maximum of each value over all ranks."""
     if runtime.world_size == 1:
         return values
-    each = paddle.to_tensor(values, dtype="float64")
+    reduced = paddle.to_tensor(values, dtype="float64")
     reduce = paddle.distributed.ReduceOp
-    paddle.distributed.all_reduce(each, reduce.SUM if how == "sum" else reduce.MAX)
-    found: list[float] = np.asarray(each.numpy()).tolist()
+    paddle.distributed.all_reduce(reduced, reduce.SUM if how == "sum" else reduce.MAX)
+    found: list[float] = np.asarray(reduced.numpy()).tolist()
     return found
 
 

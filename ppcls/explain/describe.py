@@ -51,7 +51,7 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Pipe
         spec = describe_spec(dataset.batch_transform_ops[0])
         decisions = "How each image of a batch is mixed with its neighbour, and their labels"
         stages.append(PipelineStage((f"[batch] {spec}",), (mixed,), decisions))
-    shown = {each.split(" ")[0] for stage in stages for each in stage.transforms}
+    shown = {text.split(" ")[0] for stage in stages for text in stage.transforms}
     dropped = [
         f"[{position}] {spec.kind}"
         for position, spec in enumerate(dataset.transform_ops)

@@ -65,7 +65,7 @@ class PipelineDescription:
     def fusions(self) -> list[str]:
         """One line for each fusion."""
         return [
-            f"{' + '.join(each.split(' ')[1] for each in stage.transforms)} → {stage.fused}: "
+            f"{' + '.join(text.split(' ')[1] for text in stage.transforms)} → {stage.fused}: "
             f"{', '.join(operator.name for operator in stage.operators)}"
             for stage in self.stages
             if stage.fused
@@ -76,9 +76,11 @@ def describe_stage(op: Op, operators: Sequence[StageOperator]) -> PipelineStage:
     """Describes ``op``, which ``operators`` implement."""
     transforms, spec = transforms_of(op), base_spec(op)
     return PipelineStage(
-        transforms=tuple(f"[{'+' if at is None else at}] {describe_spec(each)}" for at, each in transforms),
+        transforms=tuple(
+            f"[{'+' if at is None else at}] {describe_spec(transform)}" for at, transform in transforms
+        ),
         operators=tuple(operators),
-        decisions="; ".join(filter(None, (_describe_decisions(each) for _, each in transforms))),
+        decisions="; ".join(filter(None, (_describe_decisions(transform) for _, transform in transforms))),
         fused=spec.kind if isinstance(spec, FusedTransform) else "",
     )
 
@@ -92,7 +94,7 @@ def describe_arrays(shapes: Sequence[Sequence[int]], layout: str, dtype: str, va
         dtype: Name of the dtype.
         vary: Whether heights and widths differ, even if those of this batch happen to be equal.
     """
-    sides = [str(each[0]) if len(set(each)) == 1 else "?" for each in zip(*shapes, strict=True)]
+    sides = [str(lengths[0]) if len(set(lengths)) == 1 else "?" for lengths in zip(*shapes, strict=True)]
     if vary:
         sides = ["?" if axis in "HW" else side for side, axis in zip(sides, layout, strict=False)]
     return " ".join(filter(None, [f"[{', '.join(sides)}]", layout, dtype]))
@@ -108,7 +110,7 @@ def _format(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_format, value))})"
     if isinstance(value, dict):
-        return f"({', '.join(f'{key}={_format(each)}' for key, each in value.items())})"
+        return f"({', '.join(f'{key}={_format(item)}' for key, item in value.items())})"
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 

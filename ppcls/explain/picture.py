@@ -41,7 +41,7 @@ def draw_descriptions(descriptions: Sequence[PipelineDescription], path: Path) -
     """Draws pipelines side by side into the PNG file ``path``, atomically."""
     from matplotlib.figure import Figure
 
-    columns = [(_header(each), list(_boxes(each))) for each in descriptions]
+    columns = [(_header(description), list(_boxes(description))) for description in descriptions]
     top = max((_LINE * (len(header) + 1) for header, _ in columns), default=0)
     depths = [sum(_height(box) + _ARROW for box in boxes) - _ARROW for _, boxes in columns]
     width = 2 * _MARGIN + len(columns) * (_COLUMN + _GAP) - _GAP

@@ -42,7 +42,7 @@ def trace_numpy(loader: PaddleLoader) -> list[PipelineStage]:
     stages, layout = [PipelineStage(("read",), (StageOperator("read", "cpu", _ENCODED),))], "HWC"
     for op, outputs, names, vary in zip(ops, images, functions, _sizes_vary(ops), strict=True):
         layout = layout if op.spec.kind != "ToCHWImage" else "CHW"
-        output = describe_arrays([each.shape for each in outputs], layout, outputs[0].dtype.name, vary)
+        output = describe_arrays([array.shape for array in outputs], layout, outputs[0].dtype.name, vary)
         *before, last = list(names) or ["numpy"]
         operators = [*(StageOperator(name, "cpu") for name in before), StageOperator(last, "cpu", output)]
         stages.append(describe_stage(op, operators))

@@ -74,7 +74,8 @@ def decoupled_divergence(
     with paddle.amp.auto_cast(enable=False):
         is_label = _one_hot(label, logits.shape[-1]) > 0.5
         parts = [
-            _decoupled(each.astype("float32") / temperature, is_label) for each in (logits, other.detach())
+            _decoupled(output.astype("float32") / temperature, is_label)
+            for output in (logits, other.detach())
         ]
         (own_two, own_rest), (two, rest) = parts
         cost = alpha * _divergence(two, own_two) + beta * _divergence(rest, own_rest)
@@ -100,7 +101,7 @@ def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperatu
     with paddle.amp.auto_cast(enable=False):
         own, other = logits.astype("float32"), other.detach().astype("float32")
         is_label = _one_hot(label, own.shape[-1])
-        costs = [-(is_label * _log_softmax(each)).sum(axis=-1) for each in (own.detach(), other)]
+        costs = [-(is_label * _log_softmax(output)).sum(axis=-1) for output in (own.detach(), other)]
         weight = 1.0 - (-costs[0] / (costs[1] + 1e-7)).exp()
         target = _log_softmax(other / temperature).exp()
         cost = -(target * _log_softmax(own / temperature)).sum(axis=-1)
@@ -118,8 +119,8 @@ def spherical(
     """
     with paddle.amp.auto_cast(enable=False):
         own, other = (
-            F.layer_norm(each.astype("float32"), each.shape[1:], epsilon=1e-7) * length
-            for each in (logits, other.detach())
+            F.layer_norm(output.astype("float32"), output.shape[1:], epsilon=1e-7) * length
+            for output in (logits, other.detach())
         )
         target = _log_softmax(other / temperature).exp()
         soft = -(target * _log_softmax(own / temperature)).sum(axis=-1) * temperature**2
@@ -134,14 +135,14 @@ def correlation_distance(logits: Tensor, other: Tensor, of_images: float, of_cla
     weight ``of_images``, and over the images of each class, averaged with the weight ``of_classes``.
     """
     with paddle.amp.auto_cast(enable=False):
-        own, other = (_log_softmax(each.astype("float32")).exp() for each in (logits, other.detach()))
+        own, other = (_log_softmax(output.astype("float32")).exp() for output in (logits, other.detach()))
         return of_images * _uncorrelated(own, other, 1) + of_classes * _uncorrelated(own, other, 0)
 
 
 def _uncorrelated(own: Tensor, other: Tensor, axis: int) -> Tensor:
-    own, other = (each - each.mean(axis=axis, keepdim=True) for each in (own, other))
+    own, other = (values - values.mean(axis=axis, keepdim=True) for values in (own, other))
     # A square root has no gradient at 0, where all images of a class or all classes of an image are equal.
-    one, two = (each.square().sum(axis=axis).clip(min=1e-30).sqrt() for each in (own, other))
+    one, two = (values.square().sum(axis=axis).clip(min=1e-30).sqrt() for values in (own, other))
     return 1.0 - ((own * other).sum(axis=axis) / (one * two + 1e-8)).mean()
 
 

@@ -47,10 +47,12 @@ def relational(own: Tensor, other: Tensor, side: int | None = None) -> Tensor:
         A float32 scalar.
     """
     with paddle.amp.auto_cast(enable=False):
-        features = [each.astype("float32") for each in (own, other.detach())]
+        features = [feature.astype("float32") for feature in (own, other.detach())]
         if side is not None:
-            features = [F.adaptive_avg_pool2d(each, side) for each in features]
-        (far, angles), (far_of_other, angles_of_other) = (_relations(each.flatten(1)) for each in features)
+            features = [F.adaptive_avg_pool2d(feature, side) for feature in features]
+        (far, angles), (far_of_other, angles_of_other) = (
+            _relations(feature.flatten(1)) for feature in features
+        )
         return F.smooth_l1_loss(far, far_of_other) + F.smooth_l1_loss(angles, angles_of_other)
 
 

@@ -222,9 +222,9 @@ class AttentionTransfer(nn.Layer):  # type: ignore[misc]
 
     def _attention(self, own: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Returns weights [B, teacher's layers, student's layers] float32, whose last axis sums to 1."""
-        queries = [layer(_means(each)) for layer, each in zip(self.query_layer, targets, strict=True)]
+        queries = [layer(_means(feature)) for layer, feature in zip(self.query_layer, targets, strict=True)]
         query = paddle.stack(queries, 1)
-        keys = [F.relu(layer(_means(each))) for layer, each in zip(self.key_layer, own, strict=True)]
+        keys = [F.relu(layer(_means(feature))) for layer, feature in zip(self.key_layer, own, strict=True)]
         key = self.bilinear(paddle.stack(keys, 1).flatten(0, 1))
         key = key.reshape([-1, len(own), len(targets), self._size])
         with paddle.amp.auto_cast(enable=False):
@@ -259,5 +259,5 @@ def _energy(feature: Tensor) -> Tensor:
 
 def _pooled_energies(features: Sequence[Tensor], sides: tuple[int, int]) -> Tensor:
     """Returns the energies of all features, pooled to ``sides`` and normalized: [B, layers, H * W]."""
-    pooled = [F.adaptive_avg_pool2d(_energy(each), sides).flatten(1) for each in features]
+    pooled = [F.adaptive_avg_pool2d(_energy(feature), sides).flatten(1) for feature in features]
     return F.normalize(paddle.stack(pooled, 1), axis=2)

@@ -168,9 +168,11 @@ def _build(spec: MetricSpec, classes: int) -> CountMetric | GatheredMetric:
             topk = _of_logits(partial(single_label.topk_correct, topk=spec.topk))
             return CountMetric(spec.names, len(spec.topk), topk, _shares)
         case PerClassRecall():
-            each = tuple(f"recall_{k}" for k in range(classes)) if spec.each else ()
-            values = partial(_recall_values, each=spec.each)
-            return CountMetric((*spec.names, *each), 2 * classes, _of_logits(single_label.class_hits), values)
+            per_class = tuple(f"recall_{k}" for k in range(classes)) if spec.each else ()
+            values = partial(_recall_values, per_class=spec.each)
+            return CountMetric(
+                (*spec.names, *per_class), 2 * classes, _of_logits(single_label.class_hits), values
+            )
         case ConfusionMatrix():
             each = tuple(f"{name}_{k}" for name in ("precision", "f1") for k in range(classes))
             return CountMetric(
@@ -232,12 +234,12 @@ def _build(spec: MetricSpec, classes: int) -> CountMetric | GatheredMetric:
 
 
 def _shares(counts: Floats, images: float) -> list[float]:
-    return [float(each) / images for each in counts]
+    return [float(count) / images for count in counts]
 
 
-def _recall_values(counts: Floats, _images: float, each: bool) -> list[float]:
+def _recall_values(counts: Floats, _images: float, per_class: bool) -> list[float]:
     found = single_label.recalls(counts)
-    return [float(np.nanmean(found)), float(np.nanmin(found)), *(found.tolist() if each else [])]
+    return [float(np.nanmean(found)), float(np.nanmin(found)), *(found.tolist() if per_class else [])]
 
 
 def _of_logits(count: Callable[[Tensor, Tensor], Tensor]) -> Count:

@@ -46,8 +46,8 @@ def mean_average_precision(
         found = len(own) - np.searchsorted(own, own, side="left")
         return float(np.mean(found / (found + len(others) - np.searchsorted(others, own, side="left"))))
 
-    each = [precision(own, others) for own, others in _queries(features, labels, queries)]
-    return float(np.mean(each)) if each else float("nan")
+    precisions = [precision(own, others) for own, others in _queries(features, labels, queries)]
+    return float(np.mean(precisions)) if precisions else float("nan")
 
 
 def _queries(

@@ -40,7 +40,7 @@ def class_hits(logits: Tensor, label: Tensor) -> Tensor:
     classes = logits.shape[-1]
     right = paddle.where(predicted == label, label, paddle.full_like(label, classes))
     return paddle.concat(
-        [paddle.bincount(each, minlength=classes + 1)[:classes] for each in (right, label)]
+        [paddle.bincount(labels, minlength=classes + 1)[:classes] for labels in (right, label)]
     ).astype("int64")
 
 

@@ -45,7 +45,7 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
     Raises:
         UserError: A pattern matches no parameter, or no trained parameter remains.
     """
-    trained = {name: each for name, each in model.named_parameters() if not each.stop_gradient}
+    trained = {name: parameter for name, parameter in model.named_parameters() if not parameter.stop_gradient}
     if spec.freeze is not None:
         chosen = _matching("freeze", spec.freeze, trained)
     elif spec.train_only is not None:
@@ -60,8 +60,8 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
     for name, layer in model.named_sublayers(include_self=True):
         if not isinstance(layer, _BatchNormBase):
             continue
-        affine = [each for each in (layer.weight, layer.bias) if each is not None]
-        if affine and not any(each.trainable for each in affine):
+        affine = [parameter for parameter in (layer.weight, layer.bias) if parameter is not None]
+        if affine and not any(parameter.trainable for parameter in affine):
             layer._use_global_stats = True
             kept |= {f"{name}.{statistic}".lstrip(".") for statistic in ("_mean", "_variance")}
     return frozenset(kept)
@@ -73,7 +73,7 @@ def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
     Raises:
         UserError: A pattern matches no parameter, or ``layerwise_decay`` finds no numbered blocks.
     """
-    names = [name for name, each in model.named_parameters() if not each.stop_gradient]
+    names = [name for name, parameter in model.named_parameters() if not parameter.stop_gradient]
     found: dict[str, Factors] = {}
     if isinstance(spec, AdamW) and spec.layerwise_decay is not None:
         found = {name: Factors(rate=rate) for name, rate in layer_rates(names, spec.layerwise_decay).items()}
@@ -121,8 +121,8 @@ def _block(name: str) -> str | None:
 def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
     """Returns one line for the log about the result of `freeze`."""
     sizes = {
-        name: each.size
-        for name, each in model.named_parameters()
+        name: parameter.size
+        for name, parameter in model.named_parameters()
         if not name.endswith(("_mean", "_variance"))
     }
     still = [name for name in sizes if name in frozen]

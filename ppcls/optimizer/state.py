@@ -85,12 +85,14 @@ def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
         for kind in optimizer._accumulators.values()
         for name in sorted(kind, key=order.__getitem__)
     ]
-    return [*weights, *(masters[each.name] for each in weights if each.name in masters), *accumulators]
+    return [*weights, *(masters[weight.name] for weight in weights if weight.name in masters), *accumulators]
 
 
 def trained(optimizer: Optimizer) -> list[Tensor]:
     """Returns the trained weights, sorted by `treatment`."""
-    return sorted((each for each in optimizer._parameter_list if not each.stop_gradient), key=treatment)
+    return sorted(
+        (parameter for parameter in optimizer._parameter_list if not parameter.stop_gradient), key=treatment
+    )
 
 
 def treatment(weight: Tensor) -> tuple[str, float, float]:

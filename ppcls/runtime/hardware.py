@@ -133,7 +133,7 @@ def find_card(number: int, visible: str | None, order: str | None) -> Card | Non
             return None
         handle = chosen[number]
         by_number = visible is None or visible.strip()[:1].isdecimal()
-        models = {pynvml.nvmlDeviceGetName(each) for each in handles}
+        models = {pynvml.nvmlDeviceGetName(handle) for handle in handles}
         uuid, total = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError:
         return None

@@ -164,7 +164,7 @@ class PPLCNetV2(LateFeatures):
         for (kind, kernel, width), depth in zip(kinds, depths, strict=True):
             out = round_channels(width * scale)
             inputs = [channels] + [out] * (depth - 1)
-            blocks = [kind(each, out, kernel, 1 if i else 2) for i, each in enumerate(inputs)]
+            blocks = [kind(channels, out, kernel, 1 if i else 2) for i, channels in enumerate(inputs)]
             self.stages.append(nn.Sequential(*blocks))
             channels = out
         self.add_classifier(channels, class_num, F.relu, 0.2, data_format)

@@ -151,7 +151,7 @@ def make_charts(measured: Sequence[Measurements[Request]]) -> list[ChartSpec]:
     """Returns charts of throughput and latency by batch size."""
     labels = [found.key.labels() for found in measured]
     series = tuple(
-        name for name in ("model", "run by", "threads") if len({each[name] for each in labels}) > 1
+        name for name in ("model", "run by", "threads") if len({label[name] for label in labels}) > 1
     )
     charts = [("Throughput", "images/s"), ("Median latency", "p50"), ("99th percentile of latency", "p99")]
     return [ChartSpec(title, metric, "batch size", series) for title, metric in charts]

@@ -179,7 +179,7 @@ class _DaliStages:
         nodes: Sequence[Any] = ()
         if count:
             assert decoded is not None
-            decisions = [self._decide(ops, *each) for each in zip(decoded, self._rows, strict=True)]
+            decisions = [self._decide(ops, *image) for image in zip(decoded, self._rows, strict=True)]
             nodes = _cycle(decisions, num_outputs=count)
         return lower_chain(ops, images, nodes, self._place)[-1]
 

@@ -166,12 +166,16 @@ class SweepRunner:
             final = run_rounds(self._final_candidates(choice, cache), self.rounds, self.report)
         except KeyboardInterrupt as interrupt:
             return replace(found, interrupt=interrupt)
-        if final.interrupt is None and not any(each.reason for each in final.measured):
-            return replace(found, choice=choice, finals={each.key: each for each in final.measured})
+        if final.interrupt is None and not any(measurements.reason for measurements in final.measured):
+            return replace(
+                found,
+                choice=choice,
+                finals={measurements.key: measurements for measurements in final.measured},
+            )
         failed = [
-            Measurements(choice.best, each.name, [], f"{each.name}: {each.reason}")
-            for each in final.measured
-            if each.reason
+            Measurements(choice.best, measurements.name, [], f"{measurements.name}: {measurements.reason}")
+            for measurements in final.measured
+            if measurements.reason
         ]
         return replace(found, sweep=[*found.sweep, *failed], interrupt=final.interrupt)
 

@@ -101,7 +101,9 @@ def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
         total = found.quantity("total", "s", "less")
         split = Measurements("", "", [sample["parts"] for sample in found.samples])
         share = Measurements(
-            "", "", [{part: each["parts"][part] / each["total"] for part in PARTS} for each in found.samples]
+            "",
+            "",
+            [{part: sample["parts"][part] / sample["total"] for part in PARTS} for sample in found.samples],
         )
         for part in PARTS:
             metrics = {

@@ -58,9 +58,9 @@ def make_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) -> li
 def _common_executions(measured: Sequence[MeasuredVariant]) -> dict[str, str]:
     """Returns how steps were executed, for each framework that executed all its variants alike."""
     found: dict[str, set[str]] = {}
-    for each in measured:
-        for sample in each.samples[:1]:
-            found.setdefault(each.key.framework, set()).add(sample["execution"])
+    for measurements in measured:
+        for sample in measurements.samples[:1]:
+            found.setdefault(measurements.key.framework, set()).add(sample["execution"])
     return {framework: kinds.pop() for framework, kinds in found.items() if len(kinds) == 1}
 
 
@@ -68,7 +68,7 @@ def _phases(measured: MeasuredVariant) -> dict[str, Quantity]:
     samples = [sample["phases"] for sample in measured.samples if "phases" in sample]
     names = {key: name for key, name in _PHASES.items() if samples and key in samples[0]}
     return {
-        name: Quantity(tuple(1e3 * each[key] for each in samples), "ms", "less")
+        name: Quantity(tuple(1e3 * sample[key] for sample in samples), "ms", "less")
         for key, name in names.items()
     }
 

@@ -171,10 +171,10 @@ def find_variants(
     used = {name: values for name, values in axes.items() if values}
     if used:
         combinations = product(*used.values())
-        variants = [replace(base, **dict(zip(used, each, strict=True))) for each in combinations]
+        variants = [replace(base, **dict(zip(used, values, strict=True))) for values in combinations]
     else:
         variants = [base, *_tour(base, device)]
-    return list(dict.fromkeys(replace(each, source=source) for each in variants for source in sources))
+    return list(dict.fromkeys(replace(variant, source=source) for variant in variants for source in sources))
 
 
 def _tour(base: Variant, device: TrainingDevice) -> Iterator[Variant]:

@@ -174,4 +174,4 @@ def _gather(runtime: Runtime, values: list[float]) -> np.ndarray[Any, np.dtype[n
         return np.asarray(mine.numpy())[None]
     gathered: list[paddle.Tensor] = []
     paddle.distributed.all_gather(gathered, mine)
-    return np.stack([np.asarray(each.numpy()) for each in gathered])
+    return np.stack([np.asarray(tensor.numpy()) for tensor in gathered])

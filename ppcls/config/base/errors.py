@@ -28,8 +28,8 @@ class ConfigError(UserError):
         self, source: Path | str, problems: Sequence[str], overrides: Mapping[str, str] | None = None
     ) -> None:
         sources: dict[str, list[str]] = {}
-        for each in problems:
-            sources.setdefault(_source_of(each, str(source), overrides or {}), []).append(f"  {each}")
+        for text in problems:
+            sources.setdefault(_source_of(text, str(source), overrides or {}), []).append(f"  {text}")
         super().__init__("\n".join(line for name, lines in sources.items() for line in (name, *lines)))
         self.problems = tuple(problems)
 
@@ -82,6 +82,6 @@ def _child(node: Any, element: int | str) -> Any:
 def describe_problems(tree: Any, error: ValidationError) -> list[str]:
     """Returns one line for each error that validation found: its key and what is wrong."""
     return [
-        ": ".join(filter(None, [place(tree, each["loc"]), each["msg"].removeprefix("Value error, ")]))
-        for each in error.errors(include_url=False)
+        ": ".join(filter(None, [place(tree, details["loc"]), details["msg"].removeprefix("Value error, ")]))
+        for details in error.errors(include_url=False)
     ]

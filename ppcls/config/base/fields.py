@@ -108,9 +108,9 @@ class Section(BaseModel):
             section = handler(known)
         except ValidationError as error:
             problems += [
-                problem(explain(each), *each["loc"])
-                for each in error.errors(include_url=False)
-                if not _follows_from_items(each)
+                problem(explain(details), *details["loc"])
+                for details in error.errors(include_url=False)
+                if not _follows_from_items(details)
             ]
         if problems:
             raise ValidationError.from_exception_data(cls.__name__, problems)
@@ -277,7 +277,7 @@ class Tagged:
                 value = {"name": self.default, **value}
             if not isinstance(value, dict) or "name" not in value:
                 raise expected(f"a mapping with the key 'name' of the {self.registry.kind}", value)
-            params = {key: each for key, each in value.items() if key != "name"}
+            params = {key: argument for key, argument in value.items() if key != "name"}
             try:
                 return _choose(self.registry, value["name"], params)
             except UnknownNameError as error:

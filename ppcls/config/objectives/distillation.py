@@ -140,25 +140,25 @@ class DistillationModel(Section):
     @property
     def members(self) -> dict[str, DistilledArch]:
         """Models by name."""
-        return {each.name: each.arch for each in self.models}
+        return {model.name: model.arch for model in self.models}
 
     @property
     def frozen(self) -> tuple[str, ...]:
         """Names of the frozen models."""
         flags = self.freeze_params_list or (False,) * len(self.models)
-        return tuple(each.name for each, frozen in zip(self.models, flags, strict=True) if frozen)
+        return tuple(model.name for model, frozen in zip(self.models, flags, strict=True) if frozen)
 
     @property
     def student(self) -> str:
         """Name of the model that is evaluated, saved and exported."""
-        trainable = [each.name for each in self.models if each.name not in self.frozen]
+        trainable = [model.name for model in self.models if model.name not in self.frozen]
         default = STUDENT if STUDENT in trainable or len(trainable) != 1 else trainable[0]
         return self.infer_model_name or self.infer_model_key or default
 
     @property
     def peers(self) -> tuple[str, ...]:
         """Names of the other trainable models."""
-        return tuple(each.name for each in self.models if each.name not in (*self.frozen, self.student))
+        return tuple(model.name for model in self.models if model.name not in (*self.frozen, self.student))
 
     @property
     def architectures(self) -> tuple[DistilledArch, ...]:
@@ -177,7 +177,9 @@ class DistillationModel(Section):
 
     def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns the same models for images of another layout."""
-        models = tuple(NamedModel(each.name, each.arch.with_data_format(data_format)) for each in self.models)
+        models = tuple(
+            NamedModel(model.name, model.arch.with_data_format(data_format)) for model in self.models
+        )
         return self.model_copy(update={"data_format": data_format, "models": models})
 
     def describe(self) -> str:
@@ -199,18 +201,18 @@ class DistillationModel(Section):
         if not isinstance(data, dict) or not isinstance(data.get("models"), list):
             return data
         data = plain_members(data)
-        named = [each for each in data["models"] if isinstance(each, dict)]
-        keyed = [data, *(keys for each in named for keys in each.values() if isinstance(keys, dict))]
+        named = [item for item in data["models"] if isinstance(item, dict)]
+        keyed = [data, *(keys for item in named for keys in item.values() if isinstance(keys, dict))]
         shared = {
             key: next(keys[key] for keys in keyed if key in keys)
             for key in _SHARED
             if any(key in keys for keys in keyed)
         }
         models = [
-            {name: {**shared, **keys} if isinstance(keys, dict) else keys for name, keys in each.items()}
-            if isinstance(each, dict)
-            else each
-            for each in data["models"]
+            {name: {**shared, **keys} if isinstance(keys, dict) else keys for name, keys in item.items()}
+            if isinstance(item, dict)
+            else item
+            for item in data["models"]
         ]
         return {**data, **shared, "models": models}
 

@@ -194,7 +194,7 @@ class DistillationTopkAcc(TopkAcc):
     def names(self) -> tuple[str, ...]:
         """Names as in `TopkAcc`, with the model's name unless it is the student."""
         plain = super().names
-        return plain if self.model_key == STUDENT else tuple(f"{self.model_key}_{each}" for each in plain)
+        return plain if self.model_key == STUDENT else tuple(f"{self.model_key}_{name}" for name in plain)
 
 
 def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator[InitErrorDetails]:

@@ -93,4 +93,4 @@ class ATTRMetric(MetricSpec):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the five values."""
-        return ("mA", *(f"instance_{each}" for each in ("accuracy", "precision", "recall", "f1")))
+        return ("mA", *(f"instance_{measure}" for measure in ("accuracy", "precision", "recall", "f1")))

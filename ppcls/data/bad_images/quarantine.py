@@ -128,7 +128,7 @@ def describe_skipped(quarantines: Iterable[Quarantine | None]) -> str | None:
     Args:
         quarantines: Quarantines of the run's loaders, which share one list; None for loaders without one.
     """
-    quarantine = next((each for each in quarantines if each is not None), None)
+    quarantine = next((candidate for candidate in quarantines if candidate is not None), None)
     if quarantine is None or not (count := quarantine.listed):
         return None
     return f"{count} bad images skipped, listed in {quarantine.file}"

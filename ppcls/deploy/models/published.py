@@ -25,7 +25,11 @@ def published_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     entry = architecture(name)
     if not entry.top1:
-        family = [each.name for each in ZOO.values() if each.family == entry.family and each.top1]
+        family = [
+            architecture.name
+            for architecture in ZOO.values()
+            if architecture.family == entry.family and architecture.top1
+        ]
         known = f"; of this family, {', '.join(family[:5])} have weights" if family else ""
         raise UserError(f"{name}: an architecture without published weights{known}")
     resize = {"resize_short": round(entry.side / entry.crop_ratio), "interpolation": entry.interpolation}

@@ -198,7 +198,7 @@ def _trained_source(
             file=sys.stderr,
         )
     if file is None:
-        file = next((each for folder in folders if (each := _find_names(folder))), None)
+        file = next((path for folder in folders if (path := _find_names(folder))), None)
     embeds = isinstance(config.Arch, RecModel)
     names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
     settings, split = need_infer(config), next(iter(config.DataLoader.evaluated.values()), None)

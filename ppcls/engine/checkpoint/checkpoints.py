@@ -165,7 +165,7 @@ class Checkpoints:
             yield LABEL_LIST, format_label_list(self.class_names).encode()
 
     def _save_in(self, store: Store, state: TrainState, roles: list[str], score: float | None) -> Path:
-        serials = [serial for each in self._stores for serial in each.folders().values()]
+        serials = [serial for store in self._stores for serial in store.folders().values()]
         manifest = Manifest(
             serial=1 + max(serials, default=-1),
             update=state.update,

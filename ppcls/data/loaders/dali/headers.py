@@ -60,7 +60,7 @@ def peek_image(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
 @admit.register
 def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     """Trusts the shape that DALI reads for colour images, except for TIFFs, which may hold anything."""
-    shapes, first_bytes, last_bytes = (np.array(each.as_tensor()) for each in peeked)
+    shapes, first_bytes, last_bytes = (np.array(tensors.as_tensor()) for tensors in peeked)
     if on_gpu:
         # A GPU fills the missing part of a JPEG. One without an end marker is truncated, or has data after
         # it.

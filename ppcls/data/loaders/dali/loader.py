@@ -75,11 +75,11 @@ def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
         keeps: Whether the executor never reuses the memory of its outputs; otherwise they are copied.
     """
     while True:
-        outputs = [each.as_tensor() for each in pipeline.run()]
+        outputs = [tensors.as_tensor() for tensors in pipeline.run()]
         if keeps:
-            image, label = (paddle.utils.dlpack.from_dlpack(each.__dlpack__()) for each in outputs)
+            image, label = (paddle.utils.dlpack.from_dlpack(output.__dlpack__()) for output in outputs)
         else:
-            image, label = (paddle.to_tensor(np.array(each)) for each in outputs)
+            image, label = (paddle.to_tensor(np.array(output)) for output in outputs)
         yield image, label
 
 
@@ -126,7 +126,7 @@ class PipelineInput:
     def under_way(self) -> list[Cursor]:
         """Batches that are requested and not yet returned, in order."""
         reading = [cursor for cursor, _ in self.reader.under_way]
-        return [each.batch.cursor for each in self._decoding] + reading
+        return [work.batch.cursor for work in self._decoding] + reading
 
     def seek(self, cursor: Cursor) -> None:
         """Continues from another position; batches under way still come first."""
@@ -166,7 +166,7 @@ class PipelineInput:
 
     def _next(self, part: str) -> EncodedBatch:
         """Returns the first batch whose ``part`` the pipeline lacks; DALI requests parts in any order."""
-        decoding = next((each for each in self._decoding if part not in each.passed), None)
+        decoding = next((work for work in self._decoding if part not in work.passed), None)
         if decoding is None:
             decoding = _BatchInDecoding(self.reader.read())
             self._decoding.append(decoding)
@@ -309,8 +309,8 @@ class DaliLoader(OrderedLoader):
     def release(self) -> None:
         """Ends all pipelines and frees their memory; the next iteration rebuilds them."""
         running, self._running = self._running, []
-        for each in running:
-            each.close()
+        for loader in running:
+            loader.close()
         if running:
             ReleaseUnusedMemory()
 

@@ -191,14 +191,14 @@ def nodes_between(node: Node, before: Iterable[Node]) -> list[Node]:
     Returns:
         Nodes, each after its inputs.
     """
-    known = {each.name for each in before}
+    known = {node.name for node in before}
     found: dict[int, Node] = {}
 
     def visit(node: Node) -> None:
         if node.name in known or id(node.source) in found:
             return
-        for each in node.source.inputs:
-            visit(each)
+        for parent in node.source.inputs:
+            visit(parent)
         found[id(node.source)] = node
 
     visit(node)

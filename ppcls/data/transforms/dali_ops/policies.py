@@ -63,19 +63,25 @@ def auto_augment_suite(spec: AutoAugment) -> DaliSuite:
 def rand_augment_suite(spec: RandAugment) -> DaliSuite:
     kind = "" if spec.monotonic_mag else "non_monotonic_"
     make = getattr(rand_augment, f"get_rand_augment_{kind}suite")
-    return {each.name: each for each in make(**_translation(spec))}
+    return {augmentation.name: augmentation for augmentation in make(**_translation(spec))}
 
 
 @dali_suite.register
 def trivial_augment_suite(spec: TrivialAugment) -> DaliSuite:
-    return {each.name: each for each in trivial_augment.get_trivial_augment_wide_suite(**_translation(spec))}
+    return {
+        augmentation.name: augmentation
+        for augmentation in trivial_augment.get_trivial_augment_wide_suite(**_translation(spec))
+    }
 
 
 @dali_suite.register
 def timm_suite(spec: TimmAutoAugment) -> DaliSuite:
     posterize = spec.suite["posterize"]
     return {
-        **{each.name: each for each in rand_augment.get_rand_augment_suite(**_translation(spec))},
+        **{
+            augmentation.name: augmentation
+            for augmentation in rand_augment.get_rand_augment_suite(**_translation(spec))
+        },
         "posterize": augmentations.posterize.augmentation((posterize.low, posterize.high)),
         "solarize_add": augmentations.solarize_add,
         "invert": augmentations.invert,
@@ -110,6 +116,6 @@ def _conditionals(*nodes: Node) -> Iterator[Callable[..., Node]]:
     finally:
         dali_trace.set_tracing(enabled=tracing)
         pipeline._conditionals_enabled = False
-    for each in caught:
-        if not issubclass(each.category, DeprecationWarning):  # auto_aug itself uses deprecated operators
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    for warning in caught:
+        if not issubclass(warning.category, DeprecationWarning):  # auto_aug itself uses deprecated operators
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -82,7 +82,7 @@ def blur_image(spec: GaussianBlur, image: np.ndarray, decisions: Decisions) -> A
 
 @apply.register
 def erase_rectangle(spec: RandomErasing, image: np.ndarray, decisions: Decisions) -> Array:
-    (top, left), (height, width) = (each.astype(int) for each in decisions[:2])
+    (top, left), (height, width) = (values.astype(int) for values in decisions[:2])
     if not height:
         return image
     if spec.mode == "pixel":
@@ -98,7 +98,7 @@ def erase_rectangle(spec: RandomErasing, image: np.ndarray, decisions: Decisions
 
 
 def _fill_rectangles(image: np.ndarray, decisions: Decisions, fill: tuple[float, ...]) -> Array:
-    starts, sizes = (each.astype(int).reshape(-1, 2) for each in decisions)
+    starts, sizes = (values.astype(int).reshape(-1, 2) for values in decisions)
     filled, colour, erased = sizes.all(axis=1), np.asarray(fill), image.copy()
     for (top, left), (height, width) in zip(starts[filled], sizes[filled], strict=True):
         erased[top : top + height, left : left + width] = colour
@@ -117,7 +117,7 @@ def hide_patches(spec: HideAndSeek, image: np.ndarray, decisions: Decisions) -> 
 
 @apply.register
 def mask_grid(spec: GridMask, image: np.ndarray, decisions: Decisions) -> Array:
-    tile, share, angle, *shifts = (np.float32(each) for each in decisions)
+    tile, share, angle, *shifts = (np.float32(values) for values in decisions)
     along, across = np.cos(angle) / tile, np.sin(angle) / tile
     left, top = (shift / tile for shift in shifts)
     y, x = (np.arange(side, dtype=np.float32) for side in image.shape[:2])

@@ -65,7 +65,9 @@ def _resize_by_pillow(image: Array, width: int, height: int, resampling: Image.R
     if image.shape[2] == 3:
         return np.asarray(Image.fromarray(image).resize((width, height), resampling))
     channels = (Image.fromarray(image[:, :, k]) for k in range(image.shape[2]))
-    return np.stack([np.asarray(each.resize((width, height), resampling)) for each in channels], axis=-1)
+    return np.stack(
+        [np.asarray(channel.resize((width, height), resampling)) for channel in channels], axis=-1
+    )
 
 
 def _keep_channels(image: Any) -> Array:

@@ -34,7 +34,7 @@ def decide_and_apply(spec: Transform, image: Any, draws: NDArray[np.float32]) ->
     if not spec.draws:
         return apply(spec, image, ())
     decisions = decide(spec, draws[None], np.array([image.shape[:2]]))
-    return apply(spec, image, tuple(each[0] for each in decisions))
+    return apply(spec, image, tuple(values[0] for values in decisions))
 
 
 def run_steps(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float32]) -> Iterator[Array]:

@@ -186,7 +186,7 @@ def decide_grid(spec: GridMask, draws: Draws, sides: Sides) -> Decisions:
     radians = np.deg2rad(np.floor(angle * spec.rotate))
     # Shift by half a pixel, so that no pixel lies on a square's edge.
     shifts = (np.floor(left * tile) - 0.5, np.floor(top * tile) - 0.5)
-    return tile.astype(np.int32), *(each.astype(np.float32) for each in (share, radians, *shifts))
+    return tile.astype(np.int32), *(values.astype(np.float32) for values in (share, radians, *shifts))
 
 
 class HideAndSeek(Transform):
@@ -232,7 +232,7 @@ def decide_patches(spec: HideAndSeek, draws: Draws, sides: Sides) -> Decisions:
     begin = np.floor(draws[:, 1:] * _BANK_SIDE).astype(int)
     coins = coin_bank()[(begin[:, :1] + rows) % _BANK_SIDE, (begin[:, 1:] + columns) % _BANK_SIDE]
     corner = np.stack([rows, columns], axis=-1) * side[:, None, None]
-    start, end = (np.minimum(each, sides[:, None]) for each in (corner, corner + side[:, None, None]))
+    start, end = (np.minimum(edge, sides[:, None]) for edge in (corner, corner + side[:, None, None]))
     size = np.where(bernoulli(spec.hide_prob, coins)[..., None], end - start, 0)
-    starts, sizes = (each.reshape(len(draws), -1).astype(np.float32) for each in (start, size))
+    starts, sizes = (values.reshape(len(draws), -1).astype(np.float32) for values in (start, size))
     return starts, sizes

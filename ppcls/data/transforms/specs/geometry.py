@@ -28,7 +28,7 @@ def _border(value: Any) -> Any:
     """Reads ``4``, ``[horizontal, vertical]`` or ``[left, top, right, bottom]``."""
     widths = value if isinstance(value, (list, tuple)) else (value,)
     if len(widths) not in (1, 2, 4) or any(
-        isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in widths
+        isinstance(width, bool) or not isinstance(width, int) or width < 0 for width in widths
     ):
         raise expected("an integer >= 0, or [horizontal, vertical], or [left, top, right, bottom]", value)
     return tuple(widths) * (4 // len(widths))

@@ -43,7 +43,7 @@ Stages = tuple[tuple[str, ...], ...]  # names of the operations that each stage 
 
 
 def _suite(*augmentations: Augmentation) -> dict[str, Augmentation]:
-    return {each.name: each for each in augmentations}
+    return {augmentation.name: augmentation for augmentation in augmentations}
 
 
 def _geometric(shear: float, angle: float) -> tuple[Augmentation, ...]:
@@ -100,8 +100,8 @@ TRIVIAL_WIDE = _suite(
 def with_translation(suite: Suite, furthest: float) -> dict[str, Augmentation]:
     """Returns a suite whose translations reach up to ``furthest``: pixels, or a share of the side."""
     return {
-        name: replace(each, high=furthest) if name.startswith("translate") else each
-        for name, each in suite.items()
+        name: replace(augmentation, high=furthest) if name.startswith("translate") else augmentation
+        for name, augmentation in suite.items()
     }
 
 
@@ -260,7 +260,9 @@ def sub_policy_table(name: PolicyName) -> SubPolicyTable:
     """Returns the sub-policies of an AutoAugment policy as arrays."""
     pairs = [(*steps, SubPolicyStep("identity", 0.0))[:2] for steps in POLICIES[name]]
     names = [dict.fromkeys(step.name for step in steps) for steps in zip(*pairs, strict=True)]
-    stages = tuple((*(each for each in stage if each != "identity"), "identity") for stage in names)
+    stages = tuple(
+        (*(operation for operation in stage if operation != "identity"), "identity") for stage in names
+    )
     operation = [[stages[k].index(step.name) for k, step in enumerate(pair)] for pair in pairs]
     return SubPolicyTable(
         stages,
