@@ -173,7 +173,11 @@ def test_se_resnet_has_published_size(name, plain):
     projection = 64 * 64 + 128 if name != "SE_ResNet50" else 0  # of the first block, which the paper lacks
     extra = sum(int(np.prod(each.shape)) for each in weighed)
     assert count_parameters(model) == plain + projection + extra
-    assert {"SE_ResNet18", "SE_ResNet34", "SE_ResNet50"} == OURS
+
+
+def test_architectures_beyond_paddleclas_are_known() -> None:
+    lite = {f"EfficientNet_lite{size}" for size in range(5)}
+    assert {"SE_ResNet18", "SE_ResNet34", "SE_ResNet50"} | lite == OURS
 
 
 @pytest.mark.table
