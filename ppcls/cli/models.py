@@ -1,4 +1,4 @@
-"""``tools/models.py``: lists the architectures that ``Arch.name`` accepts, and measures their cost."""
+"""``tools/models.py``: lists architectures, measures their cost and downloads their published weights."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ppcls.cli.options import add_subcommand
 from ppcls.errors import UserError
 from ppcls.registry import suggest
 from ppcls.runtime.start import start_on_cpu
-from ppcls.zoo import ZOO, Architecture
+from ppcls.zoo import ZOO, Architecture, published_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,6 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands, "measure", "build the models and compute their parameters and multiply-adds"
     )
     measuring.set_defaults(rows=_measure_rows)
+    fetching = add_subcommand(
+        commands, "fetch", "download published weights to ~/.paddleclas/weights, or to $PPCLS_HOME/weights"
+    )
+    fetching.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="architecture, such as ResNet50, or file, such as ResNet50_ssld",
+    )
     for command in (listing, measuring):
         command.add_argument(
             "patterns", nargs="*", metavar="PATTERN", help="names to select, such as 'ResNet*' (default: all)"
@@ -37,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_argument("--json", action="store_true", help="print one JSON list")
     arguments = parser.parse_args(argv)
     try:
+        if "names" in arguments:
+            return _fetch(arguments.names)
         rows = arguments.rows(_select(arguments.patterns))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
@@ -45,6 +57,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     else:
         _print_table(rows)
+    return 0
+
+
+def _fetch(names: Sequence[str]) -> int:
+    """Downloads published weights, unless they are there, and prints their paths."""
+    start_on_cpu()
+
+    from ppcls.weights.files import fetch_weights
+
+    for name in names:
+        if published_file(name) is None:
+            raise UserError(f"{name}: unknown{suggest(name, list(ZOO))}")
+        sys.stdout.write(f"{fetch_weights(Path(name))}\n")
     return 0
 
 

@@ -15,12 +15,14 @@ from safetensors import SafetensorError
 
 from ppcls.errors import UserError
 from ppcls.files import atomic_write
+from ppcls.registry import suggest
+from ppcls.weights.download import download, verify_download
 from ppcls.weights.manifest import verify
 from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
 from ppcls.weights.torch_file import TORCH_ENDINGS, read_torch
 from ppcls.weights.torch_names import from_torch, is_torch
-from ppcls.zoo import missing_weights_hint
+from ppcls.zoo import ZOO, missing_weights_hint, published_file, weights_folders, weights_url
 
 Arrays = dict[str, NDArray[Any]]
 _SHOWN = 5
@@ -104,30 +106,47 @@ def read_weights(path: Path) -> Arrays:
 
     Args:
         path: A checkpoint folder, whose moving average is preferred, a ``.safetensors``, ``.pdparams``,
-            ``.pth`` or ``.pt`` file. The ending ``.pdparams`` may be omitted, as in PaddleClas.
+            ``.pth`` or ``.pt`` file, or the name of published weights, such as ``ResNet50``, which are
+            downloaded. The ending ``.pdparams`` may be omitted, as in PaddleClas.
 
     Raises:
         UserError: There are no weights, or a file of the checkpoint folder is missing or has changed.
     """
-    if not path.exists() and (hint := missing_weights_hint(path)) is not None:
-        raise UserError(
-            f"{path}: file not found. `pretrained: True` does not download: {hint}, "
-            "or set `pretrained` to another file"
-        )
+    path = fetch_weights(path)
     if path.is_dir():
         return read_arrays(path / _weights_file(path))
     if path.suffix == ".safetensors":
         return read_arrays(path)
     if path.suffix in TORCH_ENDINGS:
         return read_torch(path)
-    if path.suffix != ".pdparams":
-        with_ending = path.with_name(f"{path.name}.pdparams")
-        if not with_ending.is_file():
-            raise UserError(
-                f"{path}: no weights there; expected a checkpoint folder, a .safetensors or a .pdparams file"
-            )
-        path = with_ending
     return read_pdparams(path)
+
+
+def fetch_weights(path: Path) -> Path:
+    """Returns the file or folder that ``path`` names; published weights are downloaded if they are missing.
+
+    Args:
+        path: As for `read_weights`, or the name of published weights, such as ``ResNet50``.
+
+    Raises:
+        UserError: There are no weights, or a downloaded file has changed since its download.
+    """
+    if not path.is_dir() and path.suffix not in (".safetensors", ".pdparams", *TORCH_ENDINGS):
+        with_ending = path.with_name(f"{path.name}.pdparams")
+        found = with_ending if with_ending.is_file() else published_file(str(path))
+        if found is None:
+            similar = suggest(str(path), list(ZOO)) if path.parent == Path() else ""
+            raise UserError(
+                f"{path}: no weights there; expected a checkpoint folder, a .safetensors, .pdparams or .pth "
+                f"file, or the name of an architecture{similar}"
+            )
+        path = found
+    if not path.exists() and (hint := missing_weights_hint(path)) is not None:
+        raise UserError(f"{path}: file not found: {hint}, or set `pretrained` to another file")
+    if path.parent in weights_folders() and (url := weights_url(path.name)) is not None:
+        download(path, url, read_pdparams)
+        verify_download(path)
+    return path
 
 
 def _weights_file(folder: Path) -> str:

@@ -138,7 +138,7 @@ def verify(folder: Path, names: Collection[str] | None = None) -> Manifest:
 
 def _check_file(path: Path, expected: FileRecord) -> None:
     try:
-        found = _read_record(path)
+        found = read_record(path)
     except FileNotFoundError:
         raise DamagedError(f"{path}: missing; expected SHA-256 {expected.sha256}") from None
     except OSError as error:
@@ -152,7 +152,12 @@ def _check_file(path: Path, expected: FileRecord) -> None:
         )
 
 
-def _read_record(path: Path) -> FileRecord:
+def read_record(path: Path) -> FileRecord:
+    """Returns the record of a file's content.
+
+    Raises:
+        OSError: The file can't be read.
+    """
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

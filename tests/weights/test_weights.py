@@ -347,9 +347,9 @@ def test_a_folder_without_weights_is_refused_even_with_an_average(tmp_path: Path
         read_weights(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["nothing", "weights.pth"])
+@pytest.mark.parametrize("name", ["nothing", "weights.bin"])
 def test_no_weights_there(tmp_path: Path, name: str) -> None:
-    (tmp_path / "weights.pth").write_bytes(b"")
+    (tmp_path / "weights.bin").write_bytes(b"")
     with pytest.raises(UserError, match=rf"{name}: no weights there; expected a checkpoint folder, a \.safe"):
         read_weights(tmp_path / name)
 

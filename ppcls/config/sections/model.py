@@ -49,9 +49,9 @@ class Arch(Section):
     input_image_channel: Count = Field(3, validate_default=True)
     """Channels of the images."""
     pretrained: str | bool = False
-    """Initial weights: .pdparams, .safetensors or a checkpoint folder. True uses the weights that PaddleClas
-    publishes, from ~/.paddleclas/weights, where PaddleClas stores its downloads; this program downloads
-    nothing. Global.pretrained_model takes precedence."""
+    """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, or the name of an
+    architecture whose published weights are used. True uses those of this architecture. They are downloaded
+    once, to ~/.paddleclas/weights. Global.pretrained_model takes precedence."""
     use_ssld: bool = False
     """With pretrained: True, use the weights that PaddleClas distilled (SSLD)."""
     img_size: Side | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from ppcls.config.load import apply_override, validate
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
-from ppcls.zoo import ZOO, architecture
+from ppcls.zoo import ZOO, architecture, nearest_with_weights
 
 _CLASSES = 1000
 
@@ -25,13 +25,8 @@ def published_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     entry = architecture(name)
     if not entry.top1:
-        family = [
-            architecture.name
-            for architecture in ZOO.values()
-            if architecture.family == entry.family and architecture.top1
-        ]
-        known = f"; of this family, {', '.join(family[:5])} have weights" if family else ""
-        raise UserError(f"{name}: an architecture without published weights{known}")
+        known = f"; {', '.join(nearest_with_weights(name))} have some" if name in ZOO else ""
+        raise UserError(f"{name}: this architecture has no published weights{known}")
     resize = {"resize_short": round(entry.side / entry.crop_ratio), "interpolation": entry.interpolation}
     if entry.interpolation == "bicubic":
         resize["backend"] = "pil"

@@ -1,0 +1,228 @@
+"""Downloads published weights into the cache folder.
+
+A download is resumed after a cut connection, also by a later run. The file gets its name after its content
+was checked, so that a file under that name is always complete. Of several processes one downloads, and the
+others wait for it. Proxies are read from the environment (``HTTPS_PROXY`` and so on).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ppcls.errors import UserError
+from ppcls.files import write_text
+from ppcls.weights.manifest import read_record
+
+OFFLINE = "PPCLS_OFFLINE"
+RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry
+TIMEOUT = 30.0  # seconds without a byte from the server
+_GROWTH = 1 << 20  # bytes: after this much progress all retries are available again
+_TEMPORARY = {408, 425, 429, 500, 502, 503, 504}  # HTTP statuses that often succeed on a retry
+_HTML = (b"<!doctype", b"<html", b"<?xml")
+
+
+class _TemporaryError(Exception):
+    """The server failed in a way that may succeed on a retry."""
+
+
+def download(path: Path, url: str, check: Callable[[Path], object]) -> None:
+    """Downloads a file, unless it exists. Its SHA-256 is recorded beside it, as ``sha256sum`` writes it.
+
+    Args:
+        path: The file.
+        url: Its address.
+        check: Function that reads the downloaded file and raises `UserError` if it is damaged.
+
+    Raises:
+        UserError: The file can't be downloaded or stored, or is not what it should be. What was received is
+            kept for the next attempt if it may be the start of the right file.
+    """
+    if path.is_file():
+        return
+    if os.environ.get(OFFLINE, "0") not in ("", "0"):
+        raise UserError(f"{path}: file not found, and {OFFLINE} forbids downloads; save {url} there")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path.with_name(f".{path.name}.lock")) as waited:
+            if not path.is_file():
+                _Download(path, url).run(check, () if waited else RETRY_DELAYS)
+    except OSError as error:
+        reason = error.strerror or error
+        fix = "free some space" if error.errno == errno.ENOSPC else "set PPCLS_HOME to a writable folder"
+        raise UserError(f"{path}: can't store the download of {url}: {reason}; {fix}") from None
+
+
+def verify_download(path: Path) -> None:
+    """Compares a file with the SHA-256 of its first download, if that was recorded.
+
+    Raises:
+        UserError: The file has changed since.
+    """
+    expected = _read_digest(path)
+    if expected and (found := read_record(path).sha256) != expected:
+        raise UserError(
+            f"{path}: damaged or replaced: expected SHA-256 {expected}, found {found}; remove it to download "
+            f"it again, or remove {_digest_file(path).name} to use it as it is"
+        )
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _read_digest(path: Path) -> str:
+    """Returns the recorded SHA-256 of a file; "" without a record."""
+    try:
+        return _digest_file(path).read_text(encoding="ascii").split()[0].lower()
+    except (OSError, ValueError, IndexError):
+        return ""
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Keeps other processes from the same download; yields whether another one had to be waited for."""
+    with path.open("a") as file:
+        waited = False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = True
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:  # a file system without locks: the worst case is a second download
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        yield waited
+
+
+class _Download:
+    """The download of one file.
+
+    Args:
+        path: The file.
+        url: Its address.
+    """
+
+    def __init__(self, path: Path, url: str) -> None:
+        self._path, self._url = path, url
+        self._part = path.with_name(f".{path.name}.part")
+        self._version_file = path.with_name(f".{path.name}.part.etag")
+
+    def run(self, check: Callable[[Path], object], delays: tuple[float, ...]) -> None:
+        """Receives, checks and renames the file."""
+        try:
+            self._receive(delays)
+        except _TemporaryError as error:
+            kept = f"; {self._size() / 1e6:.1f} MB are kept for the next attempt" if self._size() else ""
+            raise UserError(
+                f"{self._url}: the download failed: {error}{kept}; check the network and the proxy "
+                f"(HTTPS_PROXY), or save the file as {self._path}"
+            ) from None
+        try:
+            self._check(check)
+        except UserError:
+            self._discard()
+            raise
+        self._part.replace(self._path)
+        self._version_file.unlink(missing_ok=True)
+
+    def _check(self, check: Callable[[Path], object]) -> None:
+        with self._part.open("rb") as file:
+            if file.read(100).lstrip().lower().startswith(_HTML):
+                raise UserError(
+                    f"{self._url}: the server sent a web page instead of weights, perhaps the login of a "
+                    f"proxy; save the file as {self._path}"
+                )
+            os.fsync(file.fileno())
+        try:
+            check(self._part)
+        except UserError as error:
+            raise UserError(str(error).replace(str(self._part), self._url)) from None
+        found, expected = read_record(self._part).sha256, _read_digest(self._path)
+        if not expected:
+            write_text(_digest_file(self._path), f"{found}  {self._path.name}\n")
+        elif found != expected:
+            raise UserError(
+                f"{self._url}: SHA-256 {found} differs from {expected}, that of the first download; if the "
+                f"published file was replaced on purpose, remove {_digest_file(self._path)}"
+            )
+
+    def _receive(self, delays: tuple[float, ...]) -> None:
+        """Receives the file, with retries."""
+        console = Console(stderr=True)
+        console.print(
+            f"downloading {self._url} to {self._path}", soft_wrap=True, highlight=False, markup=False
+        )
+        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task, attempt = bar.add_task(self._path.name), 0
+            while True:
+                before = self._size()
+                try:
+                    self._request(lambda done, total: bar.update(task, completed=done, total=total))
+                    return
+                except (_TemporaryError, httpx.TransportError) as error:
+                    attempt = 0 if self._size() - before >= _GROWTH else attempt
+                    if attempt == len(delays):
+                        raise _TemporaryError(str(error) or type(error).__name__) from None
+                time.sleep(delays[attempt])
+                attempt += 1
+
+    def _request(self, report: Callable[[int, int | None], None]) -> None:
+        """Sends one request for what is missing and appends the answer."""
+        headers, offset = {"Accept-Encoding": "identity"}, self._size()
+        version = self._version_file.read_text(encoding="utf-8") if self._version_file.is_file() else ""
+        if offset and version:  # else it could be the start of another version
+            headers.update({"Range": f"bytes={offset}-", "If-Range": version})
+        with httpx.stream(
+            "GET", self._url, headers=headers, timeout=TIMEOUT, follow_redirects=True
+        ) as response:
+            status = response.status_code
+            if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                self._discard()
+                raise _TemporaryError("the server can't resume the download")
+            if status in _TEMPORARY:
+                raise _TemporaryError(f"the server answered {status} {response.reason_phrase}")
+            if not response.is_success:
+                raise UserError(
+                    f"{self._url}: the server answered {status} {response.reason_phrase}; get the file "
+                    f"elsewhere and save it as {self._path}"
+                )
+            resumed = response.headers.get("content-range", "").startswith(f"bytes {offset}-")
+            if status != httpx.codes.PARTIAL_CONTENT or not resumed:
+                self._discard()
+                offset = 0
+            self._append(response, offset, report)
+
+    def _append(self, response: httpx.Response, done: int, report: Callable[[int, int | None], None]) -> None:
+        """Appends an answer to the partial file."""
+        length = response.headers.get("content-length", "")
+        missing = int(length) if length.isdigit() else 0
+        total = done + missing if missing else None
+        if missing > shutil.disk_usage(self._part.parent).free:
+            raise OSError(errno.ENOSPC, f"the disk has less than the {missing / 1e6:.0f} MB that are missing")
+        version = response.headers.get("etag") or response.headers.get("last-modified", "")
+        if not done and not version.startswith("W/"):  # a weak version can't be resumed
+            write_text(self._version_file, version)
+        with self._part.open("ab") as file:
+            for block in response.iter_raw():  # as they arrive: a chunk size would lose a cut chunk
+                file.write(block)
+                done += len(block)
+                report(done, total)
+
+    def _size(self) -> int:
+        return self._part.stat().st_size if self._part.is_file() else 0
+
+    def _discard(self) -> None:
+        for path in (self._part, self._version_file):
+            path.unlink(missing_ok=True)
