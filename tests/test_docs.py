@@ -19,6 +19,7 @@ from ppcls.cli import infer as infer_cli
 from ppcls.cli import models as models_cli
 from ppcls.cli import serve as serve_cli
 from ppcls.cli import train as cli
+from ppcls.cli.doctor import doctor
 from ppcls.cli.eval import evaluate
 from ppcls.config.load import load_config
 from ppcls.config.reference import render
@@ -28,6 +29,7 @@ WRITTEN = [path for path in DOCUMENTS if path.name != "config.md"]  # that one i
 TOOLS: dict[str, Callable[[list[str]], object]] = {
     "benchmark": benchmark_cli.main,
     "dataset": dataset_cli.main,
+    "doctor": doctor,
     "eval": evaluate,
     "export": export_cli.export,
     "infer": infer_cli.infer,

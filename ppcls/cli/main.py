@@ -19,6 +19,7 @@ _COMMANDS = {
     "models": ("ppcls.cli.models:main", "list the architectures"),
     "dataset": ("ppcls.cli.dataset:main", "create, check, describe, split, shrink or convert a data set"),
     "benchmark": ("ppcls.cli.benchmark:main", "measure speed on this machine"),
+    "doctor": ("ppcls.cli.doctor:doctor", "check the machine and the packages, and print what to install"),
 }
 _EXAMPLES = """examples:
   ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets
@@ -42,8 +43,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     module, function = _COMMANDS[name][0].split(":")
     sys.argv = [f"ppcls {name}", *arguments]  # for the usage line
-    code: int = getattr(importlib.import_module(module), function)(arguments)
+    try:
+        code: int = getattr(importlib.import_module(module), function)(arguments)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("ppcls.") and hasattr(ppcls, "__version__"):
+            raise  # an error of our own
+        sys.stderr.write(f"error: {_explain_missing(error)}\n")
+        return 1
     return code
+
+
+def _explain_missing(error: ModuleNotFoundError) -> str:
+    try:
+        from ppcls.cli.doctor import explain_missing_module
+    except ImportError:  # it needs some packages, too
+        return (
+            f"the Python package {error.name} is missing; install ppcls with its dependencies: pip install ."
+        )
+    return explain_missing_module(error)
 
 
 def _help() -> str:

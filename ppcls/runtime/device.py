@@ -6,6 +6,15 @@ from typing import Literal
 
 from ppcls.errors import UserError
 
+# Lowest and highest compute capability that PyPI's newest paddlepaddle-gpu, 2.6.2, has kernels for.
+PYPI_GPU_CAPABILITIES = ((6, 1), (8, 6))
+
+
+def has_pypi_kernels(capability: tuple[int, int]) -> bool:
+    """Returns whether PyPI's paddlepaddle-gpu has kernels for a card of this compute capability."""
+    first, last = PYPI_GPU_CAPABILITIES
+    return first <= capability <= last
+
 
 def choose_device(wanted: str, processes: int, device_id: int, visible: str | None) -> Literal["cpu", "gpu"]:
     """Returns the device of the model.

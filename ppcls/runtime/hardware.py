@@ -109,6 +109,56 @@ def _share_or_none(read_percent: Callable[[], int]) -> float | None:
         return None
 
 
+@dataclass(frozen=True)
+class InstalledCard:
+    """An NVIDIA card, visible to CUDA or not.
+
+    Attributes:
+        name: Name of the model.
+        capability: Compute capability, such as (8, 6).
+        total: Memory in MiB.
+        free: Free memory in MiB.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The NVIDIA driver.
+
+    Attributes:
+        version: Version of the driver.
+        cuda: Newest version of CUDA that it supports.
+        cards: All cards of the machine.
+    """
+
+    version: str
+    cuda: str
+    cards: tuple[InstalledCard, ...]
+
+
+def read_driver() -> Driver | None:
+    """Returns the NVIDIA driver and its cards; None without a driver or cards."""
+    try:
+        pynvml.nvmlInit()
+        cuda = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        cards = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            name, total, free = pynvml.nvmlDeviceGetName(handle), int(memory.total), int(memory.free)
+            cards.append(InstalledCard(str(name), (major, minor), total // _MIB, free // _MIB))
+        version = str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
+    return Driver(version, f"{cuda // 1000}.{cuda % 1000 // 10}", tuple(cards)) if cards else None
+
+
 def find_card(number: int, visible: str | None, order: str | None) -> Card | None:
     """Returns a card by its CUDA number.
 

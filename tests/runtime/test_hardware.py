@@ -11,7 +11,16 @@ import pynvml
 import pytest
 
 from ppcls.errors import UserError
-from ppcls.runtime.hardware import Card, CardLoad, find_card, interface_of, usable_cores
+from ppcls.runtime.hardware import (
+    Card,
+    CardLoad,
+    Driver,
+    InstalledCard,
+    find_card,
+    interface_of,
+    read_driver,
+    usable_cores,
+)
 
 
 @pytest.fixture
@@ -181,3 +190,20 @@ def test_card_load_is_none_where_the_driver_does_not_know(monkeypatch: pytest.Mo
     for name in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetJpgUtilization"):
         monkeypatch.setattr(pynvml, name, unknown)
     assert card.load() == CardLoad(None, None, 3072), "as for a partition of a card"
+
+
+def test_read_driver_returns_versions_and_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_driver(monkeypatch, PLAIN[:1])
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "550.54")
+    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion_v2", lambda: 12040)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCudaComputeCapability", lambda handle: (8, 6))
+    card = InstalledCard("NVIDIA A", (8, 6), 8 << 10, 23 << 10)
+    assert read_driver() == Driver("550.54", "12.4", (card,))
+
+
+def test_read_driver_without_a_driver_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    assert read_driver() is None

@@ -1,0 +1,328 @@
+"""``ppcls doctor``: checks whether this machine and its packages can train, and says what to install."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import ppcls
+from ppcls.cli.command import Arguments, command, write_output
+from ppcls.errors import UserError
+from ppcls.runtime.device import PYPI_GPU_CAPABILITIES, has_pypi_kernels
+from ppcls.runtime.hardware import Driver, read_driver, usable_cores
+
+Status = Literal["ok", "note", "error"]
+_INDEX = "https://www.paddlepaddle.org.cn/packages/stable/cu126/"
+_EXTRAS = {"onnx": ("onnxruntime", "paddle2onnx"), "serve": ("fastapi", "uvicorn"), "loggers": ("visualdl",)}
+_MIN_DISK, _MIN_SHARED = 5 << 30, 1 << 30
+_PROBE_SECONDS = 180
+# Runs in a process of its own, because a build of Paddle that does not fit the machine can crash at import.
+_PROBE = """
+import json, sys
+from ppcls.errors import UserError
+from ppcls.runtime.device import check_gpu_kernels
+from ppcls.runtime.paddle_import import import_paddle
+import_paddle()
+import paddle
+gpu = paddle.is_compiled_with_cuda()
+found = {"version": paddle.__version__, "cuda": str(paddle.version.cuda()) if gpu else "", "cards": []}
+for card in range(paddle.device.cuda.device_count() if gpu else 0):
+    try:
+        check_gpu_kernels(card)
+        found["cards"].append("")
+    except UserError as error:
+        found["cards"].append(str(error))
+paddle.set_device("cpu")
+found["cpu"] = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
+print("\\n" + json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check.
+
+    Attributes:
+        name: What was checked.
+        status: ``ok``; ``note`` for what only some commands need; ``error`` for what training needs.
+        found: What was found.
+        fix: What to do; empty if nothing.
+    """
+
+    name: str
+    status: Status
+    found: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        mark = {"ok": "ok   ", "note": "note ", "error": "ERROR"}[self.status]
+        return f"{mark} {self.name:<14} {self.found}" + (f"\n{'':<21}-> {self.fix}" if self.fix else "")
+
+
+class UnusableError(UserError):
+    """Something that training needs is missing or unusable. The printed checks have the details."""
+
+
+@command
+def doctor(argv: Arguments = None) -> None:
+    """Checks the driver, cards, packages, cores, memory and disk; fails if training is impossible."""
+    parser = argparse.ArgumentParser(
+        description="Check the driver, the cards, Paddle and the other packages, and print what to install. "
+        "Exit code 1: something that training needs is missing or unusable."
+    )
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    as_json = parser.parse_args(argv).json
+    checks = []
+    for check in _checks():
+        checks.append(check)
+        if not as_json:
+            write_output(f"{check}\n")
+    if as_json:
+        write_output(json.dumps([asdict(check) for check in checks], indent=2) + "\n")
+    errors = [check.name for check in checks if check.status == "error"]
+    if errors:
+        raise UnusableError(f"{', '.join(errors)}: fix this first")
+
+
+def _checks() -> Iterator[Check]:
+    yield Check("Python", "ok", f"{platform.python_version()}, {sys.executable}")
+    yield check_package()
+    yield check_dependencies()
+    driver = read_driver()
+    yield from check_cards(driver)
+    if not (_version("paddlepaddle") or _version("paddlepaddle-gpu")):
+        yield from check_paddle(driver, None)
+    else:
+        sys.stderr.write("loading Paddle ...\n")
+        yield from check_paddle(driver, probe_paddle())
+    yield check_dali()
+    yield from check_extras()
+    yield from check_machine()
+
+
+def check_package() -> Check:
+    """Checks that the package `ppcls` is ours only."""
+    name, place = "ppcls", Path(ppcls.__file__ or ".").parent
+    if conflict := find_conflict():
+        return Check(name, "error", conflict, CONFLICT_FIX)
+    return Check(name, "ok", f"{ppcls.__version__}, {place}")
+
+
+CONFLICT_FIX = (
+    "pip uninstall paddleclas ppcls, then install ppcls again; keep PaddleClas in an environment of its own"
+)
+
+
+def find_conflict() -> str:
+    """Returns which other distribution installs a package ``ppcls`` too, such as PaddleClas; "" if none.
+
+    Both then write to one folder, and files of one replace files of the other.
+    """
+    others = []
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"] or ""
+        files = (distribution.read_text("RECORD") or "") if name.lower() != "ppcls" else ""
+        if any(line.startswith("ppcls/") for line in files.splitlines()):
+            others.append(f"{name} {distribution.version}")
+    if others:
+        return f"{', '.join(others)} installs a package named ppcls, too, into the same folder"
+    if not hasattr(ppcls, "__version__"):
+        return f"{ppcls.__file__} belongs to another package named ppcls, such as PaddleClas"
+    return ""
+
+
+def check_dependencies() -> Check:
+    """Checks the versions of all packages that ppcls needs besides Paddle and DALI."""
+    from packaging.requirements import Requirement
+
+    problems, count = [], 0
+    try:
+        requirements = [Requirement(text) for text in metadata.requires("ppcls") or []]
+    except metadata.PackageNotFoundError:
+        return Check(
+            "packages", "note", "ppcls is not installed, so its requirements are not known", _INSTALL
+        )
+    for requirement in requirements:
+        if requirement.name.startswith("nvidia-dali"):
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version, count = _version(requirement.name), count + 1
+        if not version:
+            problems.append(f"{requirement.name} is missing")
+        elif not requirement.specifier.contains(version, prereleases=True):
+            problems.append(f"{requirement.name} {version}, but {requirement.specifier} is needed")
+    if problems:
+        return Check("packages", "error", "; ".join(problems), _INSTALL)
+    return Check("packages", "ok", f"{count} required packages are installed")
+
+
+_INSTALL = "pip install . in the folder of ppcls, or its wheel"
+
+
+def check_cards(driver: Driver | None) -> Iterator[Check]:
+    """Yields the driver and the cards."""
+    if driver is None:
+        yield Check("NVIDIA driver", "ok", "none; ppcls runs on the CPU")
+        return
+    yield Check("NVIDIA driver", "ok", f"{driver.version}, supports CUDA up to {driver.cuda}")
+    for number, card in enumerate(driver.cards):
+        capability = ".".join(map(str, card.capability))
+        memory = f"{card.total / 1024:.0f} GiB, {card.free / 1024:.0f} GiB free"
+        yield Check(f"GPU {number}", "ok", f"{card.name}, compute capability {capability}, {memory}")
+
+
+def probe_paddle() -> dict[str, Any] | str:
+    """Returns Paddle's version and what it can use, or why it cannot be imported."""
+    arguments = [sys.executable, "-c", _PROBE]
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    try:
+        done = subprocess.run(  # noqa: S603
+            arguments,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            env={**os.environ, "PYTHONPATH": path},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"did not answer within {_PROBE_SECONDS} s"
+    if done.returncode == 0:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines and done.returncode > 0 else f"crashed with exit code {done.returncode}"
+
+
+def check_paddle(driver: Driver | None, found: dict[str, Any] | str | None) -> Iterator[Check]:
+    """Yields whether Paddle is installed, works, and can use each card.
+
+    Args:
+        driver: The driver and its cards; None without a driver.
+        found: Result of `probe_paddle`; None if Paddle is not installed.
+    """
+    advice = advise_paddle(driver)
+    if found is None:
+        yield Check("Paddle", "error", "not installed", advice)
+        return
+    if isinstance(found, str):
+        yield Check("Paddle", "error", f"cannot be imported: {found}", advice)
+        return
+    build = f"CUDA {found['cuda']}" if found["cuda"] else "CPU build"
+    both = bool(_version("paddlepaddle") and _version("paddlepaddle-gpu"))
+    text = f"{found['version']}, {build}"
+    if both:
+        fix = "pip uninstall paddlepaddle paddlepaddle-gpu, then install one of them"
+        yield Check("Paddle", "error", f"{text}; paddlepaddle and paddlepaddle-gpu are both installed", fix)
+    elif not found["cpu"]:
+        yield Check("Paddle", "error", f"{text}; it computes wrong numbers", advice)
+    else:
+        yield Check("Paddle", "ok", text)
+    if driver is None:
+        return
+    if not found["cuda"]:
+        yield Check(
+            "Paddle on GPU", "error", "this build cannot use the GPU", f"pip uninstall paddlepaddle; {advice}"
+        )
+    elif not found["cards"]:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        reason = (
+            f"CUDA_VISIBLE_DEVICES is '{visible}'" if visible is not None else "the driver may be too old"
+        )
+        yield Check(
+            "Paddle on GPU", "error", f"Paddle finds no GPU: {reason}", "update the driver, or Paddle"
+        )
+    for number, problem in enumerate(found["cards"]):
+        if problem:
+            yield Check(f"Paddle on GPU {number}", "error", problem, advice)
+        else:
+            yield Check(f"Paddle on GPU {number}", "ok", "usable")
+
+
+def advise_paddle(driver: Driver | None) -> str:
+    """Returns how to install the Paddle that suits the cards."""
+    if driver is None or not driver.cards:
+        return "pip install '.[cpu]' in the folder of ppcls, or: pip install paddlepaddle==3.3.1"
+    if all(has_pypi_kernels(card.capability) for card in driver.cards):
+        return "pip install '.[gpu]' in the folder of ppcls (CUDA 11.8 and cuDNN 8 must be installed)"
+    low, high = (".".join(map(str, capability)) for capability in PYPI_GPU_CAPABILITIES)
+    limits = f"PyPI's 2.6.2 supports compute capability {low} to {high} only"
+    return f"pip install paddlepaddle-gpu==3.3.1 -i {_INDEX} (docs/gpu.md); {limits}"
+
+
+def check_dali() -> Check:
+    """Checks that NVIDIA DALI is installed."""
+    version = _version("nvidia-dali-cuda120")
+    if version and importlib.util.find_spec("nvidia.dali") is not None:
+        return Check("DALI", "ok", version)
+    return Check("DALI", "error", "not installed", _INSTALL)
+
+
+def check_extras() -> Iterator[Check]:
+    """Yields the packages of the optional extras."""
+    for extra, names in _EXTRAS.items():
+        missing = [name for name in names if not _version(name)]
+        if missing:
+            fix = f"pip install '.[{extra}]' in the folder of ppcls, if you need it"
+            yield Check(f"extra {extra}", "note", f"not installed: {', '.join(missing)}", fix)
+        else:
+            yield Check(f"extra {extra}", "ok", ", ".join(f"{name} {_version(name)}" for name in names))
+
+
+def check_machine() -> Iterator[Check]:
+    """Yields cores, memory and free disk space."""
+    import psutil
+
+    yield Check("CPU cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}")
+    memory = psutil.virtual_memory()
+    yield Check(
+        "memory", "ok", f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available"
+    )
+    free = shutil.disk_usage(Path.cwd()).free
+    low = free < _MIN_DISK
+    fix = "checkpoints may not fit; write them elsewhere with --output" if low else ""
+    yield Check("disk", "note" if low else "ok", f"{free / 2**30:.1f} GiB free in {Path.cwd()}", fix)
+    shared = Path("/dev/shm")  # noqa: S108
+    if shared.is_dir() and (size := shutil.disk_usage(shared).total) < _MIN_SHARED:
+        fix = "with paddle.io's worker processes, start the container with --shm-size=8g"
+        yield Check("shared memory", "note", f"{size / 2**20:.0f} MiB", fix)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def explain_missing_module(error: ModuleNotFoundError) -> str:
+    """Returns the message for a failed import: another package named ppcls, or a missing extra."""
+    if conflict := find_conflict():
+        return f"{conflict}; {CONFLICT_FIX}"
+    name = (error.name or "").partition(".")[0]
+    extras = [extra for extra, names in _EXTRAS.items() if name in (*names, *_OTHERS.get(extra, ()))]
+    fix = f"pip install '.[{extras[0]}]' in the folder of ppcls" if extras else _other_fix(name)
+    return f"the Python package {name} is missing; {fix}"
+
+
+_OTHERS: dict[str, Sequence[str]] = {"serve": ("starlette", "python_multipart", "prometheus_client")}
+
+
+def _other_fix(name: str) -> str:
+    return (
+        advise_paddle(read_driver())
+        if name == "paddle"
+        else f"{_INSTALL}; `ppcls doctor` checks all packages"
+    )
