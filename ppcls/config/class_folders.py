@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from ppcls.config.base.fields import show
-from ppcls.errors import UserError
+from ppcls.errors import UserError, raise_line_errors
 
 LABEL_LIST = "label_list.txt"
 _PARTS = ("train", "val")
 # Keys that DataLoader.Eval copies from DataLoader.Train if both are parts of one folder.
 _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links")
 _FOLDER = "ImageFolderDataset"
+# Control characters, line breaks, and bytes that are not UTF-8: label_list.txt has one UTF-8 line per class.
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def list_class_folders(root: Path) -> tuple[str, ...]:
-    """Returns the sorted names of the class folders in ``root``. Their positions are the labels."""
-    return tuple(
-        sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    """Returns the sorted names of the class folders in ``root``. Their positions are the labels.
+
+    Raises:
+        UserError: A name can't be written to ``label_list.txt`` and read back.
+    """
+    names = sorted(
+        entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")
     )
+    raise_line_errors(
+        [
+            f"{root}: class folder {name!a}: expected a name in UTF-8 without line breaks and other control "
+            "characters, and without blanks at its ends; rename the folder"
+            for name in names
+            if _UNWRITABLE.search(name) or name != name.strip()
+        ]
+    )
+    return tuple(names)
 
 
 def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, bool]:

@@ -11,7 +11,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from ppcls.data.images.header import DecodeError, Header, check_header, read_header
+from ppcls.data.images.header import DecodeError, Header, check_header, check_size, read_header
 from ppcls.data.transforms.specs import DecodeImage
 
 Array = NDArray[Any]
@@ -40,6 +40,7 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
     """
     if not encoded:
         raise DecodeError("the file is empty")
+    check_size(len(encoded))
     header = read_header(encoded)
     check_header(spec, header)
     if not header.coloured:

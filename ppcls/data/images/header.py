@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
@@ -36,6 +38,16 @@ _TIFF_COMPRESSIONS = {1, 5, 8, 32946, 50000, _PACK_BITS}
 
 _CODESTREAM = b"\xff\x4f\xff\x51"  # JPEG 2000's SOC and SIZ
 
+# A JPEG may repeat tiny scans without end, and decoders pass over all pixels for each of them. So scans times
+# pixels have a limit, in multiples of max_pixels. Progressive photographs have about ten scans.
+MAX_SCANS = 32
+MIN_SCAN_BYTES = 10  # of a scan's header
+MAX_IMAGE_BYTES = 1 << 30  # of an encoded image
+_JPEG = ("JPEG", "MPO")  # Pillow's names; MPO has several images, of which the first is read
+_SCAN, _END = 0xDA, 0xD9  # JPEG's SOS and EOI, behind 0xFF
+# The next marker that is neither a stuffed byte nor a restart, behind any fill bytes (ITU T.81, B.1.1).
+_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
+
 _NO_IMAGE = "not an image that can be decoded"
 
 
@@ -57,6 +69,7 @@ class Header:
         compression: TIFF's compression number; 1 (none) for other formats.
         coloured: Whether the channels are grey, a palette or colours; False for TIFFs with any other
             channels.
+        scans: Number of scans of a JPEG; 1 for other formats.
     """
 
     format: str
@@ -67,6 +80,7 @@ class Header:
     separate: bool = False
     compression: int = 1
     coloured: bool = True
+    scans: int = 1
 
 
 def read_header(encoded: Any) -> Header:
@@ -98,7 +112,33 @@ def _read_other_header(file: io.BytesIO) -> Header:
         orientation = image.getexif().get(_ORIENTATION, 1) if has_exif else 1
         if image.format == "JPEG2000" and _codestream_size(file.getvalue()) != image.size:
             raise DecodeError("a JPEG 2000 file whose header and codestream differ in size")
-        return Header(image.format or "", image.height, image.width, channels, orientation)
+        scans = count_scans(file.getvalue()) if image.format in _JPEG else 1
+        return Header(image.format or "", image.height, image.width, channels, orientation, scans=scans)
+
+
+def count_scans(encoded: Any) -> int:
+    """Returns the number of scans of a JPEG; or, if it is small, at most ``MAX_SCANS``, an upper bound.
+
+    The bound counts the scans of embedded previews and of data behind the image, too.
+
+    Args:
+        encoded: Bytes of the file, or a view of them.
+    """
+    # Two bytes as one number, from even and odd positions: NumPy counts ten times as fast as bytes.count.
+    pairs = (
+        np.frombuffer(encoded, "<u2", (len(encoded) - start) // 2, start)
+        for start in (0, 1)
+        if len(encoded) > start + 1
+    )
+    bound = sum(int(np.count_nonzero(pair == _SCAN << 8 | 0xFF)) for pair in pairs)
+    if bound <= MAX_SCANS:
+        return bound
+    data, scans, at = bytes(encoded), 0, 2  # behind the marker of the beginning
+    while (marker := _MARKER.search(data, at)) and (kind := marker[1][0]) != _END:
+        scans += kind == _SCAN
+        length = int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+        at = marker.end() + (length if kind != 0x01 else 0)  # TEM alone has no length
+    return scans
 
 
 def _codestream_size(data: bytes) -> tuple[int, int]:
@@ -168,10 +208,15 @@ def check_header(spec: DecodeImage, header: Header) -> None:
     channels must match.
 
     Raises:
-        DecodeError: The image has another number of channels or too many pixels, or is a kind of TIFF that
-            not every backend decodes.
+        DecodeError: The image has another number of channels, too many pixels or scans, or is a kind of TIFF
+            that not every backend decodes.
     """
     check_pixel_count(spec, header.height, header.width)
+    if header.scans * header.height * header.width > MAX_SCANS * spec.max_pixels:
+        raise DecodeError(
+            f"a JPEG with {header.scans} scans of {header.width}x{header.height} pixels; expected at most "
+            f"{MAX_SCANS} times DecodeImage's max_pixels, {spec.max_pixels}, over all scans"
+        )
     if spec.channels != 3:
         accepted = header.channels == spec.channels
     elif header.format == "TIFF":
@@ -199,6 +244,12 @@ def check_pixel_count(spec: DecodeImage, height: int, width: int) -> None:
     if height * width > spec.max_pixels:
         found = f"{width}x{height} pixels"
         raise DecodeError(f"{found} are more than DecodeImage's max_pixels, {spec.max_pixels}")
+
+
+def check_size(size: int) -> None:
+    """Raises `DecodeError` if an encoded image has more bytes than ``MAX_IMAGE_BYTES``."""
+    if size > MAX_IMAGE_BYTES:
+        raise DecodeError(f"{size} bytes are more than an image may have, {MAX_IMAGE_BYTES}")
 
 
 def _count_channels(count: int) -> str:

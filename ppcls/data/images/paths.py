@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
+from ppcls.data.images.header import check_size
 from ppcls.errors import UserError
 
 NOT_REGULAR = "not a regular file"
@@ -77,7 +78,7 @@ class UnsafePaths(NamedTuple):
 
     Attributes:
         links: Links out of the folder, and paths through such links.
-        special: Pipes, sockets and devices, which can block a reader.
+        special: Pipes, sockets and devices, which can block a reader, and links to them.
     """
 
     links: list[int]
@@ -87,7 +88,7 @@ class UnsafePaths(NamedTuple):
 def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -> UnsafePaths:
     """Finds links out of a folder and special files; ignores missing files.
 
-    Scans each folder once and opens no file.
+    Scans each folder once and opens no file. Only links cost a further lookup each.
 
     Args:
         root: The folder; may be a link itself.
@@ -110,14 +111,17 @@ def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool 
 
 
 def read_regular_file(path: bytes) -> bytes:
-    """Reads a file without blocking on a pipe, with a single path lookup, which is slow on a network drive.
+    """Reads an image without blocking on a pipe, with a single path lookup, which is slow on a network drive.
 
     Raises:
         OSError: The file can't be read or is not a regular file.
+        DecodeError: The file is too large.
     """
     with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, NOT_REGULAR, path)
+        check_size(status.st_size)
         return file.read()
 
 
@@ -141,10 +145,11 @@ def _scan_folder(folder: bytes, inside: bytes | None) -> tuple[Collection[bytes]
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.is_symlink():
-                    if inside is not None and not _is_within(entry.path, inside):
-                        links.add(entry.name)
-                elif not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                if entry.is_symlink() and inside is not None and not _is_within(entry.path, inside):
+                    links.add(entry.name)
+                elif not (entry.is_file() or entry.is_dir()) and is_special_file(
+                    Path(os.fsdecode(entry.path))
+                ):
                     special.add(entry.name)
     except OSError:
         return (), ()  # reported when the files are read

@@ -16,16 +16,18 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import NOT_REGULAR, find_unsafe_paths, read_regular_file
 from ppcls.data.index.class_names import list_class_folders
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import retry_io
+from ppcls.files import open_regular, retry_io
 
 _MAX_DIGITS = 18  # of a label; Python does not parse thousands of digits
+_MAX_PATH = 4095  # bytes that Linux opens. All paths of an index have the width of the longest.
+_SHOWN = 80  # characters of a quoted value
 
 
 def read_image(path: bytes) -> bytes:
     """Reads an image file.
 
     Raises:
-        DecodeError: The file is missing, empty, a folder or a pipe, or can't be read.
+        DecodeError: The file is missing, empty, too large, a folder or a pipe, or can't be read.
     """
     try:
         data = retry_io(lambda: read_regular_file(path))
@@ -103,7 +105,10 @@ def read_list(
     """
     _check_folder(root)
     try:
-        text = listing.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        with open_regular(listing) as file:
+            text = (
+                file.read().decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
+            )
     except FileNotFoundError:
         raise UserError(f"{listing}: no such list file; expected lines of 'path{delimiter}label'") from None
     except OSError as error:
@@ -207,6 +212,8 @@ def _path_problem(path: str, found: str, delimiter: str) -> str | None:
         return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
     if "\0" in path:
         return "expected text, got a zero byte"
+    if (size := len(os.fsencode(path))) > _MAX_PATH:
+        return f"a path of {size} bytes, {path[:_SHOWN]!r}…; expected at most {_MAX_PATH} bytes"
     if path.startswith("/") or ".." in path.split("/"):
         return f"path {path!r} leads out of image_root; expected a path below it"
     return None
@@ -215,7 +222,7 @@ def _path_problem(path: str, found: str, delimiter: str) -> str | None:
 def _label_problem(label: str, class_num: int | None) -> str | None:
     if not re.fullmatch("-?[0-9]+", label):
         hint = "; for several labels use MultiLabelDataset" if "," in label else ""
-        return f"expected a whole number as label, got {label!r}{hint}"
+        return f"expected a whole number as label, got {label[:_SHOWN]!r}{hint}"
     if len(label) <= _MAX_DIGITS and int(label) >= 0 and (class_num is None or int(label) < class_num):
         return None
     if class_num is None:
@@ -226,7 +233,7 @@ def _label_problem(label: str, class_num: int | None) -> str | None:
 def _multi_label_problem(label: str, class_num: int | None) -> str | None:
     flags = [flag.strip() for flag in label.split(",")]
     if wrong := next((flag for flag in flags if flag not in ("0", "1")), None):
-        return f"expected a 0 or 1 for each class, separated by commas, got {wrong[:80]!r}"
+        return f"expected a 0 or 1 for each class, separated by commas, got {wrong[:_SHOWN]!r}"
     if "" in flags:
         return "expected a 0 or 1 for each class, separated by commas, got nothing after a comma"
     if class_num is not None and len(flags) != class_num:

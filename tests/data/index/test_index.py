@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ppcls.config.sections.dataset import Dataset, ImageFolderDataset, ImageNetDataset
 from ppcls.data.index.class_names import list_class_folders
 from ppcls.data.index.files import FileIndex
+from ppcls.data.index.files import read_list as read_list_file
 from ppcls.data.index.read import read_index
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
@@ -243,3 +244,47 @@ def test_read_folder_reports_wrong_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 2, extensions=(".jpg", ".png"))
     assert str(caught.value) == f"{tmp_path}: no images; expected files ending in .jpg, .png"
+
+
+@pytest.mark.hostile
+def test_read_index_link_to_pipe_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a" / "1.jpg").symlink_to("../pipe")
+    for follow_links in (False, True):
+        with pytest.raises(UserError, match=r"a/1\.jpg is not a regular file; remove it"):
+            read_folder(tmp_path, 1, follow_links=follow_links)
+
+
+@pytest.mark.hostile
+def test_read_list_pipe_is_rejected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "list.txt")
+    with pytest.raises(UserError, match=r"list\.txt: can't read this list file: not a regular file"):
+        read_list_file(tmp_path, tmp_path / "list.txt", " ")
+
+
+@pytest.mark.hostile
+def test_read_list_long_path_is_rejected(tmp_path: Path) -> None:
+    (problem,) = wrong(tmp_path, f"a.jpg 0\n{'x' * 500_000} 0\n")
+    shown = "x" * 80
+    assert problem == f", line 2: a path of 500000 bytes, '{shown}'…; expected at most 4095 bytes"
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"\xffa", r"'\udcffa'"),
+        (b"a\nb", r"'a\nb'"),
+        ("a\u2028b".encode(), r"'a\u2028b'"),
+        (b"a\x0bb", r"'a\x0bb'"),
+        (b"a\x1cb", r"'a\x1cb'"),
+        (b"trail ", "'trail '"),
+    ],
+)
+def test_list_class_folders_unwritable_name_is_rejected(tmp_path: Path, name: bytes, shown: str) -> None:
+    for folder in (name, b"trail"):
+        (tmp_path / os.fsdecode(folder)).mkdir()
+    with pytest.raises(UserError) as caught:
+        list_class_folders(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path}: class folder {shown}: expected a name in UTF-8 without")

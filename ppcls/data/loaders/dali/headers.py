@@ -15,7 +15,15 @@ from nvidia.dali import fn, types
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.images.decode import decode
-from ppcls.data.images.header import check_header, check_pixel_count, read_header
+from ppcls.data.images.header import (
+    MAX_SCANS,
+    MIN_SCAN_BYTES,
+    check_header,
+    check_pixel_count,
+    check_size,
+    count_scans,
+    read_header,
+)
 from ppcls.data.images.npy import read_npy_header
 from ppcls.data.transforms.dali_ops import Node
 from ppcls.data.transforms.specs.basic import DecodeImage, DecodeNumpy
@@ -61,6 +69,7 @@ def peek_image(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
 def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     """Trusts the shape that DALI reads for colour images, except for TIFFs, which may hold anything."""
     shapes, first_bytes, last_bytes = (np.array(tensors.as_tensor()) for tensors in peeked)
+    sizes = _check_sizes(files)
     if on_gpu:
         # A GPU fills the missing part of a JPEG. One without an end marker is truncated, or has data after
         # it.
@@ -73,6 +82,10 @@ def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: boo
     unsure = np.ones(len(shapes), bool)
     if decoder.channels == 3:
         unsure = (shapes[:, 2] > 4) | np.isin(first_bytes[:, 0], _TIFF_FIRST_BYTES)
+    # Few files are large enough for more scans than allowed. Counting costs less than reading the header.
+    room = shapes[:, 0] * shapes[:, 1] * (sizes // MIN_SCAN_BYTES) > MAX_SCANS * decoder.max_pixels
+    for row in np.flatnonzero(room & (first_bytes == _JPEG_BEGIN).all(1)).tolist():
+        unsure[row] |= count_scans(np.asarray(files[row])) > MAX_SCANS
     for row in np.flatnonzero(unsure).tolist():
         check_header(decoder, read_header(np.asarray(files[row])))
     return shapes[:, :2].astype(np.int64)
@@ -87,5 +100,13 @@ def peek_array(decoder: DecodeNumpy, files: Any) -> tuple[Node, ...]:
 @admit.register
 def admit_arrays(decoder: DecodeNumpy, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     """Reads the header of each array."""
+    _check_sizes(files)
     headers = [read_npy_header(decoder, np.asarray(files[row])) for row in range(len(files))]
     return np.array(headers, np.int64)[:, :2]
+
+
+def _check_sizes(files: Tensors) -> NDArray[np.int64]:
+    """Returns the size of each file in bytes, [B]."""
+    sizes = np.array([size for (size,) in files.shape()], np.int64)
+    check_size(int(sizes.max()))
+    return sizes

@@ -28,6 +28,7 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
+from ppcls.data.loaders.dali.pipes import PipeUnblocker
 from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.input_size import resize_chain, size_at
@@ -249,6 +250,7 @@ class DaliLoader(OrderedLoader):
         if sizes is not None:
             self._ops = resize_chain(self._ops, sizes.sizes[0])
         self._running: list[_RunningPipeline] = []
+        self._pipes: PipeUnblocker | None = None
 
     def __del__(self) -> None:
         self.release()
@@ -265,7 +267,7 @@ class DaliLoader(OrderedLoader):
         while True:
             try:
                 return self._take(cursor)
-            except (RuntimeError, DecodeError) as error:
+            except (RuntimeError, DecodeError, MemoryError) as error:
                 under_way = self._pipeline_for(cursor).input.under_way if self._running else []
                 self.release()  # a failed pipeline can't continue
                 bad = self._find_bad(under_way or [cursor], error)
@@ -281,7 +283,9 @@ class DaliLoader(OrderedLoader):
     def _take(self, cursor: Cursor) -> Tensors:
         if not self._running:
             self._build()
-        return self._pipeline_for(cursor).take(cursor)
+        assert self._pipes is not None
+        with self._pipes.waiting():
+            return self._pipeline_for(cursor).take(cursor)
 
     def _pipeline_for(self, cursor: Cursor) -> _RunningPipeline:
         """Returns the pipeline whose turn a batch is."""
@@ -309,10 +313,14 @@ class DaliLoader(OrderedLoader):
     def release(self) -> None:
         """Ends all pipelines and frees their memory; the next iteration rebuilds them."""
         running, self._running = self._running, []
-        for loader in running:
-            loader.close()
-        if running:
-            ReleaseUnusedMemory()
+        pipes, self._pipes = self._pipes, None
+        if pipes is None:
+            return
+        with pipes.waiting():
+            for loader in running:
+                loader.close()
+        pipes.close()
+        ReleaseUnusedMemory()
 
     def graph(self) -> DaliGraph:
         """Makes one of its pipelines with the whole graph, to run it or to describe it."""
@@ -342,10 +350,12 @@ class DaliLoader(OrderedLoader):
         return DaliGraph(pipeline, source, self._ops, encoded, label, tuple(decisions), tuple(images))
 
     def _build(self) -> None:
-        settings = self._settings
+        settings, readers = self._settings, list[Reader]()
+        self._pipes = PipeUnblocker(self.index, readers)
         with settings.on_cores():
             for _ in range(settings.pipelines):
                 graph = self.graph()
                 batches = iter_batches(graph.pipeline, settings)
                 self._running.append(_RunningPipeline(graph.input, graph.pipeline, batches))
+                readers.append(graph.input.reader)
                 graph.pipeline.build()
