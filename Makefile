@@ -37,7 +37,7 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability lint test-gpu test-paddle26 docs requirements wheel clean
+.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile lint test-gpu test-paddle26 docs requirements wheel clean
 
 help: ## list the goals
 	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -88,6 +88,9 @@ RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_wa
 
 test-reliability: setup ## try hard to break a run; figures in output/reliability.txt (a quarter of an hour)
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)
+
+test-hostile: setup ## attack runs and the server with hostile files, requests and terminals (five minutes)
+	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
 
 lint: setup ## check style, types and the direction of imports
 	$(RUN) -m ruff check .

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import settings
 from PIL import Image
@@ -30,6 +32,15 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Ends the processes that failed tests left behind, such as those that pytest-timeout ended."""
+    if session.config.pluginmanager.hasplugin("dsession"):
+        return  # the controller of xdist, whose workers end their own processes
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

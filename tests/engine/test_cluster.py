@@ -205,7 +205,7 @@ def etcd(hosts: Hosts, tmp_path: Path) -> Iterator[str]:
         yield clients.replace("http", "etcd")
     finally:
         server.kill()
-        server.wait()
+        server.wait(60)
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ class Running:
         os.kill(int(self.lines("pid", rank)[0]), number)
 
     def end(self) -> str:
-        said: str = self.process.communicate()[0]
+        said: str = self.process.communicate(timeout=600)[0]
         return said
 
 

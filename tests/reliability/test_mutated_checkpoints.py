@@ -31,6 +31,8 @@ from ppcls.errors import UserError
 from ppcls.weights.files import read_weights
 from ppcls.weights.manifest import MANIFEST, Manifest, read_manifest, write_file, write_manifest
 
+pytestmark = pytest.mark.hostile
+
 FOLDER_CHANGE = st.tuples(
     st.sampled_from(["remove", "swap", "link out", "link to itself", "folder", "empty", "device", "zeros"]),
     st.sampled_from(FILES),

@@ -46,6 +46,8 @@ from ppcls.weights.files import read_weights
 from ppcls.weights.manifest import MANIFEST, DamagedError, FileRecord, Manifest, verify
 from ppcls.weights.pickled import unpickle
 
+pytestmark = pytest.mark.hostile
+
 REPOSITORY = ROOT
 MARK = "the_code_ran"  # a file's name
 

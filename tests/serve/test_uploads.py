@@ -13,6 +13,8 @@ from starlette.datastructures import Headers
 from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
 from ppcls.serve.uploads import read_images
 
+pytestmark = pytest.mark.hostile
+
 LIMITS = RequestLimits(max_bytes=4000, max_images=3, timeout=60.0)
 
 

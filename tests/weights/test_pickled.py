@@ -17,6 +17,8 @@ from ppcls.errors import UserError
 from ppcls.weights.files import read_pdparams
 from ppcls.weights.pickled import unpickle
 
+pytestmark = pytest.mark.hostile
+
 PROTO = b"\x80\x04"
 
 

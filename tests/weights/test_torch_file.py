@@ -17,6 +17,8 @@ from ppcls.errors import UserError
 from ppcls.weights.torch_file import read_torch
 from ppcls.weights.torch_names import from_torch, is_torch
 
+pytestmark = pytest.mark.hostile
+
 FILES = sorted((SUPPORT / "torch_files").glob("*.pth"))
 # torch.manual_seed(0): a transposed float32 tensor, bfloat16, a slice of int64, a scalar, a parameter
 TRANSPOSED = [1.54099607, -1.08452237, -0.71925759, -0.29342890]

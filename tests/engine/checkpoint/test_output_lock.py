@@ -66,7 +66,7 @@ def test_lock_waits_for_ending_run(tmp_path: Path) -> None:
     with hold(tmp_path) as other:
         ending = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -9 {other.pid}"])
         OutputLock(tmp_path, timeout=60.0).release()
-        ending.wait()
+        ending.wait(60)
 
 
 def test_lock_released_is_free(tmp_path: Path) -> None:
