@@ -6,12 +6,13 @@ import zlib  # noqa: F401 - before Paddle: after Paddle 2.6 has loaded its own c
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ppcls.version import __version__
+
 if TYPE_CHECKING:
     from ppcls.api import build_state, evaluate, fit, load_config
     from ppcls.deploy.predictor import Predictor
 
-__version__ = "0.1.0"
-__all__ = ["Predictor", "build_state", "evaluate", "fit", "load_config"]
+__all__ = ["Predictor", "__version__", "build_state", "evaluate", "fit", "load_config"]
 
 
 def __getattr__(name: str) -> Any:

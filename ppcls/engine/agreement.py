@@ -17,7 +17,6 @@ from typing import Any
 import cv2
 import paddle
 
-from ppcls import __version__
 from ppcls.config.schema import Config
 from ppcls.data.index.read import Index, describe_index
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
@@ -25,6 +24,7 @@ from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.errors import UserError
 from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
+from ppcls.version import __version__
 from ppcls.weights.manifest import verify
 
 Facts = dict[str, Any]

@@ -7,8 +7,8 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-from ppcls import __version__
 from ppcls.runtime.start import Runtime
+from ppcls.version import __version__
 
 _PACKAGES = (
     "paddlepaddle-gpu",

@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-import ppcls
 from ppcls.files import LogWriter
 from ppcls.runtime.failures import FailureReports, describe_process
 from ppcls.runtime.launch import Launch
@@ -64,7 +63,7 @@ def watch_for_hangs(timeout: float | None, failures: FailureReports, log: Path |
             "memory": memory,
             "stacks": stacks,
         }
-        root = str(Path(ppcls.__file__).parents[1])
+        root = str(Path(__file__).resolve().parents[2])
         watchdog = subprocess.Popen(  # noqa: S603
             [sys.executable, "-S", "-c", _START, root, json.dumps(settings)],
             stdin=subprocess.DEVNULL,

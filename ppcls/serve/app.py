@@ -16,12 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ppcls import __version__
 from ppcls.deploy.results import Embedding, Prediction
 from ppcls.errors import UserError
 from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
 from ppcls.serve.service import InferenceService
 from ppcls.serve.uploads import read_images
+from ppcls.version import __version__
 
 _MAX_BODIES = 16  # largest bodies that all requests together may hold in memory
 _CLIENT_GONE = 499

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Timer
 
-import ppcls
 from ppcls.bench.measure.processes import end_process, exit_text
 from ppcls.bench.measure.runner import MeasurementFailed, Measurements, Sample
 from ppcls.bench.results.schema import ResultRow
@@ -22,7 +21,7 @@ from ppcls.report.record import StepRecord
 from ppcls.runtime.launch import child_environment
 from ppcls.runtime.signals import interruptible
 
-_ROOT = str(Path(ppcls.__file__).resolve().parents[1])
+_ROOT = str(Path(__file__).resolve().parents[3])
 _TRAIN = (  # as tools/train.py
     f"import sys; sys.path.insert(0, {_ROOT!r}); from ppcls.cli.train import train; sys.exit(train())"
 )

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import paddle
 
-from ppcls import __version__
 from ppcls.config.schema import Config
 from ppcls.data.index.class_names import LABEL_LIST, format_label_list
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
@@ -21,6 +20,7 @@ from ppcls.engine.checkpoint.snapshot import snapshot_files
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import retry_io
+from ppcls.version import __version__
 from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, verify
 from ppcls.weights.store import BEST, LATEST, Store, checkpoint_roots
 
