@@ -133,6 +133,11 @@ TRANSFORMS = Registry(
         **_in(f"{_TRANSFORMS}.erasing", "RandomErasing", "Cutout", "GridMask", "HideAndSeek"),
     },
 )
+LOGGERS = Registry(
+    "logger",
+    {name.lower(): f"{_SECTIONS}.logger:{name}" for name in ("TensorBoard", "MLflow", "WandB")},
+    {"visualdl": "set Global.use_visualdl: True"},
+)
 SOURCES = Registry("Python source", {})  # filled by the user's code
 BATCH_TRANSFORMS = Registry(
     "batch transform", _in(f"{_SECTIONS}.transform", "MixupOperator", "CutmixOperator", "OpSampler")

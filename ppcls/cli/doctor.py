@@ -24,7 +24,11 @@ from ppcls.runtime.hardware import Driver, read_driver, usable_cores
 
 Status = Literal["ok", "note", "error"]
 _INDEX = "https://www.paddlepaddle.org.cn/packages/stable/cu126/"
-_EXTRAS = {"onnx": ("onnxruntime", "paddle2onnx"), "serve": ("fastapi", "uvicorn"), "loggers": ("visualdl",)}
+_EXTRAS = {
+    "onnx": ("onnxruntime", "paddle2onnx"),
+    "serve": ("fastapi", "uvicorn"),
+    "loggers": ("visualdl", "tensorboardX"),
+}
 _MIN_DISK, _MIN_SHARED = 5 << 30, 1 << 30
 _PROBE_SECONDS = 180
 # Runs in a process of its own, because a build of Paddle that does not fit the machine can crash at import.

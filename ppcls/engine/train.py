@@ -107,6 +107,7 @@ def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
         None if run.resumed is None else run.state.update,
         forgiving=config.Global.checkpoint_fallback_dir is not None,
         info=info,
+        loggers=config.Global.loggers,
     )
     if run.memory_report is not None:
         memory = MemoryReporter(run.memory_report, run.evaluator is not None, run.reporter)

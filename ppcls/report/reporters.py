@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
+from ppcls.config.sections.logger import LoggerSpec
 from ppcls.report.charts import CurvesPicture
 from ppcls.report.console import LogFile, build_console
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.jsonlines import EventsFile, MetricsFile, read_records, truncate_after
+from ppcls.report.loggers import TrackedRun, start_loggers
 from ppcls.report.record import Record, Reporter, StepRecord
 from ppcls.report.visualdl import VisualDLWriter
 
@@ -93,6 +95,7 @@ def build_reporters(
     resumed_from: int | None,
     forgiving: bool = False,
     info: RunInfo | None = None,
+    loggers: Sequence[LoggerSpec] = (),
 ) -> Reporters:
     """Returns the reporters of rank 0.
 
@@ -106,9 +109,10 @@ def build_reporters(
             ``None`` for a run from scratch, which removes all earlier records.
         forgiving: See `Reporters`. The HTML report is always written that way.
         info: What the report shows about the run as a whole.
+        loggers: Experiment trackers.
 
     Raises:
-        UserError: If the records of the run to resume cannot be read.
+        UserError: If the records of the run to resume cannot be read, or a logger's library is missing.
     """
     info = info or RunInfo(output_dir.name)
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -129,7 +133,8 @@ def build_reporters(
     ]
     if use_visualdl:
         reporters.append(VisualDLWriter(output_dir / "visualdl", earlier, info.pictures, info.weights))
-    return Reporters(reporters, forgiving)
+    run = TrackedRun(info.name, output_dir, info.config, resumed_from)
+    return Reporters([*reporters, *start_loggers(loggers, run)], forgiving)
 
 
 def log_failure(output_dir: Path, update: int, error: BaseException) -> None:

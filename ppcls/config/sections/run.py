@@ -7,7 +7,21 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import field_validator
 
-from ppcls.config.base.fields import Bound, Count, Decay, Index, Part, Positive, Section, Side, Workers, show
+from ppcls.config.base.fields import (
+    Bound,
+    Count,
+    Decay,
+    Index,
+    Keyed,
+    Part,
+    Positive,
+    Section,
+    Side,
+    Workers,
+    show,
+)
+from ppcls.config.sections.logger import LoggerSpec
+from ppcls.registry import LOGGERS
 
 
 class Global(Section):
@@ -61,6 +75,9 @@ class Global(Section):
     """Largest number of consecutive updates with a non-finite loss or gradient; more of them end the run."""
     use_visualdl: bool = False
     """Write scalars, images, weights and PR curves for VisualDL to `output_dir`/visualdl."""
+    loggers: tuple[Annotated[LoggerSpec, Keyed(LOGGERS)], ...] = ()
+    """Experiment trackers that receive scalars and the config, such as `[tensorboard, {mlflow: {experiment:
+    digits}}]`. Each needs its own package (docs/recipes.md)."""
     update_freq: Count = 1
     """Steps per optimizer update (gradient accumulation)."""
     auto_scale_lr: bool = False

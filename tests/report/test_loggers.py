@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from report_records import EVALUATION, STEP, make_records
+
+from ppcls.config.sections.logger import LoggerSpec, MLflow, TensorBoard, WandB
+from ppcls.config.sections.run import Global
+from ppcls.errors import UserError
+from ppcls.report import loggers
+from ppcls.report.html import RunInfo
+from ppcls.report.loggers import BackgroundLogger, TrackedRun, flatten_config, start_loggers
+from ppcls.report.record import Record
+from ppcls.report.reporters import build_reporters
+
+INFO = RunInfo("ResNet18, output", "Global: {epochs: 2}\nArch: {name: ResNet18}\n")
+
+
+def log(folder: Path, spec: LoggerSpec, records: list[Record], resumed_from: int | None = None) -> None:
+    reporters = build_reporters(folder, False, resumed_from, info=INFO, loggers=[spec])
+    reporters.message("not a scalar")
+    for record in records:
+        reporters.record(record)
+    reporters.close()
+    reporters.close()
+
+
+def test_settings_are_names_or_mappings() -> None:
+    settings = Global.model_validate(
+        {"loggers": ["tensorboard", {"mlflow": {"experiment": "digits"}}, "wandb"]}
+    )
+    assert settings.loggers == (TensorBoard(), MLflow(experiment="digits"), WandB())
+    assert Global.model_validate(yaml.safe_load(yaml.safe_dump(settings.model_dump(mode="json")))) == settings
+    with pytest.raises(ValueError, match="use_visualdl"):
+        Global.model_validate({"loggers": ["visualdl"]})
+
+
+def test_tensorboard_reads_a_resumed_run_as_one_curve(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    records = make_records(2)
+    log(tmp_path, TensorBoard(), records)  # the second epoch is lost in a crash
+    log(tmp_path, TensorBoard(), records[3:], resumed_from=90)
+    reader = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    reader.Reload()
+    assert [event.step for event in reader.Scalars("train/loss")] == [45, 90, 135, 180]
+    assert [event.step for event in reader.Scalars("eval/top1")] == [90, 180]
+    assert reader.Scalars("train/loss")[0].value == pytest.approx(records[0].loss)
+
+
+def test_mlflow_run_continues_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    spec = MLflow(tracking_uri=(tmp_path / "mlruns").as_uri(), experiment="digits")
+    records = make_records(2)
+    log(tmp_path, spec, records[:3])
+    client = mlflow.MlflowClient(tracking_uri=spec.tracking_uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    assert run.data.params == {"Global.epochs": "2", "Arch.name": "ResNet18"}
+    log(tmp_path, spec, records[3:], resumed_from=90)
+    (run,) = client.search_runs([run.info.experiment_id])
+    assert run.info.status == "FINISHED"
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert sorted(metric.step for metric in history) == [45, 90, 135, 180]
+    with pytest.raises(ValueError, match="bad"):  # noqa: PT012
+        reporters = build_reporters(tmp_path, False, 180, info=INFO, loggers=[spec])
+        try:
+            raise ValueError("bad")
+        finally:
+            reporters.close()
+    assert client.get_run(run.info.run_id).info.status == "FAILED"
+
+
+def test_wandb_run_keeps_its_id_after_a_resume(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    log(tmp_path, WandB(mode="offline"), make_records(1))
+    first = json.loads((tmp_path / loggers.RUN_IDS).read_text())["wandb"]
+    log(tmp_path, WandB(mode="offline"), make_records(2)[3:], resumed_from=90)
+    assert json.loads((tmp_path / loggers.RUN_IDS).read_text())["wandb"] == first
+    assert list(tmp_path.glob(f"wandb/offline-run-*-{first}/*.wandb"))
+
+
+class FailingTracker:
+    def log(self, values: dict[str, float], update: int) -> None:
+        raise RuntimeError("server\nis gone")
+
+    def finish(self, failed: bool) -> None:
+        raise AssertionError("not called after a failure")
+
+
+def test_failing_tracker_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = BackgroundLogger("mlflow", FailingTracker)
+    for _ in range(3):
+        logger.record(STEP)
+        logger._thread.join(0.2)
+    logger.close()
+    logger.close()
+    assert capsys.readouterr().err == (
+        "Global.loggers: mlflow: server is gone; the run continues without this logger\n"
+    )
+
+
+def test_slow_tracker_does_not_delay_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loggers, "_CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(loggers, "_MAX_WAITING", 5)
+    start = time.monotonic()
+    logger = BackgroundLogger("wandb", lambda: time.sleep(5))  # type: ignore[arg-type, return-value]
+    for _ in range(50):
+        logger.record(EVALUATION)
+    logger.close()
+    assert time.monotonic() - start < 3
+    assert "wandb: not finished after 0 s" in capsys.readouterr().err
+
+
+def test_missing_library_is_an_error_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(UserError, match=r"mlflow needs the package mlflow .*pip install '\.\[mlflow\]'"):
+        start_loggers([MLflow()], TrackedRun("run", tmp_path))
+
+
+def test_flattened_config_has_short_values_by_path() -> None:
+    assert flatten_config("a: {b: [1, 2], c: {}}\nd: null\n") == {"a.b": "[1, 2]", "a.c": "{}", "d": "None"}
+    assert len(flatten_config(f"a: {'x' * 9999}")["a"]) == 500
+    assert flatten_config("") == {}
