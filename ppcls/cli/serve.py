@@ -38,7 +38,7 @@ def serve(argv: Arguments = None) -> None:
 def _serve(
     arguments: argparse.Namespace, source: ModelSource, bound: socket.socket, worker: ThreadPoolExecutor
 ) -> None:
-    from ppcls.serve.app import build_app
+    from ppcls.serve.app import AllowedHosts, build_app
     from ppcls.serve.limits import RequestLimits
     from ppcls.serve.server import address_of, run
     from ppcls.serve.service import BatchingOptions, InferenceService, load
@@ -49,7 +49,9 @@ def _serve(
     name, address = predictor.description.Global.model_name, address_of(bound)
     app = build_app(InferenceService(predictor, worker, batching), limits)
     ready = f"{name} is served on {address} until Ctrl-C or SIGTERM\n"
-    run(app, bound, limits.timeout, lambda: write_output(ready))
+    names = ["localhost", socket.gethostname(), arguments.host, *arguments.allowed_hosts]
+    checked = AllowedHosts(app, names)
+    run(checked, bound, limits.timeout, arguments.max_connections, lambda: write_output(ready))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,6 +63,14 @@ def _parser() -> argparse.ArgumentParser:
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all networks (%(default)s)"
     )
 
+    options.add_argument(
+        "--allowed-hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="further names of this server in requests, besides addresses, localhost and its own; * for any",
+    )
+
     def number(option: str, read: Callable[[str], float], default: float, text: str, unit: str = "N") -> None:
         options.add_argument(option, type=read, default=default, metavar=unit, help=f"{text} (%(default)s)")
 
@@ -68,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     number("--max-batch", within(int, ge=1, le=4096), 16, "maximum number of images per batch")
     waits = "milliseconds that an image waits for others to join its batch"
     number("--max-wait", within(float, ge=0, le=1000), 5.0, waits, "MS")
+    opened = "maximum number of connections, half of them from one address; more are closed"
+    number("--max-connections", within(int, ge=1, le=100_000), 512, opened)
     in_work = "maximum number of images in work; more are answered with 503"
     number("--max-waiting", within(int, ge=1, le=100_000), 256, in_work)
     per_request = "maximum number of images per request; more are answered with 413"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from functools import cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -151,6 +154,42 @@ class _RejectAmbiguousLength:
             reason = "expected either Content-Length or Transfer-Encoding, got both"
             app = _error(400, reason, headers={"Connection": "close"})
         await app(scope, receive, send)
+
+
+class AllowedHosts:
+    """Rejects requests to names that are not this server's, so that no web page can reach it under its name.
+
+    In such an attack (DNS rebinding), the page's own name resolves to the server's address. Addresses as
+    names are always allowed, because they resolve to nothing else.
+
+    Args:
+        app: The application.
+        names: Names of the server; ``*`` allows any.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+        self._app, self._names = app, {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, or answers 400."""
+        app = self._app
+        if scope["type"] == "http" and not self._allows(Headers(scope=scope).get("host", "")):
+            reason = "the host of the request is not a name of this server; add it with --allowed-hosts"
+            app = _error(400, reason, headers={"Connection": "close"})
+        await app(scope, receive, send)
+
+    def _allows(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if not host or name in self._names or "*" in self._names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 async def _respond(

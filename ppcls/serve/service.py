@@ -121,9 +121,10 @@ class InferenceService:
         self._batcher.start()
 
     async def stop(self) -> None:
-        """Stops, and cancels the requests that are not answered yet."""
+        """Stops, cancels the requests that are not answered yet, and waits for all threads."""
         await self._batcher.stop()
-        self._preparers.shutdown(cancel_futures=True)
+        for threads in (self._preparers, self._worker):
+            threads.shutdown(cancel_futures=True)
 
     async def predict(self, images: Sequence[bytes], topk: int | None = None) -> list[Prediction]:
         """Returns one answer per image, in their order.

@@ -26,9 +26,10 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, *options: str | Path) -> Iterator[Running]:
-    """Starts ``tools/serve.py`` in a folder; ends it with the block if it still runs."""
-    command = [sys.executable, str(TOOL), *map(str, options), "--port", "0"]
+def running(folder: Path, *options: str | Path, before: str = "") -> Iterator[Running]:
+    """Starts ``tools/serve.py`` in a folder after the code ``before``, and ends it with the block."""
+    program = ["-c", f"{before}\nimport runpy\nrunpy.run_path({str(TOOL)!r}, run_name='__main__')"]
+    command = [sys.executable, *(program if before else [str(TOOL)]), *map(str, options), "--port", "0"]
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     ) as process:

@@ -1,0 +1,121 @@
+"""Limits of connections: their number, the time of their headers, and the form of their lines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import Counter
+from typing import Any
+
+import h11
+from h11._receivebuffer import ReceiveBuffer
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_LOG = logging.getLogger("uvicorn.error")
+_LOG_INTERVAL = 10.0  # seconds between two lines on the same event
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+
+
+class OpenConnections:
+    """Counts the connections of a server.
+
+    Args:
+        limit: Maximum number of connections. A single address may have half of them.
+        header_timeout: Seconds in which the headers of a request must arrive.
+    """
+
+    def __init__(self, limit: int, header_timeout: float) -> None:
+        self.limit, self.header_timeout = limit, header_timeout
+        self._by_address = Counter[str]()
+        self._logged: dict[str, float] = {}
+
+    def add(self, address: str) -> bool:
+        """Counts a connection, and returns whether it is within the limits."""
+        self._by_address[address] += 1
+        share = max(1, self.limit // 2)
+        if self._by_address.total() > self.limit:
+            self.log(f"more than {self.limit} connections (--max-connections): closing new ones")
+        elif self._by_address[address] > share:
+            self.log(f"more than {share} connections of one address: closing new ones", address)
+        else:
+            return True
+        return False
+
+    def remove(self, address: str) -> None:
+        """Counts a connection as closed."""
+        self._by_address[address] -= 1
+        self._by_address += Counter()  # forgets addresses without connections
+
+    def log(self, event: str, address: str = "") -> None:
+        """Logs an event, at most once in ten seconds."""
+        now = time.monotonic()
+        if now - self._logged.get(event, -_LOG_INTERVAL) >= _LOG_INTERVAL:
+            self._logged[event] = now
+            _LOG.warning("%s%s", event, f" (now {address})" if address else "")
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection whose headers must arrive in time, in lines that end with CR LF.
+
+    Args:
+        connections: All connections of the server.
+        **settings: Arguments of uvicorn's protocol.
+    """
+
+    def __init__(self, connections: OpenConnections, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._connections = connections
+        self._address = ""
+        self._deadline: asyncio.TimerHandle | None = None
+        self.conn._receive_buffer = _StrictReceiveBuffer()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Closes the connection at once if there are too many."""
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        if self._connections.add(self._address):
+            self._set_deadline()
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forgets the connection."""
+        self._cancel_deadline()
+        self._connections.remove(self._address)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Handles data, and sets the deadline while headers are incomplete."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._set_deadline()
+        else:
+            self._cancel_deadline()
+
+    def _set_deadline(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._connections.header_timeout, self._close_late)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close_late(self) -> None:
+        seconds = self._connections.header_timeout
+        self._connections.log(f"no complete headers within {seconds:g} s: closing connections", self._address)
+        self.transport.abort()
+
+
+class _StrictReceiveBuffer(ReceiveBuffer):
+    """Rejects lines that end with LF alone: proxies disagree on them, which hides requests from some."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """Returns the lines of headers, or None while they are incomplete."""
+        before = bytes(self._data)
+        lines = super().maybe_extract_lines()
+        if lines is not None and _BARE_LINE_FEED.search(before, 0, len(before) - len(self._data)):
+            raise h11.RemoteProtocolError("expected lines that end with CR LF")
+        return lines

@@ -1,0 +1,112 @@
+"""Clients that try to occupy the server, to hide requests, or to reach it from web pages."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from running import Running, running
+from small_classifier import write_config
+
+pytestmark = pytest.mark.hostile
+
+
+@pytest.fixture(scope="module")
+def config(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_config(tmp_path_factory.mktemp("config") / "config.yaml", tree)
+
+
+@pytest.fixture(scope="module")
+def strict(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    options = ["--timeout", "2", "--max-connections", "40", "--allowed-hosts", "models.example", "-c", config]
+    with running(tmp_path_factory.mktemp("cwd"), *options) as started:
+        yield started
+
+
+def connect(server: Running) -> socket.socket:
+    where = urlsplit(server.address)
+    return socket.create_connection((where.hostname, where.port), timeout=20)
+
+
+def answer(server: Running, request: bytes) -> bytes:
+    with connect(server) as connection:
+        connection.sendall(request)
+        parts = []
+        try:
+            while part := connection.recv(1000):
+                parts.append(part)
+        except ConnectionResetError:
+            pass
+        return b"".join(parts)
+
+
+def test_slow_headers_end_after_the_timeout(strict: Running) -> None:
+    with connect(strict) as connection:
+        start = time.monotonic()
+        connection.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /live HTTP/1.1\r\nHost:")
+        try:
+            while connection.recv(1000):
+                connection.sendall(b"x")
+        except OSError:
+            pass
+        assert time.monotonic() - start < 15
+
+
+def test_many_connections_leave_room_for_others(strict: Running) -> None:
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connect(strict)).sendall(b"GET /health HTTP/1.1\r\n")
+        time.sleep(4)
+        start = time.monotonic()
+        with strict.client() as client:
+            assert client.get("/health").status_code == 200
+        assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+        ("Models.Example", 200),
+        ("attacker.example", 400),
+        ("localhost.attacker.example", 400),
+        ("[", 400),
+    ],
+)
+def test_host_header_names_the_server(strict: Running, host: str, status: int) -> None:
+    text = answer(strict, f"GET /live HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    assert text.startswith(f"HTTP/1.1 {status} ".encode()), text
+
+
+def test_bare_line_feeds_are_rejected(strict: Running) -> None:
+    for request in (
+        b"GET /live HTTP/1.1\nHost: localhost\n\n",
+        b"GET /live HTTP/1.1\r\nHost: localhost\nConnection: close\r\n\r\n",
+        b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\n",
+    ):
+        assert answer(strict, request).startswith(b"HTTP/1.1 400 "), request
+
+
+def test_sigterm_ends_the_server_although_its_threads_hang(config: Path, tmp_path: Path) -> None:
+    hang = "import time\nfrom ppcls.deploy import predictor\n"
+    hang += "predictor.Predictor.prepare = lambda *_: time.sleep(900)"
+    with running(tmp_path, "-c", config, "--timeout", "1", before=hang) as server:
+        with server.client() as client:
+            headers = {"Content-Type": "image/png"}
+            assert client.post("/predict", content=b"image", headers=headers).status_code == 504
+        with pytest.raises(httpx.HTTPError), httpx.Client(timeout=0.2) as client:
+            client.post(f"{server.address}/predict", content=b"image", headers=headers)
+        server.process.send_signal(signal.SIGTERM)
+        _, errors = server.process.communicate(timeout=30)
+        assert server.process.returncode == 1
+        assert "error: threads did not end within 5 s after the signal; exiting without them" in errors
