@@ -10,13 +10,25 @@ from ppcls.version import __version__
 
 if TYPE_CHECKING:
     from ppcls.api import build_state, evaluate, fit, load_config
+    from ppcls.classifier import Classifier
     from ppcls.deploy.predictor import Predictor
 
+<<<<<<< HEAD
 __all__ = ["Predictor", "__version__", "build_state", "evaluate", "fit", "load_config"]
+=======
+__version__ = "0.1.0"
+__all__ = ["Classifier", "Predictor", "build_state", "evaluate", "fit", "load_config"]
+>>>>>>> a09b58f (Add Classifier, one object for a model in notebooks)
 
 
 def __getattr__(name: str) -> Any:
     """Imports a name of the API at its first use, so that importing the package alone is fast."""
     if name not in __all__:
         raise AttributeError(f"module 'ppcls' has no attribute '{name}'")
-    return getattr(import_module("ppcls.deploy.predictor" if name == "Predictor" else "ppcls.api"), name)
+    module = {"Classifier": "ppcls.classifier", "Predictor": "ppcls.deploy.predictor"}.get(name, "ppcls.api")
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    """Lists the public names only."""
+    return sorted([*__all__, "__doc__", "__version__"])

@@ -101,11 +101,12 @@ class Predictor:
         """Whether the model returns embeddings. Otherwise it returns classes."""
         return self.description.postprocess is None
 
-    def predict(self, images: Sequence[Image]) -> list[Classification]:
+    def predict(self, images: Sequence[Image], topk: int | None = None) -> list[Classification]:
         """Returns the classes of each image, in order.
 
         Args:
             images: Bytes of image files, or RGB pixels [H, W, 3] uint8.
+            topk: See `interpret`.
 
         Raises:
             ValueError: If an image cannot be decoded or is not such an array. The text has its index.
@@ -113,7 +114,7 @@ class Predictor:
         """
         if self.embeds:
             raise UserError(f"{self.source.file}: the model returns embeddings, not classes; call embed")
-        return cast(list[Classification], self._predict(images))
+        return cast(list[Classification], self._predict(images, topk))
 
     def embed(self, images: Sequence[Image]) -> list[Embedding]:
         """Returns the embedding of each image, in order.
@@ -199,13 +200,13 @@ class Predictor:
             tuple(output[chosen].tolist()),
         )
 
-    def _predict(self, images: Sequence[Image]) -> list[Prediction]:
+    def _predict(self, images: Sequence[Image], topk: int | None = None) -> list[Prediction]:
         if isinstance(images, (str, bytes, bytearray, memoryview, PurePath)):
             raise ValueError(f"expected a list of images, got {show(images)}; put the image into a list")
         predictions: list[Prediction] = []
         prepared = iter(self._prepare_all(images))
         while batch := list(islice(prepared, self.batch_size)):
-            predictions += map(self.interpret, self.run(batch))
+            predictions += [self.interpret(output, topk) for output in self.run(batch)]
         return predictions
 
     def _prepare_all(self, images: Sequence[Image]) -> Iterator[Array]:

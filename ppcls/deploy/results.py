@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,15 @@ class Classification:
         rows = zip(self.class_ids, names, self.scores, strict=True)
         text = ", ".join(f"{class_id}{name} {score * 100:.2f} %" for class_id, name, score in rows)
         return text or "no class"
+
+    def _repr_html_(self) -> str:
+        names = self.names or tuple(map(str, self.class_ids))
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{score:.2%}</td>"
+            f'<td><meter value="{score:.4f}"></meter></td></tr>'
+            for name, score in zip(names, self.scores, strict=True)
+        )
+        return f"<table>{rows}</table>"
 
     def as_tree(self) -> dict[str, Any]:
         """Returns plain data for JSON."""

@@ -1,0 +1,8 @@
+"""``python -m ppcls`` is the program ``ppcls``."""
+
+import sys
+
+from ppcls.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,420 @@
+"""`Classifier`: train, evaluate, use and export a model with one object, for example in a notebook."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from ppcls import api
+from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, Flag, flag_overrides
+from ppcls.config.base.fields import show
+from ppcls.config.load import load_config, read_tree
+from ppcls.data.images.paths import find_images
+from ppcls.deploy.models.source import find_source
+from ppcls.deploy.predictor import Predictor
+from ppcls.deploy.results import Classification
+from ppcls.errors import UserError
+from ppcls.registry import suggest
+from ppcls.zoo import ZOO
+
+Picture = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8]
+_CONFIG = "finetune"
+
+
+class Classifier:
+    """An image classifier: an architecture to train, or a trained or exported model.
+
+    Args:
+        model: Name of an architecture such as ``ResNet50``; or the output folder of a run, a checkpoint, or
+            an exported model.
+        pretrained: For an architecture: True for the published ImageNet weights, or a file of weights.
+        device: ``auto``, ``gpu`` or ``cpu``.
+
+    Attributes:
+        model: The trained model that is used, or else the name of the architecture.
+
+    Raises:
+        UserError: There is no such architecture, file or folder.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "ResNet50",
+        *,
+        pretrained: bool | str | Path = False,
+        device: Literal["auto", "gpu", "cpu"] = "auto",
+    ) -> None:
+        self.model, self._pretrained, self._device = str(model), pretrained, device
+        self._architecture = None if Path(model).exists() else self.model
+        self._predictor: Predictor | None = None
+        if self._architecture is not None and self._architecture not in ZOO:
+            known = suggest(self._architecture, list(ZOO), "`ppcls models list` lists all architectures")
+            raise UserError(f"{model}: no such architecture, file or folder{known}")
+
+    def train(
+        self,
+        data: str | Path,
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        image_size: int | None = None,
+        output: str | Path | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> TrainingRun:
+        """Trains the architecture on a folder of images, and uses the best model from then on.
+
+        Args:
+            data: Folder with one subfolder of images per class.
+            epochs: Number of epochs.
+            batch_size: Number of images per batch.
+            lr: Learning rate.
+            image_size: Side of the images in pixels.
+            output: Output folder of the run. By default ``runs/`` and the name of the architecture.
+            overrides: Values of further keys of the config, such as ``{"Optimizer.train_only": "fc.*"}``.
+            **options: Other options of ``ppcls train``: ``amp``, ``resume``, ``seed``, ``workers``.
+
+        Raises:
+            UserError: The model is a trained one, an option is unknown or invalid, or training fails.
+        """
+        name = self._architecture
+        if name is None:
+            raise UserError(
+                f"{self.model} is a trained model; to train further, use "
+                f"Classifier(ARCHITECTURE, pretrained={self.model!r})"
+            )
+        pretrained = None if self._pretrained is False else self._pretrained
+        pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
+        values: dict[str, Any] = {
+            "data": str(data),
+            "model": name,
+            "pretrained": pretrained,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "lr": lr,
+            "image_size": image_size,
+            "output": str(output or f"runs/{name}"),
+            "device": self._device,
+            **options,
+        }
+        flags = _overrides(TRAIN_FLAGS, values, read_tree(Path(_CONFIG)))
+        config = load_config(_CONFIG, [*flags, *_as_arguments(overrides)])
+        print(f"loading Paddle, then training {name} on {data} ...", flush=True)  # noqa: T201
+        result = api.fit(config)
+        self.model = str(result.best_model or result.latest or result.output_dir)
+        self._predictor = None
+        return TrainingRun(result)
+
+    def predict(
+        self, images: Picture | Iterable[Picture], topk: int | None = None
+    ) -> Classification | Predictions:
+        """Returns the classes of one image, or of each image of a list, with names and scores.
+
+        Args:
+            images: Path of a file, bytes of a file, PIL image, or array of pixels ([H, W], [H, W, 3] RGB or
+                [H, W, 4] RGBA, uint8); or a list of them, or the path of a folder.
+            topk: Number of classes per image. By default that of the model.
+
+        Raises:
+            UserError: The model is not trained, or a file is missing.
+            ValueError: An image can't be decoded.
+        """
+        if isinstance(images, (str, os.PathLike)) and Path(images).is_dir():
+            images = list(find_images([Path(images)]))
+        single = isinstance(images, (str, os.PathLike, bytes, Image.Image)) or (
+            isinstance(images, np.ndarray) and images.ndim <= 3
+        )
+        pictures: list[Any] = [images] if single else list(images)  # type: ignore[arg-type]
+        prepared = [_read(picture) for picture in pictures]
+        results = self._load().predict(prepared, topk)
+        if single:
+            return results[0]
+        return Predictions(results, [_label(picture, number) for number, picture in enumerate(pictures)])
+
+    def evaluate(
+        self, data: str | Path | None = None, *, batch_size: int | None = None, workers: int | None = None
+    ) -> Evaluation:
+        """Evaluates the trained model.
+
+        Args:
+            data: Folder of images; by default the validation images of the training.
+            batch_size: Number of images per batch.
+            workers: Number of processes or threads that load images.
+
+        Raises:
+            UserError: The model is not trained or is exported, or the data are invalid.
+        """
+        self._require_model()
+        source = find_source(Path(self.model))
+        if source.config is None or self._architecture == self.model:
+            raise UserError(
+                f"{self.model}: expected a run's output folder or a checkpoint folder to evaluate"
+            )
+        checkpoint = source.file
+        values = {
+            "data": str(data) if data is not None else None,
+            "batch_size": batch_size,
+            "workers": workers,
+            "device": self._device,
+        }
+        file = checkpoint / "config.yaml"
+        overrides = _overrides(EVAL_FLAGS, values, read_tree(file))
+        config = load_config(file, [*overrides, f"Global.pretrained_model='{checkpoint}'"])
+        result = api.evaluate(config)
+        return Evaluation(result.loss, result.metrics, result.images, result.seconds)
+
+    def export(
+        self,
+        format: Literal["paddle", "onnx"] = "paddle",
+        output: str | Path | None = None,
+        *,
+        preprocess: bool = False,
+    ) -> Path:
+        """Exports the model for Paddle Inference or as ONNX, and returns the folder.
+
+        Args:
+            format: ``paddle`` or ``onnx``.
+            output: New folder. By default ``inference`` or ``onnx`` in the output folder of the run.
+            preprocess: Whether the exported model prepares its images itself.
+
+        Raises:
+            UserError: The model is not trained or is exported already, or the folder is not empty.
+        """
+        from ppcls.runtime import session
+
+        self._require_model()
+        source = find_source(Path(self.model), [f"Global.device={self._device}"])
+        names = {"paddle": "inference", "onnx": "onnx"}
+        if format not in names:
+            raise UserError(f"format: expected {' or '.join(map(repr, names))}, got {show(format)}")
+        folder = Path(output) if output is not None else Path(source.run.output_dir) / names[format]
+        with session.embedded(source.run):
+            from ppcls.deploy.export.export import export_model
+
+            export_model(source, folder, format, preprocess=preprocess)
+        return folder
+
+    def serve(
+        self, port: int = 8000, host: str = "127.0.0.1", *, wait: bool = True
+    ) -> subprocess.Popen[bytes]:
+        """Serves the model over HTTP, in a process of its own, until it is interrupted.
+
+        Args:
+            port: Port to listen on.
+            host: Address to listen on; ``0.0.0.0`` for all networks.
+            wait: Whether to wait until the server ends. Otherwise end it by ``terminate()`` of the result.
+
+        Raises:
+            UserError: The model is not trained.
+        """
+        self._require_model()
+        command = [sys.executable, "-m", "ppcls", "serve", "--model", self.model]
+        command += ["--port", str(port), "--host", host, "-o", f"Global.device={self._device}"]
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+        server = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})  # noqa: S603
+        if wait:
+            try:
+                server.wait()
+            except KeyboardInterrupt:
+                server.terminate()
+                server.wait()
+        return server
+
+    def __repr__(self) -> str:
+        state = ", not trained" if not self._usable else ""
+        return f"Classifier({self.model}{state})"
+
+    @property
+    def _usable(self) -> bool:
+        return self.model != self._architecture or self._pretrained is True
+
+    def _require_model(self) -> None:
+        if not self._usable:
+            raise UserError(
+                f"{self.model} is not trained yet: call train(folder), or use "
+                f"Classifier({self.model!r}, pretrained=True) for the published ImageNet weights"
+            )
+
+    def _load(self) -> Predictor:
+        self._require_model()
+        if self._predictor is None:
+            self._predictor = Predictor(self.model, device=self._device)
+        return self._predictor
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingRun:
+    """A finished training run.
+
+    Attributes:
+        result: Best metric, folders and records of the run.
+    """
+
+    result: api.FitResult
+
+    @property
+    def best(self) -> float | None:
+        """First metric of the best evaluation."""
+        return self.result.best
+
+    @property
+    def output_dir(self) -> Path:
+        """Output folder of the run."""
+        return self.result.output_dir
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Records of training and evaluation, as plain data."""
+        return self.result.history
+
+    def plot(self) -> Plot:
+        """Returns the curves of loss and metrics, which a notebook shows."""
+        return Plot((self.output_dir / "curves.png").read_bytes())
+
+    def __repr__(self) -> str:
+        best = "no evaluation" if self.best is None else f"best {self.best:.4f}"
+        return f"TrainingRun({best}; report: {self.output_dir / 'report.html'})"
+
+    def _repr_html_(self) -> str:
+        evaluations = [record for record in self.history if record["kind"] == "eval"]
+        names = list(evaluations[0]["metrics"]) if evaluations else []
+        rows = [
+            [
+                str(record["epoch"]),
+                _number(record["loss"]),
+                *(_number(record["metrics"][name]) for name in names),
+            ]
+            for record in evaluations
+        ]
+        return f"<p>{html.escape(repr(self))}</p>" + _table(["epoch", "loss", *names], rows)
+
+
+@dataclass(frozen=True, repr=False)
+class Plot:
+    """A picture that a notebook shows.
+
+    Attributes:
+        png: The PNG file.
+    """
+
+    png: bytes
+
+    def save(self, path: str | Path) -> None:
+        """Writes the PNG file."""
+        Path(path).write_bytes(self.png)
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    def __repr__(self) -> str:
+        width, height = Image.open(io.BytesIO(self.png)).size
+        return f"Plot({width}×{height} pixels)"
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        loss: Mean loss.
+        metrics: Values of the metrics by name.
+        images: Number of images.
+        seconds: Duration.
+    """
+
+    loss: float
+    metrics: dict[str, float]
+    images: int
+    seconds: float
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"Evaluation({values}, loss {self.loss:.4f}; {self.images:,} images in {self.seconds:.1f} s)"
+
+    def _repr_html_(self) -> str:
+        values = {**self.metrics, "loss": self.loss}
+        row = [*map(_number, values.values()), f"{self.images:,}", f"{self.seconds:.1f}"]
+        return _table([*values, "images", "seconds"], [row])
+
+
+class Predictions(list[Classification]):
+    """The classes of several images, in order.
+
+    Args:
+        results: Result per image.
+        labels: Name of each image, for display.
+    """
+
+    def __init__(self, results: Sequence[Classification], labels: Sequence[str]) -> None:
+        super().__init__(results)
+        self.labels = list(labels)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{label}: {result}" for label, result in zip(self.labels, self, strict=True))
+
+    def _repr_html_(self) -> str:
+        rows = [[label, str(result)] for label, result in zip(self.labels, self, strict=True)]
+        return _table(["image", "classes"], rows)
+
+
+def _overrides(flags: Mapping[str, Flag], values: Mapping[str, Any], tree: dict[str, Any]) -> list[str]:
+    """Returns the overrides for values of short options; their names have ``_`` for ``-``."""
+    names = [name.replace("-", "_") for name in flags]
+    for name in values:
+        if name not in names:
+            raise UserError(f"unknown option '{name}'{suggest(name, names)}")
+    return flag_overrides(flags, argparse.Namespace(**{name: values.get(name) for name in names}), tree)
+
+
+def _as_arguments(overrides: Mapping[str, Any] | None) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()]
+
+
+def _read(picture: Any) -> Any:
+    """Returns an image as `Predictor` accepts it: bytes of a file, or RGB pixels."""
+    if isinstance(picture, (str, os.PathLike)):
+        try:
+            return Path(picture).read_bytes()
+        except OSError as error:
+            raise UserError(f"{picture}: can't read this image: {error.strerror}") from None
+    if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim in (2, 3):
+        if picture.ndim == 3 and picture.shape[2] == 3:
+            return picture
+        picture = picture.squeeze(2) if picture.ndim == 3 and picture.shape[2] == 1 else picture
+        if picture.ndim == 2 or picture.shape[2] == 4:
+            picture = Image.fromarray(picture)
+    if isinstance(picture, Image.Image):
+        upright = ImageOps.exif_transpose(picture)
+        return np.asarray(upright.convert("RGB"))
+    return picture
+
+
+def _label(picture: Any, number: int) -> str:
+    return str(picture) if isinstance(picture, (str, os.PathLike)) else f"image {number}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns an HTML table."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
