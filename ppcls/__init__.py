@@ -13,12 +13,7 @@ if TYPE_CHECKING:
     from ppcls.classifier import Classifier
     from ppcls.deploy.predictor import Predictor
 
-<<<<<<< HEAD
-__all__ = ["Predictor", "__version__", "build_state", "evaluate", "fit", "load_config"]
-=======
-__version__ = "0.1.0"
-__all__ = ["Classifier", "Predictor", "build_state", "evaluate", "fit", "load_config"]
->>>>>>> a09b58f (Add Classifier, one object for a model in notebooks)
+__all__ = ["Classifier", "Predictor", "__version__", "build_state", "evaluate", "fit", "load_config"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,4 +26,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Lists the public names only."""
-    return sorted([*__all__, "__doc__", "__version__"])
+    return sorted([*__all__, "__doc__"])
