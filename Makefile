@@ -1,4 +1,4 @@
-# Works from a clean clone with git, make and Python: all else goes into .venv. `make help` lists the goals.
+# Needs only git, make and Python; everything else is installed into .venv. `make help` lists the targets.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,16 +17,16 @@ endif
 REQUIREMENTS := $(if $(filter gpu,$(DEVICE)),requirements.txt,requirements-cpu.txt)
 RUN := .venv/bin/python
 RUN26 := .venv-paddle26/bin/python
-# Remembers what a virtual environment was made for; it is made anew when one of these files changes.
+# Marks a finished virtual environment; it is rebuilt when one of these files changes.
 READY := .venv/ready-$(DEVICE)
 READY26 := .venv-paddle26/ready
 INPUTS := requirements-common.txt requirements-dev.txt requirements-reference.txt pyproject.toml
 
-# $(call install,VENV,REQUIREMENTS): a new virtual environment with the requirements and ppcls itself.
+# $(call install,VENV,REQUIREMENTS) creates a virtual environment with the requirements and ppcls itself.
 define install
 @"$(PYTHON)" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null || { \
-	echo "make: this needs Python 3.10 to 3.12, and '$(PYTHON)' says: $$("$(PYTHON)" --version 2>&1 | tail -1);" \
-		"name another as in: make setup PYTHON=python3.11" >&2; exit 1; }
+	echo "make: expected Python 3.10 to 3.12, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1 | tail -1);" \
+		"choose another one, for example: make setup PYTHON=python3.11" >&2; exit 1; }
 @echo "$(1): new virtual environment, $$("$(PYTHON)" --version)"
 @"$(PYTHON)" -m venv --clear $(1)
 @echo "$(1): installing $(2) and requirements-dev.txt (a few minutes the first time)"
@@ -39,12 +39,12 @@ endef
 
 .PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile lint test-gpu test-paddle26 docs requirements wheel clean
 
-help: ## list the goals
-	@echo "make GOAL [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
+help: ## list the targets
+	@echo "make TARGET [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r goal text; do \
 		printf '  %-17s %s\n' "$$goal" "$$text"; done
 
-setup: $(READY) ## make .venv with Paddle, DALI, ppcls and the tools of development
+setup: $(READY) ## create .venv with Paddle, DALI, ppcls and the development tools
 
 $(READY): $(REQUIREMENTS) $(INPUTS)
 	$(call install,.venv,$(REQUIREMENTS))
@@ -52,13 +52,13 @@ $(READY): $(REQUIREMENTS) $(INPUTS)
 $(READY26): requirements.txt $(INPUTS)
 	$(call install,.venv-paddle26,requirements.txt)
 
-# A file's tests stay in one process: some start several ranks of their own.
+# All tests of a file run in one process, because some of them start several ranks.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 QUICKSTART := output/quickstart
 BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model
 
-quickstart: setup ## train on 1,797 real digits, evaluate, predict: a few minutes on two CPU cores
+quickstart: setup ## train on 1,797 real digits, evaluate, predict: takes a few minutes on two CPU cores
 	$(RUN) tools/dataset.py digits
 	$(RUN) tools/train.py -c configs/quickstart.yaml -o Global.checkpoints=auto
 	$(RUN) tools/eval.py $(BEST)
@@ -72,13 +72,13 @@ quickstart: setup ## train on 1,797 real digits, evaluate, predict: a few minute
 		'Checkpoints' '$(QUICKSTART)/' | sed '/^$$/d'
 
 visualdl: setup ## show the quickstart's run in VisualDL, on http://localhost:8040
-	@[ -d $(QUICKSTART)/visualdl ] || { echo "make: no run in $(QUICKSTART) yet; first: make quickstart" >&2; exit 1; }
+	@[ -d $(QUICKSTART)/visualdl ] || { echo "make: $(QUICKSTART) has no run yet; run 'make quickstart' first" >&2; exit 1; }
 	.venv/bin/visualdl --logdir $(QUICKSTART) --port 8040
 
 test: setup ## run the tests that need no GPU
 	$(RUN) -m pytest -m "not gpu and not slow and not reliability and not table" $(PARALLEL)
 
-test-slow: setup ## run those that `make test` leaves out: two processes of each kind of run, kills, a lost host
+test-slow: setup ## run the slow tests: several processes, kills, a lost machine
 	$(RUN) -m pytest -m "slow and not gpu" $(PARALLEL)
 
 test-models: setup ## compare the table of all models with PaddleClas's (two minutes)
@@ -86,17 +86,18 @@ test-models: setup ## compare the table of all models with PaddleClas's (two min
 
 RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_watchdog.py
 
-test-reliability: setup ## try hard to break a run; figures in output/reliability.txt (a quarter of an hour)
+test-reliability: setup ## run the fault tests: 15 minutes, results in output/reliability.txt
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)
 
 test-hostile: setup ## attack runs and the server with hostile files, requests and terminals (five minutes)
 	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
 
-lint: setup ## check style, types and the direction of imports
+lint: setup ## check style, types, imports, folders, names and words
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	.venv/bin/lint-imports
+	$(RUN) .ci/check_source.py
 
 test-gpu: setup ## run the tests that need an NVIDIA GPU
 	$(RUN) -m pytest -m gpu

@@ -2,9 +2,9 @@
 
     python examples/paired_images.py [--dali] [--steps 150]
 
-The pairs are made here: photographs that scikit-image ships, and the same ones blurred. Both images of a
-pair get the same window, mirroring and colours, by DALI or by paddle.io. At the end the script prints how
-near (PSNR, in dB) a photograph that training has not seen is to its sharp original, before and after.
+The script creates the pairs: photographs of scikit-image and blurred copies of them. DALI or paddle.io applies
+the same crop, flip and colours to both images of a pair. At the end, the script prints the PSNR in dB between a
+photograph that is not in the training set and its sharp original, before and after sharpening.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ppcls.data.transforms.specs.photometric import ColorJitter
 from ppcls.runtime import start as runtime
 
 TRAIN, TEST = ("astronaut", "coffee", "rocket", "immunohistochemistry"), ("chelsea",)
-COPIES = 16  # of each photograph in an epoch, each with a window of its own
+COPIES = 16  # crops of each photograph per epoch
 DECODE, TO_ONE = DecodeImage(), NormalizeImage(mean=(0.0,), std=(1.0,))  # pixels 0..1
 TRAIN_CHAIN = (
     DECODE,
@@ -41,7 +41,7 @@ TEST_CHAIN = (DECODE, CropImage(size=(256, 256)), TO_ONE)
 
 
 def make_pairs(folder: Path) -> None:
-    """Writes the photographs, blurred ones, and lists of both."""
+    """Writes the photographs, their blurred copies, and the lists of pairs."""
     for split, names, copies in (("train", TRAIN, COPIES), ("test", TEST, 1)):
         for name in names:
             sharp = Image.fromarray(getattr(data, name)())
@@ -52,7 +52,7 @@ def make_pairs(folder: Path) -> None:
 
 
 def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dali: bool) -> PairLoader:
-    """Builds the loader of a list: random windows in random order for training, all else for the test."""
+    """Builds the loader of a list: random crops in random order for training, fixed ones in list order for the test."""
     training = chain is TRAIN_CHAIN
     indices = read_pairs(listing.parent, listing)
     size = len(indices[0])
@@ -75,10 +75,10 @@ def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dal
 
 
 def main() -> None:
-    """Makes the pairs, trains, and prints both figures."""
+    """Creates the pairs, trains, and prints the PSNR before and after."""
     options = argparse.ArgumentParser(description="Train a small network to sharpen photographs.")
-    options.add_argument("--dali", action="store_true", help="feed by DALI; else by paddle.io")
-    options.add_argument("--steps", type=int, default=150, help="of training (%(default)s)")
+    options.add_argument("--dali", action="store_true", help="load images with DALI instead of paddle.io")
+    options.add_argument("--steps", type=int, default=150, help="number of training steps (%(default)s)")
     arguments = options.parse_args()
     run = runtime.start(Global(use_dali=arguments.dali))
     import paddle
@@ -99,7 +99,7 @@ def main() -> None:
             for name, chain in (("train", TRAIN_CHAIN), ("test", TEST_CHAIN))
         )
         paddle.seed(0)
-        # Finds what the blur took away; at first, nothing.
+        # The network predicts the details that the blur removed. Zero weights: it starts without any change.
         last = nn.Conv2D(12, 3, 3, padding=1, weight_attr=nn.initializer.Constant(0.0))
         network = nn.Sequential(
             nn.Conv2D(3, 12, 5, padding=2), nn.ReLU(), nn.Conv2D(12, 12, 3, padding=1), nn.ReLU(), last

@@ -1,10 +1,11 @@
-"""Trains on images that a Python object makes: circles and squares, drawn when they are asked for.
+"""Trains on images from a Python object: circles and squares that it draws on request.
 
     python examples/python_source.py
     python examples/python_source.py -o Global.use_dali=False Global.epochs=2
 
-The object gives labels and, by position, the bytes of an encoded image, from wherever it likes: a database,
-an archive, a service. `register_source` gives it the name that the YAML's `PythonDataset` calls for.
+The object has an array of labels, and returns the bytes of an encoded image for each position. They may come
+from a database, an archive or a service. `register_source` registers it under the name that `PythonDataset`
+in the YAML refers to.
 """
 
 import sys
@@ -32,7 +33,7 @@ class Shapes:
         return len(self.labels)
 
     def __getitem__(self, position: int) -> bytes:
-        random = np.random.default_rng([self.seed, position])  # the same image each time
+        random = np.random.default_rng([self.seed, position])  # draws the same image each time
         image = np.full((SIDE, SIDE, 3), random.integers(0, 100, 3), np.uint8)
         radius = int(random.integers(8, 16))
         x, y = random.integers(radius, SIDE - radius, 2).tolist()

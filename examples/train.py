@@ -1,9 +1,9 @@
-"""Trains, evaluates and looks at a model from Python: what examples/train.ipynb does in a notebook.
+"""Trains, evaluates and uses a model from Python, like the notebook examples/train.ipynb.
 
     python examples/train.py
 
-The data are scikit-learn's digits, made here where they are missing. Nothing imports Paddle before
-`build_state`, for it reads its settings when it is imported.
+The data set is scikit-learn's digits, written to a folder if it is missing. Nothing may import Paddle before
+`build_state`, because Paddle reads its settings when it is imported.
 """
 
 import sys
@@ -16,9 +16,9 @@ from ppcls.dataset_tools.digits import make_digits
 
 make_digits(Path("dataset/digits"))
 config = load_config("configs/quickstart.yaml", {"Global.epochs": 2, "Global.output_dir": "output/example"})
-state = build_state(config)  # model, optimizer and data, to look at
-print(f"{len(state.model.parameters())} arrays of weights, {len(state.loader)} batches an epoch")
-result = fit(state)  # trains, evaluates, saves; Ctrl-C saves, too
+state = build_state(config)  # model, optimizer and data
+print(f"{len(state.model.parameters())} weight tensors, {len(state.loader)} batches per epoch")
+result = fit(state)  # trains, evaluates and saves; Ctrl-C saves too
 print(f"best top1 {result.best:.4f}: {result.best_model}")
 print("loss by epoch:", [round(record["loss"], 3) for record in result.history if record["kind"] == "eval"])
 print("the best model on DataLoader.Eval:", evaluate(config).metrics)

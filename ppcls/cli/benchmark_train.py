@@ -154,8 +154,8 @@ def _train(arguments: argparse.Namespace) -> None:
     candidates = make_candidates(task, variants, device, config, effort.timeout)
     if pytorch is not None:
         inspection.versions["PyTorch"] = pytorch.version
-        theirs = list(pytorch.variants(variants))
-        candidates += pytorch.candidates(theirs, task, config, inspection, effort.timeout)
+        torch_variants = list(pytorch.variants(variants))
+        candidates += pytorch.candidates(torch_variants, task, config, inspection, effort.timeout)
     write_output(f"{device.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}\n")
 
     empty = new_results("train", dump_config(config), inspection.machine, inspection.versions)

@@ -58,10 +58,10 @@ def export(argv: Arguments = None) -> None:
         f"input {list(tensor.shape)} {tensor.dtype} {tensor.layout}, any batch size\n"
     )
     if exported.difference is not None:
-        what = "embeddings" if exported.description.postprocess is None else "logarithms of the scores"
+        outputs = "embeddings" if exported.description.postprocess is None else "logarithms of the scores"
         batches = ", ".join(map(str, BATCHES))
         sys.stdout.write(
-            f"[Export] checked: the {what} of the exported and the trained model differ by at most "
+            f"[Export] checked: the {outputs} of the exported and the trained model differ by at most "
             f"{exported.difference:.1e}, relative, for batches of {batches} random images\n"
         )
 

@@ -162,8 +162,8 @@ def _open_results(name: str | None) -> Iterator[_ResultsFile]:
     try:
         file = path.open("wb" if device else "xb", buffering=0)
     except FileExistsError:
-        what = "is a folder" if path.is_dir() else "exists already and is not overwritten"
-        raise UserError(f"--out {name}: {what}; name a new file") from None
+        state = "is a folder" if path.is_dir() else "exists already and is not overwritten"
+        raise UserError(f"--out {name}: {state}; name a new file") from None
     except OSError as error:
         raise UserError(f"--out {name}: cannot be created: {error.strerror}") from None
     with file:

@@ -224,9 +224,9 @@ def set_value(tree: dict[str, Any], path: str, value: Any, name: str) -> None:
     node: Any = tree
     for depth, key in enumerate(keys):
         last = depth == len(keys) - 1
-        here = ".".join(keys[:depth]) or "the config"
+        parent = ".".join(keys[:depth]) or "the config"
         if isinstance(node, list):
-            position = _position(key, node, here, name)
+            position = _position(key, node, parent, name)
             if last:
                 node[position] = value
             node = node[position]
@@ -237,15 +237,15 @@ def set_value(tree: dict[str, Any], path: str, value: Any, name: str) -> None:
                 node[key] = {}
             node = node[key]
         else:
-            raise ConfigError(name, [f"{here} is {show(node)}, so it has no '{key}'"])
+            raise ConfigError(name, [f"{parent} is {show(node)}, so it has no '{key}'"])
 
 
-def _position(key: str, items: list[Any], here: str, name: str) -> int:
+def _position(key: str, items: list[Any], parent: str, name: str) -> int:
     if not items:
-        raise ConfigError(name, [f"{here} is an empty list, so it has no '{key}'"])
+        raise ConfigError(name, [f"{parent} is an empty list, so it has no '{key}'"])
     if key not in map(str, range(len(items))):
         last = len(items) - 1
-        raise ConfigError(name, [f"{here} is a list: expected a number from 0 to {last}, got '{key}'"])
+        raise ConfigError(name, [f"{parent} is a list: expected a number from 0 to {last}, got '{key}'"])
     return int(key)
 
 

@@ -168,9 +168,9 @@ class Predictor:
             UserError: If an output is not finite.
         """
         if not np.isfinite(outputs).all():
-            what = "embeddings" if self.embeds else "scores"
+            outputs_name = "embeddings" if self.embeds else "scores"
             raise UserError(
-                f"{self.source.file}: the {what} of the model are not finite; "
+                f"{self.source.file}: the {outputs_name} of the model are not finite; "
                 "its weights contain NaN or overflow"
             )
         return outputs

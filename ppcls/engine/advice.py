@@ -30,7 +30,7 @@ class LoadingSpeed:
         threads: Threads of DALI per process.
         dali: Section ``dali`` of the loader's config.
         picture: Mean number of pixels of stored images; None if unknown.
-        kept: Number of pixels of an image in training.
+        pixels_used: Number of pixels of an image in training.
     """
 
     loader: float
@@ -44,7 +44,7 @@ class LoadingSpeed:
     threads: int
     dali: Dali
     picture: float | None
-    kept: int
+    pixels_used: int
 
 
 def advise(speed: LoadingSpeed) -> str:
@@ -98,10 +98,10 @@ def _rules_for_dali(speed: LoadingSpeed) -> Iterator[str]:
 
 
 def _general_rules(speed: LoadingSpeed) -> Iterator[str]:
-    if speed.picture is not None and speed.picture >= _LARGE * speed.kept:
+    if speed.picture is not None and speed.picture >= _LARGE * speed.pixels_used:
         yield (
             f"store smaller images (DataLoader.Train.dataset): they have {speed.picture / 1e6:.1f} million "
-            f"pixels on average, {speed.picture / speed.kept:.0f} times as many as training uses"
+            f"pixels on average, {speed.picture / speed.pixels_used:.0f} times as many as training uses"
         )
     if speed.by_dali and not speed.on_gpu and not speed.dali.jpeg_fast_idct:
         yield f"set {_LOADER}.dali.jpeg_fast_idct=True for JPEG: faster, with small differences in pixels"

@@ -268,13 +268,13 @@ def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> 
     return first + rest * max(one, max(evaluated.order.global_batch for evaluated in loaders) / loader)
 
 
-def _reduce(runtime: Runtime, how: str, values: list[float]) -> list[float]:
+def _reduce(runtime: Runtime, reduction: str, values: list[float]) -> list[float]:
     """Returns the sum or the maximum of each value over all ranks."""
     if runtime.world_size == 1:
         return values
     reduced = paddle.to_tensor(values, dtype="float64")
     reduce = paddle.distributed.ReduceOp
-    paddle.distributed.all_reduce(reduced, reduce.SUM if how == "sum" else reduce.MAX)
+    paddle.distributed.all_reduce(reduced, reduce.SUM if reduction == "sum" else reduce.MAX)
     found: list[float] = np.asarray(reduced.numpy()).tolist()
     return found
 
@@ -297,7 +297,7 @@ def _loading_speed(config: Config, state: TrainState, measured: DryRunFigures) -
         threads=resolve_dali_settings(split.loader.dali, runtime).threads,
         dali=split.loader.dali,
         picture=_picture(split, state.loader.index),
-        kept=height * width,
+        pixels_used=height * width,
     )
 
 

@@ -25,13 +25,13 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
         UserError: ``Global.cuda_graph`` is True, but these steps can't be captured.
     """
     wanted = config.Global.cuda_graph
-    how = (
+    execution = (
         "a compiled model"
         if compiles(config.Global.to_static, config.Arch, config.AMP, state.runtime)
         else "operator by operator"
     )
     if wanted is False:
-        return train_step, f"steps: {how}; no CUDA graph (Global.cuda_graph)"
+        return train_step, f"steps: {execution}; no CUDA graph (Global.cuda_graph)"
     blocker = _capture_blocker(config, state)
     if blocker is None and wanted == "auto":
         blocker = _unmeasured(state)
@@ -39,7 +39,7 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
         return GraphedStep(state), "steps: a CUDA graph, captured after the first ones"
     if wanted is True:
         raise UserError(f"Global.cuda_graph: {blocker}; set it to auto or False")
-    return train_step, f"steps: {how}; no CUDA graph: {blocker}"
+    return train_step, f"steps: {execution}; no CUDA graph: {blocker}"
 
 
 def _unmeasured(state: TrainState) -> str | None:

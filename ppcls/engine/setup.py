@@ -113,8 +113,8 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
         frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None
         return [f"{text}; frozen weights stay random" if frozen else text]
     random = start_from(model, read_weights(Path(source)), source)
-    kept = f"; {', '.join(random)} are random, for {config.Arch.class_num} classes" if random else ""
-    return [f"weights from {source}{kept}"]
+    note = f"; {', '.join(random)} are random, for {config.Arch.class_num} classes" if random else ""
+    return [f"weights from {source}{note}"]
 
 
 def _restore(config: Config, run: Run) -> list[str]:

@@ -63,8 +63,8 @@ def _recorded_calls() -> Iterator[dict[str, None]]:
             caller = str(frame.f_back.f_globals.get("__name__", ""))
             function = frame.f_code.co_name
             is_getter = isinstance(getattr(Image.Image, function, None), property)
-            ours = module.startswith("PIL.") and caller.startswith("ppcls.")
-            if ours and not function.startswith("_") and not is_getter:
+            calls_pillow = module.startswith("PIL.") and caller.startswith("ppcls.")
+            if calls_pillow and not function.startswith("_") and not is_getter:
                 calls[f"{module}.{function}"] = None
 
     before = sys.getprofile()

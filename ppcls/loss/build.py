@@ -182,32 +182,36 @@ def _pair_loss(spec: LogitPairLoss, positives: Tensor | None) -> PairLoss:
     match spec:
         case DistillationCELoss():
             smoothing = spec.epsilon or 0.0
-            return lambda own, other, _: distillation.soft_cross_entropy(own, other, smoothing)
+            return lambda student, other, _: distillation.soft_cross_entropy(student, other, smoothing)
         case DistillationKLDivLoss():
-            return lambda own, other, _: distillation.softened_divergence(own, other, spec.temperature)
+            return lambda student, other, _: distillation.softened_divergence(
+                student, other, spec.temperature
+            )
         case DistillationDMLLoss():
             share = positives if spec.weight_ratio else None
-            return lambda own, other, label: distillation.mutual_divergence(
-                own,
+            return lambda student, other, label: distillation.mutual_divergence(
+                student,
                 other,
                 spec.act,
                 None if share is None else classification.label_weights(label, share),
                 spec.sum_across_class_dim,
             )
         case DistillationDKDLoss():
-            return lambda own, other, label: distillation.decoupled_divergence(
-                own, other, _target(spec, other, label), spec.temperature, spec.alpha, spec.beta
+            return lambda student, other, label: distillation.decoupled_divergence(
+                student, other, _target(spec, other, label), spec.temperature, spec.alpha, spec.beta
             )
         case DistillationWSLLoss():
-            return lambda own, other, label: distillation.weighted_soft_labels(
-                own, other, _target(spec, other, label), spec.temperature
+            return lambda student, other, label: distillation.weighted_soft_labels(
+                student, other, _target(spec, other, label), spec.temperature
             )
         case DistillationSKDLoss():
-            return lambda own, other, label: distillation.spherical(
-                own, other, _target(spec, other, label), spec.temperature, spec.multiplier, spec.alpha
+            return lambda student, other, label: distillation.spherical(
+                student, other, _target(spec, other, label), spec.temperature, spec.multiplier, spec.alpha
             )
         case DistillationDISTLoss():
-            return lambda own, other, _: distillation.correlation_distance(own, other, spec.beta, spec.gamma)
+            return lambda student, other, _: distillation.correlation_distance(
+                student, other, spec.beta, spec.gamma
+            )
     raise TypeError(f"{spec.kind} is not a loss")
 
 
@@ -241,8 +245,10 @@ def _relational(spec: DistillationRKDLoss) -> Criterion:
     keys = list(zip(spec.student_keepkeys, spec.teacher_keepkeys, strict=True))
     return lambda outputs, _: sum(
         features.relational(
-            outputs[layer_output_name(one, own)], outputs[layer_output_name(two, other)], spec.target_size
+            outputs[layer_output_name(one, student_layer)],
+            outputs[layer_output_name(two, teacher_layer)],
+            spec.target_size,
         )
         for one, two in spec.model_name_pairs
-        for own, other in keys
+        for student_layer, teacher_layer in keys
     )

@@ -30,9 +30,9 @@ def softened_divergence(logits: Tensor, other: Tensor, temperature: float) -> Te
     et al. 2015, section 2). The factor keeps gradients as large as at ``T = 1``.
     """
     with paddle.amp.auto_cast(enable=False):
-        own = _log_softmax(logits.astype("float32") / temperature)
+        student = _log_softmax(logits.astype("float32") / temperature)
         target = _log_softmax(other.detach().astype("float32") / temperature)
-        return _divergence(target, own).mean() * temperature**2
+        return _divergence(target, student).mean() * temperature**2
 
 
 def mutual_divergence(
@@ -94,17 +94,17 @@ def _decoupled(z: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
 def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperature: float) -> Tensor:
     """Returns the cross-entropy with the other's softened softmax, weighted per image.
 
-    The weight is ``1 - exp(-own / other)`` of both models' cross-entropies with the label: the worse the
+    The weight is ``1 - exp(-student / other)`` of both models' cross-entropies with the label: the worse the
     student is, the more it learns from the other model (Zhou et al. 2021, equation 8). No gradient reaches
     the weight. Logits are divided by the temperature, and the loss is multiplied by its square.
     """
     with paddle.amp.auto_cast(enable=False):
-        own, other = logits.astype("float32"), other.detach().astype("float32")
-        is_label = _one_hot(label, own.shape[-1])
-        costs = [-(is_label * _log_softmax(output)).sum(axis=-1) for output in (own.detach(), other)]
+        student, other = logits.astype("float32"), other.detach().astype("float32")
+        is_label = _one_hot(label, student.shape[-1])
+        costs = [-(is_label * _log_softmax(output)).sum(axis=-1) for output in (student.detach(), other)]
         weight = 1.0 - (-costs[0] / (costs[1] + 1e-7)).exp()
         target = _log_softmax(other / temperature).exp()
-        cost = -(target * _log_softmax(own / temperature)).sum(axis=-1)
+        cost = -(target * _log_softmax(student / temperature)).sum(axis=-1)
         return (cost * weight).mean() * temperature**2
 
 
@@ -118,13 +118,13 @@ def spherical(
     the cross-entropy with the label.
     """
     with paddle.amp.auto_cast(enable=False):
-        own, other = (
+        student, other = (
             F.layer_norm(output.astype("float32"), output.shape[1:], epsilon=1e-7) * length
             for output in (logits, other.detach())
         )
         target = _log_softmax(other / temperature).exp()
-        soft = -(target * _log_softmax(own / temperature)).sum(axis=-1) * temperature**2
-        hard = -(_one_hot(label, own.shape[-1]) * _log_softmax(own)).sum(axis=-1)
+        soft = -(target * _log_softmax(student / temperature)).sum(axis=-1) * temperature**2
+        hard = -(_one_hot(label, student.shape[-1]) * _log_softmax(student)).sum(axis=-1)
         return (share * soft + (1.0 - share) * hard).mean()
 
 
@@ -135,15 +135,15 @@ def correlation_distance(logits: Tensor, other: Tensor, of_images: float, of_cla
     weight ``of_images``, and over the images of each class, averaged with the weight ``of_classes``.
     """
     with paddle.amp.auto_cast(enable=False):
-        own, other = (_log_softmax(output.astype("float32")).exp() for output in (logits, other.detach()))
-        return of_images * _uncorrelated(own, other, 1) + of_classes * _uncorrelated(own, other, 0)
+        student, other = (_log_softmax(output.astype("float32")).exp() for output in (logits, other.detach()))
+        return of_images * _uncorrelated(student, other, 1) + of_classes * _uncorrelated(student, other, 0)
 
 
-def _uncorrelated(own: Tensor, other: Tensor, axis: int) -> Tensor:
-    own, other = (values - values.mean(axis=axis, keepdim=True) for values in (own, other))
+def _uncorrelated(student: Tensor, other: Tensor, axis: int) -> Tensor:
+    student, other = (values - values.mean(axis=axis, keepdim=True) for values in (student, other))
     # A square root has no gradient at 0, where all images of a class or all classes of an image are equal.
-    one, two = (values.square().sum(axis=axis).clip(min=1e-30).sqrt() for values in (own, other))
-    return 1.0 - ((own * other).sum(axis=axis) / (one * two + 1e-8)).mean()
+    one, two = (values.square().sum(axis=axis).clip(min=1e-30).sqrt() for values in (student, other))
+    return 1.0 - ((student * other).sum(axis=axis) / (one * two + 1e-8)).mean()
 
 
 def _one_hot(label: Tensor, classes: int) -> Tensor:
@@ -156,6 +156,6 @@ def _log_softmax(z: Tensor) -> Tensor:
     return z - z.exp().sum(axis=-1, keepdim=True).log()
 
 
-def _divergence(target: Tensor, own: Tensor) -> Tensor:
+def _divergence(target: Tensor, student: Tensor) -> Tensor:
     """Maps logarithms of distributions, [B, C], to Kullback-Leibler divergences, [B]."""
-    return (target.exp() * (target - own)).sum(axis=-1)
+    return (target.exp() * (target - student)).sum(axis=-1)

@@ -46,13 +46,13 @@ def circle_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) ->
     gradient passes through the factors in brackets; see `arc_margin`.
     """
     constant = cosine.detach()
-    own = (1.0 + margin - constant).clip(min=0.0) * (cosine - (1.0 - margin))
-    others = (constant + margin).clip(min=0.0) * (cosine - margin)
-    return scale * _of_label(own, others, label)
+    positive = (1.0 + margin - constant).clip(min=0.0) * (cosine - (1.0 - margin))
+    negative = (constant + margin).clip(min=0.0) * (cosine - margin)
+    return scale * _of_label(positive, negative, label)
 
 
-def _of_label(own: Tensor, others: Tensor, label: Tensor) -> Tensor:
-    return paddle.where(F.one_hot(label, own.shape[-1]) > 0.5, own, others)
+def _of_label(positive: Tensor, negative: Tensor, label: Tensor) -> Tensor:
+    return paddle.where(F.one_hot(label, positive.shape[-1]) > 0.5, positive, negative)
 
 
 def hard_triplets(features: Tensor, label: Tensor, margin: float, normalize: bool) -> Tensor:

@@ -13,7 +13,7 @@ _ACTS = {"sigmoid": F.sigmoid, "softmax": F.softmax}
 
 
 def distance(
-    own: Tensor,
+    student: Tensor,
     other: Tensor,
     mode: Literal["l1", "l2", "smooth_l1"],
     act: Literal["sigmoid", "softmax"] | None = None,
@@ -21,25 +21,25 @@ def distance(
     """Returns the mean distance of two tensors of the same shape, a float32 scalar with gradients for both.
 
     Args:
-        own: Output of the student, [B, ...], any floating dtype.
+        student: Output of the student, [B, ...], any floating dtype.
         other: Output of the other model, [B, ...].
         mode: Absolute, squared, or Huber's with a threshold of 1.
         act: Function applied to both first; softmax over the last axis.
     """
     measure = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}[mode]
     with paddle.amp.auto_cast(enable=False):
-        own, other = own.astype("float32"), other.astype("float32")
-        return measure(own, other) if act is None else measure(_ACTS[act](own), _ACTS[act](other))
+        student, other = student.astype("float32"), other.astype("float32")
+        return measure(student, other) if act is None else measure(_ACTS[act](student), _ACTS[act](other))
 
 
-def relational(own: Tensor, other: Tensor, side: int | None = None) -> Tensor:
+def relational(student: Tensor, other: Tensor, side: int | None = None) -> Tensor:
     """Returns the loss of relational knowledge distillation (Park et al. 2019, equations 6 and 9).
 
     It is the sum of Huber's distances between both models' relations of the images in a batch: the distances
     of pairs, divided by their mean, and the cosines of the angles of triples. No gradient reaches ``other``.
 
     Args:
-        own: Output of the student, [B, ...], any floating dtype; with ``side`` [B, C, H, W].
+        student: Output of the student, [B, ...], any floating dtype; with ``side`` [B, C, H, W].
         other: Output of the other model, [B, ...], of any shape after B.
         side: Height and width that both are pooled to; None for no pooling.
 
@@ -47,7 +47,7 @@ def relational(own: Tensor, other: Tensor, side: int | None = None) -> Tensor:
         A float32 scalar.
     """
     with paddle.amp.auto_cast(enable=False):
-        features = [feature.astype("float32") for feature in (own, other.detach())]
+        features = [feature.astype("float32") for feature in (student, other.detach())]
         if side is not None:
             features = [F.adaptive_avg_pool2d(feature, side) for feature in features]
         (far, angles), (far_of_other, angles_of_other) = (

@@ -72,13 +72,13 @@ class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
         """
         total: Tensor | float = 0.0
         for one, other in self._pairs:
-            own, target = outputs[one], outputs[other].detach()
-            for name, feature, channels in zip((one, other), (own, target), self._channels, strict=True):
+            student, target = outputs[one], outputs[other].detach()
+            for name, feature, channels in zip((one, other), (student, target), self._channels, strict=True):
                 _check_shape(name, feature, [channels, *target.shape[2:]])
-            total = total + self.cost(own, target)
+            total = total + self.cost(student, target)
         return total
 
-    def cost(self, own: Tensor, other: Tensor) -> Tensor:
+    def cost(self, student: Tensor, other: Tensor) -> Tensor:
         """Maps [B, C, H, W] and [B, C', H, W] to [B] float32."""
         raise NotImplementedError
 
@@ -111,11 +111,11 @@ class MaskedGeneration(FeaturePairLoss):
         first, second = _conv(other_channels, other_channels, 3), _conv(other_channels, other_channels, 3)
         self.generation = nn.Sequential(first, nn.ReLU(), second)
 
-    def cost(self, own: Tensor, other: Tensor) -> Tensor:
+    def cost(self, student: Tensor, other: Tensor) -> Tensor:
         """See `FeaturePairLoss.cost`."""
-        own = self.align(own)
-        mask = (paddle.rand([*own.shape[:2], 1, 1]) >= self._masked).astype(own.dtype)
-        generated = self.generation(own * mask)
+        student = self.align(student)
+        mask = (paddle.rand([*student.shape[:2], 1, 1]) >= self._masked).astype(student.dtype)
+        generated = self.generation(student * mask)
         with paddle.amp.auto_cast(enable=False):
             difference = generated.astype("float32") - other.astype("float32")
             return difference.square().mean(axis=[1, 2, 3]) * self._factor
@@ -142,9 +142,9 @@ class ProjectorEnsemble(FeaturePairLoss):
         super().__init__(pairs, channels, other_channels)
         self.projectors = nn.LayerList([nn.Conv2D(channels, other_channels, 1) for _ in range(projectors)])
 
-    def cost(self, own: Tensor, other: Tensor) -> Tensor:
+    def cost(self, student: Tensor, other: Tensor) -> Tensor:
         """See `FeaturePairLoss.cost`."""
-        projected = sum(F.relu(project(own)) for project in self.projectors) / len(self.projectors)
+        projected = sum(F.relu(project(student)) for project in self.projectors) / len(self.projectors)
         with paddle.amp.auto_cast(enable=False):
             one, two = projected.astype("float32").flatten(1), other.astype("float32").flatten(1)
             return 1.0 - F.cosine_similarity(one, two, axis=1)
@@ -208,25 +208,27 @@ class AttentionTransfer(nn.Layer):  # type: ignore[misc]
         """
         for name, shape in self._shapes.items():
             _check_shape(name, outputs[name], shape)
-        own = [outputs[name] for name in self._student]
+        student = [outputs[name] for name in self._student]
         targets = [outputs[name].detach() for name in self._teacher]
-        attention = self._attention(own, targets)  # [B, teacher's layers, student's layers]
+        attention = self._attention(student, targets)  # [B, teacher's layers, student's layers]
         with paddle.amp.auto_cast(enable=False):
-            energies = {sides: _pooled_energies(own, sides) for sides in set(self._sides)}
-            cost = paddle.zeros([len(own[0])])
+            energies = {sides: _pooled_energies(student, sides) for sides in set(self._sides)}
+            cost = paddle.zeros([len(student[0])])
             for position, (target, sides) in enumerate(zip(targets, self._sides, strict=True)):
                 energy = F.normalize(_energy(target).flatten(1), axis=1)
                 difference = (energies[sides] - energy.unsqueeze(1)).square().mean(axis=2)
                 cost = cost + (difference * attention[:, position]).sum(axis=1)
             return cost
 
-    def _attention(self, own: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+    def _attention(self, student: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Returns weights [B, teacher's layers, student's layers] float32, whose last axis sums to 1."""
         queries = [layer(_means(feature)) for layer, feature in zip(self.query_layer, targets, strict=True)]
         query = paddle.stack(queries, 1)
-        keys = [F.relu(layer(_means(feature))) for layer, feature in zip(self.key_layer, own, strict=True)]
+        keys = [
+            F.relu(layer(_means(feature))) for layer, feature in zip(self.key_layer, student, strict=True)
+        ]
         key = self.bilinear(paddle.stack(keys, 1).flatten(0, 1))
-        key = key.reshape([-1, len(own), len(targets), self._size])
+        key = key.reshape([-1, len(student), len(targets), self._size])
         with paddle.amp.auto_cast(enable=False):
             fit = paddle.einsum("bstq,btq->bts", key.astype("float32"), query.astype("float32"))
             prior = self.p_t.astype("float32").matmul(self.p_s.astype("float32"), transpose_y=True)

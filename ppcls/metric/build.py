@@ -134,8 +134,8 @@ class Metrics:
                 assert rows is not None
                 values += part.values(rows[part.output])
                 continue
-            own, counts = counts[: part.width], counts[part.width :]
-            values += part.values(own, images) if images else [float("nan")] * len(part.names)
+            part_counts, counts = counts[: part.width], counts[part.width :]
+            values += part.values(part_counts, images) if images else [float("nan")] * len(part.names)
         return dict(zip(self.names, values, strict=True))
 
 

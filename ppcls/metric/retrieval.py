@@ -29,7 +29,7 @@ def recalls_at(
     Returns:
         One value per k, 0..1, over the queries whose identity has another image; NaN if there is none.
     """
-    ahead = [int((others >= own.max()).sum()) for own, others in _queries(features, labels, queries)]
+    ahead = [int((others >= matches.max()).sum()) for matches, others in _queries(features, labels, queries)]
     return [float(np.mean(np.array(ahead) < k)) if ahead else float("nan") for k in topk]
 
 
@@ -41,12 +41,12 @@ def mean_average_precision(
     At each image of the identity, precision is the share of its identity among all images at least as near.
     """
 
-    def precision(own: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-        own, others = np.sort(own), np.sort(others)
-        found = len(own) - np.searchsorted(own, own, side="left")
-        return float(np.mean(found / (found + len(others) - np.searchsorted(others, own, side="left"))))
+    def precision(matches: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+        matches, others = np.sort(matches), np.sort(others)
+        found = len(matches) - np.searchsorted(matches, matches, side="left")
+        return float(np.mean(found / (found + len(others) - np.searchsorted(others, matches, side="left"))))
 
-    precisions = [precision(own, others) for own, others in _queries(features, labels, queries)]
+    precisions = [precision(matches, others) for matches, others in _queries(features, labels, queries)]
     return float(np.mean(precisions)) if precisions else float("nan")
 
 
@@ -61,9 +61,9 @@ def _queries(
         end = min(begin + _BLOCK, count)
         similar = unit[begin:end] @ unit[first:].T
         same = labels[begin:end, None] == labels[first:]
-        own = same.copy()
+        matches = same.copy()
         if queries is None:  # a query does not find itself
-            own[np.arange(len(own)), np.arange(begin, end)] = False
-        for row, mine, alike in zip(similar, own, same, strict=True):
-            if mine.any():
-                yield row[mine], row[~alike]
+            matches[np.arange(len(matches)), np.arange(begin, end)] = False
+        for row, match, identical in zip(similar, matches, same, strict=True):
+            if match.any():
+                yield row[match], row[~identical]

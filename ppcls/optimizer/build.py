@@ -70,8 +70,10 @@ def build_optimizer(
     built._multi_precision = multi_precision
     for name, parameter in model.named_parameters():
         # The architecture may ask for a rate of its own, as PP-HGNetV2 does.
-        given = parameter.optimize_attr.setdefault("given", parameter.optimize_attr["learning_rate"])
-        parameter.optimize_attr["learning_rate"] = given * factor[name].rate
+        architecture_rate = parameter.optimize_attr.setdefault(
+            "given", parameter.optimize_attr["learning_rate"]
+        )
+        parameter.optimize_attr["learning_rate"] = architecture_rate * factor[name].rate
         if isinstance(parameter.regularizer, _OwnDecay):
             parameter.regularizer = None
         if coupled and decay[parameter.name] != spec.decay:

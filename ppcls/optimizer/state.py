@@ -56,17 +56,17 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[s
     Raises:
         ValueError: Keys, shapes or dtypes are not those of this optimizer. The message names the first ones.
     """
-    own = optimizer_state(optimizer, model)
-    problems = [f"missing {key}" for key in own.keys() - state.keys()]
-    problems += [f"unknown {key}" for key in state.keys() - own.keys()]
-    for key in own.keys() & state.keys():
-        if _describe(own[key]) != _describe(state[key]):
-            problems.append(f"{key}: expected {_describe(own[key])}, got {_describe(state[key])}")
+    current = optimizer_state(optimizer, model)
+    problems = [f"missing {key}" for key in current.keys() - state.keys()]
+    problems += [f"unknown {key}" for key in state.keys() - current.keys()]
+    for key in current.keys() & state.keys():
+        if _describe(current[key]) != _describe(state[key]):
+            problems.append(f"{key}: expected {_describe(current[key])}, got {_describe(state[key])}")
     if problems:
         rest = len(problems) - _MOST_SHOWN
         shown = [*sorted(problems)[:_MOST_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
         raise ValueError("the optimizer's state does not fit: " + "; ".join(shown))
-    for key, tensor in own.items():
+    for key, tensor in current.items():
         tensor.copy_(state[key], True)
 
 

@@ -109,12 +109,12 @@ def _usual_range(curves: Sequence[Curve]) -> tuple[float | None, str]:
     values = np.sort([y for curve in curves for y in curve.y if y is not None])
     if not len(values):
         return None, ""
-    usual = float(values[int(_USUAL * (len(values) - 1))])
-    if values[-1] - values[0] <= _FLAT * (usual - values[0]) or usual == values[0]:
+    top = float(values[int(_USUAL * (len(values) - 1))])
+    if values[-1] - values[0] <= _FLAT * (top - values[0]) or top == values[0]:
         return None, ""
-    higher = int((values > usual).sum())
+    higher = int((values > top).sum())
     points = "1 point is" if higher == 1 else f"{higher} points are"
-    return usual, f"Shown up to {usual:.4g}; {points} higher, up to {values[-1]:.4g}."
+    return top, f"Shown up to {top:.4g}; {points} higher, up to {values[-1]:.4g}."
 
 
 def _epochs(record: Record) -> float:

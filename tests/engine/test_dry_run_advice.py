@@ -24,7 +24,7 @@ SLOW = LoadingSpeed(
     threads=16,
     dali=Dali(),
     picture=187_500.0,
-    kept=224 * 224,
+    pixels_used=224 * 224,
 )
 
 

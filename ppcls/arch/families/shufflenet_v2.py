@@ -30,8 +30,8 @@ class ShuffleUnit(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to the same shape; or NHWC."""
-        kept, x = paddle.split(x, 2, axis=1 if self._layout == "NCHW" else 3)
-        return interleave(kept, self._conv_linear(self._conv_dw(self._conv_pw(x))), self._layout)
+        untouched, x = paddle.split(x, 2, axis=1 if self._layout == "NCHW" else 3)
+        return interleave(untouched, self._conv_linear(self._conv_dw(self._conv_pw(x))), self._layout)
 
 
 class DownsamplingUnit(nn.Layer):  # type: ignore[misc]

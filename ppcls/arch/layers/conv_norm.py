@@ -110,13 +110,13 @@ def batch_norm(
     channels: int, data_format: DataFormat, epsilon: float = 1e-5, momentum: float = 0.9, decay: bool = True
 ) -> nn.BatchNorm2D:
     """Returns batch norm, to which weight decay applies only with ``decay``."""
-    kept = None if decay else paddle.regularizer.L2Decay(0.0)
+    no_decay = None if decay else paddle.regularizer.L2Decay(0.0)
     return nn.BatchNorm2D(
         channels,
         momentum,
         epsilon,
-        weight_attr=paddle.ParamAttr(regularizer=kept),
-        bias_attr=paddle.ParamAttr(regularizer=kept),
+        weight_attr=paddle.ParamAttr(regularizer=no_decay),
+        bias_attr=paddle.ParamAttr(regularizer=no_decay),
         data_format=data_format,
     )
 

@@ -58,11 +58,11 @@ def find_bottleneck(
     others = [f"{name} {number(stages[name])}" for name in STAGES if name in stages and name != slowest]
     by_gpu = on_gpu and slowest in ("decode", "transform")
     bottleneck: Bottleneck = slowest
-    what = slowest + (" on the GPU" if by_gpu else "")
+    limit = slowest + (" on the GPU" if by_gpu else "")
     if by_gpu and gpu_load is not None and gpu_load >= _BUSY:
-        bottleneck, what = "GPU", f"the GPU, busy {gpu_load:.0%} of the time, with {slowest}"
+        bottleneck, limit = "GPU", f"the GPU, busy {gpu_load:.0%} of the time, with {slowest}"
     text = (
-        f"The bottleneck is {what}: {number(stages[slowest])} images/s alone ({', '.join(others)}); all "
+        f"The bottleneck is {limit}: {number(stages[slowest])} images/s alone ({', '.join(others)}); all "
         f"stages together, sharing the cores: {number(whole)}. To speed up, {_REMEDIES[bottleneck]}."
     )
     return LoaderLimit(bottleneck, text)
@@ -181,7 +181,7 @@ def _best_dali(
         chosen = cheapest_good(prefetch, sorted(prefetch, key=lambda setting: setting.prefetch or 0))
         best = replace(best, prefetch=chosen.prefetch)
     if decoder:
-        chosen = cheapest_good(decoder, sorted(decoder, key=lambda it: it.decoder != AS_CONFIGURED))
+        chosen = cheapest_good(decoder, sorted(decoder, key=lambda setting: setting.decoder != AS_CONFIGURED))
         best = replace(best, decoder=chosen.decoder, dali=chosen.dali)
     return best
 

@@ -110,9 +110,9 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[li
 def _candidates(
     source: str, workload: LoaderWorkload, read: ReaderGraph, timer: BatchTimer
 ) -> list[Candidate[ReaderKey]]:
-    ours = dali_setting(workload)
-    read_only = LoaderSetting("DALI CPU", "read", ours.workers, _AHEAD)
-    cpu = workload.on_cpu.dali_settings(ours.workers, _AHEAD)
+    setting = dali_setting(workload)
+    read_only = LoaderSetting("DALI CPU", "read", setting.workers, _AHEAD)
+    cpu = workload.on_cpu.dali_settings(setting.workers, _AHEAD)
     settings = resolve_dali_settings(workload.split.loader.dali, workload.runtime)
 
     def run_dali(chain: Chain) -> Counts:
@@ -124,11 +124,11 @@ def _candidates(
         ("bytes", "DALI's reader"): lambda: run_dali("read"),
         ("bytes", "ppcls"): lambda: load_batches(read_only, workload),
         ("whole chain", "DALI's reader"): lambda: run_dali("config"),
-        ("whole chain", "ppcls"): lambda: load_batches(ours, workload),
+        ("whole chain", "ppcls"): lambda: load_batches(setting, workload),
     }
     return [
         batch_candidate(
-            ReaderKey(source, *names), ", ".join((source, *names)), stream, timer, ours.skipped_batches
+            ReaderKey(source, *names), ", ".join((source, *names)), stream, timer, setting.skipped_batches
         )
         for names, stream in streams.items()
     ]

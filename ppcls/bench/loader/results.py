@@ -22,7 +22,11 @@ _CHAINS: dict[Chain, str] = {
 
 def make_rows(result: SweepResult, image_bytes: float) -> list[ResultRow]:
     """Returns a row for each setting, then for best and present setting, then for each stage."""
-    bare = {(it.key.chain, it.key.cold): it for it in result.sweep if it.key.backend == "bare DALI"}
+    bare = {
+        (measurements.key.chain, measurements.key.cold): measurements
+        for measurements in result.sweep
+        if measurements.key.backend == "bare DALI"
+    }
     rows = []
     for found in result.sweep:
         metrics = loader_metrics(found, image_bytes)

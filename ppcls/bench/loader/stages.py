@@ -152,7 +152,7 @@ class _DaliStages:
         """Returns the pipeline of everything after decoding."""
         images = self._hold(self._whole_pipeline())
         ops = self._settings.fuse(self._workload.ops[1:])
-        return self._pipeline(lambda: self._lower(ops, self._again(images), images))
+        return self._pipeline(lambda: self._lower(ops, self._replay(images), images))
 
     def _hand_over_pipeline(self) -> Pipeline:
         """Returns the pipeline that has finished images and labels ready."""
@@ -162,14 +162,14 @@ class _DaliStages:
         def add_labels() -> Any:
             return _cycle(labels) if self._device == "cpu" else _cycle(labels).gpu()
 
-        return self._pipeline(lambda: self._again(images), add_labels)
+        return self._pipeline(lambda: self._replay(images), add_labels)
 
     def _encoded(self) -> Any:
         read = self._workload.index.read
         held = [[np.frombuffer(read(position), np.uint8) for position in row] for row in self._rows]
         return _cycle(held, no_copy=True)
 
-    def _again(self, images: Sequence[Any]) -> Any:
+    def _replay(self, images: Sequence[Any]) -> Any:
         """Returns the node of batches that DALI has made, on the pipeline's device."""
         return _cycle(images, no_copy=True, device=self._device)
 

@@ -82,8 +82,8 @@ def make_plan(workload: LoaderWorkload, wanted: SweepRange) -> SweepPlan:
     reasons = {setting: _unsupported(setting, workload) for setting in settings}
     able = tuple(setting for setting, reason in reasons.items() if not reason)
     if not able:
-        why = " (dali-gpu needs a GPU)" if "DALI GPU" in wanted.backends and not workload.on_gpu else ""
-        raise UserError(f"no setting is left to measure{why}; widen --backends, --chains or --vary")
+        reason = " (dali-gpu needs a GPU)" if "DALI GPU" in wanted.backends and not workload.on_gpu else ""
+        raise UserError(f"no setting is left to measure{reason}; widen --backends, --chains or --vary")
     unsupported = [Measurements(key, key.describe(), [], reason) for key, reason in reasons.items() if reason]
     return SweepPlan(able, unsupported, tuple(remarks))
 

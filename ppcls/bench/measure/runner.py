@@ -81,7 +81,7 @@ class Measurements(Generic[Key]):
     def ratio(self, base: Measurements[Any]) -> Quantity:
         """Returns the rate over another candidate's rate in the same rounds."""
         pairs = zip(self.samples, base.samples, strict=False)  # an interrupt may have cost one side a round
-        return Quantity(tuple(mine[RATE] / other[RATE] for mine, other in pairs), "")
+        return Quantity(tuple(sample[RATE] / other[RATE] for sample, other in pairs), "")
 
 
 @dataclass(frozen=True)

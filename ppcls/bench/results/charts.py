@@ -134,7 +134,9 @@ def _drawing(chart: ChartSpec, results: Results) -> Drawing | None:
     for row in rows:
         name = ", ".join(label_text(row.labels[label]) for label in chart.series if label in row.labels)
         points.setdefault(name, []).append(_point(chart, row, categories))
-    series = [ChartSeries(name, tuple(sorted(found, key=lambda it: it.x))) for name, found in points.items()]
+    series = [
+        ChartSeries(name, tuple(sorted(found, key=lambda metric: metric.x))) for name, found in points.items()
+    ]
     metrics = [row.metrics[chart.metric] for row in rows]
     medians = [metric.median for metric in metrics]
     log = min(metric.low for metric in metrics) > 0 and max(medians) > _LOG_FROM * min(medians)
@@ -162,7 +164,10 @@ def to_png(drawing: Drawing) -> bytes:
     for index, series in enumerate(drawing.series):
         metrics = [point.metric for point in series.points]
         medians = [metric.median for metric in metrics]
-        whiskers = [[it.median - it.low for it in metrics], [it.high - it.median for it in metrics]]
+        whiskers = [
+            [metric.median - metric.low for metric in metrics],
+            [metric.high - metric.median for metric in metrics],
+        ]
         style: dict[str, Any] = {"yerr": whiskers, "label": series.name, "color": series.colour, "capsize": 3}
         if drawing.categories:
             shift = (index - (len(drawing.series) - 1) / 2) * width

@@ -36,14 +36,14 @@ class PyTorchPython:
     version: str
     compiled: bool
 
-    def variants(self, ours: Sequence[Variant]) -> Iterator[Variant]:
+    def variants(self, variants: Sequence[Variant]) -> Iterator[Variant]:
         """Yields PyTorch's counterparts of our variants on synthetic data.
 
         PyTorch has no O2: autocast, which is our O1, is its half precision training.
         """
         synthetic = [
             replace(variant, precision=variant.precision.replace("O2", "O1"))
-            for variant in ours
+            for variant in variants
             if variant.source == "synthetic"
         ]
         for variant in dict.fromkeys(synthetic):

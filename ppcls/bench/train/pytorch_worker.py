@@ -97,10 +97,10 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     _run(step, device, round(task["settle"] / last))
     _reduce([0.0], device, "max")  # a barrier: all ranks start together
     computed, began = time.process_time(), time.perf_counter()
-    taken = _run(step, device, steps)
+    seconds = _run(step, device, steps)
     used = (time.process_time() - computed) / (time.perf_counter() - began)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    (slowest,) = _reduce([taken], device, "max")
+    (slowest,) = _reduce([seconds], device, "max")
     cores, host = _reduce([used, peak], device, "sum")
     sample = {
         "images_per_second": task["batch_size"] * task["accumulate"] * steps * task["processes"] / slowest,
@@ -125,12 +125,14 @@ def _run(step: Callable[[], None], device: torch.device, steps: int) -> float:
     return time.perf_counter() - began
 
 
-def _reduce(values: list[float], device: torch.device, how: str) -> list[float]:
+def _reduce(values: list[float], device: torch.device, reduction: str) -> list[float]:
     """Returns each value's maximum over all ranks, or its sum."""
     if not distributed.is_initialized():
         return values
     reduced = torch.tensor(values, dtype=torch.float64, device=device)
-    distributed.all_reduce(reduced, distributed.ReduceOp.MAX if how == "max" else distributed.ReduceOp.SUM)
+    distributed.all_reduce(
+        reduced, distributed.ReduceOp.MAX if reduction == "max" else distributed.ReduceOp.SUM
+    )
     result: list[float] = reduced.tolist()
     return result
 

@@ -99,15 +99,15 @@ def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> dict
     metered = time.perf_counter()
     workload.take_wait()
     _gather(runtime, [0.0])  # a barrier: all ranks start together
-    taken = _run(workload, runtime, steps)
+    duration = _run(workload, runtime, steps)
     metered = time.perf_counter() - metered
     usage = meter.stop()
     peak = peak_memory(runtime)
     ranks = _gather(
         runtime,
         [
-            taken,
-            workload.take_wait() / taken,
+            duration,
+            workload.take_wait() / duration,
             peak.allocated or 0,
             peak.reserved or 0,
             usage.cpu_seconds / metered,
@@ -169,9 +169,9 @@ def _time_phases(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[
 
 def _gather(runtime: Runtime, values: list[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Returns the values of all ranks, [ranks, values]; waits for all ranks."""
-    mine = paddle.to_tensor(values, dtype="float64")
+    local = paddle.to_tensor(values, dtype="float64")
     if runtime.world_size == 1:
-        return np.asarray(mine.numpy())[None]
+        return np.asarray(local.numpy())[None]
     gathered: list[paddle.Tensor] = []
-    paddle.distributed.all_gather(gathered, mine)
+    paddle.distributed.all_gather(gathered, local)
     return np.stack([np.asarray(tensor.numpy()) for tensor in gathered])

@@ -237,9 +237,11 @@ class SyntheticLoader:
         self.order = Order(
             SequentialSampler(count), rows, rank=runtime.rank, world=world, accumulate=accumulate
         )
-        mine = [runtime.rank * rows + row for row in range(rows)]
-        self._image = paddle.to_tensor(np.stack([index.image(position) for position in mine])).astype(dtype)
-        self._label = paddle.to_tensor(index.labels[mine])
+        positions = [runtime.rank * rows + row for row in range(rows)]
+        self._image = paddle.to_tensor(np.stack([index.image(position) for position in positions])).astype(
+            dtype
+        )
+        self._label = paddle.to_tensor(index.labels[positions])
         self._cursor = Cursor()
 
     def __iter__(self) -> Iterator[Batch]:

@@ -144,10 +144,10 @@ class Arch(Section):
         entry = architecture(name)
         expected = "NCHW" if info.field_name == "data_format" else entry.channels
         if entry.fixed_input and value != expected:
-            ours = next(
+            known_name = next(
                 (candidate for candidate in ARCHITECTURES if candidate.lower() == name and candidate != name),
                 None,
             )
-            hint = f"; Arch.name={ours} accepts others" if ours else ""
+            hint = f"; Arch.name={known_name} accepts others" if known_name else ""
             raise ValueError(f"paddle.vision.models' {name} accepts {expected} only, got {value}{hint}")
         return value

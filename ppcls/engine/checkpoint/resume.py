@@ -106,8 +106,8 @@ def _lost(
     if abs(rate - saved.learning_rate) > 1e-12 * abs(saved.learning_rate):
         yield f"changed: learning rate of the next update, {saved.learning_rate:.6g} -> {rate:.6g}"
     if saved.precision != state.precision.state_dict():
-        what = "is reset" if initial_scale else "is not used"
-        yield f"can't be kept: the loss scale, which {what} in {state.precision.name}"
+        effect = "is reset" if initial_scale else "is not used"
+        yield f"can't be kept: the loss scale, which {effect} in {state.precision.name}"
     if state.plateau is not None and not _keeps_plateau(state, saved):
         yield "reset: ReduceOnPlateau state"
     if saved.best is not None and state.best is None:

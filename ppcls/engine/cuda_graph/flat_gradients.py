@@ -106,9 +106,13 @@ class FlatGradients:
             self._total.zero()
 
 
-def is_fusible(made: optimizer.Optimizer) -> bool:
+def is_fusible(candidate: optimizer.Optimizer) -> bool:
     """Returns whether `FusedMomentum` can do the update of an optimizer."""
-    return type(made) is optimizer.Momentum and made._grad_clip is None and made.regularization is None
+    return (
+        type(candidate) is optimizer.Momentum
+        and candidate._grad_clip is None
+        and candidate.regularization is None
+    )
 
 
 class FusedMomentum:

@@ -99,7 +99,7 @@ def _take_all(memory: MemoryPool, largest: int) -> list[object]:
 
     A block for which the pool grew was not free. It is kept until the end, or the next request would find it.
     """
-    taken, grown = [], []
+    blocks, grown = [], []
     size = largest
     while size >= _SMALLEST_BLOCK:
         before = memory.reserved()
@@ -108,8 +108,8 @@ def _take_all(memory: MemoryPool, largest: int) -> list[object]:
             grown.append(block)
             size //= 2
         else:
-            taken.append(block)
-    return taken
+            blocks.append(block)
+    return blocks
 
 
 def _check_pool(expected: bool) -> None:

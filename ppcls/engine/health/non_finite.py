@@ -66,8 +66,8 @@ class _BadUpdate:
 
     def __str__(self) -> str:
         steps = sorted({step + 1 for _, step in self.batches})
-        which = f"batch {steps[0]}" if len(steps) == 1 else f"batches {steps[0]} to {steps[-1]}"
-        return f"update {self.number} (epoch {self.epoch + 1}, {which})"
+        batches = f"batch {steps[0]}" if len(steps) == 1 else f"batches {steps[0]} to {steps[-1]}"
+        return f"update {self.number} (epoch {self.epoch + 1}, {batches})"
 
 
 class NonFiniteMonitor:
@@ -142,8 +142,8 @@ class NonFiniteMonitor:
             return None
         first, last, count = self._skipped[0], self._skipped[-1], len(self._skipped)
         self._skipped = []
-        which = f"update {first}" if count == 1 else f"{count} updates from {first} to {last}"
-        return f"skipped {which} because of non-finite gradients; the loss scale is {self._scale:g}"
+        updates = f"update {first}" if count == 1 else f"{count} updates from {first} to {last}"
+        return f"skipped {updates} because of non-finite gradients; the loss scale is {self._scale:g}"
 
     def _error(
         self, number: int, first: _BadUpdate, text: str, scale: float | None, fix: str = ""
@@ -152,11 +152,11 @@ class NonFiniteMonitor:
         since = f"; the first was {first}" if first.number != number else ""
         scaled = "" if scale is None else f", loss scale {scale:g}"
         good = self._last_good()
-        kept = f"{good} ({good.resolve().name})" if good is not None else "none"
+        checkpoint = f"{good} ({good.resolve().name})" if good is not None else "none"
         message = (
             f"update {number}: {text}{since}\n"
             f"  learning rate {self._state.schedule(first.number - 1):.4g}{scaled}; "
-            f"last good checkpoint: {kept}\n"
+            f"last good checkpoint: {checkpoint}\n"
             f"  images of {first}: {self._describe_images(first)}\n"
             f"  lower Optimizer.lr.learning_rate or warm up; use clip_norm; check these images{fix}"
         )
