@@ -22,7 +22,7 @@ MODELS = Path("ppcls/arch")  # constructors have the parameters of their papers
 
 # Words and phrases that need a second reading, and what to write instead.
 WORDS = {
-    r"\b(?:is|are|was|were|be|been|gets?|being) told\b|\btells?\b|\btold\b": "report, return, log, name",
+    r"\btells?\b(?!\()|\btold\b": "report, return, log, name",
     r"\bwhom\b": "another sentence",
     r"\banew\b": "again; rebuild, restart",
     r"\blikewise\b": "too, also",

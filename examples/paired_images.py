@@ -2,9 +2,9 @@
 
     python examples/paired_images.py [--dali] [--steps 150]
 
-The script creates the pairs: photographs of scikit-image and blurred copies of them. DALI or paddle.io applies
-the same crop, flip and colours to both images of a pair. At the end, the script prints the PSNR in dB between a
-photograph that is not in the training set and its sharp original, before and after sharpening.
+The script creates the pairs: photographs of scikit-image and blurred copies of them. DALI or paddle.io
+applies the same crop, flip and colours to both images of a pair. At the end, the script prints the PSNR in dB
+between a photograph that is not in the training set and its sharp original, before and after sharpening.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_pairs(folder: Path) -> None:
 
 
 def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dali: bool) -> PairLoader:
-    """Builds the loader of a list: random crops in random order for training, fixed ones in list order for the test."""
+    """Builds the loader of a list; training uses random crops in random order, the test central ones."""
     training = chain is TRAIN_CHAIN
     indices = read_pairs(listing.parent, listing)
     size = len(indices[0])

@@ -167,11 +167,10 @@ def _logits_loss(spec: LossSpec, images: ClassStatistics) -> Callable[[Tensor, T
         case MultiLabelAsymmetricLoss():
             return partial(
                 classification.asymmetric_loss,
-                gamma_pos=spec.gamma_pos,
-                gamma_neg=spec.gamma_neg,
-                clip=spec.clip or 0.0,
+                focus=classification.AsymmetricFocus(
+                    spec.gamma_pos, spec.gamma_neg, spec.clip or 0.0, spec.disable_focal_loss_grad
+                ),
                 epsilon=spec.epsilon,
-                constant_focus=spec.disable_focal_loss_grad,
                 mean=spec.reduction == "mean",
             )
     raise TypeError(f"{spec.kind} is not a loss")

@@ -5,6 +5,8 @@ Logits have the shape [B, C] and any floating dtype. Every loss is a float32 sca
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
@@ -165,15 +167,25 @@ def label_weights(label: Tensor, positives: Tensor) -> Tensor:
     return paddle.where(label > 0.5, 1.0 - positives, positives).exp()
 
 
+@dataclass(frozen=True)
+class AsymmetricFocus:
+    """How the asymmetric loss reduces the cost of easy classes.
+
+    Attributes:
+        gamma_pos: Exponent for positives.
+        gamma_neg: Exponent for negatives.
+        clip: Probability up to which negatives cost nothing.
+        constant: Whether the focusing factor gets no gradient.
+    """
+
+    gamma_pos: float
+    gamma_neg: float
+    clip: float
+    constant: bool
+
+
 def asymmetric_loss(
-    logits: Tensor,
-    label: Tensor,
-    gamma_pos: float,
-    gamma_neg: float,
-    clip: float,
-    epsilon: float,
-    constant_focus: bool,
-    mean: bool,
+    logits: Tensor, label: Tensor, focus: AsymmetricFocus, epsilon: float, mean: bool
 ) -> Tensor:
     """Returns the asymmetric loss (Ridnik et al. 2021, equations 4 to 7).
 
@@ -184,20 +196,17 @@ def asymmetric_loss(
     Args:
         logits: Logits.
         label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
-        gamma_pos: Exponent for positives.
-        gamma_neg: Exponent for negatives.
-        clip: Probability up to which negatives cost nothing.
+        focus: Exponents and clipping.
         epsilon: Lower bound of the logarithm's argument.
-        constant_focus: Whether ``(1 - s)^g`` gets no gradient.
         mean: Whether to average over classes instead of summing.
     """
     with paddle.amp.auto_cast(enable=False):
         z, y = logits.astype("float32"), _many_hot(label, logits.shape[-1])
-        right = y * F.sigmoid(z) + (1.0 - y) * (F.sigmoid(-z) + clip).clip(max=1.0)
+        right = y * F.sigmoid(z) + (1.0 - y) * (F.sigmoid(-z) + focus.clip).clip(max=1.0)
         # Not 0: there the gradient of a power with exponent 0 is NaN in Paddle 2.6.
-        wrong = (1.0 - (right.detach() if constant_focus else right)).clip(min=1e-8)
-        focus = wrong.pow(y * gamma_pos + (1.0 - y) * gamma_neg)
-        cost = -right.clip(min=epsilon).log() * focus
+        wrong = (1.0 - (right.detach() if focus.constant else right)).clip(min=1e-8)
+        factor = wrong.pow(y * focus.gamma_pos + (1.0 - y) * focus.gamma_neg)
+        cost = -right.clip(min=epsilon).log() * factor
         return cost.mean() if mean else cost.sum(axis=-1).mean()
 
 

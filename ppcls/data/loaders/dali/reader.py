@@ -113,7 +113,7 @@ class Reader:
         """Returns the next batch.
 
         Raises:
-            RuntimeError: A file can't be read or is not an image; the reader can't be used any more.
+            RuntimeError: A file can't be read or is not an image; the reader can no longer be used.
             DecodeError: An image is rejected by its header.
         """
         raise NotImplementedError
