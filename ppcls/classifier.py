@@ -222,10 +222,11 @@ class Classifier:
             UserError: The model is not trained.
         """
         self._require_model()
-        command = [sys.executable, "-m", "ppcls", "serve", "--model", self.model]
+        root = str(Path(__file__).parents[1])
+        code = f"import sys; sys.path.insert(0, {root!r}); from ppcls.cli.main import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, "serve", "--model", self.model]
         command += ["--port", str(port), "--host", host, "-o", f"Global.device={self._device}"]
-        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-        server = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})  # noqa: S603
+        server = subprocess.Popen(command)  # noqa: S603
         if wait:
             try:
                 server.wait()

@@ -118,7 +118,7 @@ def test_serve_runs_until_it_is_terminated(
 
     monkeypatch.setattr(ppcls.classifier.subprocess, "Popen", start)
     trained[0].serve(port=1234, wait=False)
-    assert started[0][1:7] == ["-m", "ppcls", "serve", "--model", trained[0].model, "--port"]
+    assert started[0][3:7] == ["serve", "--model", trained[0].model, "--port"]
 
 
 @pytest.mark.slow

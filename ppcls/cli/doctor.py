@@ -189,17 +189,10 @@ def check_cards(driver: Driver | None) -> Iterator[Check]:
 
 def probe_paddle() -> dict[str, Any] | str:
     """Returns Paddle's version and what it can use, or why it cannot be imported."""
-    arguments = [sys.executable, "-c", _PROBE]
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n{_PROBE}"
     try:
         done = subprocess.run(  # noqa: S603
-            arguments,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_SECONDS,
-            env={**os.environ, "PYTHONPATH": path},
-            check=False,
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return f"did not answer within {_PROBE_SECONDS} s"
@@ -241,10 +234,7 @@ def check_paddle(driver: Driver | None, found: dict[str, Any] | str | None) -> I
             "Paddle on GPU", "error", "this build cannot use the GPU", f"pip uninstall paddlepaddle; {advice}"
         )
     elif not found["cards"]:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        reason = (
-            f"CUDA_VISIBLE_DEVICES is '{visible}'" if visible is not None else "the driver may be too old"
-        )
+        reason = "CUDA_VISIBLE_DEVICES hides it, or the driver is too old"
         yield Check(
             "Paddle on GPU", "error", f"Paddle finds no GPU: {reason}", "update the driver, or Paddle"
         )
