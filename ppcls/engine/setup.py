@@ -94,7 +94,7 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
         resumed: Checkpoint that the run resumes from; None for a new run.
 
     Returns:
-        A line for the log, if there is something to report.
+        Lines for the log.
 
     Raises:
         UserError: The weights can't be read or belong to another model.
@@ -112,9 +112,11 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
         text = "no initial weights (Global.pretrained_model): training from scratch"
         frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None
         return [f"{text}; frozen weights stay random" if frozen else text]
-    random = start_from(model, read_weights(Path(source)), source)
-    note = f"; {', '.join(random)} are random, for {config.Arch.class_num} classes" if random else ""
-    return [f"weights from {source}{note}"]
+    started = start_from(model, read_weights(Path(source)), source)
+    lines = [f"weights from {source}"]
+    if started.random:
+        lines[0] += f"; {', '.join(started.random)} are random, for {config.Arch.class_num} classes"
+    return [*lines, started.adapted] if started.adapted else lines
 
 
 def _restore(config: Config, run: Run) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -171,7 +171,7 @@ def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
     Entries whose last name is in the model's ``derived`` may be missing and are ignored. They follow from the
     architecture, and versions of PaddleClas differ in whether they save them.
     """
-    arrays = from_torch(model, arrays) if is_torch(arrays) else arrays
+    arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
     tensors, learned = (
         {name: value for name, value in entries.items() if not name.endswith(derived)}
@@ -208,24 +208,63 @@ def fill(tensors: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | st
             tensor.copy_(paddle.to_tensor(arrays[name]).astype(tensor.dtype), True)
 
 
-def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> list[str]:
-    """Fills a model before training, except for a classifier of another number of classes.
+class StartReport(NamedTuple):
+    """How a model's first weights differ from those in the file.
 
-    Returns:
-        Names of the weights that keep their random values.
+    Attributes:
+        random: Names of the weights that keep their random values.
+        adapted: Line for the log if the first layer's weights had another number of input channels, else "".
+    """
+
+    random: list[str]
+    adapted: str = ""
+
+
+def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartReport:
+    """Fills a model before training; the numbers of classes and of input channels may differ.
+
+    A classifier of another number of classes stays random. The first layer's weights for other input channels
+    are averaged or repeated, and scaled so that outputs keep their size.
 
     Raises:
         UserError: Anything else differs.
     """
-    arrays = from_torch(model, arrays) if is_torch(arrays) else arrays
+    arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     tensors = model.state_dict()
     shapes = {
         name: (list(tensors[name].shape), list(arrays[name].shape)) for name in tensors.keys() & arrays.keys()
     }
     differing = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
-    random = sorted(differing) if _only_classes_differ(model, differing) else []
+    first = {name: pair for name, pair in differing.items() if len(pair[0]) == 4}
+    others = {name: pair for name, pair in differing.items() if name not in first}
+    adapted = ""
+    if first and _only_channels_differ(first):
+        new, old = next((new[1], old[1]) for new, old in first.values())
+        arrays = {**arrays, **{name: _adapt_channels(arrays[name], new) for name in first}}
+        done = "averaged" if new < old else "repeated"
+        adapted = f"{', '.join(sorted(first))}: weights of {old} input channels {done} for {new}"
+    random = sorted(others) if _only_classes_differ(model, others) else []
     fill_model(model, {**arrays, **{name: tensors[name].numpy() for name in random}}, source)
-    return random
+    return StartReport(random, adapted)
+
+
+def _only_channels_differ(shapes: Mapping[str, tuple[list[int], list[int]]]) -> bool:
+    """Returns whether all weights of convolutions differ only in the same number of input channels."""
+    return (
+        all(len(old) == 4 and (new[0], new[2:]) == (old[0], old[2:]) for new, old in shapes.values())
+        and len({(new[1], old[1]) for new, old in shapes.values()}) == 1
+    )
+
+
+def _adapt_channels(weight: NDArray[Any], channels: int) -> NDArray[Any]:
+    """Returns the weight [out, in, height, width] of a first layer for another number of input channels."""
+    old = weight.shape[1]
+    if channels < old:
+        repeated = np.repeat(weight.mean(axis=1, keepdims=True), channels, axis=1)
+    else:
+        repeated = weight[:, np.arange(channels) % old]
+    adapted: NDArray[Any] = (repeated * (old / channels)).astype(weight.dtype)
+    return adapted
 
 
 def _only_classes_differ(model: nn.Layer, shapes: Mapping[str, tuple[list[int], list[int]]]) -> bool:

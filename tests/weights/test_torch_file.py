@@ -86,7 +86,7 @@ def test_from_torch_renames_statistics_and_transposes_linear_layers() -> None:
         "_blocks.3._project_conv.weight": np.zeros((40, 144, 1, 1), np.float32),
         "_fc.weight": np.zeros((10, 1280), np.float32),
     }
-    assert is_torch(arrays)
+    assert is_torch(model, arrays)
     converted = from_torch(model, arrays)
     assert {name: array.shape for name, array in converted.items()} == {
         "bn1._mean": (32,),
@@ -94,4 +94,4 @@ def test_from_torch_renames_statistics_and_transposes_linear_layers() -> None:
         "blocks.2.0.conv_pwl.weight": (40, 144, 1, 1),
         "classifier.weight": (1280, 10),
     }
-    assert not is_torch(model.state_dict())
+    assert not is_torch(model, model.state_dict())

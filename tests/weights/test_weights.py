@@ -400,14 +400,14 @@ def test_fill_model_names_a_few_of_many() -> None:
 
 def test_start_from_fills_all_of_the_same_model(arrays: dict[str, np.ndarray]) -> None:
     model = Net()
-    assert start_from(model, arrays, "here") == []
+    assert start_from(model, arrays, "here") == ([], "")
     assert_equal(content(model), arrays)
 
 
 def test_start_from_keeps_a_classifier_for_other_classes_fresh(arrays: dict[str, np.ndarray]) -> None:
     model = Net(classes=7)
     fresh = content(model)
-    assert start_from(model, arrays, "here") == ["fc.bias", "fc.weight"]
+    assert start_from(model, arrays, "here").random == ["fc.bias", "fc.weight"]
     found = content(model)
     for name in fresh:
         expected = fresh if name.startswith("fc.") else arrays
@@ -416,7 +416,7 @@ def test_start_from_keeps_a_classifier_for_other_classes_fresh(arrays: dict[str,
 
 def test_start_from_knows_the_classifiers_of_transformers() -> None:
     arrays = content(DistilledVisionTransformer(16, 16, 6, 1, 2, class_num=3))
-    fresh = start_from(DistilledVisionTransformer(16, 16, 6, 1, 2, class_num=5), arrays, "here")
+    fresh = start_from(DistilledVisionTransformer(16, 16, 6, 1, 2, class_num=5), arrays, "here").random
     assert fresh == ["head.bias", "head.weight", "head_dist.bias", "head_dist.weight"]
 
 
@@ -427,8 +427,32 @@ def test_start_from_knows_the_classifiers_of_transformers() -> None:
 def test_start_from_knows_the_classifier_by_whatever_name(name: str, classifier: str) -> None:
     channels = 1 if name == "LeNet" else 3
     arrays = content(build_model(name, 5, input_image_channel=channels))
-    fresh = start_from(build_model(name, 7, input_image_channel=channels), arrays, "here")
+    fresh = start_from(build_model(name, 7, input_image_channel=channels), arrays, "here").random
     assert fresh == [f"{classifier}.bias", f"{classifier}.weight"]
+
+
+@pytest.mark.parametrize(
+    ("channels", "text"),
+    [
+        (1, "weights of 3 input channels averaged for 1"),
+        (2, "weights of 3 input channels averaged for 2"),
+        (5, "weights of 3 input channels repeated for 5"),
+    ],
+)
+def test_start_from_adapts_the_first_layer_to_other_input_channels(channels: int, text: str) -> None:
+    before = build_model("PPLCNet_x0_25", 5)
+    after = build_model("PPLCNet_x0_25", 7, input_image_channel=channels)
+    report = start_from(after, content(before), "here")
+    (name,) = [name for name, array in content(after).items() if array.shape[1:2] == (channels,)][:1]
+    assert report == (["fc.bias", "fc.weight"], f"{name}: {text}")
+    gray = paddle.rand([1, 1, 32, 32])
+    expected, found = (
+        getattr(model, name.partition(".")[0])(gray.expand([1, count, 32, 32])).numpy()
+        for model, count in ((before, 3), (after, channels))
+    )
+    if channels < 3:
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert found.shape == expected.shape
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""Weights of timm in our models: the same logits as in timm's. See tests/support/timm_reference.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import safetensors.numpy
+from timm_reference import CLASSES, FILE, MODELS, random_array, random_image
+
+from ppcls.arch.build import build_model
+from ppcls.errors import UserError
+from ppcls.weights.files import fill_model, read_weights, start_from
+
+REFERENCE = json.loads(FILE.read_text())["models"]
+LARGE = {
+    "vit_base_patch16_224",
+    "resnext50_32x4d",
+    "seresnet50",
+    "resnet50",
+}  # smaller ones have the same rules
+OPTIONS: dict[str, dict[str, Any]] = {"ResNet18": {"use_first_short_conv": False}}
+
+
+def timm_weights(name: str) -> dict[str, np.ndarray]:
+    return {key: random_array(key, tuple(shape)) for key, shape in REFERENCE[name]["shapes"].items()}
+
+
+def logits_of(model: paddle.nn.Layer) -> np.ndarray:
+    model.eval()
+    with paddle.no_grad():
+        return model(paddle.to_tensor(random_image())).numpy()[0]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        pytest.param(theirs, ours, id=theirs, marks=pytest.mark.slow if theirs in LARGE else ())
+        for theirs, ours in MODELS.items()
+    ],
+)
+def test_weights_of_timm_produce_the_logits_of_timm(theirs: str, ours: str) -> None:
+    model = build_model(ours, CLASSES, **OPTIONS.get(ours, {}))
+    fill_model(model, timm_weights(theirs), theirs)
+    expected = np.array(REFERENCE[theirs]["logits"])
+    scale = max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(logits_of(model)[: len(expected)] / scale, expected / scale, atol=1e-4)
+
+
+def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> None:
+    weights = timm_weights("deit_tiny_patch16_224")
+    safetensors.numpy.save_file(weights, tmp_path / "deit.safetensors")
+    model = build_model("DeiT_tiny_patch16_224", 7)
+    started = start_from(model, read_weights(tmp_path / "deit.safetensors"), "deit")
+    assert started.random == ["head.bias", "head.weight"]
+    square = "blocks.0.attn.proj.weight"
+    np.testing.assert_array_equal(model.state_dict()[square].numpy(), weights[square].T)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "message"),
+    [
+        (
+            "SwinTransformer_tiny_patch4_window7_224",
+            "swin_tiny",
+            "PaddleClas's Swin shifts windows also where",
+        ),
+        (
+            "ResNet18",
+            "resnet18",
+            "has no convolution, but this model's has; set Arch.use_first_short_conv: False",
+        ),
+        (
+            "SE_ResNet18",
+            "resnet18",
+            "the shortcut of its first block has no convolution, but this model's has$",
+        ),
+        ("EfficientNetB0", "efficientnet_b0", "efficientnet_b0: its name must contain tf_efficientnet"),
+        (
+            "MobileNetV2",
+            "mobilenetv2_100",
+            "do not fit this architecture: the first block .* one more convol",
+        ),
+        ("MobileNetV3_small_x1_0", "mobilenetv3_small_100", "the first block of PaddleClas's MobileNetV3"),
+        pytest.param(
+            "VGG11",
+            "vgg11",
+            "PaddleClas's VGG has no bias in its convolutions; use weights of PaddleClas",
+            marks=pytest.mark.slow,
+        ),
+        (
+            "GhostNet_x0_5",
+            "ghostnet_050",
+            "GhostNet has another number of channels in squeeze-and-excitation",
+        ),
+        ("ResNet50", "resnext50_32x4d", "resnext50_32x4d: weights of another model"),
+    ],
+)
+def test_weights_of_another_network_are_rejected(name: str, weights: str, message: str) -> None:
+    source = weights if weights in REFERENCE else "tf_efficientnet_b0"
+    arrays = timm_weights(source)
+    with pytest.raises(UserError, match=message):
+        fill_model(build_model(name, CLASSES), arrays, weights)
