@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command
 from ppcls.cli.infer import MODEL_HELP, read_source
-from ppcls.cli.options import config_parser, require_single_process
+from ppcls.cli.options import config_parser, positive_int, require_single_process, within
 from ppcls.config.load import load_config
 from ppcls.deploy.models.source import check_path, find_source, find_weights
 from ppcls.deploy.results import printable
 from ppcls.errors import UserError
+
+if TYPE_CHECKING:  # it imports Paddle
+    from ppcls.deploy.export.export import ExportResult
 
 
 @command
@@ -36,6 +41,7 @@ def export(argv: Arguments = None) -> None:
         help="make Infer.transforms part of the model, which then expects 8-bit RGB pixels [B, H, W, 3] of "
         "any size",
     )
+    _add_precision(options)
     arguments = options.parse_args(argv)
     if arguments.pdparams:
         _export_weights(arguments)
@@ -47,10 +53,20 @@ def export(argv: Arguments = None) -> None:
     from ppcls.runtime import start as runtime
 
     require_single_process(runtime.start(source.run))
-    from ppcls.deploy.export.export import export_model
+    from ppcls.deploy.export.export import PrecisionSettings, export_model
     from ppcls.deploy.export.parity import BATCHES
 
-    exported = export_model(source, folder, arguments.format, preprocess=arguments.preprocess)
+    settings = PrecisionSettings(
+        arguments.precision,
+        arguments.calibration,
+        arguments.calibration_images,
+        tuple(arguments.calibration_data),
+        arguments.evaluation_images,
+        arguments.max_accuracy_loss,
+    )
+    exported = export_model(
+        source, folder, arguments.format, preprocess=arguments.preprocess, settings=settings
+    )
     tensor, files = exported.description.Input, exported.files
     size = sum(files.values()) / 1e6
     sys.stdout.write(
@@ -64,6 +80,80 @@ def export(argv: Arguments = None) -> None:
             f"[Export] checked: the {outputs} of the exported and the trained model differ by at most "
             f"{exported.difference:.1e}, relative, for batches of {batches} random images\n"
         )
+    sys.stdout.writelines(f"[Export] {line}\n" for line in _describe_precision(exported))
+
+
+def _add_precision(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--precision",
+        choices=["float32", "float16", "int8"],
+        default="float32",
+        help="how the model computes; float16 and int8 need --format onnx (%(default)s)",
+    )
+    parser.add_argument(
+        "--calibration",
+        choices=["percentile", "entropy", "minmax"],
+        default="percentile",
+        help="for int8: how the range of a tensor is chosen (%(default)s)",
+    )
+    parser.add_argument(
+        "--calibration-images",
+        type=within(int, ge=16, le=100_000),
+        default=256,
+        metavar="N",
+        help="for int8: training images that determine these ranges (%(default)s)",
+    )
+    parser.add_argument(
+        "--calibration-data",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="for int8: folder, file or pattern of images that replaces DataLoader.Train; can be repeated",
+    )
+    parser.add_argument(
+        "--evaluation-images",
+        type=positive_int,
+        default=1000,
+        metavar="N",
+        help="images of DataLoader.Eval on which the exported model is compared with the trained one "
+        "(%(default)s)",
+    )
+    parser.add_argument(
+        "--max-accuracy-loss",
+        type=within(float, ge=0, le=100),
+        default=0.5,
+        metavar="POINTS",
+        help="percentage points of accuracy that the exported model may lose on these images; if it loses "
+        "more, nothing is written (%(default)s)",
+    )
+
+
+def _describe_precision(exported: ExportResult) -> Iterator[str]:
+    """Yields lines about the precision of an exported model and about its accuracy."""
+    record = exported.description.Export
+    if exported.quantized is not None:
+        assert record is not None
+        assert record.calibration is not None
+        int8 = ", ".join(f"{count} {name}" for name, count in exported.quantized.int8.items())
+        yield (
+            f"int8: {int8}; float32: {', '.join(exported.quantized.float32) or 'nothing'}; calibrated by "
+            f"{record.calibration.method} on {record.calibration.images:,} images of "
+            f"{printable(Path(record.calibration.source))}"
+        )
+    if record is None or record.comparison is None:
+        return
+    found, images = record.comparison, f"{record.comparison.images:,}"
+    where = f"{images} images of {printable(Path(found.source))}"
+    if exported.no_evaluation is not None:
+        where = f"{images} random images, because there are no evaluation images ({exported.no_evaluation})"
+    accuracy = ""
+    if found.trained_accuracy is not None and found.exported_accuracy is not None:
+        accuracy = f"accuracy {found.trained_accuracy:.4f} trained, {found.exported_accuracy:.4f} exported, "
+    yield (
+        f"compared on {where}: {accuracy}agreement {found.agreement:.4f}, "
+        f"largest difference {found.largest_difference:.1e}"
+    )
 
 
 def _export_weights(arguments: argparse.Namespace) -> None:

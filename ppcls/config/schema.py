@@ -23,7 +23,8 @@ class Config(Section):
 
     key_hints: ClassVar[Mapping[str, str]] = {
         "AMP_BF16": "write AMP with dtype: bfloat16",
-        "Slim": "quantization and pruning are not supported; remove it",
+        "Slim": "quantization and pruning during training are not supported; remove it, and export the "
+        "trained model in int8 with: ppcls export --format onnx --precision int8",
     }
     Global: run.Global = run.Global()
     """The run as a whole."""

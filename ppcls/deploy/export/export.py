@@ -4,29 +4,76 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import paddle
 from paddle import nn
 
 from ppcls.arch.embedding import EmbeddingNetwork
+from ppcls.config.schema import Config
+from ppcls.data.transforms.specs import Op
+from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy
 from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.export.onnx import convert, need_converter
 from ppcls.deploy.export.parity import Array, compare
-from ppcls.deploy.models.description import DESCRIPTION, ModelDescription, describe_model
+from ppcls.deploy.export.precision import (
+    CALIBRATION_METHODS,
+    FEWEST_CALIBRATION_IMAGES,
+    CalibrationMethod,
+    Precision,
+    QuantizedModel,
+    need_precision_tools,
+    quantize,
+    to_float16,
+)
+from ppcls.deploy.export.samples import BATCH, ImageSamples, read_files, read_split
+from ppcls.deploy.models.description import (
+    DESCRIPTION,
+    Calibration,
+    Comparison,
+    ExportRecord,
+    ModelDescription,
+    describe_model,
+)
 from ppcls.deploy.models.onnx import OnnxModel
 from ppcls.deploy.models.paddle_inference import PaddleInferenceModel, capture_native_output
 from ppcls.deploy.models.source import ONNX, ModelSource, find_program, need_infer
 from ppcls.deploy.models.trained import build_activation, load_network
+from ppcls.deploy.predictor import InferenceModel
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
+from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
 
 ExportFormat = Literal["paddle", "onnx"]
 _STEM = "inference"
+_RANDOM_BATCHES = 4  # that are compared if there are no evaluation images
+
+
+@dataclass(frozen=True)
+class PrecisionSettings:
+    """How an exported model computes, and how much accuracy that may cost.
+
+    Attributes:
+        precision: Precision of the model. The input and the output are float32 in any case.
+        calibration: How the range of an int8 tensor is chosen from calibration images.
+        calibration_images: Number of calibration images.
+        calibration_data: Files, folders and patterns of calibration images, instead of ``DataLoader.Train``.
+        evaluation_images: Maximum number of images of ``DataLoader.Eval`` that are compared.
+        max_accuracy_loss: Percentage points of accuracy that the exported model may lose.
+    """
+
+    precision: Precision = "float32"
+    calibration: CalibrationMethod = "percentile"
+    calibration_images: int = 256
+    calibration_data: tuple[Path, ...] = ()
+    evaluation_images: int = 1000
+    max_accuracy_loss: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -38,17 +85,26 @@ class ExportResult:
         description: Description of the model.
         difference: Difference of its outputs from those of the trained model, see `parity.compare`. None if
             it was not measured, because Paddle itself wrote the program and nothing was added.
+        quantized: Operators of an int8 model, otherwise None.
+        no_evaluation: Why no evaluation images were compared. None if they were.
     """
 
     files: dict[str, int]
     description: ModelDescription
     difference: float | None = None
+    quantized: QuantizedModel | None = None
+    no_evaluation: str | None = None
 
 
 def export_model(
-    source: ModelSource, folder: Path, kind: ExportFormat = "paddle", *, preprocess: bool = False
+    source: ModelSource,
+    folder: Path,
+    kind: ExportFormat = "paddle",
+    *,
+    preprocess: bool = False,
+    settings: PrecisionSettings | None = None,
 ) -> ExportResult:
-    """Exports a trained model in float32, ending in softmax, sigmoid or embeddings of length 1.
+    """Exports a trained model that ends in softmax, sigmoid or embeddings of length 1.
 
     Parallel branches that equal one convolution, as in RepVGG, are merged. The layout is always NCHW:
     onnxruntime computes in it, and the CPU operators of Paddle Inference fail on NHWC models that add, split
@@ -61,12 +117,16 @@ def export_model(
             (``inference.json``, or ``inference.pdmodel`` with Paddle 2.6).
         kind: Format of the model.
         preprocess: Whether the model expects RGB pixels [B, H, W, 3] uint8 of any size, and prepares them.
+        settings: Precision, by default float32.
 
     Raises:
         UserError: If the folder is not empty or cannot be written, if the weights cannot be read or belong to
-            another model, if the model or a transform cannot be converted, or if the outputs differ.
+            another model, if the model or a transform cannot be converted, if there are too few calibration
+            images, or if the outputs or the accuracy differ too much.
     """
+    settings = settings or PrecisionSettings()
     _check_empty(folder)
+    _check_precision(settings, kind, preprocess)
     if source.config is None:
         raise UserError(f"{source.file}: is exported already; expected a checkpoint folder or a config")
     if kind == "onnx":
@@ -74,6 +134,7 @@ def export_model(
     config = source.config.model_copy(update={"Arch": source.config.Arch.with_data_format("NCHW")})
     description = describe_model(config, need_infer(config), source.description.names)
     ops = description.chain()
+    calibration = _read_calibration(config, settings)
     layers = [PreprocessingLayer([op.spec for op in ops])] if preprocess else []
     network = load_network(config, source.file)
     if isinstance(network, EmbeddingNetwork):
@@ -83,27 +144,143 @@ def export_model(
     model.eval()
     if preprocess:
         description = description.with_pixel_input()
-    difference = None
+    difference, quantized = None, None
     try:
         if folder.is_dir():
             folder.rmdir()  # it is empty
         with new_folder(folder) as temporary:
-            write_text(temporary / DESCRIPTION, description.as_yaml())
             file = _write_model(model, description, temporary, kind)
-            if kind == "onnx":
-                difference = compare(
-                    OnnxModel(file, description, "cpu", 1), description, ops, partial(_run, trained)
-                )
-            elif preprocess:
-                exported = PaddleInferenceModel(file, description, Runtime())
-                difference = compare(exported, description, ops, partial(_run, trained))
+            run_trained = partial(_run, trained)
+            if kind == "onnx" or preprocess:
+                difference = compare(_load_exported(file, description), description, ops, run_trained)
+            if settings.precision == "float16":
+                file.write_bytes(to_float16(file.read_bytes()))
+            if calibration is not None:
+                quantized, record = _quantize(file, description, ops, calibration, settings.calibration)
+                file.write_bytes(quantized.data)
+            else:
+                record = ExportRecord(precision=settings.precision)
+            comparison, evaluation, reason = None, None, None
+            if not preprocess:
+                evaluation, reason = _read_evaluation(config, settings)
+            if evaluation is not None or settings.precision != "float32":
+                exported = _load_exported(file, description)
+                comparison = _compare(exported, run_trained, description, ops, evaluation)
+                _check_loss(comparison, settings, description)
+            description = description.with_record(record.model_copy(update={"comparison": comparison}))
+            write_text(temporary / DESCRIPTION, description.as_yaml())
     except OSError as error:
         raise UserError(
             f"{folder}: cannot write the inference model: {error.strerror or error}; "
             "set Global.save_inference_dir"
         ) from None
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-    return ExportResult(files, description, difference)
+    return ExportResult(files, description, difference, quantized, reason)
+
+
+def _load_exported(file: Path, description: ModelDescription) -> InferenceModel:
+    if file.suffix == ".onnx":
+        return OnnxModel(file, description, "cpu", usable_cores())
+    return PaddleInferenceModel(file, description, Runtime())
+
+
+def _check_precision(settings: PrecisionSettings, kind: ExportFormat, preprocess: bool) -> None:
+    if settings.precision == "float32":
+        return
+    if kind != "onnx":
+        raise UserError(f"--precision {settings.precision} needs --format onnx")
+    if preprocess:
+        raise UserError(
+            f"--preprocess needs --precision float32, got {settings.precision}: pixels are computed exactly "
+            "in float32 only; export without --preprocess"
+        )
+    need_precision_tools(settings.precision)
+
+
+def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSamples | None:
+    """Returns the calibration images of an int8 model, otherwise None.
+
+    Raises:
+        UserError: If there are fewer than requested.
+    """
+    if settings.precision != "int8":
+        return None
+    if settings.calibration_data:
+        samples = read_files(settings.calibration_data)
+    else:
+        try:
+            samples = read_split(config, config.DataLoader.Train, "Train")
+        except UserError as error:
+            raise UserError(
+                f"--precision int8 needs training images for calibration: {error}; name some with "
+                "--calibration-data FOLDER, or use --precision float16"
+            ) from None
+    wanted = settings.calibration_images
+    if len(samples) < wanted:
+        fix = f"set --calibration-images {len(samples)}, or add images"
+        if len(samples) < FEWEST_CALIBRATION_IMAGES:
+            fix = f"add images, at least {FEWEST_CALIBRATION_IMAGES}"
+        raise UserError(
+            f"{samples.source}: expected {wanted:,} calibration images, found {len(samples):,}; {fix}"
+        )
+    return samples.spread(wanted)
+
+
+def _quantize(
+    file: Path,
+    description: ModelDescription,
+    ops: Sequence[Op],
+    samples: ImageSamples,
+    method: CalibrationMethod,
+) -> tuple[QuantizedModel, ExportRecord]:
+    batches = [images for images, _ in samples.batches(ops, usable_cores())]
+    count = sum(map(len, batches))
+    if count < FEWEST_CALIBRATION_IMAGES:
+        raise UserError(
+            f"{samples.source}: only {count} of {len(samples)} calibration images can be decoded, expected "
+            f"at least {FEWEST_CALIBRATION_IMAGES}; nothing was written"
+        )
+    name = description.Global.model_name
+    model = quantize(file.read_bytes(), name, description.Input.name, batches, method)
+    calibration = Calibration(method=method, images=count, source=samples.source)
+    return model, ExportRecord(precision="int8", calibration=calibration)
+
+
+def _read_evaluation(config: Config, settings: PrecisionSettings) -> tuple[ImageSamples | None, str | None]:
+    """Returns evaluation images, or the reason why there are none."""
+    key, split = next(iter(config.DataLoader.evaluated.items()), ("Eval", None))
+    try:
+        return read_split(config, split, key).spread(settings.evaluation_images), None
+    except UserError as error:
+        return None, str(error)
+
+
+def _compare(
+    exported: InferenceModel,
+    trained: Callable[[Array], Array],
+    description: ModelDescription,
+    ops: Sequence[Op],
+    evaluation: ImageSamples | None,
+) -> Comparison:
+    if evaluation is not None:
+        batches = evaluation.batches(ops, usable_cores())
+        return compare_accuracy(exported, trained, description, batches, evaluation.source)
+    random = np.random.default_rng(1)
+    shape = (BATCH, *description.Input.shape[1:])
+    images = [(random.standard_normal(shape, np.float32), None) for _ in range(_RANDOM_BATCHES)]
+    return compare_accuracy(exported, trained, description, images, "random")
+
+
+def _check_loss(comparison: Comparison, settings: PrecisionSettings, description: ModelDescription) -> None:
+    advice = "--precision float32"
+    if settings.precision == "int8":
+        methods = " or ".join(each for each in CALIBRATION_METHODS if each != settings.calibration)
+        advice = (
+            f"--calibration {methods}, --calibration-images {2 * settings.calibration_images}, "
+            "--precision float16"
+        )
+    what = f"{settings.precision} {description.Global.model_name}"
+    check_accuracy(comparison, what, settings.max_accuracy_loss, advice)
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]

@@ -78,6 +78,36 @@ class _Postprocessing(Section):
         return self
 
 
+class Calibration(Section):
+    """The images that determined the ranges of an int8 model's activations."""
+
+    method: Literal["percentile", "entropy", "minmax"]
+    images: Count
+    source: str
+
+
+class Comparison(Section):
+    """How an exported model differs from the trained one on some images."""
+
+    source: str = Field(description="list, folder or container of the images, or random")
+    images: Count
+    trained_accuracy: float | None = Field(
+        description="top-1 accuracy; for several labels the share of right decisions; for embeddings the "
+        "share of images whose nearest other image has the same label; null for images without labels"
+    )
+    exported_accuracy: float | None
+    agreement: float = Field(description="share of equal decisions")
+    largest_difference: float = Field(description="of two scores, or of two values of an embedding")
+
+
+class ExportRecord(Section):
+    """How a model was exported."""
+
+    precision: Literal["float32", "float16", "int8"]
+    calibration: Calibration | None = None
+    comparison: Comparison | None = None
+
+
 class ModelDescription(Section):
     """How to prepare the input of a model, and what its output means.
 
@@ -91,6 +121,7 @@ class ModelDescription(Section):
     PostProcess: _Postprocessing | None = Field(
         description="how classes are chosen from the scores; null for embeddings"
     )
+    Export: ExportRecord | None = None
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
@@ -168,9 +199,20 @@ class ModelDescription(Section):
         """Returns the description of a model with another number of outputs."""
         return self.model_copy(update={"Output": self.Output.model_copy(update={"shape": (-1, width)})})
 
+    @property
+    def precision(self) -> str:
+        """Precision in which the exported model computes."""
+        return "float32" if self.Export is None else self.Export.precision
+
+    def with_record(self, record: ExportRecord) -> ModelDescription:
+        """Returns the description with a record of its export."""
+        return self.model_copy(update={"Export": record})
+
     def as_yaml(self) -> str:
         """Returns the text of ``inference.yml``."""
         tree = self.model_dump(mode="json")
+        if self.Export is None:
+            del tree["Export"]
         if self.PostProcess is not None:
             tree["PostProcess"] = self.PostProcess.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,106 @@
+"""Compares an exported model with the trained one: accuracy, agreement and differences on images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.config.sections.infer import MultiLabelThreshOutput
+from ppcls.deploy.models.description import Comparison, ModelDescription
+from ppcls.deploy.predictor import InferenceModel
+from ppcls.errors import UserError
+
+Array = NDArray[Any]
+Batches = Iterable[tuple[Array, Array | None]]
+
+
+def compare_accuracy(
+    model: InferenceModel,
+    trained: Callable[[Array], Array],
+    description: ModelDescription,
+    batches: Batches,
+    source: str,
+) -> Comparison:
+    """Returns how an exported model differs from the trained one on images.
+
+    Args:
+        model: The exported model.
+        trained: Maps prepared images to scores [B, class_num] or embeddings [B, D].
+        description: Description of the exported model.
+        batches: Prepared images with their labels, or with None for images without labels.
+        source: Where the images come from.
+
+    Returns:
+        The comparison. Without labels it has no accuracy.
+
+    Raises:
+        UserError: If there are no images, or if an output of the exported model is not finite.
+    """
+    found = [(model.run(images), trained(images), labels) for images, labels in batches]
+    if not found:
+        raise UserError(f"{source}: no image can be decoded")
+    exported, expected = (np.concatenate([batch[side] for batch in found]) for side in (0, 1))
+    name = description.Global.model_name
+    if not np.isfinite(exported).all():
+        raise UserError(
+            f"{name}: outputs of the exported model are not finite, because a value overflows; "
+            "nothing was written; use --precision float32"
+        )
+    labels = None if found[0][2] is None else np.concatenate([batch[2] for batch in found])
+    decide = _decisions(description)
+    ours, theirs = decide(exported, labels), decide(expected, labels)
+    accuracies: list[float | None] = [None, None]
+    if labels is not None:
+        accuracies = [float(np.mean(decisions == labels)) for decisions in (theirs, ours)]
+    return Comparison(
+        source=source,
+        images=len(exported),
+        trained_accuracy=accuracies[0],
+        exported_accuracy=accuracies[1],
+        agreement=float(np.mean(ours == theirs)),
+        largest_difference=float(np.abs(exported - expected).max()),
+    )
+
+
+def check_accuracy(comparison: Comparison, what: str, limit: float, advice: str) -> None:
+    """Checks that the exported model loses at most ``limit`` percentage points of accuracy.
+
+    Args:
+        comparison: What `compare_accuracy` found.
+        what: Precision and name of the model, for the message.
+        limit: Allowed loss.
+        advice: What to try.
+
+    Raises:
+        UserError: If it loses more.
+    """
+    before, after = comparison.trained_accuracy, comparison.exported_accuracy
+    if before is None or after is None or 100 * (before - after) <= limit:
+        return
+    raise UserError(
+        f"{what} loses {100 * (before - after):.2f} points of accuracy on {comparison.images:,} images of "
+        f"{comparison.source} ({before:.4f} trained, {after:.4f} exported), more than --max-accuracy-loss "
+        f"{limit:g}; nothing was written. Try {advice}, or a larger --max-accuracy-loss"
+    )
+
+
+def _decisions(description: ModelDescription) -> Callable[[Array, Array | None], Array]:
+    """Returns the function from outputs to what is compared with labels, row by row."""
+    postprocess = description.postprocess
+
+    def nearest_labels(embeddings: Array, labels: Array | None) -> Array:
+        """Returns the label, or else the index, of the most similar other image."""
+        similarities = embeddings @ embeddings.T
+        np.fill_diagonal(similarities, -np.inf)
+        nearest: Array = similarities.argmax(axis=1)
+        return nearest if labels is None else labels[nearest]
+
+    if postprocess is None:
+        return nearest_labels
+    if isinstance(postprocess, MultiLabelThreshOutput):
+        threshold = postprocess.threshold
+        return lambda scores, _labels: scores >= threshold
+    return lambda scores, _labels: scores.argmax(axis=1)

@@ -1,0 +1,194 @@
+"""Converts ONNX models to float16, and to int8 with ONNX Runtime's static quantization."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from numpy.typing import NDArray
+
+from ppcls.deploy.models.paddle_inference import capture_native_output
+from ppcls.errors import UserError
+
+Array = NDArray[Any]
+Precision = Literal["float32", "float16", "int8"]
+CalibrationMethod = Literal["percentile", "entropy", "minmax"]
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+CALIBRATION_METHODS: tuple[CalibrationMethod, ...] = get_args(CalibrationMethod)
+FEWEST_CALIBRATION_IMAGES = 16
+# The packages that onnxruntime's tools import.
+_PACKAGES = "'onnx>=1.16' 'ml_dtypes>=0.5'"
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_FLOAT_OUTPUT = ("Gemm", "MatMul")  # int8 operators that return float32
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """An int8 model.
+
+    Attributes:
+        data: Content of the ``.onnx`` file.
+        int8: Number of operators with int8 inputs, by type.
+        float32: Types of the operators that stay in float32, because they have no int8 form.
+    """
+
+    data: bytes
+    int8: dict[str, int]
+    float32: tuple[str, ...]
+
+
+def need_precision_tools(precision: Precision) -> None:
+    """Checks that the packages that convert to a precision are installed.
+
+    Raises:
+        UserError: If they are not. The text has the command that installs them.
+    """
+    try:
+        if precision == "int8":
+            import onnxruntime.quantization
+        if precision == "float16":
+            import onnxruntime.transformers.float16  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"--precision {precision}: {error}; pip install {_PACKAGES}") from None
+
+
+def to_float16(model: bytes) -> bytes:
+    """Returns an ONNX model that computes in float16. Its input and output stay float32."""
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    converted = convert_float_to_float16(onnx.load_from_string(model), keep_io_types=True)
+    return bytes(converted.SerializeToString())
+
+
+def quantize(
+    model: bytes, name: str, input_name: str, batches: Sequence[Array], method: CalibrationMethod
+) -> QuantizedModel:
+    """Returns an ONNX model in int8: QDQ format, weights per output channel, activations per tensor.
+
+    Weights have 7 bits. With 8, CPUs without VNNI instructions saturate sums of two products, so the accuracy
+    would depend on the machine.
+
+    Args:
+        model: The model in float32.
+        name: Name of the architecture, for messages.
+        input_name: Name of its input.
+        batches: Prepared images [B, C, H, W] float32, which determine the ranges of activations.
+        method: How a range is chosen from the values of these images.
+
+    Raises:
+        UserError: If onnxruntime cannot quantize the model, or if none of its operators has an int8 form.
+    """
+    import onnx
+    from onnxruntime import quantization
+
+    methods = {
+        "percentile": quantization.CalibrationMethod.Percentile,
+        "entropy": quantization.CalibrationMethod.Entropy,
+        "minmax": quantization.CalibrationMethod.MinMax,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        original, fused, result = (Path(folder) / f"{step}.onnx" for step in ("float32", "fused", "int8"))
+        original.write_bytes(model)
+        try:
+            with _quiet():
+                quantization.quant_pre_process(original, fused, skip_symbolic_shape=True)
+                quantization.quantize_static(
+                    fused,
+                    result,
+                    _CalibrationBatches(input_name, batches),
+                    quant_format=quantization.QuantFormat.QDQ,
+                    per_channel=True,
+                    reduce_range=True,
+                    activation_type=quantization.QuantType.QUInt8,
+                    weight_type=quantization.QuantType.QInt8,
+                    calibrate_method=methods[method],
+                    nodes_to_exclude=_find_activations(onnx.load(fused).graph),
+                    extra_options={
+                        # The calibrator keeps the activations of a range in memory, here of one batch.
+                        "CalibStridedMinMax": 1,
+                        # Logits of 8 bits would often be equal.
+                        "OpTypesToExcludeOutputQuantization": list(_FLOAT_OUTPUT),
+                    },
+                )
+        except (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise UserError(
+                f"onnxruntime cannot quantize {name}: {type(error).__name__}: {error}; "
+                "use --precision float16 or float32"
+            ) from None
+        data = result.read_bytes()
+    graph = onnx.load_from_string(data).graph
+    int8, float32 = _count_operators(graph)
+    if not int8:
+        raise UserError(
+            f"{name}: no operator has an int8 form, only {', '.join(float32)}; "
+            "use --precision float16 or float32"
+        )
+    return QuantizedModel(data, int8, float32)
+
+
+class _CalibrationBatches:
+    """A ``CalibrationDataReader`` of onnxruntime, which asks for one batch after the other."""
+
+    def __init__(self, name: str, batches: Sequence[Array]) -> None:
+        self._name, self._batches = name, batches
+        self._range = iter(batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        """Selects the batches that `get_next` returns."""
+        self._range = iter(self._batches[start_index:end_index])
+
+    def get_next(self) -> dict[str, Array] | None:
+        """Returns the next batch by the name of the input, or None after the last one."""
+        batch = next(self._range, None)
+        return None if batch is None else {self._name: batch}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides what onnxruntime's tools print and log, which is about their own options."""
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(StringIO()), capture_native_output():
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _find_activations(graph: Any) -> list[str]:
+    """Returns the names of the nodes that stay in float32: all softmax, and the last node of the model."""
+    outputs = {tensor.name for tensor in graph.output}
+    return [
+        node.name for node in graph.node if node.op_type == "Softmax" or not outputs.isdisjoint(node.output)
+    ]
+
+
+def _count_operators(graph: Any) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Returns the number of int8 operators by type, and the types of all others."""
+    from_int8 = {node.output[0] for node in graph.node if node.op_type == _DEQUANTIZE}
+    quantized = {node.input[0] for node in graph.node if node.op_type == _QUANTIZE}
+    int8: Counter[str] = Counter()
+    float32: set[str] = set()
+    for node in graph.node:
+        if node.op_type in (_QUANTIZE, _DEQUANTIZE):
+            continue
+        if (
+            node.input[:1]
+            and node.input[0] in from_int8
+            and (node.op_type in _FLOAT_OUTPUT or node.output[0] in quantized)
+        ):
+            int8[node.op_type] += 1
+        else:
+            float32.add(node.op_type)
+    return dict(int8.most_common()), tuple(sorted(float32))

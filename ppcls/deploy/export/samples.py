@@ -1,0 +1,107 @@
+"""Images of a data set or folder, prepared as the exported model expects them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.schema import Config
+from ppcls.config.sections.loader import Split
+from ppcls.data.images.paths import find_images
+from ppcls.data.index.files import read_image
+from ppcls.data.index.read import read_index
+from ppcls.data.transforms.numpy_ops import run
+from ppcls.data.transforms.specs import Op
+from ppcls.errors import UserError
+
+Array = NDArray[Any]
+
+BATCH = 8
+_NO_DRAWS = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
+class ImageSamples:
+    """Encoded images, and their labels if they are known.
+
+    Attributes:
+        source: List file, folder or container, for messages.
+        labels: [N] int64 or [N, class_num] float32, or None for images without labels.
+        readers: [N] functions that return an encoded image.
+    """
+
+    source: str
+    labels: Array | None
+    readers: Sequence[Callable[[], bytes | memoryview]]
+
+    def __len__(self) -> int:
+        return len(self.readers)
+
+    def spread(self, count: int) -> ImageSamples:
+        """Returns at most ``count`` samples at equal distances, so that all parts of the data occur."""
+        if count >= len(self):
+            return self
+        positions = np.linspace(0, len(self) - 1, count).astype(int)
+        labels = None if self.labels is None else self.labels[positions]
+        return ImageSamples(self.source, labels, [self.readers[position] for position in positions])
+
+    def batches(self, ops: Sequence[Op], threads: int) -> Iterator[tuple[Array, Array | None]]:
+        """Yields prepared images [B, ...] with their labels. Images that cannot be decoded are skipped."""
+
+        def prepare(reader: Callable[[], bytes | memoryview]) -> Array | None:
+            try:
+                return run(ops, reader(), _NO_DRAWS)
+            except ValueError:
+                return None
+
+        positions = iter(range(len(self)))
+        with ThreadPoolExecutor(threads) as pool:
+            while rows := list(islice(positions, BATCH)):
+                prepared = list(pool.map(prepare, [self.readers[row] for row in rows]))
+                good = [(row, image) for row, image in zip(rows, prepared, strict=True) if image is not None]
+                if good:
+                    labels = None if self.labels is None else self.labels[[row for row, _ in good]]
+                    yield np.stack([image for _, image in good]), labels
+
+
+def read_split(config: Config, split: Split | None, key: str) -> ImageSamples:
+    """Returns the samples of a split.
+
+    Raises:
+        UserError: If the config does not have the split, or if its data set cannot be read.
+    """
+    if split is None:
+        raise UserError(f"the config has no DataLoader.{key}")
+    index = read_index(split.dataset, None if isinstance(config.Arch, RecModel) else config.Arch.class_num)
+    readers = [_SampleReader(index.read, position) for position in range(len(index))]
+    return ImageSamples(str(index.source), index.labels, readers)
+
+
+def read_files(paths: Sequence[Path]) -> ImageSamples:
+    """Returns the images of files, folders and patterns.
+
+    Raises:
+        UserError: See `find_images`.
+    """
+    readers = [_SampleReader(read_image, os.fsencode(file)) for file in find_images(paths)]
+    return ImageSamples(", ".join(map(str, paths)), None, readers)
+
+
+@dataclass(frozen=True)
+class _SampleReader:
+    """Reads one sample when it is called."""
+
+    read: Callable[[Any], bytes | memoryview]
+    key: Any
+
+    def __call__(self) -> bytes | memoryview:
+        return self.read(self.key)
