@@ -220,8 +220,8 @@ def test_infer_random_transform_is_an_error(
     assert infer(tmp_path, tree, images) == 1
     assert capsys.readouterr().err == (
         f"error: {tmp_path / 'config.yaml'}\n"
-        "  Infer.transforms[3].RandFlipImage: is random, and "
-        "prediction takes each image as it is; remove it\n"
+        "  Infer.transforms[3].RandFlipImage: is random, but "
+        "prediction is deterministic; remove it\n"
     )
 
 

@@ -127,7 +127,7 @@ def test_damaged_export_is_an_error(exported: Path, tmp_path: Path) -> None:
         Predictor(tmp_path, device="cpu")
     large = (exported / "inference.yml").read_text().replace("resize_short: 36", "resize_short: 60000")
     (tmp_path / "inference.yml").write_text(large)
-    with pytest.raises(ConfigError, match=r"ResizeImage: expected at most 16384 pixels per side, got 60000"):
+    with pytest.raises(ConfigError, match=r"resize_short: expected an integer > 0 and <= 16384, got 60000"):
         Predictor(tmp_path)
     (tmp_path / "inference.yml").write_text("Input: {name: x}\n")
     with pytest.raises(ConfigError, match=r"Input\.shape: missing"):

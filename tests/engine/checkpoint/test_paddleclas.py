@@ -169,4 +169,4 @@ def test_a_pdparams_file_is_written_whole_and_overwrites_nothing(
     assert "expected a new file" in capsys.readouterr().err
     arguments[-1] = str(tmp_path / "none" / "ours.pdparams")
     assert export([*arguments, *override]) == 1
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err

@@ -303,7 +303,7 @@ def test_an_epoch_whose_evaluation_failed_is_evaluated_after_all(
     whole = Path(str(config.DataLoader.Eval.dataset.cls_label_path)).read_text()  # type: ignore[union-attr]
     listing.write_text("eval.txt 0\n")  # text, not an image
     bad = make_config(Global__epochs=1, DataLoader__Eval__dataset__cls_label_path=str(listing))
-    with pytest.raises(UserError, match=r"not an image(.|\n)*without such images by -o DataLoader\.Train"):
+    with pytest.raises(UserError, match=r"not an image(.|\n)*skip such images with -o DataLoader\.Train"):
         train(bad, cpu, output(bad))
     listing.write_text(whole)
     again = make_config(
