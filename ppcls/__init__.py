@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any
 from ppcls.version import __version__
 
 if TYPE_CHECKING:
-    from ppcls.api import build_state, evaluate, fit, load_config
+    from ppcls.api import RunHook, build_state, evaluate, fit, load_config
     from ppcls.classifier import Classifier
     from ppcls.deploy.predictor import Predictor
 
-__all__ = ["Classifier", "Predictor", "__version__", "build_state", "evaluate", "fit", "load_config"]
+__all__ = [
+    "Classifier",
+    "Predictor",
+    "RunHook",
+    "__version__",
+    "build_state",
+    "evaluate",
+    "fit",
+    "load_config",
+]
 
 
 def __getattr__(name: str) -> Any:

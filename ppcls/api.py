@@ -8,6 +8,7 @@ that comes too late is an error.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ppcls.config.base.fields import show
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.deploy.models.source import find_weights
+from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError
 from ppcls.runtime import session
 from ppcls.runtime.signals import interruptible
@@ -28,7 +30,7 @@ if TYPE_CHECKING:  # these import Paddle
     from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.runtime.start import Runtime
 
-__all__ = ["FitResult", "build_state", "evaluate", "fit", "load_config"]
+__all__ = ["FitResult", "RunHook", "build_state", "evaluate", "fit", "load_config"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,11 @@ def build_state(config: Config) -> TrainState:
 
 
 def fit(
-    run: Config | TrainState, *, profiled: ProfileWindow | None = None, own_process: bool = False
+    run: Config | TrainState,
+    *,
+    profiled: ProfileWindow | None = None,
+    own_process: bool = False,
+    hooks: Sequence[RunHook] = (),
 ) -> FitResult:
     """Trains, evaluates and saves as the config says, from scratch or from a checkpoint.
 
@@ -84,6 +90,7 @@ def fit(
         profiled: Steps to profile; None for no profile.
         own_process: Whether the process exists for this run alone, as that of tools/train.py does: then
             ``Global.hang_timeout`` and a second signal end the process.
+        hooks: Hooks in addition to those of ``Global.hooks``.
 
     Raises:
         UserError: The config, the data or a checkpoint is invalid.
@@ -105,7 +112,7 @@ def fit(
 
         if state is not None:
             state.runtime = runtime
-        trained = train(config, runtime, output_dir, profiled, state)
+        trained = train(config, runtime, output_dir, profiled, state, hooks)
         fallback = config.Global.checkpoint_fallback_dir
         best, latest = (newest(role, output_dir, fallback) for role in (BEST, LATEST))
         records = read_records(output_dir / "metrics.jsonl") if runtime.is_main else []

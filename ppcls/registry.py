@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from ppcls.errors import UserError
 from ppcls.zoo import ZOO
 
 _MAX_LISTED = 10
@@ -39,6 +43,31 @@ def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
     if len(known) <= _MAX_LISTED:
         return f"; known: {shown}" if known else ""
     return f"; known: {shown} … and {len(known) - _MAX_LISTED} more" + (f"; {listing}" if listing else "")
+
+
+def import_user_module(name: str, key: str) -> ModuleType:
+    """Imports a module of the user, from the current folder or Python's path.
+
+    Args:
+        name: Name of the module.
+        key: Key of the config that names it, for the error.
+
+    Raises:
+        UserError: The module is missing. Its own errors are raised as they are.
+    """
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)  # at the end: files in it replace no installed module
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise UserError(
+            f"{key}: no module '{name}' in {folder} or on Python's path; start in its folder, or add that "
+            "folder to PYTHONPATH"
+        ) from None
 
 
 class UnknownNameError(ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -42,6 +43,28 @@ def few_digits(tmp_path: Path) -> Path:
         lines = (folder / name).read_text().splitlines(keepends=True)
         (folder / name).write_text("".join(lines[:count]))
     return tmp_path
+
+
+def test_custom_parts(few_digits: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, ROOT / "tools" / "train.py", "-c", ROOT / "examples" / "custom_parts.yaml"),
+            *("-o", "Global.epochs=1", "DataLoader.Train.dataset.transform_ops.2.RandomInvert.prob=1.0"),
+        ],
+        cwd=few_digits,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "examples")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "TinyNet" in done.stdout
+    assert re.search(r"\[Eval\] epoch 1 loss .* Matthews -?[\d.]+ 8 images", done.stdout)
+    assert re.search(r"epoch 1: norm of the weights [\d.]+\n", done.stdout)
+    assert "the run is complete" in done.stdout
+    config = (few_digits / "output" / "custom_parts" / "config.yaml").read_text()
+    for text in ("PolyLoss", "Adamax", "RandomInvert", "custom_parts:WeightNorm"):
+        assert text in config
 
 
 def test_training_from_python(few_digits: Path) -> None:

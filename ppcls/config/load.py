@@ -16,8 +16,10 @@ from ppcls.config.base.fields import show
 from ppcls.config.class_folders import fill_from_class_folders
 from ppcls.config.compat import translate_old_keys
 from ppcls.config.schema import Config
+from ppcls.config.sections.run import MODULE_NAME
 from ppcls.errors import UserError
 from ppcls.files import open_regular
+from ppcls.registry import import_user_module
 
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 100_000
@@ -316,9 +318,23 @@ def load_config(
         listed = [overrides] if isinstance(overrides, str) else overrides
         applied = dict(apply_override(tree, override) for override in listed)
     _check_texts(tree, name, applied)
+    _import_modules(tree)
     translate_old_keys(tree)
     fill_from_class_folders(tree)
     return validate(tree, name, applied)
+
+
+def _import_modules(tree: dict[str, Any]) -> None:
+    """Imports the modules of ``Global.import_modules``, which register components that validation looks up.
+
+    Raises:
+        UserError: A module is missing.
+    """
+    settings = tree.get("Global")
+    names = settings.get("import_modules") if isinstance(settings, dict) else None
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str) and MODULE_NAME.fullmatch(name):  # validation reports others
+            import_user_module(name, "Global.import_modules")
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.index.read import Index
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
-from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
+from ppcls.engine.core.hooks import NO_HOOKS, RunHook, StepHooks
 from ppcls.engine.core.parallel import seed_batch
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
@@ -37,6 +37,7 @@ class Run:
         evaluator: Evaluates the model; None for no evaluation.
         reporter: Receives records and messages.
         hooks: Hooks around the phases of each step.
+        run_hooks: The user's hooks.
         step: Trains on one batch.
         resumed: Checkpoint that the run resumed from; None for a new run.
         folder_classes: Class names by label, if class folders define them.
@@ -50,6 +51,7 @@ class Run:
     evaluator: Evaluator | None = None
     reporter: Reporter = field(default_factory=Reporter)
     hooks: StepHooks = NO_HOOKS
+    run_hooks: tuple[RunHook, ...] = ()
     step: Step = train_step
     resumed: Path | None = None
     folder_classes: tuple[str, ...] = ()
@@ -69,6 +71,12 @@ class Run:
     def log(self, text: str) -> None:
         """Reports a line of text."""
         self.reporter.message(text, self.state.update)
+
+    def save(self, names: Sequence[str], score: float | None = None) -> None:
+        """Saves a checkpoint under ``names``, together with the other ranks; see `Checkpoints.save`."""
+        self.checkpoints.save(self.state, names, score)
+        for hook in self.run_hooks:
+            hook.on_checkpoint(self, tuple(names))
 
     def release(self) -> None:
         """Releases threads and memory of all loaders."""
@@ -127,11 +135,13 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
             run.reporter.record(meter.record(epoch, done))
             if note := monitor.note():
                 run.log(note)
+        for hook in run.run_hooks:
+            hook.on_update(run)
         requests.exchange()
         if requests.must_save(state.update) and done < updates_per_epoch:
             meter.check(epoch)
             state.share_statistics()
-            run.checkpoints.save(state, [LATEST])
+            run.save([LATEST])
             requests.saved()
             requests.raise_if_stopped()
 
@@ -170,7 +180,7 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
                 roles.append(BEST)
             run.evaluator.release()
     except SignalExit:
-        checkpoints.save(state, [LATEST])
+        run.save([LATEST])
         raise
     except (UserError, MemoryError):
         # For example a bad image, or a batch that is too large. The trained epoch is saved. Other ranks may
@@ -182,7 +192,7 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
     if epoch % settings.save_interval == 0 or last:
         roles.append(f"epoch_{epoch}")
     state.closing = False
-    checkpoints.save(state, roles, score)
+    run.save(roles, score)
 
 
 def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tuple[float | None, bool]:
@@ -201,18 +211,19 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
         state.best = score
     state.not_better = 0 if best else state.not_better + 1
     note = state.plateau.see(result.loss, score, state.epoch) if state.plateau is not None else None
-    run.reporter.record(
-        EvalRecord(
-            epoch=state.epoch,
-            update=state.update,
-            loss=result.loss,
-            metrics=result.metrics,
-            images=result.images,
-            seconds=result.seconds,
-            best=best,
-            outcomes=result.outcomes,
-        )
+    record = EvalRecord(
+        epoch=state.epoch,
+        update=state.update,
+        loss=result.loss,
+        metrics=result.metrics,
+        images=result.images,
+        seconds=result.seconds,
+        best=best,
+        outcomes=result.outcomes,
     )
+    run.reporter.record(record)
+    for hook in run.run_hooks:
+        hook.on_evaluation(run, record)
     if not finite:
         run.log(_describe_non_finite(result, state.epoch))
     if note is not None:

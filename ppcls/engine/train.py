@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.engine.agreement import describe_unshared
 from ppcls.engine.checkpoint.output_lock import OutputLock
-from ppcls.engine.core.hooks import ProfileWindow, ProgressHooks
+from ppcls.engine.core.hooks import ProfileWindow, ProgressHooks, RunHook, load_hooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
 from ppcls.engine.loop import Run, fit
@@ -38,6 +38,7 @@ def train(
     output_dir: Path,
     profiled: ProfileWindow | None = None,
     state: TrainState | None = None,
+    hooks: Sequence[RunHook] = (),
 ) -> TrainState:
     """Trains a new or resumed run.
 
@@ -47,6 +48,7 @@ def train(
         output_dir: Existing output folder.
         profiled: Updates to profile; None for none.
         state: State of a new run, built from the same config and runtime; None to build it.
+        hooks: Hooks in addition to those of the config.
 
     Returns:
         The state at the end.
@@ -59,6 +61,8 @@ def train(
     with explain_out_of_memory(config, runtime), advice, _lock(output_dir, runtime) as note:
         run = build_run(config, runtime, output_dir, state)
         run.notes += (note,) if note else ()
+        with fail_together(runtime):
+            run.run_hooks = (*load_hooks(config.Global.hooks), *hooks)
         if profiled is not None:
             profile = build_profile(profiled, run.state, config.Global.epochs, output_dir, run.log)
             run.hooks, run.step = profile, profile.wrap(run.step)
@@ -117,6 +121,7 @@ def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
 def _train(run: Run, output_dir: Path) -> None:
     state, runtime = run.state, run.state.runtime
     stopped: SignalExit | None = None
+    failure: BaseException | None = None
     run.hooks = ProgressHooks(run.hooks, runtime.progress, runtime.world_size)
     try:
         for line in [*run.notes, *describe_unshared(runtime, output_dir)]:
@@ -124,15 +129,20 @@ def _train(run: Run, output_dir: Path) -> None:
         fit(run)
         run.log(f"done: {state.epoch} epochs, {state.update} updates; all files are in {output_dir}")
     except SignalExit as caught:
-        stopped = caught
+        failure = stopped = caught
         run.log(f"update {state.update}: {stopped}")
     except BaseException as error:
+        failure = error
         if runtime.is_main:
             log_failure(output_dir, state.update, error)
         raise
     finally:
         run.hooks.close()
-        run.reporter.close()
+        try:
+            for hook in run.run_hooks:
+                hook.on_end(run, failure)
+        finally:
+            run.reporter.close()
         if runtime.embedded:  # otherwise the process ends soon
             run.release()
     if stopped is not None:

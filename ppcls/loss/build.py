@@ -11,6 +11,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
+from ppcls.config.custom import CustomLoss
 from ppcls.config.objectives.distillation_losses import (
     DistillationCELoss,
     DistillationDISTLoss,
@@ -135,6 +136,8 @@ def _term(spec: LossSpec, images: ClassStatistics) -> Criterion:
 def _logits_loss(spec: LossSpec, images: ClassStatistics) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns a loss of logits and labels."""
     match spec:
+        case CustomLoss():
+            return spec.build()
         case CELoss():
             return partial(
                 classification.cross_entropy,

@@ -13,6 +13,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
+from ppcls.config.custom import CustomMetric
 from ppcls.config.objectives.distillation_losses import DistillationTopkAcc
 from ppcls.config.objectives.embedding import Recallk, mAP
 from ppcls.config.objectives.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
@@ -44,6 +45,11 @@ class Rows(NamedTuple):
     outputs: NDArray[np.float32]
     labels: Floats
     queries: int | None = None
+
+    @property
+    def one_label(self) -> Floats:
+        """The labels, [N] if each image has one."""
+        return self.labels[:, 0] if self.labels.shape[1] == 1 else self.labels
 
 
 @dataclass(frozen=True)
@@ -161,6 +167,8 @@ def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0) -> Metrics:
 
 def _build(spec: MetricSpec, classes: int) -> CountMetric | GatheredMetric:
     match spec:
+        case CustomMetric():
+            return GatheredMetric(spec.names, lambda rows: list(spec.compute(rows.outputs, rows.one_label)))
         case DistillationTopkAcc():
             count = _topk_of_model(spec.model_key, spec.topk)
             return CountMetric(spec.names, len(spec.topk), count, _shares)

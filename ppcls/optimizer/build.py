@@ -8,6 +8,7 @@ from typing import Any
 from paddle import nn, optimizer
 from paddle.regularizer import L2Decay
 
+from ppcls.config.custom import CustomOptimizer
 from ppcls.config.sections.optimizer import (
     LARS,
     SGD,
@@ -101,6 +102,8 @@ def _clip(spec: OptimizerSpec) -> nn.ClipGradBase | None:
 
 def _build(spec: OptimizerSpec, common: dict[str, Any]) -> optimizer.Optimizer:
     match spec:
+        case CustomOptimizer():
+            return spec.build(**common)
         case SGD():
             return optimizer.SGD(**common)
         case Momentum():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import AfterValidator, field_validator
 
 from ppcls.config.base.fields import (
     Bound,
@@ -22,6 +23,25 @@ from ppcls.config.base.fields import (
 )
 from ppcls.config.sections.logger import LoggerSpec
 from ppcls.registry import LOGGERS
+
+MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def _check_module(value: str) -> str:
+    if not MODULE_NAME.fullmatch(value):
+        raise ValueError(f"expected the name of a Python module such as my_parts, got {show(value)}")
+    return value
+
+
+def _check_hook(value: str) -> str:
+    module, colon, name = value.partition(":")
+    if not (MODULE_NAME.fullmatch(module) and colon and name.isidentifier()):
+        raise ValueError(f"expected module:Class such as my_parts:MyHook, got {show(value)}")
+    return value
+
+
+ModuleName = Annotated[str, AfterValidator(_check_module)]
+HookName = Annotated[str, AfterValidator(_check_hook)]
 
 
 class Global(Section):
@@ -78,6 +98,13 @@ class Global(Section):
     loggers: tuple[Annotated[LoggerSpec, Keyed(LOGGERS)], ...] = ()
     """Experiment trackers that receive scalars and the config, such as `[tensorboard, {mlflow: {experiment:
     digits}}]`. Each needs its own package (docs/recipes.md)."""
+    import_modules: tuple[ModuleName, ...] = ()
+    """Python modules that are imported before the config is checked, such as `[my_parts]` for a file
+    my_parts.py in the current folder or on PYTHONPATH. They register the user's architectures, losses,
+    metrics, optimizers and transforms (docs/python.md)."""
+    hooks: tuple[HookName, ...] = ()
+    """Classes of the user that training calls after updates, evaluations and checkpoints, such as
+    `[my_parts:MyHook]` (docs/python.md)."""
     update_freq: Count = 1
     """Steps per optimizer update (gradient accumulation)."""
     auto_scale_lr: bool = False

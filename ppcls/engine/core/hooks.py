@@ -1,14 +1,24 @@
-"""Hooks around the phases of a training step. They measure and report, and never change what a step does."""
+"""Hooks of a run: around the phases of a step, and after updates, evaluations and checkpoints.
+
+`StepHooks` measure and report, and never change what a step does. `RunHook` is the base class of hooks that
+users write.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ppcls.errors import UserError
+from ppcls.registry import import_user_module
+from ppcls.report.record import EvalRecord
 from ppcls.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from ppcls.engine.loop import Run
 
 Phase = Literal["data wait", "forward", "backward", "all-reduce", "optimizer"]
 _NO_CONTEXT = nullcontext()
@@ -36,6 +46,62 @@ class StepHooks:
 
 
 NO_HOOKS = StepHooks()
+
+
+class RunHook:
+    """Base class of users' hooks: ``Global.hooks`` and ``fit(hooks=[…])``. Its methods do nothing.
+
+    They are called on all ranks, in the same order; ``run.state.runtime.is_main`` is True on one of them. An
+    exception ends the run like one of the training itself.
+    """
+
+    def on_update(self, run: Run) -> None:
+        """Is called after each optimizer update, between two steps.
+
+        Args:
+            run: The run; ``run.state`` has the model, the optimizer, ``update`` and ``epoch``, and
+                ``run.log`` writes a line.
+        """
+
+    def on_evaluation(self, run: Run, record: EvalRecord) -> None:
+        """Is called after each evaluation.
+
+        Args:
+            run: The run.
+            record: Loss, metrics, and whether this is the best evaluation so far.
+        """
+
+    def on_checkpoint(self, run: Run, names: tuple[str, ...]) -> None:
+        """Is called after each checkpoint.
+
+        Args:
+            run: The run.
+            names: Names of the checkpoint in the output folder, such as ``("latest", "best_model")``.
+        """
+
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Is called once at the end of a run.
+
+        Args:
+            run: The run.
+            error: The exception that ended it, such as a stop by a signal; None if it is complete.
+        """
+
+
+def load_hooks(names: Sequence[str]) -> list[RunHook]:
+    """Returns new hooks of the classes ``module:Class``.
+
+    Raises:
+        UserError: A module or class is missing, or the class is no `RunHook`.
+    """
+    hooks = []
+    for name in names:
+        module, _, attribute = name.partition(":")
+        found = getattr(import_user_module(module, "Global.hooks"), attribute, None)
+        if not isinstance(found, type) or not issubclass(found, RunHook):
+            raise UserError(f"Global.hooks: expected {name} to be a subclass of ppcls.RunHook, got {found!r}")
+        hooks.append(found())
+    return hooks
 
 
 class ProgressHooks(StepHooks):

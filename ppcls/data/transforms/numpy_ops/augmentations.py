@@ -5,6 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
+from ppcls.config.custom import CustomTransform
 from ppcls.data.transforms.numpy_ops.basic import crop
 from ppcls.data.transforms.numpy_ops.chain import Array, apply
 from ppcls.data.transforms.specs.decisions import Decisions
@@ -14,6 +15,11 @@ from ppcls.data.transforms.specs.photometric import NO_BLUR, ColorMap, GaussianB
 
 _INTERPOLATION = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR}
 _MAX_CHANNELS = 4  # for which OpenCV accepts a border colour
+
+
+@apply.register
+def apply_custom(spec: CustomTransform, image: np.ndarray, decisions: Decisions) -> Array:
+    return spec.apply(image, decisions[0] if decisions else np.zeros(0, np.float32))
 
 
 @apply.register

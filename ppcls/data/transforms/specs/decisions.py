@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.config.custom import CustomTransform
 from ppcls.config.sections.transform import Transform
 
 Sides = NDArray[np.int64]  # [N, 2] heights and widths
@@ -36,6 +37,12 @@ def decide(spec: Transform, draws: Draws, sides: Sides) -> Decisions:
     if spec.draws:
         raise NotImplementedError(f"no decisions are registered for {spec.kind}")
     return ()
+
+
+@decide.register
+def decide_custom(spec: CustomTransform, draws: Draws, sides: Sides) -> Decisions:
+    """The uniform numbers themselves, [N, spec.draws]."""
+    return (draws,) if spec.draws else ()
 
 
 @singledispatch

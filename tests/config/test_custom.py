@@ -1,0 +1,86 @@
+"""A user's modules: how they are imported, and what they register."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from ppcls.config.base.errors import ConfigError
+from ppcls.config.custom import CustomLoss, CustomTransform, register
+from ppcls.config.load import load_config
+from ppcls.config.sections.objective import CELoss
+from ppcls.config.sections.transform import ImageState
+from ppcls.errors import UserError
+from ppcls.registry import LOSSES
+
+CONFIG = ROOT / "configs" / "quickstart.yaml"
+PARTS = """
+from ppcls.config.custom import CustomLoss, register
+
+@register
+class ZeroLoss{number}(CustomLoss):
+    factor: int = 1
+
+    def build(self):
+        return lambda logits, label: logits.sum() * 0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(LOSSES, "_entries", dict(LOSSES._entries))
+    return tmp_path
+
+
+def test_module_of_the_current_folder_registers_a_loss(folder: Path) -> None:
+    (folder / "zero_parts_1.py").write_text(PARTS.format(number=1))
+    overrides = ["Global.import_modules=[zero_parts_1]", "Loss.Train=[ZeroLoss1: {factor: 3}]"]
+    for _ in range(2):  # modules are imported once
+        (loss,) = load_config(CONFIG, overrides).Loss.Train
+        assert isinstance(loss, CustomLoss)
+        assert loss.model_dump()["factor"] == 3
+    with pytest.raises(ConfigError, match=r"ZeroLoss1\.factr: unknown key; did you mean 'factor'"):
+        load_config(CONFIG, [overrides[0], "Loss.Train=[ZeroLoss1: {factr: 3}]"])
+
+
+def test_missing_module_is_an_error_with_the_folder(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"Global\.import_modules: no module 'no_such_parts' in .*PYTHONPATH"):
+        load_config(CONFIG, ["Global.import_modules=[no_such_parts]"])
+
+
+def test_missing_import_inside_a_module_keeps_its_traceback(folder: Path) -> None:
+    (folder / "broken_parts.py").write_text("import no_such_library\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        load_config(CONFIG, ["Global.import_modules=[broken_parts]"])
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("Global.import_modules=[../parts.py]", "expected the name of a Python module"),
+        ("Global.import_modules=[1]", "expected text, got 1"),
+        ("Global.hooks=[my_parts]", "expected module:Class"),
+    ],
+)
+def test_invalid_names_are_reported_at_their_key(override: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        load_config(CONFIG, [override])
+
+
+def test_register_rejects_other_classes_and_repeated_names() -> None:
+    with pytest.raises(TypeError, match="CELoss: expected a CustomLoss"):
+        register(CELoss)
+    with pytest.raises(ValueError, match="registered twice"):
+        register(type("CELoss", (CustomLoss,), {}))
+    assert LOSSES["CELoss"] is CELoss
+
+
+def test_custom_transform_needs_pixels() -> None:
+    with pytest.raises(ValueError, match="put DecodeImage before it"):
+        CustomTransform().after(ImageState())
+    assert CustomTransform().after(ImageState(encoded=False)) == ImageState(encoded=False)
