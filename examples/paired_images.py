@@ -60,7 +60,7 @@ def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dal
         ShuffledSampler(size) if training else SequentialSampler(size),
         batch_size=8 if training else 1,
         rank=run.rank,
-        world=run.world,
+        world=run.world_size,
     )
     ops = plan_chain(chain, "CHW")
     if not dali:

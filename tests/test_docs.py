@@ -167,6 +167,38 @@ def test_the_commands_that_it_shows_are_right(
             load_config(said.config, said.override)
 
 
+def subparsers(
+    command: str, parser: argparse.ArgumentParser
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yields a command's parser and those of its subcommands, each with the command's name."""
+    yield command, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, subparser in action.choices.items():
+                yield from subparsers(f"{command} {name}", subparser)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_help_ends_with_examples_that_parse(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = argparse.ArgumentParser.parse_args
+
+    def capture(parser: argparse.ArgumentParser, argv: Any = None) -> None:
+        raise Parsed(parser)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", capture)
+    with pytest.raises(Parsed) as captured:
+        TOOLS[tool]([])
+    parser = captured.value.args[0]
+    for command, subparser in subparsers(f"ppcls {tool}", parser):
+        examples = [line.strip() for line in subparser.format_help().partition("examples:\n")[2].splitlines()]
+        assert 2 <= len(examples) <= 3, command
+        for example in examples:
+            assert example.startswith(command), example
+            arguments = parse(parser, shlex.split(example)[2:])
+            if getattr(arguments, "config", None) is not None:
+                load_config(ROOT / arguments.config, arguments.override)
+
+
 def test_what_the_readme_sets_for_your_own_pictures_is_valid(tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         (tmp_path / name).mkdir()

@@ -30,13 +30,19 @@ from ppcls.cli.benchmark_results import (
     terminal_width,
 )
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import Subcommands, add_override, positive_int
+from ppcls.cli.options import Subcommands, add_examples, add_override, add_subcommand, positive_int
 
 
 @command
 def main(argv: Arguments = None) -> None:
     """Measures speed on this machine."""
     parser = argparse.ArgumentParser(description="Measure speed on this machine.")
+    add_examples(
+        parser,
+        "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
+        "ppcls benchmark train -c configs/ResNet50_photos.yaml --out tour",
+        "ppcls benchmark infer --model runs/pets/best_model",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     benchmark_loader.add_loader(commands)
     benchmark_loader.add_containers(commands)
@@ -49,10 +55,15 @@ def main(argv: Arguments = None) -> None:
 
 
 def _add_infer(commands: Subcommands) -> None:
-    parser = commands.add_parser(
+    parser = add_subcommand(
+        commands,
         "infer",
-        help="predictions: latency and images/s of a model by batch size and threads",
-        description="Measures requests one after the other, from a batch in host memory to its scores there.",
+        "measure predictions: latency and images/s of a model by batch size and threads",
+        (
+            "ppcls benchmark infer --model runs/pets/best_model",
+            "ppcls benchmark infer --model inference onnx/inference.onnx --batch-size 1 32 --out infer",
+        ),
+        "Measure requests one after the other, from a batch in host memory to its scores in host memory.",
     )
     parser.add_argument(
         "--model",
@@ -106,13 +117,20 @@ def _infer(arguments: argparse.Namespace) -> None:
 
 
 def _add_compare(commands: Subcommands) -> None:
-    parser = commands.add_parser(
+    parser = add_subcommand(
+        commands,
         "compare",
-        help="two results: ratios, and which of them are within noise",
-        description="Shows B over A for each row that both results have, with its confidence interval.",
+        "compare two results, and show which differences are within noise",
+        (
+            "ppcls benchmark compare before after",
+            "ppcls benchmark compare before/results.json after/results.json",
+        ),
+        "Print the ratio B / A for each row that both results have, with its confidence interval.",
     )
-    parser.add_argument("first", type=Path, metavar="A", help="results.json, or the folder of --out")
-    parser.add_argument("second", type=Path, metavar="B", help="the same of another run")
+    parser.add_argument(
+        "first", type=Path, metavar="A", help="first result: results.json, or the folder of --out"
+    )
+    parser.add_argument("second", type=Path, metavar="B", help="second result")
     parser.set_defaults(measure=_compare)
 
 

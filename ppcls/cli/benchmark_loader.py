@@ -45,10 +45,15 @@ _RUN_SECONDS = 1.0  # starting and ending a loader takes about so long
 
 def add_loader(commands: Subcommands) -> None:
     """Adds the command ``loader``."""
-    parser = commands.add_parser(
+    parser = add_subcommand(
+        commands,
         "loader",
-        help="data loaders: DALI, paddle.io, a bare DALI pipeline; the bottleneck, and the setting to use",
-        description="Measures data loaders with many settings, and reports bottleneck and best setting.",
+        "measure data loaders: DALI, paddle.io, a bare DALI pipeline",
+        (
+            "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
+            "ppcls benchmark loader -c configs/ResNet50_photos.yaml --write-config best.yaml",
+        ),
+        "Measure data loaders with many settings, and report the bottleneck and the best setting.",
     )
     add_config_options(parser)
     parser.add_argument(
@@ -57,11 +62,11 @@ def add_loader(commands: Subcommands) -> None:
         help="only compare our DALI loader, a bare DALI pipeline and paddle.io, as configured",
     )
     parser.add_argument(
-        "--rounds", type=positive_int, help=f"runs of each ({_ROUNDS}; with --quick {_QUICK_ROUNDS})"
+        "--rounds", type=positive_int, help=f"runs of each setting ({_ROUNDS}; with --quick {_QUICK_ROUNDS})"
     )
     _add_duration(parser)
     parser.add_argument(
-        "--cold", action="store_true", help="measure reading from the disk too, not only from memory"
+        "--cold", action="store_true", help="measure reading from the disk, too, instead of only from memory"
     )
     for name, choices, text in (
         ("--backends", _BACKENDS, "implementations to measure (all)"),
@@ -82,7 +87,9 @@ def add_loader(commands: Subcommands) -> None:
     parser.add_argument(
         "--prefetch", type=positive_int, **numbers, help="batches that DALI prepares ahead (1 2 4 8)"
     )
-    parser.add_argument("--mixup", action="store_true", help="with --quick: our DALI loader with Mixup too")
+    parser.add_argument(
+        "--mixup", action="store_true", help="with --quick: also measure our DALI loader with Mixup"
+    )
     parser.add_argument(
         "--write-config", type=Path, metavar="FILE", help="write a copy of the config with the best setting"
     )
@@ -92,21 +99,31 @@ def add_loader(commands: Subcommands) -> None:
 
 def _add_duration(parser: argparse.ArgumentParser) -> None:
     seconds = within(float, gt=0, le=3600)
-    parser.add_argument("--seconds", type=seconds, default=2.0, help="counted seconds of a run (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=seconds, default=2.0, help="measured seconds of a run (%(default)s)"
+    )
     parser.add_argument(
         "--images",
         type=positive_int,
         default=8192,
         metavar="N",
-        help="use at most so many images (%(default)s)",
+        help="maximum number of images to use (%(default)s)",
     )
 
 
 def add_containers(commands: Subcommands) -> None:
     """Adds the command ``containers``."""
-    parser = add_subcommand(commands, "containers", "reading: image files against containers of them")
+    parser = add_subcommand(
+        commands,
+        "containers",
+        "compare reading image files with reading containers of them",
+        (
+            "ppcls benchmark containers -c configs/ResNet50_photos.yaml",
+            "ppcls benchmark containers -c configs/ResNet50_photos.yaml --rounds 9 --out containers",
+        ),
+    )
     add_config_options(parser)
-    parser.add_argument("--rounds", type=positive_int, default=5, help="runs of each (%(default)s)")
+    parser.add_argument("--rounds", type=positive_int, default=5, help="runs of each reader (%(default)s)")
     _add_duration(parser)
     add_out(parser)
     parser.set_defaults(measure=_containers)

@@ -20,7 +20,7 @@ from ppcls.runtime.start import Runtime
 
 
 def add_effort(parser: argparse.ArgumentParser, counted: str, default: Effort) -> None:
-    """Adds the options that say how long to measure.
+    """Adds the options for the number and duration of measurements.
 
     Args:
         parser: Parser of the command.
@@ -28,32 +28,35 @@ def add_effort(parser: argparse.ArgumentParser, counted: str, default: Effort) -
         default: Default values.
     """
     parser.add_argument(
-        "--rounds", type=positive_int, default=default.rounds, help="measurements of each (%(default)s)"
+        "--rounds",
+        type=positive_int,
+        default=default.rounds,
+        help="measurements of each candidate (%(default)s)",
     )
     parser.add_argument(
         "--warm-up",
         type=positive_int,
         default=default.warm_up,
-        help=f"{counted} that are not counted (%(default)s)",
+        help=f"number of {counted} before the measurement starts (%(default)s)",
     )
     parser.add_argument(
         f"--{counted}",
         dest="counted",
         type=positive_int,
         metavar="N",
-        help=f"{counted} that are counted; by default as many as --seconds take",
+        help=f"number of measured {counted}; by default as many as fit into --seconds",
     )
     parser.add_argument(
         "--seconds",
         type=positive_float,
         default=default.seconds,
-        help="seconds that are counted (%(default)s)",
+        help="duration of a measurement in seconds (%(default)s)",
     )
     parser.add_argument(
         "--timeout",
         type=positive_float,
         default=default.timeout,
-        help="seconds for one measurement (%(default)s)",
+        help="time limit of one measurement in seconds (%(default)s)",
     )
 
 

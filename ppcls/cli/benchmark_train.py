@@ -21,6 +21,7 @@ from ppcls.cli.command import write_output
 from ppcls.cli.options import (
     Subcommands,
     add_config_options,
+    add_subcommand,
     non_negative_int,
     positive_float,
     positive_int,
@@ -30,27 +31,32 @@ from ppcls.config.load import dump_config
 from ppcls.errors import UserError
 from ppcls.runtime.launch import read_launch
 
-_DESCRIPTION = """Trains a config for a few steps in several variants, in processes of their own.
+_DESCRIPTION = """Train a config for a few steps in several variants, each in a new process.
 
-Axes that are named are combined, and everything else stays as in the config. Without any axis, the variants
-are a tour: the config as it is, then one change at a time: each precision, both layouts, cuDNN's search on
-and off, gradient accumulation, and 1, 2, 4 … GPUs."""
-_RUN_DESCRIPTION = """Starts tools/train.py in a new process and shows where its wall-clock time goes.
+The values of several axes are combined, and everything else stays as in the config. Without any axis, the
+first variant is the config itself, and each further variant changes one thing: the precision, the layout,
+cuDNN's search, gradient accumulation, or the number of GPUs (1, 2, 4 …)."""
+_RUN_DESCRIPTION = """Start tools/train.py in a new process and show where its wall-clock time goes.
 
 The time is split into start-up (imports, data set, model, until the first batch is requested), training,
 data wait (the device waits for the loader), evaluation, checkpoints, and the rest (end of the process). The
-run writes to a temporary folder, which is deleted. It trains Global.epochs of the config unless --epochs is
-given, as one process. Use it to see what a faster training step would gain in a whole run."""
+run uses one process and writes to a temporary folder, which is deleted. --epochs overrides the config's
+Global.epochs. The result shows how much a faster training step would speed up a whole run."""
 _AXES = ("precision", "layout", "cudnn_search", "processes", "accumulate", "batch_size")
 
 
 def add_train(commands: Subcommands) -> None:
     """Adds the command."""
-    parser = commands.add_parser(
+    parser = add_subcommand(
+        commands,
         "train",
-        help="training: precisions, layouts, GPUs, accumulation; duration of each phase of a step",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "measure training: precisions, layouts, GPUs, accumulation, duration of each phase of a step",
+        (
+            "ppcls benchmark train -c configs/ResNet50_photos.yaml --out tour",
+            "ppcls benchmark train -c configs/ResNet50_photos.yaml --precision TF32 O1 --layout NCHW NHWC",
+            "ppcls benchmark train -c configs/ResNet50_photos.yaml --processes 1 2 --source synthetic",
+        ),
+        _DESCRIPTION,
     )
     add_config_options(parser)
     axes = parser.add_argument_group("axes")
@@ -75,7 +81,7 @@ def add_train(commands: Subcommands) -> None:
         "--phase-steps",
         type=non_negative_int,
         default=6,
-        help="steps to time phases in, or 0 (%(default)s)",
+        help="number of steps in which phases are timed; 0 for none (%(default)s)",
     )
     parser.add_argument(
         "--torch",
@@ -91,17 +97,26 @@ def add_train(commands: Subcommands) -> None:
 
 def add_run(commands: Subcommands) -> None:
     """Adds the command ``run``."""
-    parser = commands.add_parser(
+    parser = add_subcommand(
+        commands,
         "run",
-        help="a whole training run: start-up, training, data wait, evaluation, checkpoints",
-        description=_RUN_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "measure a whole training run: start-up, training, data wait, evaluation, checkpoints",
+        (
+            "ppcls benchmark run -c configs/quickstart.yaml",
+            "ppcls benchmark run -c configs/quickstart.yaml --epochs 2 --rounds 3 --out run",
+        ),
+        _RUN_DESCRIPTION,
     )
     add_config_options(parser)
-    parser.add_argument("--epochs", type=positive_int, metavar="N", help="epochs to train (Global.epochs)")
+    parser.add_argument(
+        "--epochs", type=positive_int, metavar="N", help="epochs to train (default: Global.epochs)"
+    )
     parser.add_argument("--rounds", type=positive_int, default=1, help="number of runs (%(default)s)")
     parser.add_argument(
-        "--timeout", type=positive_float, default=86400.0, help="seconds for one run (%(default)g)"
+        "--timeout",
+        type=positive_float,
+        default=86400.0,
+        help="time limit of one run in seconds (%(default)g)",
     )
     add_out(parser)
     parser.set_defaults(measure=_run)

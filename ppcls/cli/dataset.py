@@ -13,6 +13,7 @@ from ppcls.cli.command import Arguments, command, write_output
 from ppcls.cli.dataset_files import progress_bars
 from ppcls.cli.options import (
     Subcommands,
+    add_examples,
     add_override,
     add_subcommand,
     non_negative_int,
@@ -46,11 +47,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Create a data set without a download; check, describe, split, shrink or convert one."
     )
+    add_examples(
+        parser,
+        "ppcls dataset digits",
+        "ppcls dataset check pictures/",
+        "ppcls dataset stats pictures/ --out stats",
+    )
     parser.set_defaults(interrupted="nothing was written")
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_demo_commands(subcommands)
     check = add_subcommand(
-        subcommands, "check", "decode all images and list the bad ones; exit code 1 if there are any"
+        subcommands,
+        "check",
+        "decode all images and list the bad ones; exit code 1 if there are any",
+        (
+            "ppcls dataset check pictures/",
+            "ppcls dataset check -c configs/ResNet50.yaml --out bad_images.txt",
+        ),
     )
     check.add_argument("paths", nargs="*", type=Path, help="files and folders, instead of a config")
     check.add_argument("-c", "--config", help="check the data sets of this config, with its decoding")
@@ -63,14 +76,29 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_demo_commands(subcommands: Subcommands) -> None:
-    digits = add_subcommand(subcommands, "digits", "1,797 handwritten digits, for the quick start")
+    digits = add_subcommand(
+        subcommands,
+        "digits",
+        "create the 1,797 handwritten digits of the quick start",
+        ("ppcls dataset digits", "ppcls dataset digits --out data/digits"),
+    )
     digits.set_defaults(run=_digits)
-    photos = add_subcommand(subcommands, "photos", "photographs like those of ImageNet, for benchmarks")
+    photos = add_subcommand(
+        subcommands,
+        "photos",
+        "create photographs like those of ImageNet, for benchmarks",
+        ("ppcls dataset photos 4096", "ppcls dataset photos 20000 --classes 32 --out data/photos"),
+    )
     photos.add_argument("images", type=int, metavar="N", help="number of images")
     photos.add_argument("--classes", type=int, default=8, help="number of classes, 2 to 32 (%(default)s)")
     photos.add_argument("--seed", type=int, default=0, help="seed of the random crops (%(default)s)")
     photos.set_defaults(run=_photos)
-    cells = add_subcommand(subcommands, "cells", "drawn cells, 16-bit TIFFs of five channels")
+    cells = add_subcommand(
+        subcommands,
+        "cells",
+        "draw cells, as 16-bit TIFFs with five channels",
+        ("ppcls dataset cells", "ppcls dataset cells 200 --out data/cells"),
+    )
     cells.add_argument(
         "images", type=positive_int, nargs="?", default=800, help="number of images (%(default)s)"
     )

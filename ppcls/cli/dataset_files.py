@@ -36,31 +36,51 @@ _CONTAINERS = ("webdataset", "tfrecord", "recordio", "lmdb")
 
 def add_commands(subcommands: Subcommands) -> None:
     """Adds the subcommands; see `ppcls.cli.dataset`."""
-    resize = add_subcommand(subcommands, "resize", "copy a folder with its large images made smaller")
+    resize = add_subcommand(
+        subcommands,
+        "resize",
+        "copy a folder of images and shrink the large ones",
+        (
+            "ppcls dataset resize pictures/ --max-size 512 --out small/",
+            "ppcls dataset resize scans/ --max-size 1024 --quality 95 --out scans_1024/",
+        ),
+    )
     resize.add_argument("source", type=Path, help="folder; nothing in it is changed")
     resize.add_argument(
         "--max-size", type=positive_int, required=True, metavar="N", help="length of the short side in pixels"
     )
     resize.add_argument(
-        "--quality", type=within(int, ge=1, le=100), default=90, help="of JPEG and WebP (%(default)s)"
+        "--quality", type=within(int, ge=1, le=100), default=90, help="quality of JPEG and WebP (%(default)s)"
     )
-    resize.add_argument("--out", type=Path, required=True, help="folder of the copy")
-    resize.add_argument("--follow-links", action="store_true", help="copy the targets of links, too")
+    resize.add_argument("--out", type=Path, required=True, help="folder for the copy")
+    resize.add_argument("--follow-links", action="store_true", help="also copy the targets of links")
     resize.set_defaults(run=_resize, interrupted="the same command continues with the missing files")
     split = add_subcommand(
-        subcommands, "split", "lists for training and validation, with all classes in both"
+        subcommands,
+        "split",
+        "write lists for training and validation, with all classes in both",
+        (
+            "ppcls dataset split pictures/ --out lists/",
+            "ppcls dataset split list.txt --image-root pictures/ --val 0.1 --out lists/",
+        ),
     )
     add_source(split)
     split.add_argument(
-        "--val", type=_share_or_count, default=Fraction(1, 5), help="share (0.2) or number (5000) to validate"
+        "--val",
+        type=_share_or_count,
+        default=Fraction(1, 5),
+        help="share (0.2) or number (5000) of images for validation",
     )
     split.add_argument(
         "--seed", type=non_negative_int, default=0, help="seed of the random choice (%(default)s)"
     )
-    split.add_argument("--out", type=Path, required=True, help="new folder of the lists")
+    split.add_argument("--out", type=Path, required=True, help="new folder for the lists")
     split.set_defaults(run=_split)
     stats = add_subcommand(
-        subcommands, "stats", "classes, image sizes, mean and standard deviation, as JSON and PNG"
+        subcommands,
+        "stats",
+        "report classes, image sizes, mean and standard deviation, as JSON and PNG",
+        ("ppcls dataset stats pictures/", "ppcls dataset stats -c configs/ResNet50.yaml --split Eval"),
     )
     add_source(stats, nargs="?")
     stats.add_argument("-c", "--config", help="describe a data set of this config, with its decoding")
@@ -78,18 +98,29 @@ def add_commands(subcommands: Subcommands) -> None:
         default="uint8",
         help="dtype of the source's images (%(default)s)",
     )
-    stats.add_argument("--out", type=Path, default=Path("stats"), help="folder of the results (%(default)s)")
+    stats.add_argument("--out", type=Path, default=Path("stats"), help="folder for the results (%(default)s)")
     stats.set_defaults(run=_stats)
-    index = add_subcommand(subcommands, "index", "write DALI's index files beside containers")
+    index = add_subcommand(
+        subcommands,
+        "index",
+        "write DALI's index files next to containers",
+        ("ppcls dataset index shards/*.tar", "ppcls dataset index part-000 --format tfrecord"),
+    )
     index.add_argument("files", type=Path, nargs="+", help=".tar, .tfrecord or .rec")
     index.add_argument("--format", choices=_CONTAINERS, help="needed if the file name does not show it")
     index.set_defaults(run=_index, interrupted="the printed index files are complete")
     convert = add_subcommand(
-        subcommands, "convert", "write image files into a container; continues an interrupted conversion"
+        subcommands,
+        "convert",
+        "write image files into a container; continues an interrupted conversion",
+        (
+            "ppcls dataset convert webdataset pictures/ --out shards/",
+            "ppcls dataset convert tfrecord list.txt --shard-size 200 --out shards/",
+        ),
     )
     convert.add_argument("format", choices=_CONTAINERS)
     add_source(convert)
-    convert.add_argument("--out", type=Path, required=True, help="folder of the shards")
+    convert.add_argument("--out", type=Path, required=True, help="folder for the shards")
     shards = convert.add_mutually_exclusive_group()
     shards.add_argument("--shards", type=positive_int, help="number of shards")
     shards.add_argument(
@@ -104,11 +135,17 @@ def add_source(parser: argparse.ArgumentParser, nargs: str | None = None) -> Non
         "source", type=Path, nargs=nargs, help="folder with one subfolder per class, or list of 'path label'"
     )
     parser.add_argument(
-        "--image-root", type=Path, help="folder of a list's paths (default: the list's folder)"
+        "--image-root",
+        type=Path,
+        help="folder that a list's paths are relative to (default: the list's folder)",
     )
-    parser.add_argument("--follow-links", action="store_true", help="use images that are links, too")
-    parser.add_argument("--delimiter", default=" ", help="delimiter of a list (default: a space)")
-    parser.add_argument("--names", type=Path, help="class names of a list, lines of 'id name'")
+    parser.add_argument("--follow-links", action="store_true", help="also use images that are links")
+    parser.add_argument(
+        "--delimiter", default=" ", help="text between path and label in a list (default: a space)"
+    )
+    parser.add_argument(
+        "--names", type=Path, help="file with the class names of a list, one 'id name' per line"
+    )
 
 
 def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
@@ -171,7 +208,7 @@ def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
     counts = Counter(result.done for result in results.values())
     images = [path for path, result in results.items() if result.done in ("shrunk", "copied", "there")]
     write_output(
-        f"{job.target}: {counts['shrunk']} images made smaller, {counts['copied']} copied unchanged, "
+        f"{job.target}: {counts['shrunk']} images shrunk, {counts['copied']} copied unchanged, "
         f"{counts['there']} existed already; {counts['other']} other files copied\n"
     )
     if not images:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import ppcls
 from ppcls.cli.command import Arguments, command, write_output
+from ppcls.cli.options import add_examples
 from ppcls.errors import UserError
 from ppcls.runtime.device import PYPI_GPU_CAPABILITIES, has_pypi_kernels
 from ppcls.runtime.hardware import Driver, read_driver, usable_cores
@@ -85,6 +86,7 @@ def doctor(argv: Arguments = None) -> None:
         description="Check the driver, the cards, Paddle and the other packages, and print what to install. "
         "Exit code 1: something that training needs is missing or unusable."
     )
+    add_examples(parser, "ppcls doctor", "ppcls doctor --json")
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     as_json = parser.parse_args(argv).json
     checks = []

@@ -17,6 +17,7 @@ def evaluate(argv: Arguments = None) -> None:
     """Evaluates a model on ``DataLoader.Eval``."""
     parser = config_parser(
         "Evaluate an image classifier.",
+        ("ppcls eval --model runs/pets", "ppcls eval -c configs/ResNet50.yaml --confusion confusion.csv"),
         model="output folder of a run, for its best model, or checkpoint folder; needs no config",
     )
     add_flags(parser, EVAL_FLAGS)

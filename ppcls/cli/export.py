@@ -24,7 +24,13 @@ if TYPE_CHECKING:  # it imports Paddle
 def export(argv: Arguments = None) -> None:
     """Exports a model for other programs to ``Global.save_inference_dir``."""
     options = config_parser(
-        "Export a model for Paddle Inference or as ONNX, or its weights for PaddleClas.", model=MODEL_HELP
+        "Export a model for Paddle Inference or as ONNX, or its weights for PaddleClas.",
+        (
+            "ppcls export --model runs/pets/best_model",
+            "ppcls export --model runs/pets/best_model --format onnx -o Global.save_inference_dir=onnx",
+            "ppcls export --model runs/pets/best_model --pdparams pets.pdparams",
+        ),
+        model=MODEL_HELP,
     )
     options.add_argument(
         "--format",

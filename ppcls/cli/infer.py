@@ -82,6 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     options = config_parser(
         "Predict images. Exit code 0: all images were predicted. 3: some could not be predicted, and their "
         "lines have the reasons. 1: nothing was predicted.",
+        (
+            "ppcls infer --model runs/pets photo.jpg",
+            "ppcls infer --model EfficientNet_lite0 'photos/**/*.jpg' --out classes.jsonl",
+        ),
         model=MODEL_HELP,
     )
     options.add_argument(

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ppcls.cli.options import add_subcommand
+from ppcls.cli.options import add_examples, add_subcommand
 from ppcls.errors import UserError
 from ppcls.registry import suggest
 from ppcls.runtime.start import start_on_cpu
@@ -21,18 +21,28 @@ from ppcls.zoo import ZOO, Architecture, published_file
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
-    parser = argparse.ArgumentParser(description="The architectures that Arch.name accepts.")
+    parser = argparse.ArgumentParser(description="List or measure architectures, or download their weights.")
+    add_examples(parser, "ppcls models list 'ResNet*'", "ppcls models fetch ResNet50")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = add_subcommand(
-        commands, "list", "print name, parameters, multiply-adds, input size and published top-1 accuracy"
+        commands,
+        "list",
+        "print name, parameters, multiply-adds, input size and published top-1 accuracy",
+        ("ppcls models list", "ppcls models list 'ResNet*' 'Swin*' --json"),
     )
     listing.set_defaults(rows=_list_rows)
     measuring = add_subcommand(
-        commands, "measure", "build the models and compute their parameters and multiply-adds"
+        commands,
+        "measure",
+        "build the models and compute their parameters and multiply-adds",
+        ("ppcls models measure ResNet50", "ppcls models measure 'MobileNet*' --json"),
     )
     measuring.set_defaults(rows=_measure_rows)
     fetching = add_subcommand(
-        commands, "fetch", "download published weights to ~/.paddleclas/weights, or to $PPCLS_HOME/weights"
+        commands,
+        "fetch",
+        "download published weights to ~/.paddleclas/weights, or to $PPCLS_HOME/weights",
+        ("ppcls models fetch ResNet50", "ppcls models fetch ResNet50_ssld MobileNetV3_small_x1_0"),
     )
     fetching.add_argument(
         "names",

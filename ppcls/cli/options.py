@@ -24,9 +24,41 @@ Number = TypeVar("Number", int, float)
 Tree = dict[str, Any]  # a config as plain data, before it is checked
 
 
-def add_subcommand(subcommands: Subcommands, name: str, summary: str) -> argparse.ArgumentParser:
-    """Adds a subcommand with a summary for the list of all subcommands and for its own ``--help``."""
-    return subcommands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps each paragraph of descriptions; examples keep their lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            is_list = "\n  " in paragraph
+            paragraphs.append(paragraph if is_list else super()._fill_text(paragraph, width, indent))
+        return "\n\n".join(paragraphs)
+
+
+def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
+    """Ends the help of ``parser`` with examples, which are complete command lines."""
+    parser.formatter_class = HelpFormatter
+    lines = "\n  ".join(("examples:", *examples))
+    parser.epilog = f"{parser.epilog}\n\n{lines}" if parser.epilog else lines
+
+
+def add_subcommand(
+    subcommands: Subcommands, name: str, summary: str, examples: Sequence[str], description: str = ""
+) -> argparse.ArgumentParser:
+    """Adds a subcommand.
+
+    Args:
+        subcommands: The subcommands of a command.
+        name: Name of the subcommand.
+        summary: Summary for the list of all subcommands.
+        examples: Command lines for the end of its help.
+        description: Description in its help; empty to use the summary.
+    """
+    parser = subcommands.add_parser(
+        name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}."
+    )
+    add_examples(parser, *examples)
+    return parser
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -54,11 +86,14 @@ class CommandParser(argparse.ArgumentParser):
         return suggest(name, list(self._option_string_actions), "--help lists all options")
 
 
-def config_parser(description: str, model: str | None = None, required: bool = True) -> CommandParser:
-    """Returns a parser with the options of `add_config_options`."""
+def config_parser(
+    description: str, examples: Sequence[str], model: str | None = None, required: bool = True
+) -> CommandParser:
+    """Returns a parser with the options of `add_config_options`, whose help ends with ``examples``."""
     parser = CommandParser(
         description=description, epilog="docs/config.md describes every key of the config."
     )
+    add_examples(parser, *examples)
     add_config_options(parser, model, required)
     return parser
 

@@ -57,6 +57,10 @@ def _serve(
 def _parser() -> argparse.ArgumentParser:
     options = config_parser(
         "Serve a model over HTTP: a web page on /, POST /predict, /live, /ready, /health and /metrics.",
+        (
+            "ppcls serve --model runs/pets",
+            "ppcls serve --model onnx/inference.onnx --host 0.0.0.0 --port 9000 --max-batch 32",
+        ),
         model=MODEL_HELP,
     )
     options.add_argument(

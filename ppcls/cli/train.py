@@ -17,11 +17,17 @@ if TYPE_CHECKING:  # not needed for --help
 
 _DEFAULT_CONFIG = str(Path(__file__).parents[1] / "configs" / "finetune.yaml")
 
+_EXAMPLES = (
+    "ppcls train pictures/ --model ResNet18 --epochs 20 --output runs/pets",
+    "ppcls train -c configs/ResNet50.yaml -o Global.use_dali=True --dry-run",
+    "ppcls train -c configs/ResNet50.yaml -o Global.checkpoints=auto",
+)
+
 
 @command
 def train(argv: Arguments = None) -> None:
     """Trains a model."""
-    parser = config_parser("Train an image classifier.", required=False)
+    parser = config_parser("Train an image classifier.", _EXAMPLES, required=False)
     parser.add_argument(
         "folder", nargs="?", metavar="DATA", help="folder of the images, as --data; put it before any -o"
     )
