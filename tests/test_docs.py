@@ -75,11 +75,13 @@ COMMAND = r"(?:^|\| )(?:(?:python [^|]*)?\btools/(?=\w+\.py )|ppcls )(\w+)(?:\.p
 
 def calls(document: Path) -> list[tuple[str, list[str]]]:
     """Returns the tools that the document calls, each with its arguments."""
-    whole = [span for span in spans(document) if " -c " in span or " --model " in span]
+    whole = [
+        span for span in spans(document) if re.match(r"python tools/|ppcls |tools/.* (-c|--model) ", span)
+    ]
     found = []
     for line in [*blocks(document), *whole]:
-        called = re.search(COMMAND, line)
-        if called and "…" not in line:
+        called = re.search(COMMAND, re.sub(r" \[[^\]]*…\]", "", line))  # without optional arguments
+        if called and "…" not in called[0] and called[2] != "--help":
             words = shlex.split(called[2], comments=True)
             found.append((called[1], [PLACEHOLDERS.get(word, word) for word in words]))
     return found

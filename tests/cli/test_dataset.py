@@ -263,7 +263,7 @@ def test_resize_reports_sizes_and_speedup(
     assert run(*arguments) == 0
     files, sizes, decoding, gain = capsys.readouterr().out.splitlines()
     assert (
-        files == f"{out}: 4 images made smaller, 0 copied unchanged, 0 existed already; 1 other files copied"
+        files == f"{out}: 4 images shrunk, 0 copied unchanged, 0 existed already; 1 other files copied"
     )
     before, after = (
         sum(path.stat().st_size for path in folder.rglob("*.jpg")) for folder in (photographs, out)
@@ -279,7 +279,7 @@ def test_resize_reports_sizes_and_speedup(
     assert float(faster[1]) > 1
     assert f"at most {faster[1]} if decoding limits it, at most {ratio} if the disk limits it" in gain
     assert run(*arguments) == 0
-    assert "0 images made smaller, 0 copied unchanged, 4 existed already" in capsys.readouterr().out
+    assert "0 images shrunk, 0 copied unchanged, 4 existed already" in capsys.readouterr().out
 
 
 def test_resize_reports_a_bad_image_and_copies_the_others(
@@ -289,7 +289,7 @@ def test_resize_reports_a_bad_image_and_copies_the_others(
     out = tmp_path / "small"
     assert run("resize", photographs, "--max-size", 60, "--out", out) == 1
     shown = capsys.readouterr()
-    assert "4 images made smaller" in shown.out
+    assert "4 images shrunk" in shown.out
     assert shown.err[shown.err.index("error: ") :].splitlines() == [
         f"error: 1 images are bad and missing in {out}",
         f"{photographs}/cat/bad.jpg ({photographs}): not an image that can be decoded",
