@@ -17,6 +17,7 @@ from ppcls.errors import UserError
 from ppcls.files import atomic_write
 from ppcls.registry import suggest
 from ppcls.weights.download import download, verify_download
+from ppcls.weights.hub import PREFIX, fetch_from_hub
 from ppcls.weights.manifest import verify
 from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
@@ -107,7 +108,8 @@ def read_weights(path: Path) -> Arrays:
     Args:
         path: A checkpoint folder, whose moving average is preferred, a ``.safetensors``, ``.pdparams``,
             ``.pth`` or ``.pt`` file, or the name of published weights, such as ``ResNet50``, which are
-            downloaded. The ending ``.pdparams`` may be omitted, as in PaddleClas.
+            downloaded, or a model of the Hugging Face hub, ``hf-hub:OWNER/MODEL``. The ending ``.pdparams``
+            may be omitted, as in PaddleClas.
 
     Raises:
         UserError: There are no weights, or a file of the checkpoint folder is missing or has changed.
@@ -126,11 +128,13 @@ def fetch_weights(path: Path) -> Path:
     """Returns the file or folder that ``path`` names; published weights are downloaded if they are missing.
 
     Args:
-        path: As for `read_weights`, or the name of published weights, such as ``ResNet50``.
+        path: As for `read_weights`.
 
     Raises:
         UserError: There are no weights, or a downloaded file has changed since its download.
     """
+    if str(path).startswith(PREFIX):
+        return fetch_from_hub(str(path))
     if not path.is_dir() and path.suffix not in (".safetensors", ".pdparams", *TORCH_ENDINGS):
         with_ending = path.with_name(f"{path.name}.pdparams")
         found = with_ending if with_ending.is_file() else published_file(str(path))

@@ -49,9 +49,10 @@ class Arch(Section):
     input_image_channel: Count = Field(3, validate_default=True)
     """Channels of the images."""
     pretrained: str | bool = False
-    """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, or the name of an
-    architecture whose published weights are used. True uses those of this architecture. They are downloaded
-    once, to ~/.paddleclas/weights. Global.pretrained_model takes precedence."""
+    """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, the name of an
+    architecture whose published weights are used, or `hf-hub:OWNER/MODEL`. True uses the published weights of
+    this architecture. They are downloaded once, to ~/.paddleclas/weights. Global.pretrained_model takes
+    precedence."""
     use_ssld: bool = False
     """With pretrained: True, use the weights that PaddleClas distilled (SSLD)."""
     img_size: Side | None = None

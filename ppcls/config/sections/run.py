@@ -67,8 +67,8 @@ class Global(Section):
     use_dali: bool = False
     """Load images with NVIDIA DALI instead of paddle.io."""
     pretrained_model: str | None = None
-    """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, or the name of an
-    architecture, such as `ResNet50`, whose published weights are downloaded."""
+    """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, the name of an
+    architecture, such as `ResNet50`, whose published weights are downloaded, or `hf-hub:OWNER/MODEL`."""
     checkpoints: str | None = None
     """Checkpoint folder to resume from; `auto`: the latest one in `output_dir`, or a new run if there is
     none."""

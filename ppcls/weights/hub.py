@@ -1,0 +1,58 @@
+"""Weights from the Hugging Face hub, through the optional package ``huggingface_hub``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ppcls.errors import UserError
+from ppcls.weights.download import OFFLINE
+
+PREFIX = "hf-hub:"
+_FILE = "model.safetensors"
+
+
+def fetch_from_hub(name: str) -> Path:
+    """Returns the local copy of a model's weights, which is downloaded if it is missing.
+
+    The package keeps the copies in its own cache (``HF_HOME``) and reads its own settings, such as
+    ``HF_ENDPOINT``, ``HF_TOKEN`` and proxies.
+
+    Args:
+        name: Such as ``hf-hub:timm/resnet50.a1_in1k``; a revision may follow after ``@``.
+
+    Raises:
+        UserError: The package is not installed, or the file can't be downloaded.
+    """
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+        )
+    except ModuleNotFoundError:
+        raise UserError(f"{name}: install the hub's client: pip install huggingface_hub") from None
+    model, _, revision = name.removeprefix(PREFIX).partition("@")
+    offline = os.environ.get(OFFLINE, "0") not in ("", "0")
+    try:
+        found = huggingface_hub.hf_hub_download(
+            model, _FILE, revision=revision or None, local_files_only=offline
+        )
+    except LocalEntryNotFoundError as error:
+        reason = f"{OFFLINE} forbids downloads" if offline else _first_line(error.__cause__ or error)
+        raise UserError(f"{name}: not downloaded yet: {reason}") from None
+    except EntryNotFoundError:
+        raise UserError(
+            f"{name}: this model has no {_FILE}; download its .pth file and set its path"
+        ) from None
+    except HFValidationError as error:
+        raise UserError(f"{name}: expected hf-hub:OWNER/MODEL: {_first_line(error)}") from None
+    except (HfHubHTTPError, OSError) as error:
+        raise UserError(f"{name}: the download failed: {_first_line(error)}") from None
+    return Path(found)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,97 @@
+"""Weights from the Hugging Face hub, or rather from a local server that answers as it does."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from ppcls.errors import UserError
+from ppcls.weights.files import read_weights
+
+CONTENT = safetensors.numpy.save({"w": np.arange(10, dtype=np.float32)})
+MODEL = Path("hf-hub:timm/resnet50.a1_in1k")
+
+
+class Hub(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        if self.path != "/timm/resnet50.a1_in1k/resolve/main/model.safetensors":
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound" if "resnet18" in self.path else "RepoNotFound")
+            self.send_header("X-Repo-Commit", "0" * 40)
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("ETag", f'"{hashlib.sha256(CONTENT).hexdigest()}"')
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(CONTENT)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    # The package read HF_ENDPOINT and HF_HOME when it was imported.
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.delenv("PPCLS_OFFLINE")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_weights_of_the_hub_are_downloaded_once(
+    hub: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.testing.assert_array_equal(read_weights(MODEL)["w"], np.arange(10))
+    monkeypatch.setenv("PPCLS_OFFLINE", "1")
+    np.testing.assert_array_equal(read_weights(MODEL)["w"], np.arange(10))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hf-hub:timm/resnet18.a1_in1k", r"resnet18.a1_in1k: this model has no model\.safetensors"),
+        ("hf-hub:timm/nothing", "hf-hub:timm/nothing: the download failed: .*404"),
+        ("hf-hub:a/b/c", "hf-hub:a/b/c: expected hf-hub:OWNER/MODEL"),
+    ],
+)
+def test_missing_model_of_the_hub_is_an_error(hub: ThreadingHTTPServer, name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_weights(Path(name))
+
+
+def test_offline_hub_is_an_error(hub: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPCLS_OFFLINE", "1")
+    with pytest.raises(UserError, match=r"resnet50.a1_in1k: not downloaded yet: PPCLS_OFFLINE forbids"):
+        read_weights(MODEL)
+
+
+def test_missing_client_of_the_hub_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match="pip install huggingface_hub"):
+        read_weights(MODEL)
