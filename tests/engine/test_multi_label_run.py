@@ -224,7 +224,7 @@ def test_the_exported_model_gives_sigmoids(trained: dict[str, Any], tmp_path: Pa
         )
         == 4
     )
-    with pytest.raises(UserError, match="Topk needs a softmax, and the model ends in another"):
+    with pytest.raises(UserError, match="Topk needs softmax, but the model ends in sigmoid"):
         Predictor(folder, overrides=["Infer.PostProcess={name: Topk, topk: 1}"])
 
 
