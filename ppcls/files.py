@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import secrets
+import select
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, TextIO, TypeVar
+from typing import BinaryIO, TextIO, TypeVar, cast
 
 _T = TypeVar("_T")
 # Errors of network drives that often succeed on a retry.
@@ -24,6 +27,7 @@ _TRANSIENT = {
     )
 }
 RETRY_DELAYS = (0.5, 2.0, 5.0)  # seconds
+_PATIENCE = 0.2  # seconds that output waits for its reader
 
 
 def retry_io(act: Callable[[], _T], delays: Sequence[float] | None = None) -> _T:
@@ -203,3 +207,79 @@ class LogWriter:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+class _LossyStream(io.TextIOBase):
+    """Writes to a terminal, pipe or file, and drops what its reader does not accept in time.
+
+    Args:
+        stream: A stream of the process.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._descriptor, self._reopened = stream, stream.fileno(), False
+        self._patience, self._failed = _PATIENCE, False
+        mode = os.fstat(self._descriptor).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            with suppress(OSError):  # opened again: the flag would apply to all processes that share it
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+                self._descriptor = os.open(f"/proc/self/fd/{self._descriptor}", flags)
+                self._reopened = True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Encoding of the stream."""
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        """Returns whether the stream is a terminal."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """Returns the descriptor of the stream."""
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        """Writes text, or drops the rest of it. After a drop, the next call does not wait."""
+        data = text.encode(self.encoding, "replace")
+        try:
+            while data and not self._failed:
+                if not select.select([], [self._descriptor], [], self._patience)[1]:
+                    self._patience = 0.0
+                    break
+                data = data[os.write(self._descriptor, data) :]
+            else:
+                self._patience = _PATIENCE
+        except BlockingIOError:
+            self._patience = 0.0
+        except OSError:  # such as a closed pipe or a full disk
+            self._failed = True
+        return len(text)
+
+    def close(self) -> None:
+        """Closes what this object opened, not the stream."""
+        if self._reopened:
+            self._reopened = False
+            os.close(self._descriptor)
+        super().close()
+
+
+def lossy(stream: TextIO) -> TextIO:
+    """Returns a stream that drops text instead of waiting for a reader who paused.
+
+    Args:
+        stream: Standard output or standard error. Streams that replace them in this process, as in notebooks,
+            are returned unchanged.
+    """
+    if stream not in (sys.__stdout__, sys.__stderr__):
+        return stream
+    if stream is sys.__stdout__:
+        stream.flush()  # standard error has no buffer
+    return cast(TextIO, _LossyStream(stream))
+
+
+def print_error(text: str) -> None:
+    """Prints a line on standard error, or drops it if nobody reads it."""
+    stream = lossy(sys.stderr)
+    stream.write(f"{text}\n")
+    stream.flush()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
+from ppcls.files import print_error
 
 Arguments = Sequence[str] | None
 _INTERRUPTED = 130
@@ -44,7 +45,7 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
 
 
 def _fail(text: str, code: int) -> int:
-    print(text, file=sys.stderr)  # noqa: T201
+    print_error(text)
     return code
 
 

@@ -29,6 +29,7 @@ from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.html import RunInfo
 from ppcls.report.reporters import MemoryReporter, Reporters, build_reporters, log_failure
 from ppcls.runtime.collectives import fail_together
+from ppcls.runtime.signals import describe_ignored
 from ppcls.runtime.start import Runtime
 
 
@@ -124,7 +125,8 @@ def _train(run: Run, output_dir: Path) -> None:
     failure: BaseException | None = None
     run.hooks = ProgressHooks(run.hooks, runtime.progress, runtime.world_size)
     try:
-        for line in [*run.notes, *describe_unshared(runtime, output_dir)]:
+        ignored = "" if runtime.embedded else describe_ignored()
+        for line in filter(None, [*run.notes, *describe_unshared(runtime, output_dir), ignored]):
             run.log(line)
         fit(run)
         run.log(f"done: {state.epoch} epochs, {state.update} updates; all files are in {output_dir}")

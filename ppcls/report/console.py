@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ppcls.files import LogWriter
+from ppcls.files import LogWriter, lossy
 from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class LiveConsole(Reporter):
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.text import Text
 
-        self._console = console or RichConsole()
+        self._console = console or RichConsole(file=lossy(sys.stdout))
         fields = TextColumn("{task.fields[step]}"), TextColumn("{task.fields[eta]}")
         columns = TextColumn("{task.description}"), BarColumn(bar_width=None), *fields
         self._bar = Progress(*columns, console=self._console, expand=True)
@@ -145,5 +145,9 @@ class LiveConsole(Reporter):
 
 
 def build_console() -> Reporter:
-    """Returns the live console if standard output is a terminal, otherwise the plain one."""
-    return LiveConsole() if sys.stdout.isatty() else PlainConsole(sys.stdout)
+    """Returns the live console if standard output is a terminal, otherwise the plain one.
+
+    They drop lines when nobody reads standard output, such as a paused terminal or pager, so that training
+    continues. ``train.log`` has all lines.
+    """
+    return LiveConsole() if sys.stdout.isatty() else PlainConsole(lossy(sys.stdout))

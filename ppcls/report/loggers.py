@@ -22,7 +22,7 @@ import yaml
 
 from ppcls.config.sections.logger import LoggerSpec, MLflow, TensorBoard, WandB
 from ppcls.errors import UserError
-from ppcls.files import write_text
+from ppcls.files import print_error, write_text
 from ppcls.report.record import EvalRecord, Record, Reporter
 from ppcls.report.visualdl import scalars
 
@@ -114,7 +114,7 @@ class BackgroundLogger(Reporter):
             self._report(f"{reason}; the run continues without this logger")
 
     def _report(self, text: str) -> None:
-        print(f"Global.loggers: {self._name}: {text}", file=sys.stderr)  # noqa: T201
+        print_error(f"Global.loggers: {self._name}: {text}")
 
 
 class TensorBoardTracker:

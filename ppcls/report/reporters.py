@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from ppcls.config.sections.logger import LoggerSpec
+from ppcls.files import print_error
 from ppcls.report.charts import CurvesPicture
 from ppcls.report.console import LogFile, build_console
 from ppcls.report.html import HtmlReport, RunInfo
@@ -60,7 +60,7 @@ class Reporters(Reporter):
                 raise
             if reporter not in self._failed:
                 reason = f"{type(reporter).__name__}: {error.strerror or error}"
-                print(f"{reason}; the run continues without this report", file=sys.stderr)  # noqa: T201
+                print_error(f"{reason}; the run continues without this report")
             self._failed.add(reporter)
 
 

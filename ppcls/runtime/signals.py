@@ -14,11 +14,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from ppcls.errors import SignalExit, SignalInterrupt
+from ppcls.files import print_error
 
 _DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 _CLOSE = 0  # not the number of any signal
@@ -37,12 +38,22 @@ def interruptible() -> Iterator[None]:
             os._exit(128 + number)
         raise SignalInterrupt(number)
 
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # nohup ignores SIGHUP.
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def describe_ignored() -> str:
+    """Returns a log line if the launching shell made this process ignore Ctrl-C, otherwise nothing."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        return ""
+    stop = f"stop it with: kill {os.getpid()}"
+    return f"Ctrl-C is ignored, as the shell set it for this background process; {stop}"
 
 
 class SignalRequests:
@@ -77,21 +88,16 @@ class SignalRequests:
         name, now = signal.Signals(number).name, time.monotonic()
         if number == signal.SIGUSR1:
             self._save = True
-            _print_error(f"{name}: saving after this update")
+            print_error(f"{name}: saving after this update")
         elif not self.stop:
             self.stop, self._last = number, now
-            _print_error(f"{name}: saving after this update, then stopping; a second signal stops at once")
+            print_error(f"{name}: saving after this update, then stopping; a second signal stops at once")
         elif now - self._last > self._grace:
-            _print_error(f"{name}: stopping at once")
+            print_error(f"{name}: stopping at once")
             if self._embedded and number == signal.SIGINT:
                 self._last = now
                 raise KeyboardInterrupt
             os._exit(128 + number)
-
-
-def _print_error(text: str) -> None:
-    with suppress(OSError):
-        os.write(2, f"{text}\n".encode())
 
 
 class _SignalHandlers:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ppcls.files import LogWriter
+from ppcls.files import LogWriter, print_error
 from ppcls.runtime.failures import FailureReports, describe_process
 from ppcls.runtime.launch import Launch
 from ppcls.runtime.progress import SIZE, Progress, ProgressSnapshot, read_progress
@@ -214,7 +214,7 @@ class Watchdog:
 
 
 def _print_error(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    print_error(text)
 
 
 def main() -> None:

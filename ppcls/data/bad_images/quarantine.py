@@ -6,7 +6,6 @@ counted. All ranks make the same steps as with the sample, and the order of all 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from ppcls.data.bad_images.lists import (
 from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.read import Index
 from ppcls.data.sampling.order import Cursor, Order, StepSamples
+from ppcls.files import print_error
 
 BAD_IMAGES = "bad_images.txt"
 
@@ -77,7 +77,7 @@ class Quarantine:
         new = [bad for bad in to_bad_images(self._index, reasons) if (bad.name, bad.where) not in known]
         append_bad_images(self.file, new)
         for bad in new:
-            print(f"bad image, skipped: {bad}", file=sys.stderr)  # noqa: T201
+            print_error(f"bad image, skipped: {bad}")
         if self._limit is not None and (count := len(known) + len(new)) > self._limit:
             raise TooManyBadImagesError(
                 f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them"

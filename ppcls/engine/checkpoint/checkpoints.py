@@ -7,7 +7,6 @@ folder that loses its last link is removed after the newer checkpoint exists.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.engine.checkpoint.snapshot import snapshot_files
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
-from ppcls.files import retry_io
+from ppcls.files import print_error, retry_io
 from ppcls.version import __version__
 from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, verify
 from ppcls.weights.store import BEST, LATEST, Store, checkpoint_roots
@@ -85,7 +84,7 @@ class Checkpoints:
                 failed.append(f"{store.folder}: can't write a checkpoint: {error.strerror or error}")
             else:
                 if failed:
-                    print(f"{'; '.join(failed)}; written to {folder} instead", file=sys.stderr)  # noqa: T201
+                    print_error(f"{'; '.join(failed)}; written to {folder} instead")
                 return
         hint = (
             "" if len(self._stores) > 1 else ". Set Global.checkpoint_fallback_dir to a folder for this case"
