@@ -256,7 +256,11 @@ def test_a_layer_that_is_not_there_ends_the_run_at_once(tree: Tree, tmp_path: Pa
 @pytest.mark.parametrize(
     ("loss", "shape", "says"),
     [
-        ("MGD", [128, 128], r"Student.blocks5 has the shape \[64, 2, 2\], channels first, .* expects \[128, 2, 2\]"),
+        (
+            "MGD",
+            [128, 128],
+            r"Student.blocks5 has the shape \[64, 2, 2\], channels first, .* expects \[128, 2, 2\]",
+        ),
         (
             "AFD",
             [[32, 4, 4], [64, 2, 2], [128, 7, 7]],
