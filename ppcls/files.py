@@ -75,7 +75,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def _errors_name(path: Path, temporary: Path) -> Iterator[None]:
-    """Makes OSErrors name ``path`` where they name no file, or the temporary one."""
+    """Sets ``path`` as the file name of OSErrors that name no file or the temporary file."""
     try:
         yield
     except OSError as error:

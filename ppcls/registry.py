@@ -53,7 +53,7 @@ def import_user_module(name: str, key: str) -> ModuleType:
         key: Key of the config that names it, for the error.
 
     Raises:
-        UserError: The module is missing. Its own errors are raised as they are.
+        UserError: The module is missing. Errors of the module itself are not changed.
     """
     folder = str(Path.cwd())
     if folder not in sys.path:

@@ -21,7 +21,7 @@ def build_model(
     """Builds the architecture ``name`` with new parameters, drawn from Paddle's global generator.
 
     Args:
-        name: Name in `ppcls.registry.ARCHITECTURES`: one of ours, or of `paddle.vision.models`.
+        name: Name in `ppcls.registry.ARCHITECTURES`: from `ppcls.arch` or `paddle.vision.models`.
         class_num: Number of classes.
         data_format: Layout of the input images.
         input_image_channel: Channels of the input images.

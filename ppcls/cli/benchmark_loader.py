@@ -40,7 +40,7 @@ _BACKENDS = {
 _CHAINS = ("read", "config")
 _VARIED = ("workers", "prefetch", "decoder")
 _ROUNDS, _QUICK_ROUNDS = 3, 5
-_RUN_SECONDS = 1.0  # starting and ending a loader takes about so long
+_RUN_SECONDS = 1.0  # approximate time to start and end a loader
 
 
 def add_loader(commands: Subcommands) -> None:

@@ -36,7 +36,7 @@ def make_dataset(
         paths: Paths of the images, relative to ``folder``.
         labels: Label of each image.
         names: Class names.
-        write_images: Writes the images into a folder, in which their folders exist.
+        write_images: Writes the images into a folder; their subfolders exist already.
 
     Returns:
         False if the folder already contains this dataset.

@@ -21,7 +21,7 @@ from ppcls.data.index.read import Index
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.dataset_tools.jobs import map_on_threads
 
-_BLOCK = 1 << 21  # pixels; float64 is exact for the sum of so many squares of 16-bit values
+_BLOCK = 1 << 21  # pixels; float64 sums this many squares of 16-bit values exactly
 _PRECISION = 10**12  # fraction of a pixel value to which a standard deviation is computed
 
 

@@ -1,4 +1,4 @@
-"""Copies a folder of images with large images made smaller, so that each epoch reads and decodes less.
+"""Copies a folder of images and shrinks the large ones, so that each epoch reads and decodes less.
 
 Each file appears complete, with the modification time of its source. So a restarted job skips files that are
 done, and repeats those whose source has changed. The copy has no links to the source, so changing it is safe.

@@ -14,7 +14,7 @@ def right_labels(logits: Tensor, label: Tensor) -> Tensor:
 
     Args:
         logits: [B, C], any floating dtype.
-        label: [B, C] float; in mixed images a class is present if its share is above 0.5.
+        label: [B, C] float; a class of a mixed image is present if its share is above 0.5.
 
     Returns:
         [1] int64, 0..B * C, on the device of ``logits``.

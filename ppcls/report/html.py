@@ -98,7 +98,7 @@ class HtmlReport(Reporter):
                 self._write()
 
     def close(self) -> None:
-        """Writes the end of the run. An existing page stays as it is if there were no records."""
+        """Writes the end of the run. An existing page stays unchanged if there were no records."""
         if not self._closed:
             self._closed = True
             if self._stale or not self._path.exists():

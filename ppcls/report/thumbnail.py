@@ -20,7 +20,7 @@ class Picture:
     Attributes:
         pixels: [H, W, C] uint8, RGB if C is 3.
         caption: What the image shows.
-        title: More about it, such as its file.
+        title: Further facts, such as its file.
     """
 
     pixels: NDArray[np.uint8]

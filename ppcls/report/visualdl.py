@@ -107,7 +107,7 @@ class VisualDLWriter(Reporter):
             self._add(histogram(f"weights/{name}", counts, edges, step=epoch, walltime=_milliseconds()))
 
     def _add(self, record: Any) -> None:
-        # VisualDL's public methods want all raw values, and the one for PR curves fails with numpy >= 1.24.
+        # VisualDL's public methods need all raw values; the one for PR curves fails with numpy >= 1.24.
         self._writer._get_file_writer().add_record(record)
 
     def _write_scalars(self, record: Record) -> None:

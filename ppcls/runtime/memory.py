@@ -213,8 +213,8 @@ def estimate_pipeline_memory(
     - ``(prefetch + 2) * batch_size * output``: finished batches: the prefetched ones, one in progress, one in
       the training step.
 
-    A decoded image is taken as 500×375 pixels. Much larger images need more; the log shows the memory in use
-    after the first epoch.
+    The estimate assumes images of 500×375 pixels. Much larger ones need more; the log shows the memory in
+    use after the first epoch.
 
     Args:
         batch_size: Images per batch.

@@ -35,7 +35,7 @@ class Store:
         """Writes a checkpoint and returns its folder; the manifest gets the files' records.
 
         Raises:
-            OSError: The checkpoint can't be written. No part of it is left.
+            OSError: The checkpoint can't be written. Nothing of the folder remains.
         """
         folder, copy = self.folder / f"step_{manifest.update:08d}", 1
         while folder.exists():

@@ -38,7 +38,7 @@ _ROWS = (
     (5, 960, 160, True, 1),
 )
 _LAST, _FEATURES = 960, 1280
-_DIVISOR = 4  # of all numbers of channels
+_DIVISOR = 4  # all numbers of channels are multiples of it
 _GATE = partial(paddle.clip, min=0.0, max=1.0)
 
 

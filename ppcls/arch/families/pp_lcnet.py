@@ -2,7 +2,7 @@
 
 The late stages of V2 add up depthwise convolutions with several kernel sizes. `reparameterize` merges them
 into one for inference, as in RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697). As in PaddleClas's
-checkpoints, that convolution, ``dw_conv``, is already there during training, unused.
+checkpoints, that convolution, ``dw_conv``, also exists during training, where it is unused.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class _DaliStages:
         return _cycle(held, no_copy=True)
 
     def _replay(self, images: Sequence[Any]) -> Any:
-        """Returns the node of batches that DALI has made, on the pipeline's device."""
+        """Returns a DALI node that repeats finished batches, on the pipeline's device."""
         return _cycle(images, no_copy=True, device=self._device)
 
     def _lower(self, ops: tuple[Op, ...], images: Any, decoded: Sequence[Any] | None) -> Any:

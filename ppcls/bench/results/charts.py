@@ -29,7 +29,7 @@ COLOURS = (
 )
 _WIDTH, _NARROW = 84, 10  # characters below a whole chart, and at least below one bar
 _LOG_FROM = 30  # ratio of the largest to the smallest median from which the y axis is logarithmic
-_TICKS = 12  # at most so many measured x values are all named on the axis
+_TICKS = 12  # up to this number, every measured x value gets a label on the axis
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class MetricComparison:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ResultsComparison:
     """Comparison of two results.
 
     Attributes:
@@ -116,12 +116,12 @@ class Comparison:
     warnings: tuple[str, ...]
 
 
-def compare_results(first: Results, second: Results) -> Comparison:
+def compare_results(first: Results, second: Results) -> ResultsComparison:
     """Compares two results; rows with equal labels belong together."""
     keys = [{tuple(sorted(row.labels.items())): row for row in side.rows} for side in (first, second)]
     both = [(row, keys[1][key]) for key, row in keys[0].items() if key in keys[1]]
     only = [tuple(row for key, row in rows.items() if key not in other) for rows, other in (keys, keys[::-1])]
-    return Comparison(
+    return ResultsComparison(
         rows=tuple((row, _compare_rows(row, other)) for row, other in both),
         only=(only[0], only[1]),
         warnings=tuple(_warnings(first, second)),

@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from ppcls.bench.results.charts import label_text, with_unit
-from ppcls.bench.results.compare import CONFIDENCE, Comparison, MetricComparison
+from ppcls.bench.results.compare import CONFIDENCE, MetricComparison, ResultsComparison
 from ppcls.bench.results.schema import Quantity, ResultRow, Results, label_names, metric_names
 
 _NO_TERMINAL, _WIDEST = 200, 10_000  # columns
@@ -41,7 +41,7 @@ def render_results(results: Results, width: int | None = None) -> str:
     return _stripped(text)
 
 
-def render_comparison(comparison: Comparison, names: tuple[str, str], width: int | None = None) -> str:
+def render_comparison(comparison: ResultsComparison, names: tuple[str, str], width: int | None = None) -> str:
     """Returns warnings, a table, and the rows that only one side has.
 
     Args:
@@ -150,7 +150,7 @@ def _add_column(table: Table, heading: str, cells: list[str], justify: Literal["
     table.add_column(heading, justify=justify, vertical="bottom", min_width=needed)
 
 
-def _comparison_table(comparison: Comparison) -> Table:
+def _comparison_table(comparison: ResultsComparison) -> Table:
     rows = [row for row, _ in comparison.rows]
     varied = {name for name in label_names(rows) if len({row.labels.get(name) for row in rows}) > 1}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -184,7 +184,7 @@ def _row_name(row: ResultRow, names: set[str] | None = None) -> str:
     return ", ".join(f"{name} {label_text(value)}" for name, value in (chosen or row.labels).items())
 
 
-def _comparison_legend(comparison: Comparison) -> list[str]:
+def _comparison_legend(comparison: ResultsComparison) -> list[str]:
     if not comparison.rows:
         return ["No row is in both: nothing to compare."]
     ratios = [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ppcls.data.sampling.sampler import EpochSampler, Positions
 from ppcls.errors import UserError
 
-_CONFIG_KEYS = {"accumulate": "Global.update_freq"}  # for messages, if a state has another name
+_CONFIG_KEYS = {"accumulate": "Global.update_freq"}  # names of the keys in messages, if they differ
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _build_criterion(config: Config, index: Index) -> Criterion:
 
 
 def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
-    """Returns the model as training calls it: with its teachers and peers, compiled, or as it is."""
+    """Returns the model for training: with its teachers and peers, compiled, or unchanged."""
     if isinstance(config.Arch, DistillationModel):
         return build_distilling(model, config.Arch, config.Loss.Train, config.AMP, runtime.device)
     if isinstance(config.Arch, Arch) and compiles(config.Global.to_static, config.Arch, config.AMP, runtime):

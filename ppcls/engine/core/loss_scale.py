@@ -116,7 +116,7 @@ class LossScale:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores an adaptive factor; a fixed factor stays the config's."""
+        """Restores an adaptive factor; a fixed factor comes from the config."""
         if self.dynamic:
             self._set(float(state["scale"]), int(state["incr_count"]))
 

@@ -78,7 +78,7 @@ def _build_head(name: str, spec: HeadSpec, size: int) -> nn.Layer:
 
 
 def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
-    """Adds what trains beside a student, peers and trainable losses, as its sublayers; none for other models.
+    """Adds the peers and trainable losses of a student as its sublayers; other models stay unchanged.
 
     Raises:
         UserError: Weights cannot be read or do not fit, or the student has a layer of the same name.

@@ -43,7 +43,7 @@ def connect_ranks(
 def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
     """Replaces BatchNorm by SyncBatchNorm with the same parameters, names and layout; returns the model.
 
-    A frozen BatchNorm normalizes by its running statistics and stays as it is. So does the model of a single
+    A frozen BatchNorm normalizes by its running statistics and stays unchanged. So does the model of a single
     process.
 
     Raises:

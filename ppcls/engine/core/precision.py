@@ -92,7 +92,7 @@ class Precision(ABC):
         return {} if self.loss_scale is None else self.loss_scale.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores an adaptive loss scale; a fixed one stays the config's."""
+        """Restores an adaptive loss scale; a fixed one comes from the config."""
         if state and self.loss_scale is not None:
             self.loss_scale.load_state_dict(state)
 

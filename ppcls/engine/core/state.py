@@ -1,4 +1,4 @@
-"""The state of a training run: all that a checkpoint holds, and what the training step works on."""
+"""The state of a training run: everything that a checkpoint stores and that the training step uses."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class ReportImages(PictureSource):
         return self._pictures
 
     def evaluated(self, position: int) -> Picture | None:
-        """Returns an evaluated image as it is stored; None if it can't be read."""
+        """Returns an evaluated image as stored in its file; None if it can't be read."""
         if self._index is None or self._decoder is None:
             return None
         try:

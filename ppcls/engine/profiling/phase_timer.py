@@ -1,6 +1,6 @@
 """Times the phases of training updates.
 
-A GPU runs behind the host, so the host's clock alone says nothing about a phase. In timed updates the host
+A GPU runs behind the host, so the host's clock alone cannot time a phase. In timed updates the host
 waits for the GPU before and after each phase.
 
 Ranks usually exchange gradients during the backward pass. In every second timed update they do so after it,

@@ -103,7 +103,7 @@ class PipelineInput:
     Args:
         index: The samples.
         order: The order of the samples.
-        ops: The chain, as it is lowered.
+        ops: The chain that is lowered.
         sizes: Sizes of the images, if they change from step to step.
         reader: Reads the encoded images.
         pool: The reader's threads.

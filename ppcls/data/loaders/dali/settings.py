@@ -94,7 +94,7 @@ class DaliSettings:
 
 
 def default_prefetch(threads: int, *, on_gpu: bool) -> int:
-    """Returns the number of batches made ahead by default.
+    """Returns the default number of batches to prefetch.
 
     On a CPU batches take unequal times, and two more are worth a tenth of the throughput.
     """

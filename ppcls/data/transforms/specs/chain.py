@@ -17,7 +17,7 @@ class Op:
     Attributes:
         spec: The transform.
         slot: Column of its first random number among the sample's uniform numbers.
-        positions: Items of ``transform_ops`` that it stands for, from 0; empty if the layout added it.
+        positions: Positions in ``transform_ops`` that it implements, from 0; empty if the layout added it.
     """
 
     spec: Transform

@@ -271,7 +271,7 @@ def _check_timm_config(text: str) -> str:
 
 
 class TimmAutoAugment(Policy):
-    """Two operations, each drawn from 15 and applied to half of the images, of magnitudes around a mean.
+    """Two operations, each drawn from 15 and applied to half of the images, with magnitudes around a mean.
 
     This is timm's variant of RandAugment (Cubuk et al. 2020). Magnitudes are normally distributed and clipped
     to 0..10. All operations except inversion strengthen with them.
@@ -281,7 +281,7 @@ class TimmAutoAugment(Policy):
 
     config_str: Annotated[str, AfterValidator(_check_timm_config)] = Field(
         "rand-m9-mstd0.5-inc1",
-        description="rand, then in any order: m, the mean magnitude, of 10; mstd, its standard deviation; "
+        description="rand, then in any order: m, the mean magnitude (0 to 10); mstd, its deviation; "
         "inc1; n, operations per image, by default 2",
     )
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
