@@ -50,11 +50,7 @@ def _split_loc(place: str) -> tuple[str, ...]:
 
 
 def schedule_problems(schedule: Schedule, settings: Global) -> Problems:
-    """The schedule fits the run, and evaluations exist if something depends on them."""
-    try:
-        schedule.check_epochs(settings.epochs)
-    except ValueError as error:
-        yield problem(str(error), "Optimizer", "lr")
+    """Evaluations exist if something depends on them."""
     if settings.eval_during_train:
         return
     if isinstance(schedule, ReduceOnPlateau):

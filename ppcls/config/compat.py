@@ -16,13 +16,19 @@ from ppcls.registry import ARCHITECTURES
 
 
 def config_warnings(config: Config) -> list[str]:
-    """Returns a warning for each key in ``config`` that has no effect."""
+    """Returns a warning for each key in ``config`` that has no effect, or another one than it says."""
     return [f"warning: {line}" for line in (*_ignored_keys(config, ""), *_overridden_keys(config))]
 
 
 def _overridden_keys(config: Config) -> Iterator[str]:
-    """Yields keys that have no effect because of another key."""
-    spec = config.Optimizer
+    """Yields keys that another key overrides or limits."""
+    spec, epochs = config.Optimizer, config.Global.epochs
+    warmup = spec.lr.warmup_epoch
+    if warmup and warmup >= epochs:
+        yield (
+            f"Optimizer.lr.warmup_epoch ({warmup:g}) is not less than Global.epochs ({epochs}), "
+            f"so the warm-up ends after {spec.lr.warmup_within(epochs):g} epochs"
+        )
     if isinstance(spec, CoupledSpec) and spec.regularizer is not None and spec.weight_decay is not None:
         yield "Optimizer.weight_decay has no effect; regularizer means the same and takes precedence"
     if config.Global.to_static is True and not isinstance(config.Arch, Arch):

@@ -22,7 +22,7 @@ from ppcls.engine.health.non_finite import NonFiniteMonitor
 from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.engine.meter import Meter
 from ppcls.errors import SignalExit, UserError
-from ppcls.report.record import EvalRecord, Reporter
+from ppcls.report.record import EvalRecord, Outcomes, Reporter
 from ppcls.runtime.signals import handle_signals
 
 
@@ -43,6 +43,7 @@ class Run:
         folder_classes: Class names by label, if class folders define them.
         notes: Lines for the log about the setup.
         memory_report: Returns a line about DALI's GPU memory; None if DALI uses none.
+        outcomes: Results per image of the best evaluation, or of the last one before there is a best one.
     """
 
     state: TrainState
@@ -57,6 +58,7 @@ class Run:
     folder_classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     memory_report: Callable[[], str] | None = None
+    outcomes: Outcomes | None = None
 
     @property
     def loaders(self) -> dict[str, Loader]:
@@ -209,6 +211,8 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     best = finite and (state.best is None or score > state.best)
     if best:
         state.best = score
+    if best or run.outcomes is None:
+        run.outcomes = result.outcomes
     state.not_better = 0 if best else state.not_better + 1
     note = state.plateau.see(result.loss, score, state.epoch) if state.plateau is not None else None
     record = EvalRecord(

@@ -19,11 +19,17 @@ from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,
     changed_class_names,
+    describe_other_classes,
     find_names_file,
     list_class_folders,
     read_class_names,
 )
-from ppcls.data.index.folders import describe_folders, describe_unclassified_images
+from ppcls.data.index.files import FileIndex
+from ppcls.data.index.folders import (
+    describe_folders,
+    describe_imbalance,
+    describe_unclassified_images,
+)
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.resume import resume
@@ -39,6 +45,10 @@ from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import read_weights, start_from
+from ppcls.zoo import architecture
+
+_LARGE_FLOPS = 1_500_000_000  # from which an architecture is slow on a CPU
+_SMALL = "MobileNetV3_small_x1_0"
 
 
 def build_run(
@@ -125,6 +135,12 @@ def _restore(config: Config, run: Run) -> list[str]:
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
     if run.resumed is None:
         return [f"{source}: its classifier is kept, but was for other classes: {renamed}"] if renamed else []
+    if changes := describe_other_classes(run.resumed / LABEL_LIST, checkpoints.class_names):
+        raise UserError(
+            f"{run.resumed}: can't resume, because the classes changed: {changes}; start a new run from its "
+            f"weights: set another Global.output_dir and Global.pretrained_model={run.resumed}, without "
+            "Global.checkpoints (ppcls train: --output NEW --pretrained CHECKPOINT, without --resume)"
+        )
     notes = [f"skipped a damaged checkpoint: {problem}" for problem in checkpoints.damaged]
     notes += resume(run.state, run.resumed, config, has_best=checkpoints.has_best())
     return [*notes, f"  changed: the class names: {renamed}"] if renamed else notes
@@ -133,6 +149,12 @@ def _restore(config: Config, run: Run) -> list[str]:
 def _describe_model(config: Config, state: TrainState) -> list[str]:
     world = state.runtime.world_size
     notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches per epoch"]
+    if state.runtime.device == "cpu" and (flops := architecture(config.Arch.name).flops) >= _LARGE_FLOPS:
+        small = architecture(_SMALL)
+        notes.append(
+            f"{config.Arch.name} is slow on a CPU; {_SMALL} needs about 1/{flops / small.flops:.0f} of its "
+            f"operations (--model {_SMALL})"
+        )
     if isinstance(config.Arch, (DistillationModel, RecModel)):
         notes.append(config.Arch.describe())
     if (scale := rate_scale(config.Global, state.loader.order)) is not None:
@@ -154,6 +176,12 @@ def _describe_data(config: Config, run: Run) -> list[str]:
     unclassified = [
         line for split in config.used_splits.values() for line in describe_unclassified_images(split.dataset)
     ]
+    for index in run.indexes.values():
+        if isinstance(index, FileIndex) and index.skipped:
+            files = ", ".join(f"{count} {ending}" for ending, count in sorted(index.skipped.items()))
+            unclassified.append(f"{index.root}: skipped files that are not images of a known format: {files}")
+    if imbalance := describe_imbalance(run.state.loader.index.labels, run.checkpoints.class_names):
+        notes.append(imbalance)
     return [*notes, *dict.fromkeys(unclassified)]  # two parts of one folder have the same lines
 
 

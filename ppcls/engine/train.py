@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from paddle import distributed
 
 from ppcls.config.load import dump_config
@@ -25,12 +29,15 @@ from ppcls.engine.profiling.profile import build_profile
 from ppcls.engine.setup import build_run
 from ppcls.errors import SignalExit
 from ppcls.files import write_text
+from ppcls.report.console import clock
 from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.html import RunInfo
 from ppcls.report.reporters import MemoryReporter, Reporters, build_reporters, log_failure
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
 from ppcls.runtime.start import Runtime
+
+_SHOWN_CLASSES = 10
 
 
 def train(
@@ -119,10 +126,51 @@ def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
         run.reporter = Reporters([run.reporter, memory])
 
 
+def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
+    """Yields the lines at the end of a run: the best metric, the recall per class, and what to do next.
+
+    Args:
+        run: The finished run.
+        output_dir: Output folder.
+        seconds: Duration of the run in this process.
+    """
+    state = run.state
+    best = f"best {state.judge or 'metric'} {abs(state.best):.4f}; " if state.best is not None else ""
+    yield f"{best}duration {clock(seconds)}; report: {output_dir / 'report.html'}"
+    if run.outcomes is not None and run.outcomes.confusion is not None:
+        yield describe_recall(run.outcomes.confusion, run.checkpoints.class_names)
+    model = shlex.quote(str(output_dir))
+    yield f"predict: ppcls infer --model {model} IMAGE"
+    yield f"export:  ppcls export --model {model}"
+    yield f"serve:   ppcls serve --model {model}"
+
+
+def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
+    """Returns a line with the recall of each class, or of the worst ones of many.
+
+    Args:
+        confusion: [classes, classes], one row per true class.
+        names: Class names by label; empty if they are not known.
+    """
+    images = confusion.sum(axis=1)
+    labels = np.flatnonzero(images)
+    recall = confusion.diagonal()[labels] / images[labels]
+    title = "recall per class"
+    if len(labels) > _SHOWN_CLASSES:
+        worst = np.argsort(recall, kind="stable")[:_SHOWN_CLASSES]
+        labels, recall, title = labels[worst], recall[worst], f"lowest recall of {len(labels)} classes"
+    parts = [
+        f"{names[label] if label < len(names) else label} {value:.3f} of {images[label]}"
+        for label, value in zip(labels.tolist(), recall.tolist(), strict=True)
+    ]
+    return f"{title}: {', '.join(parts)}"
+
+
 def _train(run: Run, output_dir: Path) -> None:
     state, runtime = run.state, run.state.runtime
     stopped: SignalExit | None = None
     failure: BaseException | None = None
+    start = time.monotonic()
     run.hooks = ProgressHooks(run.hooks, runtime.progress, runtime.world_size)
     try:
         ignored = "" if runtime.embedded else describe_ignored()
@@ -130,6 +178,8 @@ def _train(run: Run, output_dir: Path) -> None:
             run.log(line)
         fit(run)
         run.log(f"done: {state.epoch} epochs, {state.update} updates; all files are in {output_dir}")
+        for line in summarize(run, output_dir, time.monotonic() - start):
+            run.log(line)
     except SignalExit as caught:
         failure = stopped = caught
         run.log(f"update {state.update}: {stopped}")

@@ -57,12 +57,8 @@ def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> Learn
 
     Returns:
         A function of the update's index, starting at 0. After the end of the run the rate is constant.
-
-    Raises:
-        ValueError: The warm-up is not shorter than the run.
     """
-    spec.check_epochs(epochs)
-    warmup, start, peak = spec.warmup_epoch, spec.warmup_start_lr, spec.peak
+    warmup, start, peak = spec.warmup_within(epochs), spec.warmup_start_lr, spec.peak
 
     def learning_rate(update: int) -> float:
         epoch = update // updates_per_epoch if spec.by_epoch else update / updates_per_epoch

@@ -39,6 +39,7 @@ from paddleclas_trees import (
     strikes_back,
     transformer,
 )
+from paths import ROOT
 from quickstart import problems
 
 from ppcls.config.compat import config_warnings
@@ -258,3 +259,12 @@ def test_dropout_prob_only_for_some_architectures() -> None:
     assert validate(yaml.safe_load(dump_config(config)), "dump") == config
     (problem,) = problems("Arch.dropout_prob=0.5")
     assert problem.startswith("Arch.dropout_prob: ResNet18 has no such option, only MobileNetV3")
+
+
+def test_config_warnings_report_a_shortened_warmup() -> None:
+    overrides = {"Global.epochs": 1, "Optimizer.lr.warmup_epoch": 5}
+    (warning,) = config_warnings(load_config(ROOT / "configs/quickstart.yaml", overrides))
+    assert warning.startswith(
+        "warning: Optimizer.lr.warmup_epoch (5) is not less than Global.epochs (1), so "
+    )
+    assert warning.endswith("the warm-up ends after 0.5 epochs")

@@ -21,6 +21,7 @@ from quickstart import PATH
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import apply_override, dump_config, load_config, read_tree, validate
+from ppcls.config.sections.run import Global
 from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
 
@@ -379,3 +380,15 @@ def test_override_any_text_is_applied_or_explained(text: str) -> None:
         with contextlib.suppress(UserError):
             apply_override(tree, override)
             validate(tree, "tree")
+
+
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [
+        ({"output_dir": "runs/pets/"}, "runs/pets/inference"),
+        ({"output_dir": "runs/pets", "save_inference_dir": "mine"}, "mine"),
+        ({}, "./inference"),
+    ],
+)
+def test_exported_models_go_to_the_output_folder_by_default(settings: dict[str, str], folder: str) -> None:
+    assert Global(**settings).save_inference_dir == folder

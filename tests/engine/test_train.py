@@ -20,7 +20,7 @@ from ppcls.dataset_tools.digits import make_digits
 from ppcls.engine import train as module
 from ppcls.engine.checkpoint.output_lock import LOCK
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.train import train
+from ppcls.engine.train import describe_recall, train
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
@@ -276,7 +276,7 @@ def test_a_finished_run_resumed_says_that_it_is_done(
     state = run(make(Global__epochs=1, Global__checkpoints="auto"), cpu)
     assert state.update == 4
     assert digest(tmp_path / "run" / "checkpoints") == before
-    assert "done: 1 epochs, 4 updates" in (tmp_path / "run" / "train.log").read_text().splitlines()[-1]
+    assert "done: 1 epochs, 4 updates" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_a_checkpoint_that_does_not_fit_changes_no_byte(
@@ -323,3 +323,12 @@ def test_class_folders_name_the_classes(
     tree["DataLoader"]["Eval"]["dataset"]["image_root"] = str(other)
     with pytest.raises(UserError, match="have different class folders: cow, zebra only in one"):
         train(validate(tree, "folders"), cpu, tmp_path)
+
+
+def test_describe_recall_names_each_class_or_the_worst() -> None:
+    few = describe_recall(np.array([[3, 1, 0], [0, 0, 0], [2, 0, 0]]), ("cats", "dogs"))
+    assert few == "recall per class: cats 0.750 of 4, 2 0.000 of 2"
+    many = np.diag(np.full(12, 4))
+    many[7] = [1] * 4 + [0] * 8
+    assert describe_recall(many, ()).startswith("lowest recall of 12 classes: 7 0.000 of 4, 0 1.000 of 4")
+    assert describe_recall(many, ()).count(" of 4") == 10

@@ -168,9 +168,8 @@ def test_cosine_at_half_time():
     assert rate(2 * 7 + 14) == pytest.approx(0.1 + 0.2 * (1 + math.cos(math.pi / 4)))
 
 
-def test_warmup_as_long_as_run_is_rejected():
-    with pytest.raises(ValueError, match=r"warmup_epoch \(5\) must be less than .* run \(5\)"):
-        build_schedule(specs.Cosine(learning_rate=0.5, warmup_epoch=5), 5, 7)
+def test_warmup_as_long_as_run_ends_after_half_of_it():
+    assert curve(specs.Constant(learning_rate=1.0, warmup_epoch=5), 1, 4) == [0.0, 0.5, 1.0, 1.0]
 
 
 def test_unknown_schedule_is_rejected():

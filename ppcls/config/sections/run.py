@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, field_validator
+from pydantic import AfterValidator, field_validator, model_validator
 
 from ppcls.config.base.fields import (
     Bound,
@@ -136,13 +136,23 @@ class Global(Section):
     image_shape: tuple[Count, Side, Side] = (3, 224, 224)
     """[channels, height, width] of the exported model's input."""
     save_inference_dir: str = "./inference"
-    """Folder of the exported model."""
+    """Folder of the exported model; by default `inference` in `output_dir`, if that is set."""
     to_static: Literal["auto", True, False] = "auto"
     """Compile the model for training; `auto`: where this is faster, which is AMP O2 in float16 with NHWC on a
     GPU with Paddle 2.6."""
     cuda_graph: Literal["auto", True, False] = "auto"
     """Capture a training step as a CUDA graph and replay it, so that the host no longer launches each kernel;
     `auto`: with Paddle 2.6 on one node."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _export_to_output_dir(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "save_inference_dir" in data:
+            return data
+        folder = data.get("output_dir")
+        if not isinstance(folder, str) or not folder.strip():
+            return data
+        return {**data, "save_inference_dir": f"{folder.rstrip('/')}/inference"}
 
     @field_validator("output_dir")
     @classmethod

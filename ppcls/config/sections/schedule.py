@@ -39,7 +39,7 @@ class Schedule(Spec):
     }
     ordered: ClassVar[tuple[str, str] | None] = None
     warmup_epoch: NonNegative = 0.0
-    """Length of the warm-up in epochs; 0: no warm-up."""
+    """Length of the warm-up in epochs; 0: no warm-up. In a run that is not longer, half of the run."""
     warmup_start_lr: NonNegative = 0.0
     """Rate of the first update of the warm-up."""
     by_epoch: bool = False
@@ -63,17 +63,9 @@ class Schedule(Spec):
                 raise ValueError(f"{self.ordered[0]} ({low:g}) must not exceed {self.ordered[1]} ({high:g})")
         return self
 
-    def check_epochs(self, epochs: int) -> None:
-        """Checks that the warm-up is shorter than a run of ``epochs`` epochs.
-
-        Raises:
-            ValueError: The warm-up is too long.
-        """
-        if self.warmup_epoch and self.warmup_epoch >= epochs:
-            raise ValueError(
-                f"warmup_epoch ({self.warmup_epoch:g}) must be less than "
-                f"the number of epochs of the run ({epochs})"
-            )
+    def warmup_within(self, epochs: int) -> float:
+        """Returns the length of the warm-up in a run of ``epochs`` epochs: at most half of a shorter run."""
+        return self.warmup_epoch if self.warmup_epoch < epochs else epochs / 2
 
 
 class RatedSchedule(Schedule):

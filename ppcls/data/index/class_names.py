@@ -17,6 +17,7 @@ __all__ = [
     "LABEL_LIST",
     "changed_class_names",
     "check_labels",
+    "describe_other_classes",
     "find_names_file",
     "format_label_list",
     "join_first",
@@ -133,6 +134,28 @@ def changed_class_names(path: Path, names: Sequence[str]) -> str:
             if old != new
         ]
     )
+
+
+def describe_other_classes(path: Path, names: Sequence[str]) -> str:
+    """Describes which classes were added and removed since `write_class_names` wrote a file.
+
+    Args:
+        path: The file, which may be missing.
+        names: [class_num] names by label, or empty if they are not known.
+
+    Returns:
+        An empty text if the number of classes is the same or not known.
+    """
+    if not names or not path.is_file():
+        return ""
+    old = [line.partition(" ")[2] for line in _read(path).splitlines()]
+    if len(old) == len(names):
+        return ""
+    added, removed = sorted(set(names) - set(old)), sorted(set(old) - set(names))
+    changes = [
+        f"{verb} {join_first(found)}" for verb, found in (("added", added), ("removed", removed)) if found
+    ]
+    return f"{len(old)} classes before, {len(names)} now ({'; '.join(changes)})"
 
 
 def _read(path: Path) -> str:

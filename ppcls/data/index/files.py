@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class FileIndex:
         labels: [N] int64, 0..class_num - 1; or [N, class_num] float32, 0 or 1 for each class.
         source: List file or folder, for messages.
         lines: [N] int64 line numbers in ``source``, from 1; None for a folder.
+        skipped: Number of files that a scan of folders skipped, by the ending of their names.
     """
 
     root: Path
@@ -55,6 +57,7 @@ class FileIndex:
     labels: NDArray[Any]
     source: Path
     lines: NDArray[np.int64] | None = None
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -168,18 +171,27 @@ def read_folder(
         )
     paths: list[bytes] = []
     labels: list[int] = []
+    skipped: Counter[str] = Counter()
     for label, name in enumerate(classes):
         for folder, folders, files in os.walk(root / name):
             folders.sort()
             relative = Path(folder).relative_to(root)
             images = sorted(file for file in files if file.lower().endswith(extensions))
+            if len(images) < len(files):
+                others = (file for file in files if not file.lower().endswith(extensions))
+                skipped.update(_ending(file) for file in others if not file.startswith("."))
             paths += [os.fsencode(relative / file) for file in images]
             labels += [label] * len(images)
     if not paths:
         raise UserError(f"{root}: no images; expected files ending in {', '.join(extensions)}")
-    index = FileIndex(root, np.array(paths), np.array(labels, np.int64), root)
+    index = FileIndex(root, np.array(paths), np.array(labels, np.int64), root, skipped=dict(skipped))
     _check_paths(index, follow_links)
     return index
+
+
+def _ending(file: str) -> str:
+    """Returns what a file's name ends in, such as ``.gif``."""
+    return Path(file).suffix.lower() or "without an ending"
 
 
 def list_files(files: Sequence[Path]) -> FileIndex:

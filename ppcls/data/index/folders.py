@@ -19,6 +19,9 @@ from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.split import choose_validation
 from ppcls.errors import UserError
 
+_UNBALANCED = 10  # ratio of the largest to the smallest class
+_ENDS = 5  # largest and smallest classes that are listed
+
 
 def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
     """Finds the images of a dataset's part without opening them.
@@ -87,6 +90,29 @@ def describe_unclassified_images(dataset: Dataset) -> list[str]:
             more = ", …" if images[1:] else ""
             lines.append(f"{folder}: ignored {count} outside the class folders: {images[0]}{more}")
     return lines
+
+
+def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
+    """Returns a warning with the training images per class if they are very unbalanced; else "".
+
+    Args:
+        labels: [N] class of each training image; labels of another shape are never unbalanced.
+        classes: Class names by label; empty if they are not known.
+    """
+    if labels.ndim != 1 or not len(labels) or not np.issubdtype(labels.dtype, np.integer):
+        return ""
+    found, counts = np.unique(labels, return_counts=True)
+    if len(found) < 2 or counts.max() < _UNBALANCED * counts.min():
+        return ""
+    order = np.argsort(-counts, kind="stable")
+    names = [classes[label] if label < len(classes) else f"class {label}" for label in found[order].tolist()]
+    amounts = [f"{name} {count:,}" for name, count in zip(names, counts[order].tolist(), strict=True)]
+    shown = amounts if len(amounts) <= 2 * _ENDS else [*amounts[:_ENDS], "…", *amounts[-_ENDS:]]
+    return (
+        f"warning: the classes are unbalanced, with these training images: {', '.join(shown)}; a model that "
+        "always predicts the largest class has a high top1. Look at the recall per class, add images, or set "
+        "DataLoader.Train.sampler.name=ClassBalancedSampler"
+    )
 
 
 def _classes_without_images(classes: Sequence[str], labels: NDArray[Any]) -> str:

@@ -188,7 +188,7 @@ def test_error_groups_problems_by_file_and_command_line(tmp_path: Path) -> None:
         ({"Global.epochs": 0}, "override Global.epochs"),
         ([f"{OPS}.1.RandCropImage.scale=5"], f"-o {OPS}.1.RandCropImage.scale=5"),
         ([f"{OPS}[1]=Crop"], f"-o {OPS}[1]=Crop"),
-        (["Optimizer.lr.warmup_epoch=8"], f"{PATH} with -o Optimizer.lr.warmup_epoch=8"),
+        (["Optimizer.lr.warmup_start_lr=8"], f"{PATH} with -o Optimizer.lr.warmup_start_lr=8"),
         ([f"Global.epochs={'9' * 200}x"], f"-o Global.epochs={'9' * 83}…"),
     ],
 )

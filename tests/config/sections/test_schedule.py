@@ -117,9 +117,7 @@ def test_schedule_error_names_key_and_fix(name, fields, where, text):
     assert section_problems(SCHEDULES[name], fields) == {where: text}
 
 
-def test_schedule_warmup_as_long_as_the_run_raises():
-    spec = SCHEDULES["Cosine"](learning_rate=0.1, warmup_epoch=5)
-    spec.check_epochs(6)
-    SCHEDULES["Cosine"](learning_rate=0.1).check_epochs(0)
-    with pytest.raises(ValueError, match=r"warmup_epoch \(5\) must be less than"):
-        spec.check_epochs(5)
+@pytest.mark.parametrize(("epochs", "warmup"), [(6, 5), (5, 2.5), (1, 0.5)])
+def test_schedule_warmup_as_long_as_the_run_is_half_of_it(epochs, warmup):
+    assert SCHEDULES["Cosine"](learning_rate=0.1, warmup_epoch=5).warmup_within(epochs) == warmup
+    assert SCHEDULES["Cosine"](learning_rate=0.1).warmup_within(epochs) == 0

@@ -8,6 +8,7 @@ import pytest
 from ppcls.data.index.class_names import (
     changed_class_names,
     check_labels,
+    describe_other_classes,
     read_class_names,
     write_class_names,
 )
@@ -84,3 +85,12 @@ def test_check_labels_shows_the_first_ten() -> None:
     assert lines[1] == "sample 2: label -1 is not in 0..0; Arch.class_num is 1"
     assert len(lines) == 11
     assert lines[-1] == "… and 2 more samples"
+
+
+def test_describe_other_classes_names_added_and_removed_ones(tmp_path: Path) -> None:
+    file = tmp_path / "label_list.txt"
+    assert describe_other_classes(file, ("cats",)) == ""
+    write_class_names(file, ("cats", "dogs"))
+    assert describe_other_classes(file, ("cats", "mice")) == ""
+    text = describe_other_classes(file, ("birds", "cats", "mice"))
+    assert text == "2 classes before, 3 now (added birds, mice; removed dogs)"

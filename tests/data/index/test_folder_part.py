@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.sections.dataset import ImageFolderDataset
-from ppcls.data.index.folders import describe_folders, describe_unclassified_images, read_part
+from ppcls.data.index.files import read_folder
+from ppcls.data.index.folders import (
+    describe_folders,
+    describe_imbalance,
+    describe_unclassified_images,
+    read_part,
+)
 from ppcls.errors import UserError
 
 
@@ -124,3 +130,23 @@ def test_describe_unclassified_images_names_both_folders(tmp_path: Path) -> None
         (tmp_path / name).touch()
     found = [line.partition(":")[0] for line in describe_unclassified_images(dataset(tmp_path, "val"))]
     assert found == [str(tmp_path), str(tmp_path / "val")]
+
+
+def test_read_folder_counts_skipped_files_by_ending(tmp_path: Path) -> None:
+    (tmp_path / "cats").mkdir()
+    for name in ("1.jpg", "2.GIF", "3.gif", "4.heic", ".hidden", "notes"):
+        (tmp_path / "cats" / name).touch()
+    assert read_folder(tmp_path, (".jpg",)).skipped == {".gif": 2, ".heic": 1, "without an ending": 1}
+
+
+def test_describe_imbalance_names_the_images_per_class() -> None:
+    labels = np.array([0] * 60 + [1] * 2 + [2])
+    text = describe_imbalance(labels, ("cats", "dogs"))
+    assert text.startswith(
+        "warning: the classes are unbalanced, with these training images: cats 60, dogs 2, class 2 1;"
+    )
+    assert text.endswith("set DataLoader.Train.sampler.name=ClassBalancedSampler")
+    assert describe_imbalance(np.array([0] * 9 + [1]), ()) == ""
+    assert describe_imbalance(np.zeros((3, 4), np.float32), ()) == ""
+    many = describe_imbalance(np.repeat(np.arange(12), np.arange(1, 13)), ())
+    assert "class 7 8, …, class 4 5," in many
