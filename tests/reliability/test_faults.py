@@ -138,7 +138,7 @@ def test_a_write_that_is_cut_short_without_a_word_is_noticed(
             yield Short(file) if path.name == "model.safetensors" else file
 
     monkeypatch.setattr(manifest_module, "atomic_write", short)
-    with pytest.raises(UserError, match=r"what was written does not read back: .*expected"):
+    with pytest.raises(UserError, match=r"the disk returns other data than was written: .*expected"):
         checkpoints.save(two, [LATEST])
     assert verify(tmp_path / LATEST).update == one.update
 
@@ -177,7 +177,7 @@ def test_a_full_disk_sends_checkpoints_elsewhere(tmp_path: Path, capsys: pytest.
         patch.setattr(Path, "mkdir", full)
         checkpoints.save(two, [LATEST, "epoch_2"])
     said = capsys.readouterr().err
-    assert f"{output}/checkpoints: can't write a checkpoint: No space left on device; written as " in said
+    assert f"{output}/checkpoints: can't write a checkpoint: No space left on device; written to " in said
     assert str(elsewhere) in said
     assert verify(output / LATEST).update == one.update
     found = Checkpoints(output, config).find("auto")
