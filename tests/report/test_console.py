@@ -178,3 +178,22 @@ def test_live_console_without_records_closes_silently() -> None:
     stream = io.StringIO()
     LiveConsole(Console(file=stream, force_terminal=True)).close()
     assert stream.getvalue() == ""
+
+
+@pytest.mark.hostile
+def test_build_console_drops_lines_that_nobody_reads() -> None:
+    code = (
+        "from ppcls.report.console import build_console; console = build_console()\n"
+        "for _ in range(3000): console.message('x' * 100)\n"
+        "from ppcls.files import print_error; print_error('written')"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read().startswith(b"x" * 100 + b"\n")
+        assert process.stderr.read() == b"written\n"
