@@ -22,7 +22,7 @@ class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
         se: Layer between them that weights the channels, such as squeeze-and-excitation.
     """
 
-    names: ClassVar[tuple[str, str, str]] = ("dw_conv", "se", "pw_conv")  # of the layers, in checkpoints
+    names: ClassVar[tuple[str, str, str]] = ("dw_conv", "se", "pw_conv")  # names of the layers in checkpoints
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class InvertedResidual(nn.Layer):  # type: ignore[misc]
     """
 
     conv: ClassVar[type[ConvNorm]] = ConvNorm
-    # Of the layers, in checkpoints.
+    # Names of the layers in checkpoints.
     names: ClassVar[tuple[str, str, str, str]] = ("expand_conv", "bottleneck_conv", "mid_se", "linear_conv")
 
     def __init__(

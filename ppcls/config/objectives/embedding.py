@@ -42,7 +42,7 @@ class FC(HeadSpec):
 
 
 class MarginHead(HeadSpec):
-    """Cosines of the embedding and each class's weight. The loss applies a margin to that of the label."""
+    """Cosines of the embedding and each class's weight. The loss applies a margin to the label's cosine."""
 
     margin: NonNegative
     """Margin of the label's class."""

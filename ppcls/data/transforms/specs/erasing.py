@@ -54,7 +54,7 @@ class RandomErasing(Transform):
     sl: Fraction = Field(0.02, description="smallest share of the area")
     sh: Fraction = Field(0.4, description="largest share of the area")
     r1: Positive = Field(0.3, description="smallest height / width, at most 1")
-    mean: Fill = Field((0.0,), description="fill of a const rectangle: a number, or one per channel")
+    mean: Fill = Field((0.0,), description="value of a constant fill: a number, or one per channel")
     attempt: Count = Field(
         100, description="accepted for PaddleClas's files without effect: the first rectangle always fits"
     )

@@ -177,7 +177,8 @@ class RandAugment(Policy):
     num_layers: Count = Field(2, description="operations per image")
     magnitude: Index = Field(5, description="from 0, the weakest, to num_magnitude_bins - 1")
     num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(
-        11, description="11 for PaddleClas's scale from 0 to 10; 31 for DALI's and torchvision's to 30"
+        11,
+        description="11 for PaddleClas's scale, 0 to 10; 31 for that of DALI and torchvision, 0 to 30",
     )
     monotonic_mag: bool = Field(
         True, description="strength grows with magnitude; False uses AutoAugment's ranges, where some shrink"
