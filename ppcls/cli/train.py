@@ -43,6 +43,11 @@ def train(argv: Arguments = None) -> None:
         help="run a few steps and print the time and memory of the whole run",
     )
     mode.add_argument(
+        "--find-lr",
+        action="store_true",
+        help="train some updates with a rising learning rate, draw the loss, and suggest a learning rate",
+    )
+    mode.add_argument(
         "--profile",
         metavar="START:STOP",
         help="trace these steps, counted from 0 at the start of this run, and print where their time went",
@@ -65,6 +70,8 @@ def train(argv: Arguments = None) -> None:
         return
     if arguments.dry_run:
         _dry_run(config)
+    elif arguments.find_lr:
+        _find_lr(config)
     elif arguments.explain_data:
         _explain_data(config)
     else:
@@ -83,6 +90,20 @@ def _dry_run(config: Config) -> None:
         text = dry_run(config, runtime)
     if runtime.is_main:
         write_output(text)
+
+
+def _find_lr(config: Config) -> None:
+    from ppcls.api import create_output_dir
+    from ppcls.runtime import session
+    from ppcls.runtime.signals import interruptible
+
+    output_dir = create_output_dir(Path(config.Global.output_dir))
+    with session.dedicated(config.Global, output_dir) as runtime, interruptible():
+        from ppcls.engine.find_lr import find_lr
+
+        text = find_lr(config, runtime, output_dir)
+        if runtime.is_main:
+            write_output(text)
 
 
 def _check_output_dir(folder: Path) -> None:

@@ -1,0 +1,157 @@
+"""``--find-lr``: raises the learning rate until the loss diverges, and suggests one (Smith 2017)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+
+from ppcls.config.schema import Config
+from ppcls.data.bad_images.lists import suggest_skipping
+from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.engine.core.build import rate_scale
+from ppcls.engine.core.hooks import NO_HOOKS
+from ppcls.engine.loop import Run
+from ppcls.engine.profiling.peak_memory import explain_out_of_memory
+from ppcls.engine.setup import build_run
+from ppcls.files import atomic_path
+from ppcls.runtime.start import Runtime
+
+UPDATES = 100
+FIRST, LAST = 1e-6, 10.0
+_SMOOTHING = 0.9  # weight of the earlier losses
+_DIVERGED = 4.0  # times the lowest smoothed loss
+_WARM_UP = 10  # updates before the test may end
+PICTURE = "find_lr.png"
+
+
+@dataclass(frozen=True)
+class LearningRateTest:
+    """Losses of a range test.
+
+    Attributes:
+        rates: Learning rate of each update, [N], ascending.
+        losses: Mean loss of each update over all ranks, [N].
+    """
+
+    rates: NDArray[np.float64]
+    losses: NDArray[np.float64]
+
+    @property
+    def smoothed(self) -> NDArray[np.float64]:
+        """The losses, averaged with decreasing weights over earlier ones, [N]."""
+        average, found = 0.0, []
+        for number, loss in enumerate(self.losses, start=1):
+            average = _SMOOTHING * average + (1.0 - _SMOOTHING) * loss
+            found.append(average / (1.0 - _SMOOTHING**number))
+        return np.array(found)
+
+    @property
+    def suggestion(self) -> float | None:
+        """The rate at which the smoothed loss falls most steeply; None if it never falls."""
+        smoothed = self.smoothed
+        lowest = int(smoothed.argmin()) if len(smoothed) else 0
+        if lowest < 2:
+            return None
+        slopes = np.gradient(smoothed[: lowest + 1], np.log(self.rates[: lowest + 1]))
+        return float(self.rates[int(slopes.argmin())])
+
+
+def find_lr(config: Config, runtime: Runtime, output_dir: Path) -> str:
+    """Runs the range test, and draws its losses on rank 0.
+
+    The model, its optimizer and the data are those of the run, which is not trained any further.
+
+    Args:
+        config: Config of the run.
+        runtime: Rank and device.
+        output_dir: Existing folder of the picture.
+
+    Returns:
+        Lines of text, equal on all ranks.
+
+    Raises:
+        UserError: Training would fail too.
+    """
+    with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
+        run = build_run(config, runtime, output_dir, writing=False)
+        try:
+            test = _measure(run)
+        finally:
+            run.release()
+    scale = rate_scale(config.Global, run.state.loader.order)
+    factor = 1.0 if scale is None else scale.factor
+    test = LearningRateTest(test.rates / factor, test.losses)  # as the config writes them
+    if runtime.is_main:
+        draw_test(test, output_dir / PICTURE)
+    return describe_test(test, output_dir / PICTURE)
+
+
+def _measure(run: Run) -> LearningRateTest:
+    state = run.state
+    begin = state.update
+    state.schedule = lambda update: FIRST * (LAST / FIRST) ** ((update - begin) / (UPDATES - 1))
+    state.network.train()
+    rates, losses, lowest = [], [], math.inf
+    sums = paddle.zeros([2], "float64")  # loss and images of the update, on this rank
+    for batch in _endless(state.loader):
+        rate = state.schedule(state.update)
+        loss = run.step(state, batch, NO_HOOKS)[0].astype("float64")
+        sums = sums + paddle.stack([loss, paddle.to_tensor(float(batch.valid), "float64")])
+        if not batch.update:
+            continue
+        if state.runtime.world_size > 1:
+            paddle.distributed.all_reduce(sums)
+        total, images = sums.tolist()
+        sums = paddle.zeros([2], "float64")
+        if not math.isfinite(total):
+            break
+        rates.append(rate)
+        losses.append(total / images)
+        smoothed = LearningRateTest(np.array(rates), np.array(losses)).smoothed[-1]
+        lowest = min(lowest, smoothed)
+        if len(rates) == UPDATES or (len(rates) > _WARM_UP and smoothed > _DIVERGED * lowest):
+            break
+    return LearningRateTest(np.array(rates), np.array(losses))
+
+
+def _endless(loader: Loader) -> Iterator[Batch]:
+    while True:
+        yield from loader
+
+
+def describe_test(test: LearningRateTest, picture: Path) -> str:
+    """Returns the result as lines of text."""
+    found = test.suggestion
+    ended = f"up to {test.rates[-1]:.3g}" if len(test.rates) else "none: the first loss was non-finite"
+    lines = [f"range test: {len(test.rates)} updates, learning rates {ended}; drawn as {picture}"]
+    if found is None:
+        lines.append("the loss did not fall at any learning rate; check data, labels and initial weights")
+    else:
+        lines.append(f"the loss falls most steeply at {found:.2g}: -o Optimizer.lr.learning_rate={found:.2g}")
+    return "\n".join(lines) + "\n"
+
+
+def draw_test(test: LearningRateTest, path: Path) -> None:
+    """Draws the losses over the learning rates into a PNG file, atomically."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), dpi=120)
+    axes = figure.add_subplot()
+    axes.plot(test.rates, test.losses, linewidth=0.8, alpha=0.4, label="loss")
+    axes.plot(test.rates, test.smoothed, label="smoothed")
+    if (found := test.suggestion) is not None:
+        axes.axvline(found, linestyle="--", color="#e08214", label=f"suggestion {found:.2g}")
+    if len(test.rates):
+        axes.set_ylim(top=2.0 * float(test.smoothed[0]), bottom=min(0.0, float(test.losses.min())))
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png")
