@@ -37,7 +37,7 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile lint test-gpu test-paddle26 docs requirements wheel clean
+.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile lint test-gpu test-paddle26 docs docs-site requirements wheel clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -97,6 +97,7 @@ lint: setup ## check style, types, imports, folders, names and words
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	.venv/bin/lint-imports
+	.venv/bin/hadolint Dockerfile
 	$(RUN) .ci/check_source.py
 
 test-gpu: setup ## run the tests that need an NVIDIA GPU
@@ -108,6 +109,12 @@ test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.
 docs: setup ## write docs/config.md and docs/models.md from the schema and the table of models
 	$(RUN) -m ppcls.config.reference docs/config.md
 
+docs-site: setup ## build the documentation as a site with search: site/index.html; a broken link is an error
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@$(RUN) .ci/docs_source.py
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
+	@echo "site/index.html"
+
 requirements: ## write requirements*.txt from pyproject.toml
 	@"$(PYTHON)" .ci/requirements.py
 
@@ -115,5 +122,5 @@ wheel: setup ## build the package: dist/*.whl and dist/*.tar.gz
 	$(RUN) -m build
 
 clean: ## remove virtual environments and caches; dataset/ and output/ stay
-	rm -rf .venv .venv-paddle26 .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	rm -rf .venv .venv-paddle26 .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist site *.egg-info
 	find ppcls tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -38,6 +38,11 @@ FILES = {
         [],
         ["dev"],
     ),
+    "requirements-docs.txt": (
+        "To build the site of the documentation, `make docs-site`.",
+        [],
+        ["docs"],
+    ),
 }
 
 

@@ -51,3 +51,9 @@ def test_changelog_has_the_current_version() -> None:
     versions = re.findall(r"^## \[?([^\]\s]+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == "Unreleased"
     assert ppcls.__version__ in versions
+
+
+def test_site_has_every_document() -> None:
+    names = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    documents = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert {*names} == documents | {"index.md", "api.md", "CONTRIBUTING.md", "CHANGELOG.md"}

@@ -1,0 +1,42 @@
+# syntax=docker/dockerfile:1
+# CPU: docker build --target cpu -t ppcls:cpu .
+# GPU: docker build --target gpu -t ppcls:gpu .      PyPI's Paddle 2.6.2, for cards of compute capability 6.1 to 8.6
+#      docker build --target gpu --build-arg PADDLE_INDEX=https://www.paddlepaddle.org.cn/packages/stable/cu126/ \
+#          --build-arg PADDLE=paddlepaddle-gpu==3.3.1 -t ppcls:gpu .      for newer cards
+# Run: docker run --rm --gpus all --shm-size=8g -v "$PWD:/data" ppcls:gpu train pictures --output runs/pets
+
+FROM python:3.11-slim AS wheel
+WORKDIR /source
+COPY . .
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.11-slim AS cpu
+COPY --from=wheel /wheels /wheels
+# hadolint ignore=DL3013
+RUN set -- /wheels/*.whl && pip install --no-cache-dir "$1[cpu,onnx,serve,loggers,demo]" && rm -r /wheels \
+    && useradd --create-home --uid 1000 ppcls
+USER 1000
+WORKDIR /data
+ENTRYPOINT ["ppcls"]
+CMD ["--help"]
+
+# CUDA 11.8 with cuDNN 8, which Paddle 2.6.2 needs on the machine; Ubuntu 22.04 has Python 3.10.
+FROM nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04 AS gpu
+ARG PADDLE=""
+ARG PADDLE_INDEX=""
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-pip libgomp1 \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=wheel /wheels /wheels
+# hadolint ignore=DL3013
+RUN set -- /wheels/*.whl && python3 -m pip install --no-cache-dir --upgrade pip \
+    && if [ -n "$PADDLE" ]; then \
+        python3 -m pip install --no-cache-dir "$PADDLE" -i "$PADDLE_INDEX" \
+        && python3 -m pip install --no-cache-dir "$1[onnx,serve,loggers,demo]"; \
+    else python3 -m pip install --no-cache-dir "$1[gpu,onnx,serve,loggers,demo]"; fi \
+    && rm -r /wheels && useradd --create-home --uid 1000 ppcls
+USER 1000
+WORKDIR /data
+ENTRYPOINT ["ppcls"]
+CMD ["--help"]
