@@ -23,6 +23,7 @@ from ppcls.cli.models import main
 from ppcls.errors import UserError
 from ppcls.weights import download as downloads
 from ppcls.weights.files import fetch_weights, read_weights
+from ppcls.zoo import architecture
 
 FILE = "PPLCNet_x0_25_pretrained.pdparams"
 VALUES = np.arange(50_000, dtype=np.float32)
@@ -303,6 +304,11 @@ def test_name_without_weights_names_the_nearest(server: Server, name: str, messa
     with pytest.raises(UserError, match=message):
         read_weights(Path(name))
     assert not server.requests
+
+
+def test_missing_distilled_weights_name_the_option(server: Server) -> None:
+    with pytest.raises(UserError, match="ResNet50_ssld has no published weights; set `use_ssld: False`"):
+        read_weights(architecture("ResNet50").weights_file(ssld=True))
 
 
 def test_killed_download_leaves_no_file(server: Server, cache: Path) -> None:
