@@ -59,6 +59,9 @@ def infer(argv: Arguments = None) -> None:
         from ppcls.deploy.predictor import Predictor
 
         predictor, failed = Predictor(source, runtime=run), 0
+        if source.config is None:
+            name = predictor.description.Global.model_name
+            sys.stderr.write(f"[Infer] {name} by {predictor.model.engine}\n")
         results = (
             search(predictor, gallery, files, arguments.nearest or _NEAREST, run)
             if gallery

@@ -48,7 +48,7 @@ def _serve(
     predictor = worker.submit(load, source, batching.max_batch).result()
     name, address = predictor.description.Global.model_name, address_of(bound)
     app = build_app(InferenceService(predictor, worker, batching), limits)
-    ready = f"{name} is served on {address} until Ctrl-C or SIGTERM\n"
+    ready = f"{name} is served on {address} by {predictor.model.engine} until Ctrl-C or SIGTERM\n"
     names = ["localhost", socket.gethostname(), arguments.host, *arguments.allowed_hosts]
     checked = AllowedHosts(app, names)
     run(checked, bound, limits.timeout, arguments.max_connections, lambda: write_output(ready))

@@ -28,7 +28,13 @@ _NO_DRAWS = np.zeros(0, np.float32)
 
 
 class InferenceModel(Protocol):
-    """A loaded model."""
+    """A loaded model.
+
+    Attributes:
+        engine: The program that runs it, with its version, device and precision.
+    """
+
+    engine: str
 
     def run(self, images: Any) -> Array:
         """Returns probabilities, or embeddings of length 1.

@@ -71,7 +71,8 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[P
 
 def _engine(source: ModelSource) -> str:
     if not source.needs_paddle:
-        return "onnxruntime"
+        precision = source.description.precision
+        return "onnxruntime" if precision == "float32" else f"onnxruntime {precision}"
     return "Paddle Inference" if source.config is None else "Paddle, as trained"
 
 

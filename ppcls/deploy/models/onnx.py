@@ -27,6 +27,9 @@ class OnnxModel:
         device: Device to run on. A GPU needs the package onnxruntime-gpu.
         threads: Number of CPU threads.
 
+    Attributes:
+        engine: The program that runs the model, with its version, device and precision.
+
     Raises:
         UserError: If onnxruntime cannot load the model or has no GPU support.
     """
@@ -42,6 +45,8 @@ class OnnxModel:
             self._session = onnxruntime.InferenceSession(str(file), settings, providers)
         except _LOAD_ERRORS as error:
             raise UserError(f"{file}: onnxruntime cannot load this model: {error}") from None
+        provider = self._session.get_providers()[0].removesuffix("ExecutionProvider")
+        self.engine = f"ONNX Runtime {onnxruntime.__version__} ({provider}, {description.precision})"
         self._file, self._input, self._dtype = file, description.Input.name, description.Input.dtype
         inputs = [tensor.name for tensor in self._session.get_inputs()]
         if inputs != [self._input]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paddle
 from numpy.typing import NDArray
 from paddle import inference
 
@@ -49,6 +50,9 @@ class PaddleInferenceModel:
         description: Description of the model.
         runtime: Device to run on.
 
+    Attributes:
+        engine: The program that runs the model, with its version, device and precision.
+
     Raises:
         UserError: If the files cannot be read or were written for another version of Paddle.
     """
@@ -67,8 +71,6 @@ class PaddleInferenceModel:
         try:
             self._predictor = inference.create_predictor(settings)
         except (OSError, RuntimeError, ValueError) as error:
-            import paddle
-
             raise UserError(
                 f"{program}: Paddle {paddle.__version__} cannot load this model: {program.name} or "
                 f"{weights.name} is damaged or was written by another version (inference.json needs Paddle "
@@ -77,6 +79,9 @@ class PaddleInferenceModel:
         self._input = self._predictor.get_input_handle(description.Input.name)
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
         self._runtime = runtime
+        self.engine = (
+            f"Paddle Inference {paddle.__version__} ({runtime.device.upper()}, {description.precision})"
+        )
         self._file, self._dtype = program, description.Input.dtype
         self._has_run = False
 

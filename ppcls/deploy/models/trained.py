@@ -77,6 +77,9 @@ class TrainedModel:
         weights: Weights, as `ppcls.weights.files.read_weights` accepts them.
         runtime: Device to run on.
 
+    Attributes:
+        engine: The program that runs the model, with its version, device and precision.
+
     Raises:
         UserError: If the weights cannot be read or belong to another model, or if the device does not
             support the precision.
@@ -86,6 +89,7 @@ class TrainedModel:
         self, config: Config, description: ModelDescription, weights: Path, runtime: Runtime
     ) -> None:
         self._precision = build_precision(config.AMP, runtime.device)
+        self.engine = f"Paddle {paddle.__version__} ({runtime.device.upper()}, {self._precision.name})"
         self._model = load_network(config, weights)
         self._precision.prepare(self._model, None)
         self._model.eval()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import onnx
+import onnxruntime
 import paddle
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper
 from small_classifier import config_tree, write_config, write_image
 
 from ppcls.arch.build import build_model
+from ppcls.bench.infer.requests import find_models, make_requests
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.config.sections.infer import MultiLabelThreshOutput, Topk
@@ -104,8 +106,16 @@ def test_int8_export_records_calibration_and_comparison(quantized: Path, trained
 
 def test_int8_export_predicts_by_onnxruntime(quantized: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = write_image(quantized.parent / "photo.png", 5)
-    assert infer(["--model", str(quantized), "--json", str(image)]) == 0
-    assert len(json.loads(capsys.readouterr().out)["scores"]) == 2
+    assert infer(["--model", str(quantized), "--json", str(image), "-o", "Global.device=cpu"]) == 0
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)["scores"]) == 2
+    engine = f"ONNX Runtime {onnxruntime.__version__} (CPU, int8)"
+    assert printed.err == f"[Infer] PPLCNet_x0_25 by {engine}\n"
+
+
+def test_benchmark_of_int8_model_names_its_precision(quantized: Path) -> None:
+    (request,) = make_requests(find_models([quantized], []), "cpu", [1], [1])
+    assert request.run_by == "onnxruntime int8"
 
 
 def test_float16_export_keeps_float32_input_and_scores(
