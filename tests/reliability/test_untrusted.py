@@ -240,17 +240,17 @@ def merges(levels: int) -> str:
 
 YAML_BOMBS = {
     "too large": ("a: " + "x" * 2**20, "larger than 1048576 bytes; is it a config?"),
-    "too deep": ("[" * 100_000, "nested too deeply: more than 50 levels"),
-    "too deep in blocks": ("\n".join(" " * n + "a:" for n in range(200)), "nested too deeply"),
+    "too deep": ("[" * 100_000, "nested more than 50 levels deep"),
+    "too deep in blocks": ("\n".join(" " * n + "a:" for n in range(200)), "nested more than 50 levels deep"),
     "too deep by aliases": (
         "a0: &a0 [1]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 2000)),
-        "nested too deeply: more than 50 levels, aliases expanded",
+        "nested more than 50 levels deep with aliases expanded",
     ),
-    "a billion laughs": (laughs(12), "more than 100000 values, aliases expanded"),
-    "a googol of laughs": (laughs(40, width=1000)[: 2**20], "more than 100000 values, aliases expanded"),
-    "merges that double": (merges(40), "more than 100000 values, aliases expanded"),
-    "a list that holds itself": ("a: &a [*a]", "an alias within what it stands for"),
-    "a mapping that merges itself": ("a: &a {<<: *a}", "an alias within what it stands for"),
+    "a billion laughs": (laughs(12), "more than 100000 values with aliases expanded"),
+    "a googol of laughs": (laughs(40, width=1000)[: 2**20], "more than 100000 values with aliases expanded"),
+    "merges that double": (merges(40), "more than 100000 values with aliases expanded"),
+    "a list that holds itself": ("a: &a [*a]", "an alias inside its own anchor"),
+    "a mapping that merges itself": ("a: &a {<<: *a}", "an alias inside its own anchor"),
     "Python's objects": ("a: !!python/object/apply:os.system ['touch the_code_ran']", "could not determine"),
     "Python's names": ("a: !!python/name:os.system", "could not determine a constructor"),
 }
@@ -270,12 +270,12 @@ def test_yaml_has_its_limits(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_endless_config_is_not_read_to_its_end() -> None:
-    with pytest.raises(ConfigError, match="/dev/zero\n  larger than 1048576 bytes"):
+    with pytest.raises(UserError, match="/dev/zero: can't read this config: not a regular file"):
         read_tree(Path("/dev/zero"))
 
 
 def test_a_path_of_an_override_has_an_end() -> None:
-    with pytest.raises(ConfigError, match="longer than any value of a config"):
+    with pytest.raises(ConfigError, match="nested more than 50 levels deep"):
         apply_override({}, ".".join("a" * 5000) + "=1")
 
 
@@ -403,7 +403,8 @@ def test_links_out_of_the_root_are_refused_unless_they_are_meant(photos_and_secr
     with pytest.raises(UserError) as caught:
         read_list(root, named, " ", 1)
     assert str(caught.value) == "\n".join(
-        f"{named}, line {line}: {root}/{path} is a link out of {root}; if it is yours, set follow_links: True"
+        f"{named}, line {line}: {root}/{path} is a link out of {root}; "
+        "if you trust it, set follow_links: True"
         for line, path in ((2, "cat/2.jpg"), (3, "dog/secret.jpg"), (4, "dog/gone.jpg"))
     )
     assert len(read_list(root, named, " ", 1, follow_links=True)) == 5
@@ -421,7 +422,7 @@ def test_links_within_the_root_and_to_the_root_are_followed(photos_and_secret: P
 def test_class_folders_are_watched_too(photos_and_secret: Path) -> None:
     (photos_and_secret / "cat" / "2.jpg").symlink_to(photos_and_secret.parent / "secret.jpg")
     with pytest.raises(
-        UserError, match=r"cat/2\.jpg is a link out of .*/images; if it is yours, set follow_links"
+        UserError, match=r"cat/2\.jpg is a link out of .*/images; if you trust it, set follow_links"
     ):
         read_folder(photos_and_secret, (".jpg",), 1)
     assert len(read_folder(photos_and_secret, (".jpg",), 1, follow_links=True)) == 2
