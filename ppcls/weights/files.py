@@ -60,7 +60,10 @@ def read_arrays(path: Path) -> Arrays:
         UserError: The file is missing or damaged, or has a dtype that NumPy lacks, such as bfloat16.
     """
     try:
-        return dict(safetensors.numpy.load_file(path))
+        arrays = dict(safetensors.numpy.load_file(path))
+        if any(array.dtype.kind not in "fiub" for array in arrays.values()):
+            raise TypeError("a number type of ml_dtypes")  # which other packages add to NumPy
+        return arrays
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, SafetensorError) as error:

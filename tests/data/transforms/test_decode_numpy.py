@@ -87,15 +87,21 @@ BAD = [
 ]
 
 
+class EncodedFiles(list[np.ndarray]):
+    """Encoded files as DALI passes them."""
+
+    def shape(self) -> list[tuple[int, ...]]:
+        return [file.shape for file in self]
+
+
 @pytest.mark.parametrize(("encoded", "reason"), BAD, ids=[reason for _, reason in BAD])
 def test_bad_array_is_rejected_with_reason(encoded: bytes, reason: str) -> None:
     with pytest.raises(DecodeError) as caught:
         read_npy(FIVE16, encoded)
     assert str(caught.value) == reason
+    files = EncodedFiles(np.frombuffer(file, np.uint8) for file in (saved(array(FIVE16)), encoded))
     with pytest.raises(DecodeError) as caught:
-        admit(
-            FIVE16, [np.frombuffer(each, np.uint8) for each in (saved(array(FIVE16)), encoded)], on_gpu=False
-        )
+        admit(FIVE16, files, on_gpu=False)
     assert str(caught.value) == reason
 
 
