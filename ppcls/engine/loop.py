@@ -22,7 +22,7 @@ from ppcls.engine.health.non_finite import NonFiniteMonitor
 from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.engine.meter import Meter
 from ppcls.errors import SignalExit, UserError
-from ppcls.report.record import EvalRecord, Outcomes, Reporter
+from ppcls.report.record import EvalRecord, Outcomes, Reporter, StepPosition
 from ppcls.runtime.signals import handle_signals
 
 
@@ -132,6 +132,8 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
         if not batch.update:
             continue
         done += 1
+        images = batch.valid * settings.update_freq * state.runtime.world_size
+        run.reporter.advance(StepPosition(epoch, settings.epochs, done, updates_per_epoch, images))
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
             state.runtime.progress.report("loss and metrics of all processes, for the log")
             run.reporter.record(meter.record(epoch, done))

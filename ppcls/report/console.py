@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ppcls.files import LogWriter, lossy
-from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
+from ppcls.report.record import EvalRecord, Record, Reporter, StepPosition, StepRecord
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_PLAIN_SECONDS, _LIVE_SECONDS = 15.0, 0.25  # between two texts about single steps
+_FIRST = " (loss and metrics follow)"
 
 
 def clock(seconds: float) -> str:
@@ -54,6 +58,32 @@ def format_record(record: Record) -> str:
     )
 
 
+class StepClock:
+    """Measures steps between two records, on the host.
+
+    Args:
+        seconds: Smallest number of seconds between two texts.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._interval, self._shown = seconds, time.monotonic()
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts to measure again, after a record or an evaluation."""
+        self._start, self._images, self._steps = time.monotonic(), 0, 0
+        self._shown = self._start
+
+    def add(self, position: StepPosition) -> tuple[str, str] | None:
+        """Adds a step; returns the speed and the remaining time if it is time to show them."""
+        now = time.monotonic()
+        self._images, self._steps = self._images + position.images, self._steps + 1
+        if now - self._shown < self._interval:
+            return None
+        self._shown, seconds = now, now - self._start
+        return f"{self._images / seconds:.1f} img/s", clock(position.remaining * seconds / self._steps)
+
+
 class LogFile(Reporter):
     """Appends each message and record to a file, with the local time.
 
@@ -81,7 +111,7 @@ class PlainConsole(Reporter):
     """Writes one line per message or record and flushes it: for pipes, files and batch systems."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream, self._clock = stream, StepClock(_PLAIN_SECONDS)
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Writes ``text`` and flushes."""
@@ -91,6 +121,13 @@ class PlainConsole(Reporter):
     def record(self, record: Record) -> None:
         """Writes the line of the record."""
         self.message(format_record(record))
+        self._clock.reset()
+
+    def advance(self, position: StepPosition) -> None:
+        """Writes a line if there was none for a long time."""
+        if (found := self._clock.add(position)) is not None:
+            step = f"step {position.step}/{position.steps_per_epoch}"
+            self.message(f"epoch {position.epoch}/{position.epochs} {step} {found[0]} eta {found[1]}")
 
 
 class LiveConsole(Reporter):
@@ -115,6 +152,7 @@ class LiveConsole(Reporter):
         self._measures = Text(style="dim")
         # The calling thread draws when there is news: no other thread competes with the training loop.
         self._live = Live(console=self._console, auto_refresh=False)
+        self._clock = StepClock(_LIVE_SECONDS)
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Prints ``text`` above the bar."""
@@ -124,6 +162,7 @@ class LiveConsole(Reporter):
         """Moves the bar, or prints the line of an evaluation above it."""
         from rich.console import Group
 
+        self._clock.reset()
         if isinstance(record, EvalRecord):
             self.message(format_record(record))
             return
@@ -136,6 +175,25 @@ class LiveConsole(Reporter):
             eta=f"eta {clock(record.eta_seconds)}",
         )
         self._measures.plain = format_measures(record)
+        self._live.start()
+        self._live.update(Group(self._bar, self._measures), refresh=True)
+
+    def advance(self, position: StepPosition) -> None:
+        """Moves the bar, a few times per second."""
+        from rich.console import Group
+
+        if (found := self._clock.add(position)) is None:
+            return
+        self._bar.update(
+            self._task,
+            description=f"epoch {position.epoch}/{position.epochs}",
+            completed=position.step,
+            total=position.steps_per_epoch,
+            step=f"{position.step}/{position.steps_per_epoch}",
+            eta=f"eta {found[1]}",
+        )
+        if not self._measures.plain or self._measures.plain.endswith(_FIRST):
+            self._measures.plain = found[0] + _FIRST
         self._live.start()
         self._live.update(Group(self._bar, self._measures), refresh=True)
 

@@ -46,6 +46,30 @@ class StepRecord:
 
 
 @dataclass(frozen=True)
+class StepPosition:
+    """The position of a run after an update, known without waiting for the device.
+
+    Attributes:
+        epoch: Current epoch, counted from 1.
+        epochs: Number of epochs of the whole run.
+        step: Last finished step of the epoch, counted from 1.
+        steps_per_epoch: Number of steps of one epoch.
+        images: Images of this update, over all ranks.
+    """
+
+    epoch: int
+    epochs: int
+    step: int
+    steps_per_epoch: int
+    images: int
+
+    @property
+    def remaining(self) -> int:
+        """Number of steps until the end of the run."""
+        return (self.epochs - self.epoch + 1) * self.steps_per_epoch - self.step
+
+
+@dataclass(frozen=True)
 class Mistake:
     """A misclassified sample of an evaluation.
 
@@ -135,6 +159,9 @@ class Reporter:
 
     def record(self, record: Record) -> None:
         """Receives a record of training or of an evaluation."""
+
+    def advance(self, position: StepPosition) -> None:
+        """Receives the position after every update. Must be fast."""
 
     def close(self) -> None:
         """Finishes the report. Nothing follows, and a second call has no effect."""

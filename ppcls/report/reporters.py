@@ -13,7 +13,7 @@ from ppcls.report.console import LogFile, build_console
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.jsonlines import EventsFile, MetricsFile, read_records, truncate_after
 from ppcls.report.loggers import TrackedRun, start_loggers
-from ppcls.report.record import Record, Reporter, StepRecord
+from ppcls.report.record import Record, Reporter, StepPosition, StepRecord
 from ppcls.report.visualdl import VisualDLWriter
 
 _LOG, _EVENTS = "train.log", "events.jsonl"
@@ -43,6 +43,12 @@ class Reporters(Reporter):
         for reporter in self._reporters:
             with self._forgive(reporter):
                 reporter.record(record)
+
+    def advance(self, position: StepPosition) -> None:
+        """Passes a position on."""
+        for reporter in self._reporters:
+            with self._forgive(reporter):
+                reporter.advance(position)
 
     def close(self) -> None:
         """Closes all reporters, the last one first, even if one of them raises."""

@@ -119,6 +119,8 @@ def describe_early_import() -> PaddleImport:
 
 def import_paddle() -> None:
     """Imports Paddle without its warning about threads, and restores the SIGTERM handler that it replaces."""
+    if sys.stderr.isatty():
+        sys.stderr.write("loading Paddle ...\n")
     stderr, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
     with contextlib.redirect_stderr(stderr):
         import paddle  # noqa: F401

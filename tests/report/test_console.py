@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from report_records import EVALUATION, STEP
 from rich.console import Console
 
+from ppcls.report import console as module
 from ppcls.report.console import LiveConsole, LogFile, PlainConsole, build_console, clock, format_record
-from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.record import EvalRecord, StepPosition, StepRecord
 
 NUMBER = r"(?:-?[\d.]+(?:e[-+]\d+)?|-?inf|nan)"
 MEASURES = rf"loss (?P<loss>{NUMBER})(?: \w+ {NUMBER})*"
@@ -197,3 +198,36 @@ def test_build_console_drops_lines_that_nobody_reads() -> None:
         assert process.stderr is not None
         assert process.stdout.read().startswith(b"x" * 100 + b"\n")
         assert process.stderr.read() == b"written\n"
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_plain_console_shows_a_step_that_takes_long(seconds: list[float]) -> None:
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+    seconds[0] += 10
+    console.advance(StepPosition(1, 2, 1, 30, 8))
+    assert stream.getvalue() == ""
+    seconds[0] += 10
+    console.advance(StepPosition(1, 2, 2, 30, 8))
+    assert stream.getvalue() == "epoch 1/2 step 2/30 0.8 img/s eta 0:09:40\n"
+    console.record(STEP)
+    seconds[0] += 14
+    console.advance(StepPosition(1, 2, 3, 30, 8))
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_live_console_moves_the_bar_from_the_first_step(seconds: list[float]) -> None:
+    stream = io.StringIO()
+    console = LiveConsole(Console(file=stream, force_terminal=True, width=100))
+    seconds[0] += 4
+    console.advance(StepPosition(1, 2, 1, 30, 8))
+    console.close()
+    assert "1/30" in stream.getvalue()
+    assert "2.0 img/s" in stream.getvalue()
+    assert "eta 0:03:56" in stream.getvalue()

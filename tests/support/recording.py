@@ -18,6 +18,9 @@ class Notes:
         self.saved: list[tuple[int, list[str]]] = []
         self.order: list[str] = []
 
+    def advance(self, position: object) -> None:
+        pass
+
     def message(self, text: str, update: int | None = None) -> None:
         if self._said is None:
             raise AssertionError(text)
