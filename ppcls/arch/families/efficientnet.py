@@ -17,7 +17,7 @@ from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 # Table 1: number of blocks, kernel, stride of the first block, expansion, channels.
-_STAGES = (
+STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
     (2, 5, 2, 6, 40),
@@ -140,9 +140,9 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
         stem = _conv(data_format)(in_channels, channels, 3, 2, act=F.swish, padding=_padding(3, 2, side))
         self._conv_stem = Nested(stem)
         side = math.ceil(side / 2)
-        total = sum(math.ceil(repeats * depth) for repeats, *_ in _STAGES)
+        total = sum(math.ceil(repeats * depth) for repeats, *_ in STAGES)
         self._blocks: list[MBConv] = []
-        for repeats, kernel, first_stride, expansion, out in _STAGES:
+        for repeats, kernel, first_stride, expansion, out in STAGES:
             out = round_channels(out * width)
             for i in range(math.ceil(repeats * depth)):
                 number = len(self._blocks)

@@ -13,19 +13,10 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
+from ppcls.arch.families.efficientnet import STAGES
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, round_channels
 from ppcls.arch.layers.drop_path import DropPath
 
-# Table 1 of the paper: blocks, kernel, stride of the first block, expansion, channels.
-_STAGES = (
-    (1, 3, 1, 1, 16),
-    (2, 3, 2, 6, 24),
-    (2, 5, 2, 6, 40),
-    (3, 3, 2, 6, 80),
-    (3, 5, 1, 6, 112),
-    (4, 5, 2, 6, 192),
-    (1, 3, 1, 6, 320),
-)
 _STEM, _HEAD = 32, 1280
 _DROP_PATH = 0.2  # rate of the last block; earlier blocks have less, in proportion to their depth
 
@@ -123,14 +114,14 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
         self.conv_stem = conv(input_image_channel, _STEM, 3, 2, padding=same_padding(3, 2, side))
         self.bn1 = norm(_STEM)
         side = math.ceil(side / 2)
-        last_stage = len(_STAGES) - 1
+        last_stage = len(STAGES) - 1
         repeats = [
             blocks if stage in (0, last_stage) else math.ceil(blocks * depth)
-            for stage, (blocks, *_) in enumerate(_STAGES)
+            for stage, (blocks, *_) in enumerate(STAGES)
         ]
         self._positions = [(stage, i) for stage, blocks in enumerate(repeats) for i in range(blocks)]
         channels, number, stages = _STEM, 0, []
-        for blocks, (_, kernel, first_stride, expansion, out_channels) in zip(repeats, _STAGES, strict=True):
+        for blocks, (_, kernel, first_stride, expansion, out_channels) in zip(repeats, STAGES, strict=True):
             out_channels = round_channels(out_channels * width)
             stage = []
             for i in range(blocks):
