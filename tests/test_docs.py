@@ -20,7 +20,7 @@ from ppcls.cli import models as models_cli
 from ppcls.cli import serve as serve_cli
 from ppcls.cli import train as cli
 from ppcls.cli.doctor import doctor
-from ppcls.cli.eval import evaluate
+from ppcls.cli.eval import calibrate, evaluate
 from ppcls.config.load import load_config
 from ppcls.config.reference import render
 
@@ -28,6 +28,7 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs
 WRITTEN = [path for path in DOCUMENTS if path.name != "config.md"]  # that one is generated
 TOOLS: dict[str, Callable[[list[str]], object]] = {
     "benchmark": benchmark_cli.main,
+    "calibrate": calibrate,
     "dataset": dataset_cli.main,
     "doctor": doctor,
     "eval": evaluate,

@@ -1,14 +1,26 @@
-"""``ppcls eval`` and ``tools/eval.py``."""
+"""``ppcls eval``, ``ppcls calibrate`` and their scripts in tools/."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
 from ppcls.cli.command import Arguments, command
-from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, add_flags, config_parser, flag_overrides, read_config
-from ppcls.config.load import read_tree
+from ppcls.cli.options import (
+    EVAL_FLAGS,
+    TRAIN_FLAGS,
+    CommandParser,
+    add_examples,
+    add_flags,
+    add_override,
+    config_parser,
+    flag_overrides,
+    read_config,
+)
+from ppcls.config.load import load_config, read_tree
+from ppcls.config.objectives.embedding import RecModel
 from ppcls.errors import UserError
 
 
@@ -61,6 +73,51 @@ def evaluate(argv: Arguments = None) -> None:
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     amount = f"{result.images} images, {result.seconds:.1f} s"
     sys.stdout.write(f"[Eval] {source}: loss {result.loss:.4f} {metrics}, {amount}\n")
+
+
+@command
+def calibrate(argv: Arguments = None) -> None:
+    """Fits the temperature of a checkpoint on ``DataLoader.Eval``, and stores it there."""
+    parser = CommandParser(
+        description="Find the temperature by which the logits of a model are divided, such that its "
+        "probabilities match its accuracy on DataLoader.Eval. It is stored in the checkpoint; infer, serve "
+        "and export use it. Predicted classes do not change.",
+    )
+    add_examples(
+        parser,
+        "ppcls calibrate --model runs/pets",
+        "ppcls calibrate --model runs/pets -o DataLoader.Eval.dataset.cls_label_path=held_out.txt",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        required=True,
+        help="output folder of a run, for its best model, or checkpoint folder",
+    )
+    add_override(parser, "set values of the config, such as DataLoader.Eval.dataset.image_root=held_out")
+    arguments = parser.parse_args(argv)
+    checkpoint = find_checkpoint(Path(arguments.model))
+    weights = f"Global.pretrained_model={json.dumps(str(checkpoint))}"
+    config = load_config(checkpoint / "config.yaml", [weights, *arguments.override])
+    if isinstance(config.Arch, RecModel):
+        raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
+    from ppcls import api
+    from ppcls.deploy.models.temperature import TemperatureScaling, write_temperature
+    from ppcls.runtime.launch import read_launch
+
+    metric = config.Metric.model_copy(update={"Eval": (TemperatureScaling(),)})
+    result = api.evaluate(config.model_copy(update={"Metric": metric}), own_process=True)
+    if read_launch().rank > 0:
+        return
+    found = result.metrics
+    if not math.isfinite(found["temperature"]):
+        raise UserError(f"{checkpoint}: the model returns NaN or infinite values")
+    file = write_temperature(checkpoint, found["temperature"])
+    sys.stdout.write(
+        f"[Calibrate] {file}: temperature {found['temperature']:.3f}; {result.images} images: "
+        f"ece {found['ece']:.4f} -> {found['ece_scaled']:.4f}, "
+        f"nll {found['nll']:.4f} -> {found['nll_scaled']:.4f}\n"
+    )
 
 
 def find_checkpoint(folder: Path) -> Path:

@@ -13,6 +13,7 @@ import ppcls
 _COMMANDS = {
     "train": ("ppcls.cli.train:train", "train a model"),
     "eval": ("ppcls.cli.eval:evaluate", "evaluate a model"),
+    "calibrate": ("ppcls.cli.eval:calibrate", "make the probabilities of a model match its accuracy"),
     "infer": ("ppcls.cli.infer:infer", "predict image files"),
     "export": ("ppcls.cli.export:export", "export a model for Paddle Inference, as ONNX or for PaddleClas"),
     "serve": ("ppcls.cli.serve:serve", "serve a model over HTTP"),

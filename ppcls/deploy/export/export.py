@@ -132,14 +132,15 @@ def export_model(
     if kind == "onnx":
         need_converter()
     config = source.config.model_copy(update={"Arch": source.config.Arch.with_data_format("NCHW")})
-    description = describe_model(config, need_infer(config), source.description.names)
+    temperature = source.description.Output.temperature
+    description = describe_model(config, need_infer(config), source.description.names, temperature)
     ops = description.chain()
     calibration = _read_calibration(config, settings)
     layers = [PreprocessingLayer([op.spec for op in ops])] if preprocess else []
     network = load_network(config, source.file)
     if isinstance(network, EmbeddingNetwork):
         description = description.with_width(network.size)
-    trained = nn.Sequential(network, build_activation(description.Output.activation))
+    trained = nn.Sequential(network, build_activation(description.Output.activation, temperature))
     model = nn.Sequential(*layers, trained)
     model.eval()
     if preprocess:

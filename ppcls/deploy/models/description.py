@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import Bound, Count, Fraction, Section
+from ppcls.config.base.fields import Bound, Count, Fraction, Positive, Section
 from ppcls.config.load import read_tree
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
@@ -53,6 +53,9 @@ class _OutputTensor(Section):
     shape: tuple[int, Annotated[int, Bound(ge=-1)]]
     dtype: Literal["float32"]
     activation: Activation
+    temperature: Positive = Field(
+        1.0, description="divisor of the logits before the activation, which ppcls calibrate found"
+    )
 
 
 class _TopkNames(Section):
@@ -213,18 +216,23 @@ class ModelDescription(Section):
         tree = self.model_dump(mode="json")
         if self.Export is None:
             del tree["Export"]
+        if self.Output.temperature == 1.0:
+            del tree["Output"]["temperature"]
         if self.PostProcess is not None:
             tree["PostProcess"] = self.PostProcess.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
 
-def describe_model(config: Config, settings: Infer, names: Sequence[str] | None) -> ModelDescription:
+def describe_model(
+    config: Config, settings: Infer, names: Sequence[str] | None, temperature: float = 1.0
+) -> ModelDescription:
     """Returns the description of the model of a config.
 
     Args:
         config: The whole config.
         settings: Its section ``Infer``.
         names: [class_num] names of the classes, or None if they are not known.
+        temperature: Divisor of the logits of a calibrated model.
     """
     arch, layout = config.Arch, config.Arch.data_format
     chain = [op.spec for op in plan_chain(settings.transforms, "CHW" if layout == "NCHW" else "HWC")]
@@ -243,7 +251,7 @@ def describe_model(config: Config, settings: Infer, names: Sequence[str] | None)
     if isinstance(arch, RecModel):
         tree["Output"] |= {"shape": [-1, arch.embedding_size or -1], "activation": "l2_norm"}
     else:
-        tree["Output"] |= {"activation": settings.PostProcess.activation}
+        tree["Output"] |= {"activation": settings.PostProcess.activation, "temperature": temperature}
         tree["PostProcess"] = dump_postprocess(settings.PostProcess, names)
     return ModelDescription.model_validate(tree)
 

@@ -27,6 +27,7 @@ from ppcls.deploy.models.description import (
     read_description,
 )
 from ppcls.deploy.models.published import published_config
+from ppcls.deploy.models.temperature import read_temperature
 from ppcls.errors import UserError
 from ppcls.weights.manifest import MANIFEST, verify
 from ppcls.weights.store import BEST, newest
@@ -202,7 +203,7 @@ def _trained_source(
     embeds = isinstance(config.Arch, RecModel)
     names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
     settings, split = need_infer(config), next(iter(config.DataLoader.evaluated.values()), None)
-    description = describe_model(config, settings, names)
+    description = describe_model(config, settings, names, read_temperature(weights))
     dali = split.loader.dali if split is not None else Dali()
     return ModelSource(weights, description, config.Global, settings, dali, config)
 

@@ -63,9 +63,27 @@ def load_network(config: Config, weights: Path) -> nn.Layer:
     return model
 
 
-def build_activation(activation: Activation) -> nn.Layer:
-    """Returns the layer that turns the outputs of a network into scores or embeddings."""
-    return _ACTIVATIONS[activation]()
+class DividedLogits(nn.Layer):  # type: ignore[misc]
+    """Divides logits by a temperature."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self._temperature = temperature
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Returns the divided logits, [B, C]."""
+        return logits / self._temperature
+
+
+def build_activation(activation: Activation, temperature: float = 1.0) -> nn.Layer:
+    """Returns the layer that turns the outputs of a network into scores or embeddings.
+
+    Args:
+        activation: Name of the function.
+        temperature: Divisor of the logits, see ``ppcls calibrate``.
+    """
+    layer = _ACTIVATIONS[activation]()
+    return layer if temperature == 1.0 else nn.Sequential(DividedLogits(temperature), layer)
 
 
 class TrainedModel:
@@ -93,7 +111,7 @@ class TrainedModel:
         self._model = load_network(config, weights)
         self._precision.prepare(self._model, None)
         self._model.eval()
-        self._activation = build_activation(description.Output.activation)
+        self._activation = build_activation(description.Output.activation, description.Output.temperature)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def run(self, images: Any) -> NDArray[Any]:

@@ -1,0 +1,111 @@
+"""Temperature scaling: one number that makes the probabilities of a trained model match its accuracy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from ppcls.config.base.fields import Positive, Section
+from ppcls.config.custom import CustomMetric
+from ppcls.errors import UserError
+from ppcls.files import write_text
+
+TEMPERATURE_FILE = "temperature.json"  # in the checkpoint folder
+_RANGE = (0.05, 20.0)
+_BINS = 15
+
+
+class Temperature(Section):
+    """The content of ``temperature.json``."""
+
+    temperature: Positive
+
+
+class TemperatureScaling(CustomMetric):
+    """The temperature with the lowest negative log-likelihood, and the quality before and after.
+
+    For one label per image, Guo et al. 2017, section 4.2: ``softmax(logits / temperature)``. For several
+    labels the sigmoid replaces the softmax. Predicted classes do not change.
+    """
+
+    labels: ClassVar[Any] = "any"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the temperature, then of loss and calibration error without and with it."""
+        return ("temperature", "nll", "nll_scaled", "ece", "ece_scaled")
+
+    def compute(self, scores: NDArray[Any], labels: NDArray[Any]) -> Sequence[float]:
+        """Returns one value per name; see `CustomMetric.compute`."""
+        from scipy.optimize import minimize_scalar  # slow to import
+
+        logits = scores.astype(np.float64)
+        if not np.isfinite(logits).all():
+            return [float("nan")] * len(self.names)
+        found = minimize_scalar(
+            lambda log: negative_log_likelihood(logits / np.exp(log), labels),
+            bounds=np.log(_RANGE),
+            method="bounded",
+        )
+        temperature = float(np.exp(found.x))
+        pairs = [
+            measure(logits / divisor, labels)
+            for measure in (negative_log_likelihood, expected_calibration_error)
+            for divisor in (1.0, temperature)
+        ]
+        return [temperature, *pairs]
+
+
+def negative_log_likelihood(logits: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Returns the mean negative log-likelihood of labels [N], or of several labels [N, C], per image."""
+    if labels.ndim == 2:
+        return float((np.logaddexp(0.0, logits) - labels * logits).sum(axis=1).mean())
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    chosen = shifted[np.arange(len(labels)), labels.astype(int)]
+    return float((np.log(np.exp(shifted).sum(axis=1)) - chosen).mean())
+
+
+def expected_calibration_error(logits: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Returns the calibration error of predicted classes, or of each label of images with several labels."""
+    if labels.ndim == 2:
+        confidence, right = 1.0 / (1.0 + np.exp(-logits)).ravel(), labels.ravel() > 0.5
+    else:
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        confidence = 1.0 / shares.sum(axis=1)
+        right = logits.argmax(axis=1) == labels
+    bins = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
+    return float(np.abs(np.bincount(bins, right - confidence, _BINS)).sum() / len(bins))
+
+
+def write_temperature(folder: Path, temperature: float) -> Path:
+    """Writes the temperature of a checkpoint, and returns its file.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    file = folder / TEMPERATURE_FILE
+    write_text(file, json.dumps({"temperature": round(temperature, 4)}) + "\n")
+    return file
+
+
+def read_temperature(weights: Path) -> float:
+    """Returns the temperature of a checkpoint folder; 1 if it has none.
+
+    Raises:
+        UserError: The file is invalid.
+    """
+    file = weights / TEMPERATURE_FILE
+    if not file.is_file():
+        return 1.0
+    try:
+        return Temperature.model_validate(json.loads(file.read_text(encoding="utf-8"))).temperature
+    except (OSError, ValueError, ValidationError):
+        raise UserError(
+            f'{file}: expected {{"temperature": NUMBER > 0}}; remove it, or run ppcls calibrate again'
+        ) from None

@@ -1,0 +1,100 @@
+"""Temperature scaling: the number that is found, where it is stored, and what uses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from ppcls.cli.eval import calibrate
+from ppcls.cli.export import export
+from ppcls.config.load import dump_config
+from ppcls.deploy.models.source import find_source
+from ppcls.deploy.models.temperature import TemperatureScaling, expected_calibration_error, read_temperature
+from ppcls.errors import UserError
+from ppcls.metric.single_label import calibration_counts, calibration_error
+
+RANDOM = np.random.default_rng(0)
+
+
+def draw_labels(logits):
+    return (logits + RANDOM.gumbel(size=logits.shape)).argmax(axis=1).astype(float)
+
+
+def test_overconfident_softmax_gets_its_temperature_back() -> None:
+    logits = RANDOM.standard_normal((20_000, 5)) * 2
+    values = dict(zip(TemperatureScaling().names, _compute(3 * logits, draw_labels(logits)), strict=True))
+    assert values["temperature"] == pytest.approx(3, rel=0.05)
+    assert values["ece_scaled"] < 0.02 < 0.1 < values["ece"]
+    assert values["nll_scaled"] < values["nll"]
+
+
+def test_overconfident_sigmoids_get_their_temperature_back() -> None:
+    logits = RANDOM.standard_normal((5_000, 6))
+    labels = (RANDOM.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(float)
+    assert _compute(2 * logits, labels)[0] == pytest.approx(2, rel=0.05)
+
+
+def _compute(logits, labels):
+    return TemperatureScaling().compute(logits.astype(np.float32), labels)
+
+
+def test_non_finite_logits_have_no_temperature() -> None:
+    assert np.isnan(_compute(np.full((2, 3), np.inf), np.zeros(2))).all()
+
+
+def test_calibration_error_equals_the_metric(cpu) -> None:
+    import paddle
+
+    logits = RANDOM.standard_normal((300, 4)).astype(np.float32)
+    labels = draw_labels(logits)
+    counts = calibration_counts(paddle.to_tensor(logits), paddle.to_tensor(labels.astype("int64")), 15)
+    expected = calibration_error(counts.numpy().astype(float))
+    assert expected_calibration_error(logits.astype(float), labels) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"temperature": 0}', "no JSON"])
+def test_invalid_temperature_file_is_an_error(tmp_path: Path, text: str) -> None:
+    assert read_temperature(tmp_path) == 1.0
+    (tmp_path / "temperature.json").write_text(text)
+    with pytest.raises(UserError, match=r"temperature\.json: expected .* run ppcls calibrate again"):
+        read_temperature(tmp_path)
+
+
+def test_calibrated_checkpoint_is_exported_with_its_temperature(make_config, tmp_path, capsys) -> None:
+    from ppcls import fit
+    from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
+    from ppcls.deploy.models.trained import TrainedModel
+    from ppcls.runtime.start import Runtime
+
+    transforms = [{"DecodeImage": None}, {"ResizeImage": {"size": 16}}, {"NormalizeImage": None}]
+    config = make_config(
+        Global__use_dali=False,
+        Global__epochs=1,
+        Infer={"transforms": transforms, "PostProcess": {"name": "Topk", "topk": 2}},
+    )
+    best = fit(config).best_model
+    assert best is not None
+    source = find_source(best)
+    images = RANDOM.standard_normal((3, *source.description.Input.shape[1:])).astype(np.float32)
+    plain = TrainedModel(source.config, source.description, source.file, Runtime()).run(images)
+
+    assert calibrate(["--model", config.Global.output_dir]) == 0
+    said = capsys.readouterr().out
+    assert f"[Calibrate] {best / 'temperature.json'}: temperature " in said
+    (best / "temperature.json").write_text(json.dumps({"temperature": 2.0}))  # whatever was found
+
+    source = find_source(best)
+    scaled = TrainedModel(source.config, source.description, source.file, Runtime()).run(images)
+    expected = np.sqrt(plain) / np.sqrt(plain).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(scaled, expected, rtol=1e-5)
+    folder = tmp_path / "exported"
+    assert export(["--model", str(best), "-o", f"Global.save_inference_dir={folder}"]) == 0
+    assert yaml.safe_load((folder / "inference.yml").read_text())["Output"]["temperature"] == 2.0
+    source = find_source(folder)
+    exported = PaddleInferenceModel(source.file, source.description, Runtime()).run(images)
+    np.testing.assert_allclose(exported, expected, rtol=1e-3)
+    assert "temperature" not in dump_config(config)
