@@ -93,10 +93,14 @@ class RandomInvert(CustomTransform):
 class WeightNorm(RunHook):
     """Logs the norm of all weights at each evaluation, and how the run ended."""
 
+    def __init__(self, digits=4):
+        """Keeps the number of digits."""
+        self.digits = digits
+
     def on_evaluation(self, run, record):
         """Logs."""
         norm = sum(float((parameter**2).sum()) for parameter in run.state.model.parameters()) ** 0.5
-        run.log(f"epoch {record.epoch}: norm of the weights {norm:.4g}")
+        run.log(f"epoch {record.epoch}: norm of the weights {norm:.{self.digits}g}")
 
     def on_end(self, run, error):
         """Logs."""

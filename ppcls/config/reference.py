@@ -40,7 +40,7 @@ value on the command line. A number in the path is a position in a list
 (`-o DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=96`). Values are read as YAML. Numbers may be
 written as `1e-3` or `1.0/255.0`, and paths may begin with `~/`.
 """
-_TYPES = {int: "integer", float: "number", str: "text", bool: "True or False"}
+_TYPES = {int: "integer", float: "number", str: "text", bool: "True or False", Any: "text or mapping"}
 
 
 def type_name(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:

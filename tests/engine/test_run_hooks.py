@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ppcls import RunHook, fit
+from ppcls.config.base.errors import ConfigError
 from ppcls.engine.core.hooks import load_hooks
 from ppcls.errors import UserError
 
@@ -68,3 +69,32 @@ def test_hooks_of_the_config_are_created() -> None:
             load_hooks([name])
     with pytest.raises(UserError, match=r"Global\.hooks: no module 'no_such_hooks'"):
         load_hooks(["no_such_hooks:Hook"])
+
+
+def test_hooks_get_their_parameters() -> None:
+    (hook,) = load_hooks([{f"{__name__}:Recorder": {"fail_at": 3}}])
+    assert isinstance(hook, RunHook)
+    assert vars(hook)["fail_at"] == 3
+    with pytest.raises(UserError, match="Recorder: got an unexpected keyword argument 'fial_at'"):
+        load_hooks([{f"{__name__}:Recorder": {"fial_at": 3}}])
+
+
+def test_hook_of_an_installed_package_has_a_name(tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "their_hooks-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: their-hooks\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[ppcls.hooks]\nkeep-scores = their_hooks:KeepScores\n")
+    (tmp_path / "their_hooks.py").write_text("from ppcls import RunHook\nclass KeepScores(RunHook): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (hook,) = load_hooks(["keep-scores"])
+    assert type(hook).__name__ == "KeepScores"
+    with pytest.raises(UserError, match="no installed hook 'keep-score'; did you mean 'keep-scores'"):
+        load_hooks(["keep-score"])
+
+
+@pytest.mark.parametrize("item", ["my_parts:", {"a": 1}, {"a:b": {}, "c:d": {}}, 3, "", {"a:B": {1: 2}}])
+def test_invalid_hook_in_the_config_is_an_error(make_config, item) -> None:
+    with pytest.raises(
+        ConfigError, match=r"Global\.hooks\[0\].*expected module:Class such as my_parts:MyHook"
+    ):
+        make_config(Global__hooks=[item])

@@ -24,6 +24,7 @@ from ppcls.config.base.fields import (
 from ppcls.config.sections.logger import LoggerSpec
 from ppcls.registry import LOGGERS
 
+ENTRY_POINT = re.compile(r"\w[\w.-]*")
 MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -33,15 +34,31 @@ def _check_module(value: str) -> str:
     return value
 
 
-def _check_hook(value: str) -> str:
-    module, colon, name = value.partition(":")
-    if not (MODULE_NAME.fullmatch(module) and colon and name.isidentifier()):
-        raise ValueError(f"expected module:Class such as my_parts:MyHook, got {show(value)}")
+def _check_hook(value: Any) -> Any:
+    name, parameters = split_hook(value)
+    module, colon, attribute = name.partition(":")
+    valid = (
+        MODULE_NAME.fullmatch(module) and attribute.isidentifier() if colon else ENTRY_POINT.fullmatch(name)
+    )
+    if not valid or not isinstance(parameters, dict) or not all(isinstance(key, str) for key in parameters):
+        raise ValueError(
+            "expected module:Class such as my_parts:MyHook, the name of an installed hook, or one of them "
+            f"with its parameters such as {{my_parts:MyHook: {{limit: 3}}}}, got {show(value)}"
+        )
     return value
 
 
+def split_hook(value: Any) -> tuple[str, Any]:
+    """Returns the name and the parameters of an item of ``Global.hooks``; an empty name if it is invalid."""
+    if isinstance(value, dict) and len(value) == 1:
+        ((value, parameters),) = value.items()
+    else:
+        parameters = None
+    return value if isinstance(value, str) else "", {} if parameters is None else parameters
+
+
 ModuleName = Annotated[str, AfterValidator(_check_module)]
-HookName = Annotated[str, AfterValidator(_check_hook)]
+Hook = Annotated[Any, AfterValidator(_check_hook)]
 
 
 class Global(Section):
@@ -102,9 +119,10 @@ class Global(Section):
     """Python modules that are imported before the config is checked, such as `[my_parts]` for a file
     my_parts.py in the current folder or on PYTHONPATH. They register the user's architectures, losses,
     metrics, optimizers and transforms (docs/python.md)."""
-    hooks: tuple[HookName, ...] = ()
+    hooks: tuple[Hook, ...] = ()
     """Classes of the user that training calls after updates, evaluations and checkpoints, such as
-    `[my_parts:MyHook]` (docs/python.md)."""
+    `[my_parts:MyHook]`, with parameters `[{my_parts:MyHook: {limit: 3}}]`, or by the name under which a
+    package installed them (docs/python.md)."""
     update_freq: Count = 1
     """Steps per optimizer update (gradient accumulation)."""
     auto_scale_lr: bool = False

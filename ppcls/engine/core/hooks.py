@@ -6,14 +6,17 @@ users write.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Literal
 
+from ppcls.config.sections.run import split_hook
 from ppcls.errors import UserError
-from ppcls.registry import import_user_module
+from ppcls.registry import import_user_module, suggest
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.progress import Progress
 
@@ -88,20 +91,43 @@ class RunHook:
         """
 
 
-def load_hooks(names: Sequence[str]) -> list[RunHook]:
-    """Returns new hooks of the classes ``module:Class``.
+ENTRY_POINTS = "ppcls.hooks"
+
+
+def load_hooks(items: Sequence[Any]) -> list[RunHook]:
+    """Returns new hooks.
+
+    Args:
+        items: The items of ``Global.hooks``: ``module:Class``, or the name of an entry point of the group
+            ``ppcls.hooks``; with parameters a mapping from it to them.
 
     Raises:
-        UserError: A module or class is missing, or the class is no `RunHook`.
+        UserError: A hook is missing, is no `RunHook`, or does not have these parameters.
     """
     hooks = []
-    for name in names:
-        module, _, attribute = name.partition(":")
-        found = getattr(import_user_module(module, "Global.hooks"), attribute, None)
+    for name, parameters in map(split_hook, items):
+        found = _find_hook(name)
         if not isinstance(found, type) or not issubclass(found, RunHook):
             raise UserError(f"Global.hooks: expected {name} to be a subclass of ppcls.RunHook, got {found!r}")
-        hooks.append(found())
+        try:
+            inspect.signature(found).bind(**parameters)
+        except TypeError as error:
+            raise UserError(f"Global.hooks: {name}: {error}") from None
+        hooks.append(found(**parameters))
     return hooks
+
+
+def _find_hook(name: str) -> Any:
+    module, colon, attribute = name.partition(":")
+    if colon:
+        return getattr(import_user_module(module, "Global.hooks"), attribute, None)
+    installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    if name not in installed:
+        hint = (
+            suggest(name, sorted(installed)) or f"; no package has entry points of the group {ENTRY_POINTS}"
+        )
+        raise UserError(f"Global.hooks: no installed hook '{name}'{hint}; for a module write module:Class")
+    return installed[name].load()
 
 
 class ProgressHooks(StepHooks):
