@@ -64,7 +64,7 @@ def test_missing_import_inside_a_module_keeps_its_traceback(folder: Path) -> Non
     [
         ("Global.import_modules=[../parts.py]", "expected the name of a Python module"),
         ("Global.import_modules=[1]", "expected text, got 1"),
-        ("Global.hooks=[my_parts:]", "expected module:Class"),
+        ("Global.hooks=[my parts]", "expected module:Class"),
     ],
 )
 def test_invalid_names_are_reported_at_their_key(override: str, text: str) -> None:
