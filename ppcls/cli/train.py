@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
-from ppcls.cli.options import TRAIN_FLAGS, add_flags, config_parser, flag_overrides, read_config
+from ppcls.cli.options import TRAIN_FLAGS, add_flags, config_parser, flag_overrides, read_config, within
 from ppcls.config.load import read_tree
 from ppcls.errors import UserError
 
@@ -48,6 +48,17 @@ def train(argv: Arguments = None) -> None:
         help="train some updates with a rising learning rate, draw the loss, and suggest a learning rate",
     )
     mode.add_argument(
+        "--find-batch-size",
+        action="store_true",
+        help="try batch sizes, and print the largest one that fits, with Global.update_freq to match",
+    )
+    mode.add_argument(
+        "--folds",
+        type=within(int, ge=2, le=100),
+        metavar="K",
+        help="cross-validate: train K models, each evaluated on another K-th of DataLoader.Train",
+    )
+    mode.add_argument(
         "--profile",
         metavar="START:STOP",
         help="trace these steps, counted from 0 at the start of this run, and print where their time went",
@@ -72,10 +83,23 @@ def train(argv: Arguments = None) -> None:
         _dry_run(config)
     elif arguments.find_lr:
         _find_lr(config)
+    elif arguments.find_batch_size:
+        from ppcls.search.batch_size import find_batch_size
+
+        write_output(find_batch_size(config, _report) + "\n")
+    elif arguments.folds is not None:
+        from ppcls.search.folds import cross_validate
+
+        output_dir = api.create_output_dir(Path(config.Global.output_dir))
+        write_output(cross_validate(config, arguments.folds, output_dir, _report))
     elif arguments.explain_data:
         _explain_data(config)
     else:
         api.fit(config, profiled=profiled, own_process=True)
+
+
+def _report(line: str) -> None:
+    write_output(line + "\n")
 
 
 def _dry_run(config: Config) -> None:

@@ -1,0 +1,105 @@
+"""``ppcls train --find-batch-size``: tries batch sizes, and keeps the images per update by accumulation."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ppcls.config.base.errors import ConfigError
+from ppcls.config.load import dump_config, load_config
+from ppcls.config.schema import Config
+from ppcls.errors import UserError
+from ppcls.search.trials import check_single_process, last_lines, start_training, write_config
+
+
+def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
+    """Returns a line with the largest batch size that fits into memory.
+
+    Candidates are the divisors of ``batch_size * update_freq``, so that an update has as many images as the
+    config says. A dry run tries each of a few of them, chosen by bisection.
+
+    Args:
+        config: Config of the run.
+        report: Receives a line about each dry run.
+
+    Raises:
+        UserError: Not even the smallest batch fits, or training fails for another reason.
+    """
+    check_single_process("--find-batch-size")
+    if config.DataLoader.Train is None:
+        raise UserError("--find-batch-size needs DataLoader.Train")
+    key, size = config.DataLoader.Train.sampler.batch_setting
+    name, total = f"DataLoader.Train.sampler.{key}", size * config.Global.update_freq
+    sizes = [
+        batch
+        for batch in range(total, 0, -1)
+        if total % batch == 0 and _is_valid(config, _overrides(name, batch, total))
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        file = write_config(config, Path(folder) / "config.yaml")
+
+        def fits(batch: int) -> bool:
+            fit, text = try_batch(file, _overrides(name, batch, total))
+            report(f"{key} {batch}: {text}")
+            return fit
+
+        found = largest_fitting(sizes, fits)
+    if found is None:
+        raise UserError(f"--find-batch-size: not even {key} {sizes[-1]} fits into memory")
+    freq = total // found
+    return (
+        f"largest {key} that fits: {found}, with {total} images per update as in the config: "
+        f"-o {name}={found} Global.update_freq={freq}"
+    )
+
+
+def largest_fitting(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """Returns the largest of the sizes that fits; None if none does.
+
+    Args:
+        sizes: Sizes in descending order. If one fits, all smaller ones do.
+        fits: Tries a size.
+    """
+    if not sizes or fits(sizes[0]):
+        return sizes[0] if sizes else None
+    position = bisect_left(sizes, True, lo=1, key=fits)
+    return sizes[position] if position < len(sizes) else None
+
+
+def try_batch(config: Path, overrides: list[str]) -> tuple[bool, str]:
+    """Returns whether a dry run fits into memory, and a description of its result.
+
+    Raises:
+        UserError: It fails for another reason.
+    """
+    log = config.with_name("dry_run.log")
+    with start_training(config, overrides, log, ["--dry-run"]) as process:
+        code = process.wait()
+    if code == 0:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        shown = [line.split(None, 1)[1].strip() for line in lines if line.startswith(("speed ", "memory "))]
+        return True, f"fits; {'; '.join(shown)}"
+    if code == -signal.SIGKILL:
+        return False, "out of memory: the system ended the process"
+    error = last_lines(log)
+    if error.startswith("out of "):
+        return False, error.partition(";")[0]
+    raise UserError(f"--find-batch-size: {' '.join(overrides)}: {error}")
+
+
+def _overrides(name: str, batch: int, total: int) -> list[str]:
+    return [f"{name}={batch}", f"Global.update_freq={total // batch}"]
+
+
+def _is_valid(config: Config, overrides: list[str]) -> bool:
+    """Whether the sampler accepts the batch size, which may have to be a multiple of something."""
+    import yaml
+
+    try:
+        load_config(yaml.safe_load(dump_config(config)), overrides)
+    except ConfigError:
+        return False
+    return True

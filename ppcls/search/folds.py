@@ -1,0 +1,176 @@
+"""``ppcls train --folds K``: stratified cross-validation, with one report of all folds."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from ppcls.config.class_folders import LABEL_LIST, find_class_root, list_class_folders
+from ppcls.config.load import dump_config
+from ppcls.config.schema import Config
+from ppcls.config.sections.dataset import FileDataset, ImageFolderDataset, MultiLabelDataset
+from ppcls.data.index.class_names import write_class_names
+from ppcls.data.index.files import FileIndex
+from ppcls.data.index.read import read_index
+from ppcls.errors import UserError
+from ppcls.files import write_text
+from ppcls.report.record import EvalRecord
+from ppcls.search.page import render_page
+from ppcls.search.trials import check_single_process, last_lines, read_evaluations, start_training
+
+PAGE, TABLE = "folds.html", "folds.json"
+_CHAIN_KEYS = ("transform_ops", "batch_transform_ops", "on_error", "max_errors", "bad_images", "follow_links")
+
+
+def cross_validate(config: Config, folds: int, output_dir: Path, report: Callable[[str], None]) -> str:
+    """Trains a model for each fold, evaluates it on the images of the fold, and writes the report.
+
+    Folds are of the images of ``DataLoader.Train``, or of the whole folder if that is a random part of it.
+
+    Args:
+        config: Config of the runs; ``DataLoader.Eval`` provides the transforms and the batch size.
+        folds: Number of folds.
+        output_dir: Existing folder of the report, the lists and the runs.
+        report: Receives a line about each fold.
+
+    Returns:
+        Mean and standard deviation of each metric, as lines of text.
+
+    Raises:
+        UserError: The data cannot be split, or a run fails.
+    """
+    check_single_process("--folds")
+    files = write_folds(config, folds, output_dir)
+    results: list[EvalRecord] = []
+    for number, file in enumerate(files, start=1):
+        log = output_dir / f"fold_{number}.log"
+        with start_training(file, [], log) as process:
+            code = process.wait()
+        records = read_evaluations(output_dir / f"fold_{number}")
+        if code or not records:
+            raise UserError(f"--folds: fold {number} failed: {last_lines(log)}; see {log}")
+        best = [record for record in records if record.best] or records
+        results.append(best[-1])
+        report(f"fold {number} of {folds}: {_describe(best[-1].metrics)}, epoch {best[-1].epoch}")
+    return _write_report(config, results, output_dir)
+
+
+def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
+    """Writes lists of images and a config for each fold; returns the configs.
+
+    Raises:
+        UserError: The data set has no separate files, or a class has fewer images than there are folds.
+    """
+    train, evaluation = config.DataLoader.Train, config.DataLoader.evaluated.get("Eval")
+    if train is None or evaluation is None or config.Global.eval_mode == "retrieval":
+        raise UserError("--folds needs DataLoader.Train, DataLoader.Eval and eval_mode: classification")
+    dataset = train.dataset
+    if not isinstance(dataset, FileDataset):
+        raise UserError(f"--folds needs images in separate files, got {dataset.kind}")
+    if (
+        isinstance(dataset, ImageFolderDataset)
+        and not find_class_root(Path(dataset.image_root), dataset.part)[1]
+    ):
+        dataset = dataset.model_copy(update={"part": None})
+    index = read_index(dataset, config.Arch.class_num)
+    assert isinstance(index, FileIndex)  # of a FileDataset
+    tree = yaml.safe_load(dump_config(config))
+    if isinstance(dataset, ImageFolderDataset) and tree["Infer"] is not None:
+        write_class_names(output_dir / LABEL_LIST, list_class_folders(index.root))
+        tree["Infer"]["PostProcess"].setdefault("class_id_map_file", None)
+        tree["Infer"]["PostProcess"]["class_id_map_file"] = str(output_dir / LABEL_LIST)
+    several = isinstance(dataset, MultiLabelDataset)
+    configs = []
+    for number, held_out in enumerate(split_folds(index.labels, folds, config.Global.seed), start=1):
+        for part, chosen in (("Train", ~held_out), ("Eval", held_out)):
+            listing = output_dir / f"fold_{number}_{part.lower()}.txt"
+            _write_list(listing, index, np.flatnonzero(chosen), "\t" if several else " ")
+            split = tree["DataLoader"][part]["dataset"]
+            kept = {key: split[key] for key in _CHAIN_KEYS if key in split}
+            tree["DataLoader"][part]["dataset"] = {
+                "name": dataset.kind if several else "ImageNetDataset",
+                "image_root": str(index.root),
+                "cls_label_path": str(listing),
+                "delimiter": "\t" if several else " ",
+                **({"label_ratio": split.get("label_ratio", False)} if several else {}),
+                **kept,
+            }
+        tree["Global"]["output_dir"] = str(output_dir / f"fold_{number}")
+        configs.append(output_dir / f"fold_{number}.yaml")
+        write_text(configs[-1], yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    return configs
+
+
+def split_folds(labels: NDArray[Any], folds: int, seed: int) -> list[NDArray[np.bool_]]:
+    """Returns which images each fold holds out, [N] each.
+
+    Args:
+        labels: [N] classes, of which each fold gets an equal share; or [N, C] several labels, which are split
+            at random.
+        folds: Number of folds, at least 2.
+        seed: Seed of the order.
+
+    Raises:
+        UserError: There are fewer images, or fewer of a class, than folds.
+    """
+    from sklearn.model_selection import KFold, StratifiedKFold  # slow to import
+
+    counts = np.array([len(labels)]) if labels.ndim == 2 else np.unique(labels, return_counts=True)[1]
+    if counts.min() < folds:
+        what = "the data set" if labels.ndim == 2 else "the smallest class"
+        raise UserError(f"--folds {folds}: {what} has only {counts.min()} images; use fewer folds")
+    kind = KFold if labels.ndim == 2 else StratifiedKFold
+    splitter = kind(folds, shuffle=True, random_state=seed)
+    targets = None if labels.ndim == 2 else labels
+    masks = []
+    for _, held_out in splitter.split(np.zeros(len(labels)), targets):
+        masks.append(np.isin(np.arange(len(labels)), held_out))
+    return masks
+
+
+def _write_list(listing: Path, index: FileIndex, positions: NDArray[np.int64], delimiter: str) -> None:
+    lines = []
+    for position in positions.tolist():
+        label = index.labels[position]
+        text = ",".join(str(int(value)) for value in label) if np.ndim(label) else str(int(label))
+        lines.append(bytes(index.paths[position]) + os.fsencode(f"{delimiter}{text}\n"))
+    listing.write_bytes(b"".join(lines))
+
+
+def _describe(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+def _write_report(config: Config, results: list[EvalRecord], output_dir: Path) -> str:
+    columns = {"loss": [record.loss for record in results]}
+    columns |= {name: [record.metrics[name] for record in results] for name in results[0].metrics}
+    mean = {name: float(np.mean(values)) for name, values in columns.items()}
+    deviation = {name: float(np.std(values, ddof=1)) for name, values in columns.items()}
+    rows = [
+        [f"fold {number}", str(record.epoch), *(f"{columns[name][number - 1]:.4f}" for name in columns)]
+        for number, record in enumerate(results, start=1)
+    ]
+    rows += [["mean", "", *(f"{value:.4f}" for value in mean.values())]]
+    rows += [["standard deviation", "", *(f"{value:.4f}" for value in deviation.values())]]
+    folds = len(results)
+    page = render_page(
+        f"{folds}-fold cross-validation of {config.Arch.name}",
+        [f"The best evaluation of each fold, on images that it was not trained on. Runs: {output_dir}."],
+        ["", "epoch", *columns],
+        rows,
+        [folds, folds + 1],
+    )
+    write_text(output_dir / PAGE, page)
+    write_text(
+        output_dir / TABLE,
+        json.dumps({"folds": columns, "mean": mean, "deviation": deviation}, indent=1) + "\n",
+    )
+    lines = [f"{name} {mean[name]:.4f} ± {deviation[name]:.4f}" for name in columns]
+    return f"{folds} folds, mean and standard deviation: {', '.join(lines)}; report: {output_dir / PAGE}\n"

@@ -1,0 +1,78 @@
+"""Cross-validation: stratified folds, and the report of all runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ppcls.cli import train as cli
+from ppcls.config.load import load_config
+from ppcls.errors import UserError
+from ppcls.search.folds import split_folds, write_folds
+
+SMALL = {"Global__use_dali": False, "Global__epochs": 1}
+
+
+def test_each_image_is_held_out_once_and_classes_are_shared_equally() -> None:
+    labels = np.repeat([0, 1, 2], [10, 20, 5])
+    masks = split_folds(labels, 5, seed=3)
+    np.testing.assert_array_equal(np.sum(masks, axis=0), 1)
+    for mask in masks:
+        np.testing.assert_array_equal(np.bincount(labels[mask]), [2, 4, 1])
+    assert not np.array_equal(masks, split_folds(labels, 5, seed=4))
+
+
+def test_several_labels_are_split_at_random() -> None:
+    masks = split_folds(np.ones([7, 3], np.float32), 3, seed=0)
+    assert sorted(int(mask.sum()) for mask in masks) == [2, 2, 3]
+
+
+def test_class_with_too_few_images_is_an_error() -> None:
+    with pytest.raises(UserError, match="--folds 5: the smallest class has only 2 images"):
+        split_folds(np.array([0] * 9 + [1] * 2), 5, seed=0)
+
+
+def test_random_part_of_a_folder_is_split_as_a_whole(make_config, images: Path, tmp_path: Path) -> None:
+    for name in ("cats", "dogs"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(4):
+            shutil.copy(images / "eval 0.jpg", tmp_path / "pets" / name / f"{number}.jpg")
+    folder = {"name": "ImageFolderDataset", "image_root": str(tmp_path / "pets")}
+    config = make_config(Arch__class_num=2, **SMALL)
+    tree = config.model_dump(mode="json")
+    for part, name in (("train", "Train"), ("val", "Eval")):
+        chain = tree["DataLoader"][name]["dataset"]["transform_ops"]
+        tree["DataLoader"][name]["dataset"] = {**folder, "part": part, "transform_ops": chain}
+    files = write_folds(load_config(tree), 2, tmp_path)
+    held_out = [(tmp_path / f"fold_{number}_eval.txt").read_text().splitlines() for number in (1, 2)]
+    assert sorted(line for lines in held_out for line in lines) == [
+        f"{name}/{n}.jpg {k}" for k, name in enumerate(("cats", "dogs")) for n in range(4)
+    ]
+    assert [load_config(file).Global.output_dir for file in files] == [
+        str(tmp_path / f"fold_{n}") for n in (1, 2)
+    ]
+
+
+def test_report_has_mean_and_deviation_of_all_folds(make_yaml, tmp_path: Path, capsys) -> None:
+    assert cli.train(["-c", str(make_yaml(**SMALL)), "--folds", "2"]) == 0
+    text = capsys.readouterr().out
+    found = json.loads((tmp_path / "run" / "folds.json").read_text())
+    top1 = found["folds"]["top1"]
+    assert len(top1) == 2
+    assert f"top1 {np.mean(top1):.4f} ± {np.std(top1, ddof=1):.4f}" in text
+    assert "fold 2 of 2: top1 " in text
+    page = (tmp_path / "run" / "folds.html").read_text()
+    assert f"<td>{np.mean(top1):.4f}</td>" in page
+    assert (tmp_path / "run" / "fold_2" / "best_model").is_dir()
+
+
+def test_failing_fold_is_an_error_with_its_log(make_yaml, tmp_path: Path, capsys) -> None:
+    config = make_yaml(**SMALL, Global__pretrained_model=str(tmp_path / "gone.pdparams"))
+    assert cli.train(["-c", str(config), "--folds", "2"]) == 1
+    error = capsys.readouterr().err
+    assert "--folds: fold 1 failed: " in error
+    assert "gone.pdparams" in error
