@@ -23,7 +23,7 @@ from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.config.sections.transform import Transform
-    from ppcls.data.index.read import Index
+    from ppcls.data.index.protocol import Index
 
 
 @command

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
     from rich.progress import Progress
 
     from ppcls.data.index.files import FileIndex
-    from ppcls.data.index.read import Index
+    from ppcls.data.index.protocol import Index
     from ppcls.data.records.shard import RecordFormat
     from ppcls.data.transforms.specs import DecodeImage
     from ppcls.dataset_tools.resize import ResizeJob, ResizeResult

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ppcls.config.base.fields import Spec
 from ppcls.config.sections.objective import LossSpec, MetricSpec
 from ppcls.config.sections.optimizer import CoupledSpec
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.config.sections.transform import CustomTransform as CustomTransform
 from ppcls.registry import ARCHITECTURES, LOSSES, METRICS, OPTIMIZERS, TRANSFORMS
 
 Component = TypeVar("Component", bound=type[Spec])
@@ -59,30 +59,6 @@ class CustomOptimizer(CoupledSpec):
         Args:
             **common: ``learning_rate``, ``parameters``, ``grad_clip`` and ``weight_decay``, which Paddle's
                 optimizers accept.
-        """
-        raise NotImplementedError
-
-
-class CustomTransform(Transform):
-    """A user's transform of one image, for paddle.io (``Global.use_dali: False``).
-
-    ``draws`` is the number of random numbers per image. A transform that changes dtype, channels or size
-    also overrides ``after``.
-    """
-
-    def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
-        if state.encoded:
-            raise ValueError("needs pixels; put DecodeImage before it")
-        return state
-
-    def apply(self, image: NDArray[Any], draws: NDArray[Any]) -> NDArray[Any]:
-        """Returns the transformed image, [H, W, C].
-
-        Args:
-            image: [H, W, C]; do not change it in place.
-            draws: ``self.draws`` uniform random numbers in [0, 1), float32. They depend on the seed and the
-                image only, so that runs can be repeated.
         """
         raise NotImplementedError
 

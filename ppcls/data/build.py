@@ -14,7 +14,8 @@ from ppcls.config.sections.run import Global
 from ppcls.config.sections.sampler import EqualPixels
 from ppcls.config.sections.transform import Layout, check_chain
 from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, RejectedImages
-from ppcls.data.index.read import Index, read_index
+from ppcls.data.index.protocol import Index
+from ppcls.data.index.read import read_index
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.sampling.build import build_sampler

@@ -7,11 +7,10 @@ from itertools import zip_longest
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.sampling.input_size import VariableSize
 from ppcls.data.transforms import numpy_ops
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
-from ppcls.data.transforms.specs.fuse import FusedTransform
+from ppcls.data.transforms.specs.fuse import FusedTransform, VariableSize
 from ppcls.errors import UserError
 
 

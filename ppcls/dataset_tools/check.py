@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import BadImage, to_bad_images
 from ppcls.data.bad_images.search import find_undecodable
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.dataset_tools.jobs import map_on_threads
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
 from ppcls.data.images.decode import decode
 from ppcls.data.images.header import DecodeError
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.dataset_tools.jobs import map_on_threads
 

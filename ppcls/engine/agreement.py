@@ -18,7 +18,7 @@ import cv2
 import paddle
 
 from ppcls.config.schema import Config
-from ppcls.data.index.read import Index, describe_index
+from ppcls.data.index.protocol import Index, describe_index
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.errors import UserError

@@ -21,9 +21,9 @@ from ppcls.config.sections.loader import Split
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import describe_skipped
-from ppcls.data.build import describe_feed
+from ppcls.data.build import Feed, describe_feed
 from ppcls.data.images.header import DecodeError, read_header
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.data.transforms.specs import DecodeImage
@@ -125,8 +125,11 @@ def dry_run(config: Config, runtime: Runtime) -> str:
     """
     with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
         run = build_run(config, runtime, Path(config.Global.output_dir), writing=False)
+        split = config.DataLoader.Train
+        assert split is not None  # checked by build_run
+        feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
         try:
-            measured, batches = _measure(config, run)
+            measured, batches = _measure(run, feed.prefetched)
             lines = [
                 *run.notes,
                 f"dry run: {STEPS} updates after {_warm_up(run)} to warm up, {STEPS} that repeat one batch, "
@@ -136,7 +139,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
                 *describe(measured),
                 f"memory        at most {peak_memory(runtime).describe()}",
                 *([run.memory_report()] if run.memory_report is not None else []),
-                f"change first  {advise(_loading_speed(config, run.state, measured))}",
+                f"change first  {advise(_loading_speed(split, feed, run.state, measured))}",
                 _describe_written(run),
                 *_describe_conflict(run),
             ]
@@ -145,10 +148,9 @@ def dry_run(config: Config, runtime: Runtime) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measure(config: Config, run: Run) -> tuple[DryRunFigures, int]:
+def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
     """Returns the figures, and the number of batches for which the loader was timed."""
-    state, split, settings = run.state, config.DataLoader.Train, config.Global
-    assert split is not None  # checked by build_run
+    state, settings = run.state, run.settings
     done, order = state.epoch, state.loader.order
     left = settings.epochs - done
     steps = left * state.updates_per_epoch - state.updates_of_epoch
@@ -162,8 +164,7 @@ def _measure(config: Config, run: Run) -> tuple[DryRunFigures, int]:
     alone = _repeat(run, last, STEPS)
     alone_images = len(last.image) * order.world * order.accumulate
     del last  # frees its memory
-    feed = describe_feed(split, state.runtime, config.Arch, use_dali=settings.use_dali)
-    loader, counted = _time_loader(state.runtime, batches, feed.prefetched)
+    loader, counted = _time_loader(state.runtime, batches, prefetched)
     _feed(run, batches, _REFILL)
     images, fed, waited = _time_fed(run, batches)
     rates = {"fed": fed, "waited": waited, "alone": alone}
@@ -279,11 +280,8 @@ def _reduce(runtime: Runtime, reduction: str, values: list[float]) -> list[float
     return found
 
 
-def _loading_speed(config: Config, state: TrainState, measured: DryRunFigures) -> LoadingSpeed:
-    split = config.DataLoader.Train
-    assert split is not None  # checked by build_run
+def _loading_speed(split: Split, feed: Feed, state: TrainState, measured: DryRunFigures) -> LoadingSpeed:
     runtime = state.runtime
-    feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
     height, width = check_chain(split.dataset.transform_ops).size or (0, 0)
     return LoadingSpeed(
         loader=measured.loader,

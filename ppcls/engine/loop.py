@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ppcls.config.sections.run import Global
 from ppcls.data.bad_images.quarantine import describe_skipped
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
 from ppcls.engine.core.hooks import NO_HOOKS, RunHook, StepHooks

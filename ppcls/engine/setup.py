@@ -14,6 +14,7 @@ from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
+from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.model import Arch
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
@@ -76,7 +77,7 @@ def build_run(
     notes = [runtime.describe(), *config_warnings(config)]
     with fail_together(runtime):
         classes = _read_folder_classes(config)
-        checkpoints.class_names = classes or _read_listed_classes(config)
+        checkpoints.class_names = classes or _read_listed_classes(config.Infer, config.Arch.class_num)
         if state is None:
             state = build_state(
                 config, runtime, lambda model: notes.extend(load_pretrained(config, model, resumed))
@@ -86,7 +87,7 @@ def build_run(
         if config.Global.eval_during_train:
             run.evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)
         notes += _describe_data(config, run)
-        notes += _restore(config, run)
+        notes += _restore(run)
     agree(config, runtime, run.indexes)
     run.step, execution = choose_step(config, state)
     state.connect(config.Global, overlapping=not isinstance(run.step, GraphedStep))
@@ -129,9 +130,9 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
     return [*lines, started.adapted] if started.adapted else lines
 
 
-def _restore(config: Config, run: Run) -> list[str]:
+def _restore(run: Run) -> list[str]:
     """Resumes the run if it has a checkpoint; returns lines about that and about renamed classes."""
-    source, checkpoints = run.resumed or config.Global.pretrained_model, run.checkpoints
+    source, checkpoints = run.resumed or run.settings.pretrained_model, run.checkpoints
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
     if run.resumed is None:
         return [f"{source}: its classifier is kept, but was for other classes: {renamed}"] if renamed else []
@@ -142,7 +143,7 @@ def _restore(config: Config, run: Run) -> list[str]:
             "Global.checkpoints (ppcls train: --output NEW --pretrained CHECKPOINT, without --resume)"
         )
     notes = [f"skipped a damaged checkpoint: {problem}" for problem in checkpoints.damaged]
-    notes += resume(run.state, run.resumed, config, has_best=checkpoints.has_best())
+    notes += resume(run.state, run.resumed, has_best=checkpoints.has_best())
     return [*notes, f"  changed: the class names: {renamed}"] if renamed else notes
 
 
@@ -185,14 +186,14 @@ def _describe_data(config: Config, run: Run) -> list[str]:
     return [*notes, *dict.fromkeys(unclassified)]  # two parts of one folder have the same lines
 
 
-def _read_listed_classes(config: Config) -> tuple[str, ...]:
+def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[str, ...]:
     """Returns the class names of ``class_id_map_file``; none if it can't be used, which inference reports."""
-    named = config.Infer.PostProcess.class_id_map_file if config.Infer is not None else None
+    named = infer.PostProcess.class_id_map_file if infer is not None else None
     path = find_names_file(named) if named else None
     if path is None:
         return ()
     try:
-        return read_class_names(path, config.Arch.class_num)
+        return read_class_names(path, classes)
     except UserError:
         return ()
 

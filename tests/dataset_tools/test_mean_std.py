@@ -16,7 +16,7 @@ from zoo import make_zoo
 
 from ppcls.data.bad_images.lists import BadImageError
 from ppcls.data.index.files import list_files
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.index.records import read_records
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import ImageRecord, default_index_path

@@ -21,7 +21,7 @@ from small_tree import small_tree
 
 from ppcls.config.schema import Config
 from ppcls.data.index.files import FileIndex
-from ppcls.data.index.read import describe_index
+from ppcls.data.index.protocol import describe_index
 from ppcls.engine.agreement import agree, compare, describe_unshared
 from ppcls.errors import UserError
 from ppcls.runtime.collectives import all_gather_json, fail_together

@@ -11,6 +11,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def look(output: Path, config: Config) -> Callable[[], Any]:
     def act() -> Any:
         found = Checkpoints(output, config).find("auto")
         assert found is not None
-        resume(make_state(decay=0.9), found, config)
+        resume(replace(make_state(decay=0.9), config=config), found)
 
     return act
 

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ppcls.config.sections.dataset import ImageNetDataset
-from ppcls.data.index.read import Index, read_index
+from ppcls.data.index.protocol import Index
+from ppcls.data.index.read import read_index
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings

@@ -14,7 +14,8 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Dali, Split
 from ppcls.config.sections.sampler import DistributedBatchSampler, MultiScaleSampler
 from ppcls.config.sections.transform import Layout
-from ppcls.data.index.read import Index, read_index
+from ppcls.data.index.protocol import Index
+from ppcls.data.index.read import read_index
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import Positions

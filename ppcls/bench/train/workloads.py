@@ -19,7 +19,7 @@ from ppcls.config.sections.dataset import MultiLabelDataset
 from ppcls.config.sections.loader import Split
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.quarantine import Quarantine
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import SequentialSampler

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from numpy.typing import NDArray
 from pydantic import AfterValidator, model_validator
 from typing_extensions import Self
 
@@ -148,6 +149,30 @@ class Transform(Spec):
     def resized(self, size: int) -> Transform | None:  # noqa: ARG002
         """Returns the transform for square images of ``size``; None if it sets no size."""
         return None
+
+
+class CustomTransform(Transform):
+    """A user's transform of one image, for paddle.io (``Global.use_dali: False``).
+
+    ``draws`` is the number of random numbers per image. A transform that changes dtype, channels or size
+    also overrides ``after``.
+    """
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state unchanged."""
+        if state.encoded:
+            raise ValueError("needs pixels; put DecodeImage before it")
+        return state
+
+    def apply(self, image: NDArray[Any], draws: NDArray[Any]) -> NDArray[Any]:
+        """Returns the transformed image, [H, W, C].
+
+        Args:
+            image: [H, W, C]; do not change it in place.
+            draws: ``self.draws`` uniform random numbers in [0, 1), float32. They depend on the seed and the
+                image only, so that runs can be repeated.
+        """
+        raise NotImplementedError
 
 
 def check_chain(specs: Sequence[Transform]) -> ImageState:

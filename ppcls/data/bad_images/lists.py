@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.config.sections.loader import Split
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
 from ppcls.files import write_text
 

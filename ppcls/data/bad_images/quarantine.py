@@ -21,7 +21,7 @@ from ppcls.data.bad_images.lists import (
     to_bad_images,
 )
 from ppcls.data.bad_images.search import find_undecodable
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.sampling.order import Cursor, Order, StepSamples
 from ppcls.files import print_error
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.index.read import Index
-from ppcls.data.transforms.numpy_ops import DecodeError, apply
+from ppcls.data.index.protocol import Index
+from ppcls.data.transforms.numpy_ops.chain import DecodeError, apply
 
 _IMAGE_ERROR = re.compile(r"fn\.(decoders\.|peek_image_shape|io\.file\.read)")
 _MACHINE_ERROR = re.compile(r"out of memory|bad_alloc|cuda|driver", re.IGNORECASE)

@@ -12,7 +12,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError, Header, check_header, check_size, read_header
-from ppcls.data.transforms.specs import DecodeImage
+from ppcls.data.transforms.specs.basic import DecodeImage
 
 Array = NDArray[Any]
 

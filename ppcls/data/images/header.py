@@ -6,13 +6,14 @@ import io
 import re
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from ppcls.data.transforms.specs import DecodeImage
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.transforms.specs.basic import DecodeImage
 
 # DecodeImage's max_pixels is the limit. Pillow's own limit would warn or raise at other sizes.
 Image.MAX_IMAGE_PIXELS = None

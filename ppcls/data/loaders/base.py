@@ -7,7 +7,7 @@ from typing import Any
 import paddle
 
 from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from ppcls.data.bad_images.quarantine import Quarantine
-    from ppcls.data.index.read import Index
+    from ppcls.data.index.protocol import Index
     from ppcls.data.sampling.order import Order
 
 

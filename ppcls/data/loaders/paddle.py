@@ -19,13 +19,14 @@ from paddle.base import core
 from ppcls.config.sections.sampler import InputSize
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
 from ppcls.data.bad_images.quarantine import Quarantine
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
-from ppcls.data.sampling.input_size import resize_chain, size_at
+from ppcls.data.sampling.input_size import size_at
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, count_draws
+from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 
 Sample = tuple[NDArray[Any], Any]  # image, and label of one class or of all

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.sections import sampler as specs
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.sampling.sampler import (
     BalancedClassSampler,
     EpochSampler,

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, singledispatch
+from dataclasses import dataclass
+from functools import cached_property, singledispatch
 from typing import Any
 
-import numpy as np
-
 from ppcls.config.sections.sampler import EqualPixels, InputSize, MultiScale, Progressive
-from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.transforms.specs import Op, RandCropImage, ResizeImage
-from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, sides_after
-from ppcls.data.transforms.specs.fuse import DecodeRandCrop
 from ppcls.data.transforms.specs.rng import Purpose, step_fractions
 
 
@@ -46,62 +40,6 @@ def draw_size_index(spec: EqualPixels, seed: int, step: int) -> int:
     """Returns the index of a step's size, the same in all epochs."""
     (drawn,) = step_fractions(seed, 0, step, 1, Purpose.SIZE)
     return int(drawn * len(spec.sizes))
-
-
-class VariableSize(Transform):
-    """A transform that resizes images to a size that changes from step to step."""
-
-    part: Any
-
-    @property
-    def draws(self) -> int:  # type: ignore[override]
-        """Number of random numbers of the transform."""
-        return int(self.part.draws)
-
-    @property
-    def crop(self) -> ResizeImage | RandCropImage:
-        """The transform that resizes."""
-        found: ResizeImage | RandCropImage = (
-            self.part.crop if isinstance(self.part, DecodeRandCrop) else self.part
-        )
-        return found
-
-    def after(self, state: ImageState) -> ImageState:
-        """Returns the state after the transform."""
-        after: ImageState = self.part.after(state)
-        return after
-
-
-@decide.register
-def decide_variable_size(spec: VariableSize, draws: Draws, sides: Sides) -> Decisions:
-    """Returns the transform's decisions and the output size (width, height), [N, 2] float32."""
-    size = np.array(spec.crop.size, np.float32)
-    return *decide(spec.part, draws, sides), np.tile(size, (len(sides), 1))
-
-
-@sides_after.register
-def sides_after_variable_size(spec: VariableSize, sides: Sides, decided: Decisions) -> Sides:
-    """Returns the output size of each image."""
-    return sides_after(spec.part, sides, decided[:-1])
-
-
-@lru_cache(maxsize=64)
-def resize_chain(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
-    """Returns the chain for square images of ``size``; its resizing op becomes a `VariableSize`.
-
-    Args:
-        ops: The chain, fused or not.
-        size: Side in pixels.
-
-    Raises:
-        ValueError: No transform of the chain resizes to a fixed size.
-    """
-    for at in reversed(range(len(ops))):
-        spec = ops[at].spec
-        changed = (spec.part if isinstance(spec, VariableSize) else spec).resized(size)
-        if changed is not None:
-            return *ops[:at], replace(ops[at], spec=VariableSize(part=changed)), *ops[at + 1 :]
-    raise ValueError("the chain has no RandCropImage or ResizeImage(size)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import yaml
 from ppcls.config.base.fields import show
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
-from ppcls.data.index.read import describe_index
+from ppcls.data.index.protocol import describe_index
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, restore_paddleclas
 from ppcls.engine.checkpoint.snapshot import CONFIG, SavedState, has_average, restore
 from ppcls.engine.core.state import TrainState
@@ -28,15 +28,12 @@ _EFFECTS = {
 }
 
 
-def resume(
-    state: TrainState, source: Path, config: Config | None = None, *, has_best: bool = True
-) -> list[str]:
+def resume(state: TrainState, source: Path, *, has_best: bool = True) -> list[str]:
     """Restores a run from a checkpoint.
 
     Args:
-        state: State of a new run.
+        state: State of a new run, whose config is compared with the checkpoint's.
         source: Folder of the checkpoint, or the common prefix of PaddleClas's files.
-        config: Config of the resumed run, to compare with the checkpoint's; None to compare nothing.
         has_best: Whether the output folder has the best model so far. If not, the best metric is reset:
             otherwise the folder might never get a best model.
 
@@ -61,8 +58,8 @@ def resume(
     kept = ["model", "optimizer", "epoch"] if saved is None else list(_kept(state, saved, average))
     if state.best is not None:
         kept.append(f"best metric {state.best:.4f}")
-    if saved is not None and config is not None:
-        lines += [f"changed: {line}" for line in _changed(source / CONFIG, config)]
+    if saved is not None and state.config is not None:
+        lines += [f"changed: {line}" for line in _changed(source / CONFIG, state.config)]
     position = f"epoch {state.epoch + 1}, batch {state.step}, update {state.update}"
     if saved is not None and saved.world != world:
         position += f", saved by {saved.world} processes, now {world}"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
-from ppcls.data.index.read import describe_index
+from ppcls.data.index.protocol import describe_index
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.optimizer.state import MASTER, load_optimizer_state, optimizer_state

@@ -10,10 +10,11 @@ from paddle import nn
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
+from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.config.sections.run import Global
 from ppcls.config.sections.schedule import ReduceOnPlateau
 from ppcls.data.build import build_loader
-from ppcls.data.index.read import Index, positive_rates
+from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Order
 from ppcls.engine.core.compiled import compile_model, compiles
@@ -23,7 +24,7 @@ from ppcls.engine.core.parallel import synchronize_batch_norm
 from ppcls.engine.core.precision import Precision, build_precision
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
-from ppcls.loss.build import Criterion, build_criterion
+from ppcls.loss.build import build_criterion
 from ppcls.loss.class_weights import count_classes
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.build import build_optimizer
@@ -59,7 +60,7 @@ def build_state(
         loader = build_loader(split, "Train", runtime, config.Global, config.Arch, classes)
     precision = build_precision(config.AMP, runtime.device)
     if precision.master_weights:
-        _check_half_update(config, precision)
+        _check_half_update(config.Optimizer, precision)
     paddle.seed(config.Global.seed)
     model = build_network(config.Arch, pretrained=True)
     load_weights(model)
@@ -70,9 +71,13 @@ def build_state(
     rates = factors(config.Optimizer, model)
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights, rates)
     precision.prepare(model, optimizer)
-    schedule = _build_schedule(config, loader.order)
-    rate = config.Optimizer.lr
+    rate, order = config.Optimizer.lr, loader.order
+    schedule = build_schedule(rate, config.Global.epochs, order.updates_per_epoch)
+    if (scale := rate_scale(config.Global, order)) is not None:
+        schedule = scale.applied(schedule)
     plateau = Plateau(rate, config.Metric.Eval[0].names[0]) if isinstance(rate, ReduceOnPlateau) else None
+    losses = config.Loss.Train
+    counts = count_classes(losses, loader.index.labels, config.Arch.class_num)
     ema = None
     if config.EMA is not None:
         masters = master_weights(optimizer, model)
@@ -83,7 +88,7 @@ def build_state(
         optimizer=optimizer,
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
-        criterion=_build_criterion(config, loader.index),
+        criterion=build_criterion(losses, positive_rates(loader.index), config.Arch.margin, counts),
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
         ema=ema,
@@ -92,12 +97,6 @@ def build_state(
         plateau=plateau,
         config=config,
     )
-
-
-def _build_criterion(config: Config, index: Index) -> Criterion:
-    losses = config.Loss.Train
-    counts = count_classes(losses, index.labels, config.Arch.class_num)
-    return build_criterion(losses, positive_rates(index), config.Arch.margin, counts)
 
 
 def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
@@ -116,20 +115,14 @@ def rate_scale(settings: Global, order: Order) -> RateScale | None:
     return RateScale(order.global_batch, order.world, order.accumulate, settings.base_batch_size)
 
 
-def _build_schedule(config: Config, order: Order) -> Callable[[int], float]:
-    schedule = build_schedule(config.Optimizer.lr, config.Global.epochs, order.updates_per_epoch)
-    scale = rate_scale(config.Global, order)
-    return schedule if scale is None else scale.applied(schedule)
-
-
-def _check_half_update(config: Config, precision: Precision) -> None:
+def _check_half_update(spec: OptimizerSpec, precision: Precision) -> None:
     """Updates one half-precision weight once, so that a missing kernel is reported before training.
 
     Raises:
         UserError: The installed Paddle has no such kernel: 2.6.2's Momentum does not support bfloat16.
     """
     probe = nn.Linear(1, 1)
-    optimizer = build_optimizer(config.Optimizer, probe, precision.master_weights)
+    optimizer = build_optimizer(spec, probe, precision.master_weights)
     precision.prepare(probe, optimizer)
     try:
         with precision.forward():
@@ -139,6 +132,6 @@ def _check_half_update(config: Config, precision: Precision) -> None:
         if "is not registered" not in str(error):
             raise
         raise UserError(
-            f"{precision.name}: {config.Optimizer.kind} of Paddle {paddle.__version__} cannot update such "
+            f"{precision.name}: {spec.kind} of Paddle {paddle.__version__} cannot update such "
             "weights; use -o AMP.level=O1, float16, another Optimizer, or a newer Paddle"
         ) from None

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from numpy.typing import NDArray
 from paddle import nn
 
 from ppcls.arch import embedding
@@ -22,9 +21,7 @@ from ppcls.config.sections.model import Arch
 from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
 from ppcls.errors import UserError
-from ppcls.loss.build import Criterion, build_criterion
 from ppcls.loss.learned import build_learned_loss, learned_losses
-from ppcls.outputs import zero_loss
 from ppcls.weights.files import Arrays, fill_model, read_weights, start_from
 
 AnyArch = Arch | RecModel | DistillationModel
@@ -153,16 +150,3 @@ def read_inferred(config: Config, source: Path) -> Arrays:
     names = (*config.Arch.peers, *learned_losses(config.Loss.Train))
     prefixes = tuple(f"{name}." for name in names)
     return {name: array for name, array in arrays.items() if not name.startswith(prefixes)}
-
-
-def evaluation_criterion(config: Config, positives: NDArray[Any] | None) -> Criterion:
-    """Returns the loss of an evaluation.
-
-    Retrieval evaluates identities that are not classes of the model, so only identity losses are computed.
-    Without any, the loss is 0.
-    """
-    losses, margin = config.Loss.Eval, config.Arch.margin
-    if config.Global.eval_mode == "classification":
-        return build_criterion(losses, positives, margin)
-    losses = tuple(spec for spec in losses if spec.on_embeddings)
-    return build_criterion(losses) if losses else lambda outputs, _label: zero_loss(outputs)

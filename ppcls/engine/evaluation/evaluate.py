@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,15 +14,14 @@ from paddle import Tensor, nn
 
 from ppcls.config.schema import Config
 from ppcls.data.build import build_loader
-from ppcls.data.index.read import positive_rates
+from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
-from ppcls.engine.core.networks import evaluation_criterion
 from ppcls.engine.core.precision import Precision
 from ppcls.engine.evaluation.outcomes import OutcomeCollector, append_rows
 from ppcls.errors import UserError
-from ppcls.loss.build import Criterion
+from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, Rows, build_metrics
-from ppcls.outputs import Outputs, first_rows, get_logits
+from ppcls.outputs import Outputs, first_rows, get_logits, zero_loss
 from ppcls.report.record import Outcomes
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime
@@ -165,18 +164,28 @@ def build_evaluator(
         )
         for name, split in config.DataLoader.evaluated.items()
     }
-    index = next(iter(loaders.values())).index
-    # Not for images with several labels, or with identities to retrieve.
-    single_label = index.labels.ndim == 1 and config.Global.eval_mode == "classification"
+    index, losses = next(iter(loaders.values())).index, config.Loss.Eval
+    if config.Global.eval_mode == "classification":
+        criterion = build_criterion(losses, positive_rates(index), config.Arch.margin)
+        single_label = index.labels.ndim == 1
+    else:  # identities to retrieve are not the model's classes: only losses of embeddings are computed
+        criterion = _criterion_on_embeddings(losses)
+        single_label = False
     return Evaluator(
         loaders=loaders,
-        criterion=evaluation_criterion(config, positive_rates(index)),
+        criterion=criterion,
         metrics=build_metrics(config.Metric.Eval, config.Arch.class_num),
         precision=precision,
         world=runtime.world_size,
         progress=runtime.progress,
         classes=config.Arch.class_num if sample_by_sample and single_label else None,
     )
+
+
+def _criterion_on_embeddings(losses: Sequence[Any]) -> Criterion:
+    """Returns the losses that need no classes; 0 without any."""
+    losses = tuple(spec for spec in losses if spec.on_embeddings)
+    return build_criterion(losses) if losses else lambda outputs, _label: zero_loss(outputs)
 
 
 class _EvalTotals:

@@ -13,7 +13,7 @@ from paddle import Tensor, nn
 
 from ppcls.config.sections.loader import DataLoader
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.transforms.numpy_ops import DecodeError, apply
 from ppcls.data.transforms.specs import NormalizeImage

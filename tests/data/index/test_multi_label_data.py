@@ -12,7 +12,8 @@ import pytest
 
 from ppcls.config.sections.dataset import ImageNetDataset, MultiLabelDataset
 from ppcls.config.sections.transform import MixupOperator
-from ppcls.data.index.read import Index, describe_index, positive_rates, read_index
+from ppcls.data.index.protocol import Index, describe_index, positive_rates
+from ppcls.data.index.read import read_index
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.mixing import Mix, MixedLoader, decide_mix, mix_labels

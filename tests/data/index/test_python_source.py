@@ -10,8 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from ppcls.config.sections.dataset import PythonDataset
+from ppcls.data.index.protocol import Index
 from ppcls.data.index.python_source import register_source
-from ppcls.data.index.read import Index, read_index
+from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError

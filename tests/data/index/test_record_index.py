@@ -18,7 +18,8 @@ from ppcls.config.sections.dataset import (
     TFRecordDataset,
     WebDataset,
 )
-from ppcls.data.index.read import Index, read_index
+from ppcls.data.index.protocol import Index
+from ppcls.data.index.read import read_index
 from ppcls.data.records.lmdb import LMDBFormat
 from ppcls.data.records.recordio import RecordIOFormat
 from ppcls.data.records.shard import ImageRecord, RecordFormat, default_index_path

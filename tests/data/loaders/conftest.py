@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from loader_conformance import MAKERS, ORDER, TRAIN, Arrays, Samples, photo_files, take, write_shards
 
+from ppcls.data.index.protocol import Index
 from ppcls.data.index.python_source import PythonIndex
-from ppcls.data.index.read import Index
 from ppcls.data.index.records import RecordIndex
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Order

@@ -28,8 +28,8 @@ from loader_conformance import (
 from PIL import Image
 
 from ppcls.data.bad_images.lists import BadImageError
+from ppcls.data.index.protocol import Index
 from ppcls.data.index.python_source import PythonIndex
-from ppcls.data.index.read import Index
 from ppcls.data.index.records import RecordIndex
 from ppcls.data.records.formats import FORMATS as CONTAINER_FORMATS
 from ppcls.data.records.shard import OpenFiles, default_index_path

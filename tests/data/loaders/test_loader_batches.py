@@ -27,7 +27,7 @@ from loader_conformance import (
     take,
 )
 
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import (

@@ -16,7 +16,7 @@ from loader_conformance import GREY_LEVELS, MAKERS, ORDER, TRAIN, Arrays, arrays
 from numpy.typing import NDArray
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings

@@ -19,7 +19,7 @@ from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
-from ppcls.data.sampling.input_size import resize_chain, size_at
+from ppcls.data.sampling.input_size import size_at
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.data.transforms.specs import (
@@ -31,7 +31,7 @@ from ppcls.data.transforms.specs import (
     ResizeImage,
     plan_chain,
 )
-from ppcls.data.transforms.specs.fuse import fuse
+from ppcls.data.transforms.specs.fuse import fuse, resize_chain
 
 CHAINS: list[list[Transform]] = [
     [DecodeImage(), RandCropImage(size=(24, 24)), RandFlipImage(), NormalizeImage()],

@@ -149,7 +149,7 @@ def test_another_metric_begins_with_a_best_of_its_own(
         Metric__Eval=[{"PerClassRecall": {}}, {"TopkAcc": {"topk": 1}}],
     )
     state = build_state(other, cpu, lambda model: None)
-    plan = "\n".join(resume(state, output(other) / "latest", other))
+    plan = "\n".join(resume(state, output(other) / "latest"))
     assert state.best is None
     assert "best metric" not in plan.split("kept: ")[1].splitlines()[0]
     assert "reset: the best metric, which is now recall_mean and was top1" in plan
@@ -158,7 +158,7 @@ def test_another_metric_begins_with_a_best_of_its_own(
     assert state.plateau.state_dict()["best"] is None
     longer = make_config(Global__epochs=1, Optimizer__lr=judged, Metric__Eval=[{"TopkAcc": {"topk": [1, 3]}}])
     same = build_state(longer, cpu, lambda model: None)
-    assert "ReduceOnPlateau state, best metric" in resume(same, output(longer) / "latest", longer)[1]
+    assert "ReduceOnPlateau state, best metric" in resume(same, output(longer) / "latest")[1]
     assert same.best is not None
 
 
@@ -219,7 +219,7 @@ def test_another_batch_size_within_an_epoch_leaves_no_sample_out(
         DataLoader__Train__sampler__batch_size=batch_size,
     )
     state = build_state(other, cpu, lambda model: None)
-    plan = "\n".join(resume(state, output(other) / "latest", other))
+    plan = "\n".join(resume(state, output(other) / "latest"))
     assert (state.step, state.update) == (step, 2)
     assert labels(state) == expected
     assert f"changed from here on: global_batch was 8 and is {batch_size}" in plan
@@ -248,7 +248,7 @@ def test_other_data_of_the_same_size_is_told(
     (tmp_path / "turned.txt").write_text("\n".join(lines[::-1]))
     other = make_config(DataLoader__Train__dataset__cls_label_path=str(tmp_path / "turned.txt"))
     state = build_state(other, cpu, lambda model: None)
-    plan = "\n".join(resume(state, output(other) / "latest", other))
+    plan = "\n".join(resume(state, output(other) / "latest"))
     assert "changed: the training data, 26 samples (" in plan
     assert "the remaining samples of epoch 1" not in plan.splitlines()[1]
     assert "the remaining samples of epoch 1 can't be kept" in plan

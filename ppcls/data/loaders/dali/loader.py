@@ -25,19 +25,20 @@ from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
 from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.bad_images.search import bisect_bad_images, find_undecodable, is_image_error
 from ppcls.data.images.header import DecodeError
-from ppcls.data.index.read import Index
+from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.loaders.dali.pipes import PipeUnblocker
 from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.sampling.input_size import resize_chain, size_at
+from ppcls.data.sampling.input_size import size_at
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
 from ppcls.data.sampling.sampler import ListSampler
 from ppcls.data.transforms.dali_ops import LoweringContext, Node, lower_chain
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.chain import decide_chain
 from ppcls.data.transforms.specs.decisions import count_decisions
+from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.files import RETRY_DELAYS
 

@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from ppcls.data.index.files import FileIndex
-from ppcls.data.index.read import Index
-from ppcls.data.loaders.dali.reader import Reader
+from ppcls.data.index.protocol import Index
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.loaders.dali.reader import Reader
 
 _INTERVAL = 1.0  # seconds
 

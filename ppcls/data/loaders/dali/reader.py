@@ -22,11 +22,10 @@ from nvidia.dali.backend import TensorCPU, TensorListCPU
 from ppcls.config.sections.transform import Transform
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
-from ppcls.data.index.read import Index
-from ppcls.data.loaders.dali.headers import admit, peek
+from ppcls.data.index.protocol import Index
+from ppcls.data.loaders.dali.headers import Node, admit, peek
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import BatchOrder, Cursor, StepSamples
-from ppcls.data.transforms.dali_ops import Node
 from ppcls.errors import UserError
 
 _PREFETCH = 2  # batches

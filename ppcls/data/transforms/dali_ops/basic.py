@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
-from ppcls.data.sampling.input_size import VariableSize
 from ppcls.data.transforms.dali_ops.graph import LoweringContext, Node, by_numpy, lower
-from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.numpy_ops.basic import resize
+from ppcls.data.transforms.numpy_ops.chain import apply
 from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,
@@ -25,7 +24,12 @@ from ppcls.data.transforms.specs.basic import (
     ResizeImage,
     ToCHWImage,
 )
-from ppcls.data.transforms.specs.fuse import CropFlipNormalize, DecodeCropFlipNormalize, DecodeRandCrop
+from ppcls.data.transforms.specs.fuse import (
+    CropFlipNormalize,
+    DecodeCropFlipNormalize,
+    DecodeRandCrop,
+    VariableSize,
+)
 
 _INTERPOLATION = {
     "nearest": types.INTERP_NN,

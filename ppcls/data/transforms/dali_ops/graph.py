@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
 from ppcls.config.sections.transform import Transform
-from ppcls.data.transforms.numpy_ops import apply
-from ppcls.data.transforms.specs import Op
+from ppcls.data.transforms.numpy_ops.chain import apply
+from ppcls.data.transforms.specs.chain import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
 
 Array = NDArray[Any]

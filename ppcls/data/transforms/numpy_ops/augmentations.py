@@ -5,9 +5,8 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from ppcls.config.custom import CustomTransform
-from ppcls.data.transforms.numpy_ops.basic import crop
-from ppcls.data.transforms.numpy_ops.chain import Array, apply
+from ppcls.config.sections.transform import CustomTransform
+from ppcls.data.transforms.numpy_ops.chain import Array, apply, crop
 from ppcls.data.transforms.specs.decisions import Decisions
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing, noise_bank
 from ppcls.data.transforms.specs.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation

@@ -10,8 +10,7 @@ from PIL import Image
 
 from ppcls.data.images.decode import decode
 from ppcls.data.images.npy import read_npy
-from ppcls.data.sampling.input_size import VariableSize
-from ppcls.data.transforms.numpy_ops.chain import Array, apply
+from ppcls.data.transforms.numpy_ops.chain import Array, apply, crop
 from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,
@@ -24,6 +23,7 @@ from ppcls.data.transforms.specs.basic import (
     scale_to_short_side,
 )
 from ppcls.data.transforms.specs.decisions import Decisions
+from ppcls.data.transforms.specs.fuse import VariableSize
 
 # One thread per image: loaders process many images at once, in their own threads or processes.
 cv2.setNumThreads(1)
@@ -83,18 +83,6 @@ def resize_image(spec: ResizeImage, image: np.ndarray, decisions: Decisions) -> 
 @apply.register
 def apply_sized(spec: VariableSize, image: Any, decisions: Decisions) -> Array:
     return apply(spec.part, image, decisions[:-1])
-
-
-def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
-    """Crops a window of ``size`` (width, height).
-
-    Raises:
-        ValueError: The window is larger than the image.
-    """
-    width, height = size
-    if image.shape[0] < height or image.shape[1] < width:
-        raise ValueError(f"a {width}x{height} crop doesn't fit an image of {image.shape[1]}x{image.shape[0]}")
-    return image[top : top + height, left : left + width]
 
 
 @apply.register

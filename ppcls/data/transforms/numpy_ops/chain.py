@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.images.header import DecodeError as DecodeError
-from ppcls.data.transforms.specs import DecodeImage, Op
+from ppcls.data.transforms.specs.basic import DecodeImage
+from ppcls.data.transforms.specs.chain import Op
 from ppcls.data.transforms.specs.decisions import Decisions, decide
 
 Array = NDArray[Any]
@@ -27,6 +28,18 @@ def apply(spec: Transform, image: Any, decisions: Decisions) -> Array:
         decisions: What `ppcls.data.transforms.specs.decisions.decide` returns for this image.
     """
     raise NotImplementedError(f"numpy_ops does not implement {spec.kind}")
+
+
+def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
+    """Crops a window of ``size`` (width, height).
+
+    Raises:
+        ValueError: The window is larger than the image.
+    """
+    width, height = size
+    if image.shape[0] < height or image.shape[1] < width:
+        raise ValueError(f"a {width}x{height} crop doesn't fit an image of {image.shape[1]}x{image.shape[0]}")
+    return image[top : top + height, left : left + width]
 
 
 def decide_and_apply(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:

@@ -1,20 +1,26 @@
-"""Fuses neighbouring transforms that DALI does in one operator: pure functions from chain to chain."""
+"""Changes chains of transforms: fuses neighbours that DALI does in one operator, and sets the input size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
+from typing import Any
+
+import numpy as np
 
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.transforms.specs import (
+from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,
     NormalizeImage,
-    Op,
     RandCropImage,
     RandFlipImage,
+    ResizeImage,
     ToCHWImage,
 )
+from ppcls.data.transforms.specs.chain import Op
 from ppcls.data.transforms.specs.decisions import (
     Decisions,
     Draws,
@@ -152,3 +158,59 @@ def _fuse_planes(ops: tuple[Op, ...]) -> tuple[Op, ...]:
 
 def _positions(ops: Sequence[Op]) -> tuple[int, ...]:
     return tuple(position for op in ops for position in op.positions)
+
+
+class VariableSize(Transform):
+    """A transform that resizes images to a size that changes from step to step."""
+
+    part: Any
+
+    @property
+    def draws(self) -> int:  # type: ignore[override]
+        """Number of random numbers of the transform."""
+        return int(self.part.draws)
+
+    @property
+    def crop(self) -> ResizeImage | RandCropImage:
+        """The transform that resizes."""
+        found: ResizeImage | RandCropImage = (
+            self.part.crop if isinstance(self.part, DecodeRandCrop) else self.part
+        )
+        return found
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state after the transform."""
+        after: ImageState = self.part.after(state)
+        return after
+
+
+@decide.register
+def decide_variable_size(spec: VariableSize, draws: Draws, sides: Sides) -> Decisions:
+    """Returns the transform's decisions and the output size (width, height), [N, 2] float32."""
+    size = np.array(spec.crop.size, np.float32)
+    return *decide(spec.part, draws, sides), np.tile(size, (len(sides), 1))
+
+
+@sides_after.register
+def sides_after_variable_size(spec: VariableSize, sides: Sides, decided: Decisions) -> Sides:
+    """Returns the output size of each image."""
+    return sides_after(spec.part, sides, decided[:-1])
+
+
+@lru_cache(maxsize=64)
+def resize_chain(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
+    """Returns the chain for square images of ``size``; its resizing op becomes a `VariableSize`.
+
+    Args:
+        ops: The chain, fused or not.
+        size: Side in pixels.
+
+    Raises:
+        ValueError: No transform of the chain resizes to a fixed size.
+    """
+    for at in reversed(range(len(ops))):
+        spec = ops[at].spec
+        changed = (spec.part if isinstance(spec, VariableSize) else spec).resized(size)
+        if changed is not None:
+            return *ops[:at], replace(ops[at], spec=VariableSize(part=changed)), *ops[at + 1 :]
+    raise ValueError("the chain has no RandCropImage or ResizeImage(size)")

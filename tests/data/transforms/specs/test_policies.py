@@ -25,7 +25,8 @@ from skimage import data
 
 from ppcls.config.sections.dataset import ImageFolderDataset, ImageNetDataset
 from ppcls.config.sections.transform import ImageState
-from ppcls.data.index.read import Index, read_index
+from ppcls.data.index.protocol import Index
+from ppcls.data.index.read import read_index
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader

@@ -1,0 +1,57 @@
+"""What every dataset provides: samples and labels by position."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HASHED_NAMES = 1000
+
+
+class Index(Protocol):
+    """The samples of one split, by position.
+
+    Arrays have fixed-width items, so that forked workers share their memory. Several threads and forked
+    processes may call `read`.
+    """
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """[N] int64, 0..class_num - 1; or [N, class_num] float32, 0 or 1 for each class."""
+
+    @property
+    def source(self) -> Path:
+        """List file, folder or container, for messages."""
+
+    def __len__(self) -> int:
+        """Returns the number of samples."""
+
+    def name(self, position: int) -> str:
+        """Returns the file that contains a sample, for messages."""
+
+    def where(self, position: int) -> str:
+        """Returns the location of a sample in its list or file, for messages."""
+
+    def read(self, position: int) -> bytes | memoryview:
+        """Returns the encoded image.
+
+        Raises:
+            ppcls.data.images.header.DecodeError: The image is missing, empty, damaged or can't be read.
+        """
+
+
+def positive_rates(index: Index) -> NDArray[np.float32] | None:
+    """Returns the share of images with each class, [class_num]; None if images have a single label."""
+    return index.labels.mean(axis=0, dtype=np.float64).astype(np.float32) if index.labels.ndim == 2 else None
+
+
+def describe_index(index: Index) -> str:
+    """Returns a text that identifies a dataset, by all labels and a thousand evenly spaced names."""
+    digest = hashlib.blake2b(np.ascontiguousarray(index.labels).tobytes(), digest_size=6)
+    for position in np.linspace(0, len(index) - 1, min(len(index), _HASHED_NAMES)).astype(int).tolist():
+        digest.update(index.name(position).encode("utf-8", "surrogateescape") + b"\0")
+    return f"{len(index)} samples ({digest.hexdigest()})"
