@@ -65,9 +65,6 @@ def add_loader(commands: Subcommands) -> None:
         "--rounds", type=positive_int, help=f"runs of each setting ({_ROUNDS}; with --quick {_QUICK_ROUNDS})"
     )
     _add_duration(parser)
-    parser.add_argument(
-        "--cold", action="store_true", help="measure reading from the disk, too, instead of only from memory"
-    )
     for name, choices, text in (
         ("--backends", _BACKENDS, "implementations to measure (all)"),
         ("--chains", _CHAINS, "work per image: reading alone, or the config's whole chain (both)"),
@@ -145,7 +142,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """Rejects options that cannot be combined."""
     if arguments.mixup and not arguments.quick:
         raise UserError("--mixup needs --quick")
-    for name in ("cold", "write_config", "threads", "prefetch") if arguments.quick else ():
+    for name in ("write_config", "threads", "prefetch") if arguments.quick else ():
         if getattr(arguments, name):
             raise UserError(f"--{name.replace('_', '-')} cannot be used with --quick")
 
@@ -185,7 +182,6 @@ def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
         threads=tuple(sorted(set(arguments.threads or counts))),
         workers=tuple(sorted(set(workers))),
         prefetch=tuple(sorted(set(arguments.prefetch or (1, 2, 4, 8)))),
-        cold=arguments.cold,
     )
     plan = make_plan(workload, wanted)
     count = len(plan.settings)
@@ -202,7 +198,7 @@ def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
 
     def make_results(result: SweepResult, findings: list[str]) -> Results:
         rows = make_rows(result, workload.image_bytes)
-        return empty.filled(rows, make_charts(result), [*plan.remarks, *findings])
+        return empty.filled(rows, make_charts(), [*plan.remarks, *findings])
 
     runner = SweepRunner(workload, make_timer(workload, arguments.seconds), rounds, report)
     result = runner.run(plan, lambda known: keep(arguments, make_results(known, [])))

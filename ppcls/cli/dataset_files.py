@@ -203,8 +203,6 @@ def _resize(arguments: argparse.Namespace) -> None:
 
 
 def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
-    from ppcls.dataset_tools.resize import time_decoding
-
     counts = Counter(result.done for result in results.values())
     images = [path for path, result in results.items() if result.done in ("shrunk", "copied", "there")]
     write_output(
@@ -214,22 +212,9 @@ def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
     if not images:
         return
     before, after = (sum(getattr(results[path], side) for path in images) for side in ("before", "after"))
-    smaller = before / after
+    before, after = before / 1e6, after / 1e6
     write_output(
-        f"images: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, {smaller:.2f} times smaller\n"
-    )
-    times = time_decoding([(job.source / path, job.target / path) for path in images])
-    if times is None:
-        write_output(
-            "expected speedup of training: unknown, because OpenCV decodes none of the tried images\n"
-        )
-        return
-    faster = times.before / times.after
-    write_output(
-        f"decoding: {times.before * 1e3:.2f} ms per image before, {times.after * 1e3:.2f} ms after, "
-        f"{faster:.2f} times as fast (mean of {times.images} images, OpenCV, one thread)\n"
-        f"expected speedup of training: at most {faster:.2f} if decoding limits it, at most {smaller:.2f} if "
-        "the disk limits it, none if the model limits it\n"
+        f"images: {before:.1f} MB before, {after:.1f} MB after, {before / after:.2f} times smaller\n"
     )
 
 

@@ -35,7 +35,7 @@ def train(argv: Arguments = None) -> None:
     parser.elsewhere = {"--confusion": "eval"}
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
-        "--explain-data", action="store_true", help="print and draw the data pipelines, without training"
+        "--explain-data", action="store_true", help="print the data pipelines, without training"
     )
     mode.add_argument(
         "--dry-run",
@@ -145,23 +145,17 @@ def _check_output_dir(folder: Path) -> None:
 
 
 def _explain_data(config: Config) -> None:
-    """Prints the data pipelines of the run and draws them to ``pipeline.png``, on rank 0."""
-    from ppcls.api import create_output_dir
+    """Prints the data pipelines of the run, on rank 0."""
     from ppcls.runtime import session
     from ppcls.runtime.signals import interruptible
 
-    output_dir = create_output_dir(Path(config.Global.output_dir))
-    with session.dedicated(config.Global, output_dir) as runtime:
+    with session.dedicated(config.Global, Path(config.Global.output_dir), logged=False) as runtime:
         if not runtime.is_main:
             return
         from ppcls.explain.describe import describe
-        from ppcls.explain.picture import draw_descriptions
         from ppcls.explain.table import print_descriptions
 
         with interruptible():
             descriptions = describe(config, runtime)
-        picture = output_dir / "pipeline.png"
-        draw_descriptions(descriptions, picture)
         with exit_on_closed_pipe():
             print_descriptions(descriptions, sys.stdout)
-            sys.stdout.write(f"drawn as {picture}\n")

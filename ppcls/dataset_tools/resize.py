@@ -9,26 +9,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
-from ppcls.data.images.decode import decode
-from ppcls.data.images.header import DecodeError, read_header
+from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import find_unsafe_paths
 from ppcls.data.index.files import read_image
-from ppcls.data.transforms.specs import DecodeImage
 from ppcls.dataset_tools.jobs import find_job, find_leftovers, map_on_threads
 from ppcls.dataset_tools.shrink import shrink
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, retry_io, write_text
 
 _JOB_FILE = "resize.json"
-_TIMED_IMAGES = 32
-_TIMED_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -122,53 +117,6 @@ def resize_tree(job: ResizeJob, threads: int, advance: Callable[[int], object]) 
         results[path] = result
         advance(1)
     return results
-
-
-@dataclass(frozen=True)
-class DecodeTime:
-    """Mean decoding time per image, on one thread, with OpenCV or tifffile.
-
-    Attributes:
-        images: Number of timed images.
-        before: Seconds for the original image.
-        after: Seconds for the smaller image.
-    """
-
-    images: int
-    before: float
-    after: float
-
-
-def time_decoding(pairs: Sequence[tuple[Path, Path]]) -> DecodeTime | None:
-    """Times the decoding of evenly spaced images before and after resizing; uses the best of three rounds.
-
-    Args:
-        pairs: Files before and after.
-
-    Returns:
-        The means, or None if training could not decode any of the images.
-    """
-    count = min(_TIMED_IMAGES, len(pairs))
-    times = []
-    for number in range(count):
-        before, after = (path.read_bytes() for path in pairs[len(pairs) * number // count])
-        try:
-            rounds = [(_decode_seconds(before), _decode_seconds(after)) for _ in range(_TIMED_ROUNDS)]
-        except DecodeError:
-            continue
-        times.append([min(seconds) for seconds in zip(*rounds, strict=True)])
-    if not times:
-        return None
-    before_sum, after_sum = (sum(seconds) for seconds in zip(*times, strict=True))
-    return DecodeTime(len(times), before_sum / len(times), after_sum / len(times))
-
-
-def _decode_seconds(encoded: bytes) -> float:
-    header = read_header(encoded)
-    spec = DecodeImage(channels=3 if header.coloured else header.channels)
-    start = time.perf_counter()
-    decode(spec, encoded)
-    return time.perf_counter() - start
 
 
 def _is_image(path: Path) -> bool:

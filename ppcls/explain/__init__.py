@@ -1,1 +1,1 @@
-"""Describes the data pipelines of a run in a table and a picture."""
+"""Describes the data pipelines of a run."""

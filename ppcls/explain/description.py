@@ -1,4 +1,4 @@
-"""The description of a data pipeline, and the words for its parts; the table and the picture show it."""
+"""The description of a data pipeline, and the words for its parts."""
 
 from __future__ import annotations
 

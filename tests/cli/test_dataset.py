@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from pathlib import Path
 
 import numpy as np
@@ -255,13 +254,13 @@ def photographs(tmp_path: Path) -> Path:
     return folder
 
 
-def test_resize_reports_sizes_and_speedup(
+def test_resize_reports_files_and_sizes(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "small"
     arguments = ("resize", photographs, "--max-size", 60, "--quality", 80, "--out", out)
     assert run(*arguments) == 0
-    files, sizes, decoding, gain = capsys.readouterr().out.splitlines()
+    files, sizes = capsys.readouterr().out.splitlines()
     assert files == f"{out}: 4 images shrunk, 0 copied unchanged, 0 existed already; 1 other files copied"
     before, after = (
         sum(path.stat().st_size for path in folder.rglob("*.jpg")) for folder in (photographs, out)
@@ -269,13 +268,6 @@ def test_resize_reports_sizes_and_speedup(
     ratio = f"{before / after:.2f}"
     assert sizes == f"images: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, {ratio} times smaller"
     assert before > 3 * after
-    shape = (
-        r"decoding: [\d.]+ ms per image before, [\d.]+ ms after, ([\d.]+) times as fast \(mean of 4 images.*"
-    )
-    faster = re.fullmatch(shape, decoding)
-    assert faster
-    assert float(faster[1]) > 1
-    assert f"at most {faster[1]} if decoding limits it, at most {ratio} if the disk limits it" in gain
     assert run(*arguments) == 0
     assert "0 images shrunk, 0 copied unchanged, 4 existed already" in capsys.readouterr().out
 

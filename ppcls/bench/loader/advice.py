@@ -106,19 +106,19 @@ def own_backend(workload: LoaderWorkload) -> Backend:
     return "DALI GPU" if workload.on_gpu else "DALI CPU"
 
 
-def dali_setting(workload: LoaderWorkload, *, cold: bool = False) -> LoaderSetting:
+def dali_setting(workload: LoaderWorkload) -> LoaderSetting:
     """Returns our DALI loader with the config's settings."""
     dali = resolve_dali_settings(workload.split.loader.dali, workload.runtime)
-    return LoaderSetting(own_backend(workload), "config", dali.threads, dali.prefetch, cold=cold)
+    return LoaderSetting(own_backend(workload), "config", dali.threads, dali.prefetch)
 
 
-def present_setting(workload: LoaderWorkload, *, cold: bool) -> LoaderSetting:
+def present_setting(workload: LoaderWorkload) -> LoaderSetting:
     """Returns the config's own setting."""
     config = workload.config
     feed = describe_feed(workload.split, workload.runtime, config.Arch, use_dali=config.Global.use_dali)
     if feed.uses_dali:
-        return dali_setting(workload, cold=cold)
-    return LoaderSetting("paddle.io", "config", workload.split.loader.num_workers, cold=cold)
+        return dali_setting(workload)
+    return LoaderSetting("paddle.io", "config", workload.split.loader.num_workers)
 
 
 def choose(
@@ -128,7 +128,7 @@ def choose(
 
     Args:
         sweep: Measurements; those that failed are ignored.
-        present: Setting of the config; the choice has the same page cache.
+        present: Setting of the config.
         dali: Backend of our DALI loader.
 
     Returns:
@@ -139,7 +139,7 @@ def choose(
         for found in sweep
         if found.samples
         and not found.reason
-        and (found.key.chain, found.key.cold) == ("config", present.cold)
+        and found.key.chain == "config"
         and found.key.backend in (dali, "paddle.io")
     }
     best = []
@@ -174,7 +174,7 @@ def _best_dali(
         best = cheapest_good(threads, sorted(threads, key=lambda setting: setting.workers))
     else:
         workers = max(setting.workers for setting in (*prefetch, *decoder))
-        best = LoaderSetting(dali, "config", workers, cold=present.cold)
+        best = LoaderSetting(dali, "config", workers)
     if present.backend == dali:
         best = replace(best, prefetch=present.prefetch)
     if prefetch:

@@ -23,14 +23,14 @@ _CHAINS: dict[Chain, str] = {
 def make_rows(result: SweepResult, image_bytes: float) -> list[ResultRow]:
     """Returns a row for each setting, then for best and present setting, then for each stage."""
     bare = {
-        (measurements.key.chain, measurements.key.cold): measurements
+        measurements.key.chain: measurements
         for measurements in result.sweep
         if measurements.key.backend == "bare DALI"
     }
     rows = []
     for found in result.sweep:
         metrics = loader_metrics(found, image_bytes)
-        base = bare.get((found.key.chain, found.key.cold))
+        base = bare.get(found.key.chain)
         if metrics and base is not None and base.samples:
             metrics["of bare DALI"] = found.ratio(base)
         rows.append(ResultRow(found.key.labels(), metrics, found.note))
@@ -42,15 +42,11 @@ def make_rows(result: SweepResult, image_bytes: float) -> list[ResultRow]:
             metrics = loader_metrics(finals[name], image_bytes)
             if PRESENT in finals:
                 metrics["of present"] = finals[name].ratio(finals[PRESENT])
-            rows.append(ResultRow({"setting": name, **_setting_labels(setting)}, metrics))
+            rows.append(ResultRow({"setting": name, "of": setting.describe()}, metrics))
     for stage, name in [*((stage, stage) for stage in STAGES), ("all together", BEST)]:
-        labels: dict[str, Label] = {"stage": stage, **_setting_labels(result.choice.best)}
+        labels: dict[str, Label] = {"stage": stage, "of": result.choice.best.describe()}
         rows.append(ResultRow(labels, loader_metrics(finals[name], image_bytes)))
     return rows
-
-
-def _setting_labels(setting: LoaderSetting) -> dict[str, Label]:
-    return {"of": setting.describe(), "cache": "cold" if setting.cold else "warm"}
 
 
 def loader_metrics(measured: Measurements[Any], image_bytes: float) -> dict[str, Quantity]:
@@ -81,13 +77,11 @@ def loader_metrics(measured: Measurements[Any], image_bytes: float) -> dict[str,
     return metrics
 
 
-def make_charts(result: SweepResult) -> list[ChartSpec]:
+def make_charts() -> list[ChartSpec]:
     """Returns the charts of a sweep; those without rows are not drawn."""
-    settings = [found.key for found in result.sweep]
-    series = ("backend", "cache") if any(setting.cold for setting in settings) else ("backend",)
 
     def chart(title: str, x: str, metric: str = THROUGHPUT, **where: Label) -> ChartSpec:
-        return ChartSpec(title, metric, x, series, where)
+        return ChartSpec(title, metric, x, ("backend",), where)
 
     return [
         *(

@@ -109,54 +109,52 @@ def batch_candidate(
 
 
 def load_batches(setting: LoaderSetting, workload: LoaderWorkload) -> Counts:
-    """Yields the images of each batch, endlessly; with a cold cache, until each image was read once.
+    """Yields the images of each batch, endlessly.
 
     Raises:
         UserError: An image cannot be read, or a transform is not supported by this backend.
     """
-    order = workload.order(once=setting.cold, mixup=setting.mixup)
+    order = workload.order(mixup=setting.mixup)
     match setting.backend:
         case "read only":
             with ThreadPoolExecutor(setting.workers) as pool:
-                for positions in _positions(order, once=setting.cold):
+                for positions in _positions(order):
                     yield sum(1 for _ in pool.map(workload.index.read, positions))
         case "bare DALI":
             settings = workload.dali_settings(setting.workers, setting.prefetch)
             pipeline = bare_pipeline(setting.chain, workload, settings)
-            count = workload.images // workload.batch_size if setting.cold else None
-            yield from run_pipeline(pipeline, count)
+            yield from run_pipeline(pipeline)
         case "paddle.io":
             yield from _load_by_paddle(setting, workload, order)
         case _:
             yield from _load_by_dali(setting, workload, order)
 
 
-def _positions(order: Order, *, once: bool) -> Iterator[list[int]]:
+def _positions(order: Order) -> Iterator[list[int]]:
     """Yields the positions of each batch."""
-    for epoch in range(1) if once else itertools.count():
+    for epoch in itertools.count():
         for step in range(len(order)):
             yield order.at(Cursor(epoch, step)).indices.tolist()
 
 
-def _iterate(loader: Loader, workload: LoaderWorkload, *, once: bool) -> Counts:
-    for _ in range(1) if once else itertools.count():
+def _iterate(loader: Loader, workload: LoaderWorkload) -> Counts:
+    while True:
         for batch in loader:
             if workload.on_gpu and not batch.image.place.is_gpu_place():
                 batch.image.cuda()
             yield batch.valid
 
 
-def run_pipeline(pipeline: Pipeline, batches: int | None = None, *, touch: bool = False) -> Counts:
-    """Builds a pipeline, yields the images of each batch, and releases the pipeline.
+def run_pipeline(pipeline: Pipeline, *, touch: bool = False) -> Counts:
+    """Builds a pipeline, yields the images of each batch endlessly, and releases the pipeline.
 
     Args:
         pipeline: Pipeline that is not yet built.
-        batches: Number of batches; None for endless.
         touch: Whether to read a byte of each memory page, because mapped files are read only then.
     """
     pipeline.build()
     try:
-        for _ in itertools.count() if batches is None else range(batches):
+        while True:
             output = pipeline.run()[0]
             yield _touch_pages(output) if touch else len(output)
     finally:
@@ -182,7 +180,7 @@ def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order
         with ThreadPoolExecutor(settings.threads) as pool:
             reader = build_reader(workload.index, order, settings, workload.ops[0].spec, pool)
             try:
-                for _ in range(len(order)) if setting.cold else itertools.count():
+                while True:
                     yield _touch_pages(reader.read().files)
             finally:
                 reader.close()
@@ -193,19 +191,19 @@ def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order
         classes = workload.config.Arch.class_num
         loader = MixedLoader(dali, MixupOperator(alpha=0.2), classes, workload.layout)
     try:
-        yield from _iterate(loader, workload, once=setting.cold)
+        yield from _iterate(loader, workload)
     finally:
         loader.release()
 
 
 def _load_by_paddle(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:
     if setting.chain == "read":
-        positions = _positions(order, once=setting.cold)
+        positions = _positions(order)
         yield from map_in_workers(partial(_encoded_size, workload), positions, setting.workers)
         return
     settings = PaddleSettings(setting.workers, workload.split.loader.use_shared_memory)
     loader = PaddleLoader(workload.index, order, workload.ops, settings)
-    yield from _iterate(loader, workload, once=setting.cold)
+    yield from _iterate(loader, workload)
 
 
 def _encoded_size(workload: LoaderWorkload, position: int) -> NDArray[Any]:

@@ -28,7 +28,6 @@ class LoaderSetting:
         prefetch: Batches that DALI prepares ahead; None for the config's value.
         decoder: Name of the decoder's settings.
         dali: These settings, as keys of DataLoader.Train.loader.dali.
-        cold: Whether images are read from the disk instead of the page cache.
         varied: Axis of the sweep that this setting belongs to.
         mixup: Whether batches are mixed.
     """
@@ -39,7 +38,6 @@ class LoaderSetting:
     prefetch: int | None = None
     decoder: str = AS_CONFIGURED
     dali: dict[str, Any] = field(default_factory=dict, hash=False)
-    cold: bool = False
     varied: str = "workers"
     mixup: bool = False
 
@@ -52,7 +50,6 @@ class LoaderSetting:
         """Returns the labels of the result row."""
         labels: dict[str, Label] = {
             "varied": self.varied,
-            "cache": "cold" if self.cold else "warm",
             "chain": self.chain,
             "backend": self.backend,
             "workers": self.workers,
@@ -90,7 +87,6 @@ class SweepRange:
         threads: Thread counts of DALI and of reading only.
         workers: Worker counts of paddle.io.
         prefetch: Prefetch depths of DALI.
-        cold: Whether to measure with a cold page cache too.
     """
 
     backends: tuple[Backend, ...]
@@ -99,7 +95,6 @@ class SweepRange:
     threads: tuple[int, ...]
     workers: tuple[int, ...]
     prefetch: tuple[int, ...] = (1, 2, 4, 8)
-    cold: bool = False
 
 
 def list_settings(
@@ -137,7 +132,7 @@ def list_settings(
             settings += [
                 replace(base, decoder=name, dali=dali, varied="decoder") for name, dali in decoders.items()
             ]
-    return [*settings, *(replace(setting, cold=True) for setting in settings if wanted.cold)]
+    return settings
 
 
 def _decoders(*, on_gpu: bool, random_crop: bool) -> dict[str, dict[str, Any]]:

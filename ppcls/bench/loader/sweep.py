@@ -8,8 +8,7 @@ from functools import partial
 
 from ppcls.bench.loader.advice import Choice, choose, own_backend, present_setting
 from ppcls.bench.loader.bare import bare_chains
-from ppcls.bench.loader.page_cache import COLD_SLOWDOWN, PageCache, slowdown_when_dropped
-from ppcls.bench.loader.runners import MIN_BATCHES, BatchTimer, Counts, batch_candidate, load_batches
+from ppcls.bench.loader.runners import BatchTimer, Counts, batch_candidate, load_batches
 from ppcls.bench.loader.settings import LoaderSetting, SweepRange, list_settings
 from ppcls.bench.loader.stages import STAGES, run_stage
 from ppcls.bench.loader.workload import LoaderWorkload
@@ -57,17 +56,9 @@ def make_plan(workload: LoaderWorkload, wanted: SweepRange) -> SweepPlan:
     """Returns the settings to measure.
 
     Raises:
-        UserError: No setting can run here, or there are too few images for a cold cache.
+        UserError: No setting can run here.
     """
     remarks = []
-    if wanted.cold:
-        _need_cold_batches(workload)
-        if (slowdown := slowdown_when_dropped(workload.files)) < COLD_SLOWDOWN:
-            wanted = replace(wanted, cold=False)
-            remarks.append(
-                "The cold cache is not measured: this file system ignores POSIX_FADV_DONTNEED (dropped files "
-                f"are read only {slowdown:.1f} times more slowly)."
-            )
     specs = workload.split.dataset.transform_ops
     bare = bare_chains(workload)
     missing = [chain for chain in wanted.chains if chain not in bare]
@@ -94,16 +85,6 @@ def _repeats_config(setting: LoaderSetting, workload: LoaderWorkload) -> bool:
         return False
     configured = workload.dali_settings(setting.workers, None)
     return workload.dali_settings(setting.workers, None, **setting.dali) == configured
-
-
-def _need_cold_batches(workload: LoaderWorkload) -> None:
-    needed = (9 + MIN_BATCHES) * workload.batch_size
-    if workload.images < needed:
-        raise UserError(
-            f"{workload.index.source}: a cold cache needs at least {needed} images in batches of "
-            f"{workload.batch_size}, got {workload.images}; raise --images or lower "
-            "DataLoader.Train.sampler.batch_size"
-        )
 
 
 def _unsupported(setting: LoaderSetting, workload: LoaderWorkload) -> str:
@@ -150,20 +131,28 @@ class SweepRunner:
             UserError: An image cannot be read.
             KeyboardInterrupt: The interrupt came before anything was measured.
         """
-        cache = PageCache(self.workload.files, self._read_all)
-        candidates = [self._candidate(setting, cache) for setting in plan.settings]
+        self._read_all()
+        candidates = [
+            self._stream(
+                setting,
+                f"{setting.describe()}, {setting.chain}",
+                setting,
+                partial(load_batches, setting, self.workload),
+            )
+            for setting in plan.settings
+        ]
 
         def result(measured: list[Measurements[LoaderSetting]]) -> SweepResult:
             return SweepResult([*measured, *plan.unsupported])
 
         sweep = run_rounds(candidates, self.rounds, self.report, lambda measured: keep(result(measured)))
         found = replace(result(sweep.measured), interrupt=sweep.interrupt)
-        present = present_setting(self.workload, cold=any(setting.cold for setting in plan.settings))
+        present = present_setting(self.workload)
         choice = choose(sweep.measured, present, own_backend(self.workload))
         if choice is None or sweep.interrupt is not None:
             return found
         try:
-            final = run_rounds(self._final_candidates(choice, cache), self.rounds, self.report)
+            final = run_rounds(self._final_candidates(choice), self.rounds, self.report)
         except KeyboardInterrupt as interrupt:
             return replace(found, interrupt=interrupt)
         if final.interrupt is None and not any(measurements.reason for measurements in final.measured):
@@ -180,15 +169,11 @@ class SweepRunner:
         return replace(found, sweep=[*found.sweep, *failed], interrupt=final.interrupt)
 
     def _read_all(self) -> None:
+        """Reads all images, so that all settings find them in the operating system's page cache."""
         for position in self.workload.positions.tolist():
             self.workload.index.read(position)
 
-    def _candidate(self, setting: LoaderSetting, cache: PageCache) -> Candidate[LoaderSetting]:
-        stream = partial(load_batches, setting, self.workload)
-        name = f"{setting.describe()}, {setting.chain}" + (", cold cache" if setting.cold else "")
-        return self._stream(setting, name, setting, stream, cache)
-
-    def _final_candidates(self, choice: Choice, cache: PageCache) -> Sequence[Candidate[str]]:
+    def _final_candidates(self, choice: Choice) -> Sequence[Candidate[str]]:
         settings = {BEST: choice.best} | ({} if choice.same else {PRESENT: choice.present})
         streams = {
             name: (setting, partial(load_batches, setting, self.workload))
@@ -197,20 +182,11 @@ class SweepRunner:
         for stage in STAGES:
             streams[stage] = (choice.best, partial(run_stage, stage, choice.best, self.workload))
         return [
-            self._stream(name, f"{name}, {setting.describe()}", setting, stream, cache)
+            self._stream(name, f"{name}, {setting.describe()}", setting, stream)
             for name, (setting, stream) in streams.items()
         ]
 
     def _stream(
-        self,
-        key: Key,
-        name: str,
-        setting: LoaderSetting,
-        stream: Callable[[], Counts],
-        cache: PageCache,
+        self, key: Key, name: str, setting: LoaderSetting, stream: Callable[[], Counts]
     ) -> Candidate[Key]:
-        def open_batches() -> Counts:
-            cache.prepare(cold=setting.cold)
-            return stream()
-
-        return batch_candidate(key, name, open_batches, self.timer, setting.skipped_batches)
+        return batch_candidate(key, name, stream, self.timer, setting.skipped_batches)

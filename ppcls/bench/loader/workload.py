@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -97,9 +96,9 @@ class LoaderWorkload:
         """Layout of the model's images."""
         return "CHW" if self.config.Arch.data_format == "NCHW" else "HWC"
 
-    def order(self, *, once: bool, mixup: bool = False) -> Order:
-        """Returns the order of an epoch: each image once, or so often that it practically never ends."""
-        times = 1 if once else max(1, -(-_EPOCH_SAMPLES // self.images))
+    def order(self, *, mixup: bool = False) -> Order:
+        """Returns the order of an epoch that practically never ends: it repeats each image equally often."""
+        times = max(1, -(-_EPOCH_SAMPLES // self.images))
         sampler = RepeatSampler(len(self.index), self.images, times)
         group = 2 if mixup else 1
         rows = self.split.sampler.rows(self.runtime.world_size, group)
@@ -109,12 +108,6 @@ class LoaderWorkload:
     def positions(self) -> Positions:
         """Positions of the images in the data set, [images] int64."""
         return RepeatSampler(len(self.index), self.images, 1).chosen(self.config.Global.seed)
-
-    @cached_property
-    def files(self) -> tuple[Path, ...]:
-        """Files that contain the images."""
-        names = (self.index.name(position) for position in self.positions.tolist())
-        return tuple(map(Path, dict.fromkeys(names)))
 
     @cached_property
     def image_bytes(self) -> float:

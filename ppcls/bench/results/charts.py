@@ -38,12 +38,10 @@ class ChartPoint:
 
     Attributes:
         x: Number on the x axis, or index of the category.
-        label: Text of the x value.
         metric: Quantity on the y axis.
     """
 
     x: float
-    label: str
     metric: Quantity
 
 
@@ -147,7 +145,7 @@ def _drawing(chart: ChartSpec, results: Results) -> Drawing | None:
 def _point(chart: ChartSpec, row: ResultRow, categories: tuple[str, ...]) -> ChartPoint:
     value = row.labels[chart.x]
     x = categories.index(label_text(value)) if categories else float(value)
-    return ChartPoint(x, label_text(value), row.metrics[chart.metric])
+    return ChartPoint(x, row.metrics[chart.metric])
 
 
 def picture_name(number: int, drawing: Drawing) -> str:

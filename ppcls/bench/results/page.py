@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from base64 import b64encode
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from ppcls.bench.results.charts import Drawing, category_lines, drawings, label_text, picture_name, to_png
+from ppcls.bench.results.charts import drawings, label_text, picture_name, to_png
 from ppcls.bench.results.schema import ResultRow, Results, write_results
 from ppcls.bench.results.tables import LEGEND, cell, headings, kinds_of_rows, number
 from ppcls.files import atomic_write, write_text
@@ -33,25 +35,30 @@ def publish(folder: Path, results: Results) -> list[Path]:
         The pictures.
     """
     write_results(folder, results)
-    pictures = []
-    for index, drawing in enumerate(drawings(results), start=1):
-        pictures.append(folder / picture_name(index, drawing))
-        with atomic_write(pictures[-1]) as file:
-            file.write(to_png(drawing))
-    write_text(folder / PAGE, render_page(results))
-    return pictures
+    charts = drawings(results)
+    pictures = {chart.title: to_png(chart) for chart in charts}
+    paths = [folder / picture_name(number, chart) for number, chart in enumerate(charts, start=1)]
+    for path, picture in zip(paths, pictures.values(), strict=True):
+        with atomic_write(path) as file:
+            file.write(picture)
+    write_text(folder / PAGE, render_page(results, pictures))
+    return paths
 
 
-def render_page(results: Results) -> str:
-    """Returns the HTML of the page."""
+def render_page(results: Results, pictures: Mapping[str, bytes]) -> str:
+    """Returns the HTML of the page.
+
+    Args:
+        results: Results to show.
+        pictures: PNG of each chart by its title.
+    """
     page = _template().render(
         results=results,
         command=shlex.join(results.command),
         tables=[_table(rows) for rows in kinds_of_rows(results.rows)],
         legend=LEGEND,
-        data={"charts": [_chart(drawing) for drawing in drawings(results)]},
+        pictures={title: b64encode(picture).decode() for title, picture in pictures.items()},
         style=_asset("ppcls.report", "report.css") + _asset("ppcls.bench.results", "results.css"),
-        script=_asset("ppcls.bench.results", "results.js"),
     )
     # File names may contain bytes that are not text; they must not break the page.
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -76,36 +83,8 @@ def _table(rows: list[ResultRow]) -> dict[str, Any]:
     }
 
 
-def _cell(row: ResultRow, name: str) -> dict[str, Any]:
+def _cell(row: ResultRow, name: str) -> dict[str, str]:
     metric = row.metrics.get(name)
     if metric is None:
-        return {"text": "", "all": "not measured", "sort": ""}
-    return {"text": cell(metric), "all": ", ".join(map(number, metric.values)), "sort": metric.median}
-
-
-def _chart(drawing: Drawing) -> dict[str, Any]:
-    return {
-        "title": drawing.title,
-        "x": drawing.x,
-        "y": drawing.y,
-        "log": drawing.log,
-        "categories": category_lines(drawing),
-        "series": [
-            {
-                "name": series.name,
-                "colour": series.colour,
-                "points": [
-                    {
-                        "x": point.x,
-                        "label": point.label,
-                        "median": point.metric.median,
-                        "low": point.metric.low,
-                        "high": point.metric.high,
-                        "text": f"{cell(point.metric)} {point.metric.unit}".strip(),
-                    }
-                    for point in series.points
-                ],
-            }
-            for series in drawing.series
-        ],
-    }
+        return {"text": "", "all": "not measured"}
+    return {"text": cell(metric), "all": ", ".join(map(number, metric.values))}

@@ -130,32 +130,23 @@ def test_choose_ignores_settings_that_a_config_cannot_express() -> None:
     assert choose(SWEEP[:3], PRESENT, "DALI CPU") is None
 
 
-def test_choose_cold_uses_cold_measurements_only() -> None:
-    cold = measured(LoaderSetting("DALI CPU", "config", 1, cold=True), 10)
-    present = LoaderSetting("DALI CPU", "config", 4, 4, cold=True)
-    choice = choose([*SWEEP, cold], present, "DALI CPU")
-    assert choice is not None
-    assert (choice.best.workers, choice.best.cold, choice.best.prefetch) == (1, True, 4)
-
-
 def test_choose_without_varied_threads_keeps_them() -> None:
     choice = choose([each for each in SWEEP if each.key.varied == "prefetch"], PRESENT, "DALI CPU")
     assert choice is not None
     assert choice.best.describe() == "DALI CPU, 4 threads, prefetch 2"
 
 
-def present_of(*overrides: str, cold: bool) -> LoaderSetting:
+def present_of(*overrides: str) -> LoaderSetting:
     config = load_config(PHOTOS, overrides)
     split = config.DataLoader.Train
     assert split is not None
     workload = LoaderWorkload(config, split, Runtime(cores=6), None, 0)  # type: ignore[arg-type]
-    return present_setting(workload, cold=cold)
+    return present_setting(workload)
 
 
 def test_present_setting_resolves_auto() -> None:
-    assert present_of(cold=False) == LoaderSetting("DALI CPU", "config", 6, 8)
-    paddle = present_of("Global.use_dali=False", cold=True)
-    assert paddle == LoaderSetting("paddle.io", "config", 4, cold=True)
+    assert present_of() == LoaderSetting("DALI CPU", "config", 6, 8)
+    assert present_of("Global.use_dali=False") == LoaderSetting("paddle.io", "config", 4)
 
 
 def test_config_values_are_keys_of_a_config() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ppcls.bench.loader import quick
 from ppcls.bench.loader.advice import Choice
-from ppcls.bench.loader.results import find_conclusions, loader_metrics, make_charts
+from ppcls.bench.loader.results import find_conclusions, loader_metrics
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.sweep import BEST, PRESENT, SweepResult
 from ppcls.bench.measure.runner import Key, Measurements
@@ -83,13 +83,6 @@ def test_find_conclusions_of_an_incomplete_sweep_recommends_nothing(
     assert setting is None
     assert sentences[0].startswith("Runs of the same candidate differ by")
     assert sentences[1].startswith(text)
-
-
-def test_make_charts_separate_cold_from_warm_if_both_were_measured() -> None:
-    warm = SweepResult([measured(SETTING, 1)])
-    both = SweepResult([*warm.sweep, measured(LoaderSetting("DALI CPU", "config", 2, cold=True), 1)])
-    assert make_charts(warm)[0].series == ("backend",)
-    assert make_charts(both)[0].series == ("backend", "cache")
 
 
 def test_quick_rows_and_conclusions_compare_with_the_bare_pipeline() -> None:

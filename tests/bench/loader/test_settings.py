@@ -35,12 +35,6 @@ def test_list_settings_on_a_gpu_tries_both_devices() -> None:
     assert decoders == {"as configured", "on the CPU", "hardware 0.65", "hardware 0.8", "hardware 1.0"}
 
 
-def test_list_settings_cold_repeats_all_with_a_cold_cache() -> None:
-    warm = list_settings(ALL, on_gpu=False, random_crop=True, bare=CHAINS)
-    both = list_settings(replace(ALL, cold=True), on_gpu=False, random_crop=True, bare=CHAINS)
-    assert both == [*warm, *(replace(each, cold=True) for each in warm)]
-
-
 def test_list_settings_obeys_the_range() -> None:
     few = SweepRange(("DALI CPU",), ("config",), ("workers",), (2,), (0,))
     prefetch = replace(few, varied=("prefetch",), prefetch=(3,))
@@ -57,9 +51,8 @@ def test_setting_describe_and_labels() -> None:
     assert setting.describe() == "DALI GPU, 1 thread, prefetch 4, decoder whole"
     assert (setting.labels()["decoder"], setting.labels()["prefetch"]) == ("whole", 4)
     assert LoaderSetting("paddle.io", "read", 2).describe() == "paddle.io, 2 workers"
-    assert LoaderSetting("paddle.io", "read", 2, cold=True).labels() == {
+    assert LoaderSetting("paddle.io", "read", 2).labels() == {
         "varied": "workers",
-        "cache": "cold",
         "chain": "read",
         "backend": "paddle.io",
         "workers": 2,

@@ -9,7 +9,6 @@ from pathlib import Path
 from browser import needs_chromium, opened
 from example_results import RESULTS
 
-from ppcls.bench.results.charts import COLOURS
 from ppcls.bench.results.page import publish, render_page
 from ppcls.bench.results.schema import read_results
 
@@ -29,47 +28,30 @@ def test_publish_writes_all_files(tmp_path: Path) -> None:
 
 
 def test_page_escapes_all_text() -> None:
-    page = render_page(RESULTS)
+    page = render_page(RESULTS, {})
     for part in ("<old>", "<more>", "<memory>", "</pre></script>"):
         assert part not in page
     assert "out of &lt;memory&gt; [b]" in page
     assert "-c &#39;my config.yaml&#39;" in page
 
 
-def test_page_uses_the_colours_of_the_pictures() -> None:
-    assert [part for part in COLOURS if part in render_page(RESULTS)] == [*COLOURS[:2]], "of two series"
-
-
 def test_page_references_nothing_outside() -> None:
-    page = render_page(RESULTS)
+    page = render_page(RESULTS, {"Speed": b"PNG"})
     assert not re.search(r"""(src|href)\s*=\s*["']?(?!["']?data:)""", page)
     assert not re.search(r"@import|url\(", page)
 
 
 @needs_chromium
-def test_page_in_a_browser_is_interactive(tmp_path: Path) -> None:
+def test_page_in_a_browser_shows_findings_pictures_and_all_values(tmp_path: Path) -> None:
     publish(tmp_path, RESULTS)
     with opened(tmp_path / "index.html") as shown:
         page = shown.page
         assert page.locator("#findings").inner_text() == "Use 2 threads & no <more>."
-        line = page.locator("[data-title='Speed by threads']")
-        line.locator("circle").nth(1).hover()
-        assert line.locator(".value").inner_text() == "DALI, threads 2: 1,000 ±10% images/s"
-        line.get_by_role("button", name="DALI").click()
-        assert line.locator("circle").count() == 1
-        bars = page.locator("[data-title='Stages, each alone']")
-        bars.locator("rect").nth(1).hover()
-        assert bars.locator(".value").inner_text() == "stage decode: 1,234 images/s"
-
+        widths = page.locator("img").evaluate_all("images => images.map(each => each.naturalWidth)")
+        assert len(widths) == 2
+        assert all(widths)
         table = page.locator("table.results").first
         assert table.locator("td.number").nth(1).get_attribute("title") == "1,000, 900, 1,100"
-        table.get_by_text("throughput").click()
-        assert [row.split("\t")[2] for row in table.locator("tbody tr").all_inner_texts()] == [
-            "1,000 ±10%",
-            "510 ±2%",
-            "400",
-            "",
-        ], "largest first, missing values last"
         assert page.locator("#config").inner_text() == RESULTS.config
 
 

@@ -1,1 +1,0 @@
-"""Wall-clock time of whole training runs."""
