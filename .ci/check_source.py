@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 MOST_MODULES = 16  # per folder, without __init__.py
 MOST_MODULES_AT_TOP = 10  # of ppcls/ itself
 MOST_PARAMETERS = 6
+LONGEST_CHAIN = 16  # modules that import one another when they are loaded
 # One file per family: a reader looks for a name there, and the number of files grows with the models.
 UNLIMITED_FOLDERS = {Path("ppcls/arch/families")}
 # Constructors of models have the parameters of their papers; the notebook API has one option per short flag.
@@ -58,6 +60,7 @@ def main() -> int:
         *check_class_names(trees),
         *check_parameters(trees),
         *check_folder_cycles(trees),
+        *check_chains(trees),
         *check_python_words(trees),
         *check_text_words([Path(name) for name in git_files(*CHECKED_TEXT)]),
     ]
@@ -141,6 +144,33 @@ def check_folder_cycles(trees: dict[Path, ast.Module]) -> Iterator[str]:
     for (source, target), place in sorted(arrows.items()):
         if source < target and (target, source) in arrows:
             yield f"{place}: {source} and {target} import each other (also {arrows[target, source]})"
+
+
+def check_chains(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds the longest chain of imports, without those in functions and for annotations."""
+    modules = {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): tree for path, tree in trees.items()
+    }
+    imports: dict[str, set[str]] = {}
+    for name, tree in modules.items():
+        found = {
+            inner if (inner := f"{node.module}.{alias.name}") in modules else node.module
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+        }
+        imports[name] = {target for target in found if target in modules} - {name, "ppcls"}
+
+    @cache
+    def longest(name: str) -> tuple[str, ...]:
+        return name, *max(map(longest, imports[name]), key=len, default=())
+
+    chain = max(map(longest, imports), key=len)
+    if len(chain) > LONGEST_CHAIN:
+        yield (
+            f"a chain of {len(chain)} imports, expected at most {LONGEST_CHAIN}; import from "
+            f"a lower module, or under TYPE_CHECKING: {' → '.join(chain)}"
+        )
 
 
 def check_python_words(trees: dict[Path, ast.Module]) -> Iterator[str]:

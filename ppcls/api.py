@@ -7,7 +7,6 @@ that comes too late is an error.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ppcls.config.schema import Config
 from ppcls.deploy.models.source import find_weights
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError
+from ppcls.files import create_output_dir
 from ppcls.runtime import session
 from ppcls.runtime.signals import interruptible
 from ppcls.weights.store import BEST, LATEST, newest
@@ -180,23 +180,3 @@ def _config_of(run: Config | TrainState) -> Config:
     if not isinstance(config, Config):
         raise UserError(f"expected a config from load_config, or a state from build_state, got {show(run)}")
     return config
-
-
-def create_output_dir(folder: Path, fix: str = "set Global.output_dir") -> Path:
-    """Creates an output folder, checks that it can be written, and returns it.
-
-    Args:
-        folder: The output folder.
-        fix: Advice at the end of the error.
-
-    Raises:
-        UserError: The folder can't be created or written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".writable.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"{folder}: can't write to this output folder: {error.strerror}; {fix}") from None
-    return folder

@@ -17,6 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar, cast
 
+from ppcls.errors import UserError
+
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".jp2")
 _T = TypeVar("_T")
 # Errors of network drives that often succeed on a retry.
 _TRANSIENT = {
@@ -152,6 +155,26 @@ def check_writable(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
     if not os.access(existing, os.W_OK):
         raise PermissionError(errno.EACCES, "can't be written", str(existing))
+
+
+def create_output_dir(folder: Path, fix: str = "set Global.output_dir") -> Path:
+    """Creates an output folder, checks that it can be written, and returns it.
+
+    Args:
+        folder: The output folder.
+        fix: Advice at the end of the error.
+
+    Raises:
+        UserError: The folder can't be created or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".writable.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"{folder}: can't write to this output folder: {error.strerror}; {fix}") from None
+    return folder
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ppcls.api import create_output_dir
 from ppcls.bench.measure.runner import Candidate, Effort, Key, Measurements, run_rounds
 from ppcls.bench.results.schema import JSON, Results, new_results, write_results
 from ppcls.cli.command import write_output
@@ -16,6 +15,7 @@ from ppcls.cli.options import positive_float, positive_int, read_config
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
+from ppcls.files import create_output_dir
 from ppcls.runtime.start import Runtime
 
 

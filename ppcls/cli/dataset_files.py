@@ -154,10 +154,10 @@ def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ..
     Raises:
         ppcls.errors.UserError: The folder or list is missing, empty or invalid.
     """
-    from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
     from ppcls.data.index.class_names import list_class_folders, read_class_names
     from ppcls.data.index.files import read_folder, read_list
     from ppcls.data.records.shard import SHARD_SUFFIXES
+    from ppcls.files import IMAGE_EXTENSIONS
 
     source: Path = arguments.source
     if source.is_dir():

@@ -11,6 +11,7 @@ from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_out
 from ppcls.cli.options import TRAIN_FLAGS, add_flags, config_parser, flag_overrides, read_config, within
 from ppcls.config.load import read_tree
 from ppcls.errors import UserError
+from ppcls.files import create_output_dir
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
@@ -90,7 +91,7 @@ def train(argv: Arguments = None) -> None:
     elif arguments.folds is not None:
         from ppcls.search.folds import cross_validate
 
-        output_dir = api.create_output_dir(Path(config.Global.output_dir))
+        output_dir = create_output_dir(Path(config.Global.output_dir))
         write_output(cross_validate(config, arguments.folds, output_dir, _report))
     elif arguments.explain_data:
         _explain_data(config)
@@ -117,7 +118,6 @@ def _dry_run(config: Config) -> None:
 
 
 def _find_lr(config: Config) -> None:
-    from ppcls.api import create_output_dir
     from ppcls.runtime import session
     from ppcls.runtime.signals import interruptible
 

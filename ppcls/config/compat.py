@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppcls.config.base.fields import Section, Spec
 from ppcls.config.objectives.distillation import NamedModel
 from ppcls.config.objectives.embedding import RecModel
-from ppcls.config.schema import Config
 from ppcls.config.sections.infer import Topk
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.optimizer import CoupledSpec
 from ppcls.registry import ARCHITECTURES
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.config.schema import Config
 
 
 def config_warnings(config: Config) -> list[str]:

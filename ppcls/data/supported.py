@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.transforms import numpy_ops
+from ppcls.data.transforms.numpy_ops.chain import apply
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
 from ppcls.data.transforms.specs.fuse import FusedTransform, VariableSize
@@ -94,7 +94,7 @@ def _missing_in_numpy(spec: Transform) -> str | None:
         count_decisions(spec)
     except NotImplementedError as error:
         return str(error)
-    if numpy_ops.apply.dispatch(type(spec)) is numpy_ops.apply.dispatch(object):
+    if apply.dispatch(type(spec)) is apply.dispatch(object):
         return f"numpy_ops does not implement {spec.kind}"
     return None
 

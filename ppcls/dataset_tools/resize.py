@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import find_unsafe_paths
 from ppcls.data.index.files import read_image
 from ppcls.dataset_tools.jobs import find_job, find_leftovers, map_on_threads
 from ppcls.dataset_tools.shrink import shrink
 from ppcls.errors import UserError
-from ppcls.files import atomic_path, retry_io, write_text
+from ppcls.files import IMAGE_EXTENSIONS, atomic_path, retry_io, write_text
 
 _JOB_FILE = "resize.json"
 

@@ -12,20 +12,22 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import paddle
 
 from ppcls.config.schema import Config
 from ppcls.data.index.protocol import Index, describe_index
-from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.errors import UserError
 from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
 from ppcls.version import __version__
 from ppcls.weights.manifest import verify
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.engine.checkpoint.checkpoints import Checkpoints
 
 Facts = dict[str, Any]
 _SHOWN = 10

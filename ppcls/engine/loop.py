@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ppcls.config.sections.run import Global
 from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, Loader
-from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
 from ppcls.engine.core.hooks import NO_HOOKS, RunHook, StepHooks
 from ppcls.engine.core.parallel import seed_batch
 from ppcls.engine.core.state import TrainState
@@ -24,6 +24,10 @@ from ppcls.engine.meter import Meter
 from ppcls.errors import SignalExit, UserError
 from ppcls.report.record import EvalRecord, Outcomes, Reporter, StepPosition
 from ppcls.runtime.signals import handle_signals
+from ppcls.weights.store import BEST, LATEST
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.engine.checkpoint.checkpoints import Checkpoints
 
 
 @dataclass

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from ppcls.bench.loader.settings import AS_CONFIGURED, Backend, LoaderSetting
-from ppcls.bench.loader.stages import STAGES, Stage
+from ppcls.bench.loader.settings import AS_CONFIGURED, STAGES, Backend, LoaderSetting, Stage
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import Measurements
 from ppcls.bench.results.schema import Quantity

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppcls.bench.loader.advice import advise, find_bottleneck
-from ppcls.bench.loader.settings import LoaderSetting
-from ppcls.bench.loader.stages import STAGES, Stage
-from ppcls.bench.loader.sweep import BEST, PRESENT, SweepResult
+from ppcls.bench.loader.settings import BEST, PRESENT, STAGES, LoaderSetting, Stage
 from ppcls.bench.loader.workload import Chain
 from ppcls.bench.measure.runner import Measurements
 from ppcls.bench.results.schema import ChartSpec, Label, Quantity, ResultRow, spread_warning
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.bench.loader.sweep import SweepResult
 
 THROUGHPUT = "throughput"
 _CHAINS: dict[Chain, str] = {

@@ -12,7 +12,9 @@ from ppcls.data.loaders.dali.settings import default_prefetch
 
 Backend = Literal["read only", "bare DALI", "paddle.io", "DALI CPU", "DALI GPU"]
 BACKENDS: tuple[Backend, ...] = ("read only", "bare DALI", "paddle.io", "DALI CPU", "DALI GPU")
-VARIED = ("workers", "prefetch", "decoder")
+Stage = Literal["disk", "decode", "transform", "hand-over"]
+STAGES: tuple[Stage, ...] = ("disk", "decode", "transform", "hand-over")
+BEST, PRESENT = "best found", "present"  # settings that a sweep measures once more at its end
 AS_CONFIGURED = "as configured"
 _MOST_SKIPPED = 9
 

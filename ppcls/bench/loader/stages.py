@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
 from ppcls.bench.loader.runners import Counts, load_batches, map_in_workers, release, run_pipeline
-from ppcls.bench.loader.settings import LoaderSetting
+from ppcls.bench.loader.settings import LoaderSetting, Stage
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.data.loaders.dali.loader import iter_batches
 from ppcls.data.transforms.dali_ops import LoweringContext, lower_chain
@@ -22,8 +22,6 @@ from ppcls.data.transforms.specs import Op, RandCropImage
 from ppcls.data.transforms.specs.chain import decide_chain
 from ppcls.data.transforms.specs.decisions import count_decisions
 
-Stage = Literal["disk", "decode", "transform", "hand-over"]
-STAGES: tuple[Stage, ...] = ("disk", "decode", "transform", "hand-over")
 Array = NDArray[Any]
 
 

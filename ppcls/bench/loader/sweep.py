@@ -9,15 +9,13 @@ from functools import partial
 from ppcls.bench.loader.advice import Choice, choose, own_backend, present_setting
 from ppcls.bench.loader.bare import bare_chains
 from ppcls.bench.loader.runners import BatchTimer, Counts, batch_candidate, load_batches
-from ppcls.bench.loader.settings import LoaderSetting, SweepRange, list_settings
-from ppcls.bench.loader.stages import STAGES, run_stage
+from ppcls.bench.loader.settings import BEST, PRESENT, STAGES, LoaderSetting, SweepRange, list_settings
+from ppcls.bench.loader.stages import run_stage
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import Candidate, Key, Measurements, run_rounds
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.specs import RandCropImage
 from ppcls.errors import UserError
-
-BEST, PRESENT = "best found", "present"
 
 
 @dataclass(frozen=True)

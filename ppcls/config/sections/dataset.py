@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from ppcls.config.base.fields import Count, Index, Keyed, Part, Spec, error_at, problem
 from ppcls.config.sections.transform import BatchTransforms, ChainError, Transform, check_chain
+from ppcls.files import IMAGE_EXTENSIONS
 from ppcls.registry import SOURCES, TRANSFORMS, suggest
 
 
@@ -35,7 +36,6 @@ def _check_not_random(specs: tuple[Transform, ...]) -> tuple[Transform, ...]:
 
 Chain = Annotated[tuple[Annotated[Transform, Keyed(TRANSFORMS)], ...], AfterValidator(_check_transforms)]
 FixedChain = Annotated[Chain, AfterValidator(_check_not_random)]
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".jp2")
 
 
 class Dataset(Spec):

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
 from ppcls.data.images.header import check_size
 from ppcls.errors import UserError
+from ppcls.files import IMAGE_EXTENSIONS
 
 NOT_REGULAR = "not a regular file"
 

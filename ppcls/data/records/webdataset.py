@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ppcls.config.sections.dataset import IMAGE_EXTENSIONS
 from ppcls.data.records.shard import NUMBER, FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
 from ppcls.errors import UserError, raise_line_errors
+from ppcls.files import IMAGE_EXTENSIONS
 
 _VERSION = "v1.2"
 _LABEL = "cls"

@@ -16,8 +16,7 @@ from ppcls.bench.loader.advice import (
     find_bottleneck,
     present_setting,
 )
-from ppcls.bench.loader.settings import LoaderSetting
-from ppcls.bench.loader.stages import STAGES, Stage
+from ppcls.bench.loader.settings import STAGES, LoaderSetting, Stage
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import Measurements
 from ppcls.bench.results.schema import Quantity

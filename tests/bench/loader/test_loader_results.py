@@ -7,8 +7,8 @@ import pytest
 from ppcls.bench.loader import quick
 from ppcls.bench.loader.advice import Choice
 from ppcls.bench.loader.results import find_conclusions, loader_metrics
-from ppcls.bench.loader.settings import LoaderSetting
-from ppcls.bench.loader.sweep import BEST, PRESENT, SweepResult
+from ppcls.bench.loader.settings import BEST, PRESENT, LoaderSetting
+from ppcls.bench.loader.sweep import SweepResult
 from ppcls.bench.measure.runner import Key, Measurements
 from ppcls.bench.measure.usage import ResourceUsage
 

@@ -14,8 +14,15 @@ from benchmark_images import PHOTOS, write_images
 
 from ppcls.bench.loader.bare import bare_chains
 from ppcls.bench.loader.runners import BatchTimer, Counts, batch_candidate, load_batches, make_timer
-from ppcls.bench.loader.settings import BACKENDS, VARIED, LoaderSetting, SweepRange, list_settings
-from ppcls.bench.loader.stages import STAGES, Stage, run_stage
+from ppcls.bench.loader.settings import (
+    BACKENDS,
+    STAGES,
+    LoaderSetting,
+    Stage,
+    SweepRange,
+    list_settings,
+)
+from ppcls.bench.loader.stages import run_stage
 from ppcls.bench.loader.workload import CHAINS, LoaderWorkload, RepeatSampler, read_workload
 from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.measure.usage import ResourceUsage, UsageMeter
@@ -24,7 +31,9 @@ from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime, start
 
-WANTED = SweepRange(BACKENDS, CHAINS, VARIED, threads=(2,), workers=(0,), prefetch=(3,))
+WANTED = SweepRange(
+    BACKENDS, CHAINS, ("workers", "prefetch", "decoder"), threads=(2,), workers=(0,), prefetch=(3,)
+)
 WITH_WORKERS = LoaderSetting("paddle.io", "config", 2)
 DALI = LoaderSetting("DALI CPU", "config", 2)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from ppcls.bench.loader.settings import BACKENDS, VARIED, LoaderSetting, SweepRange, list_settings
+from ppcls.bench.loader.settings import BACKENDS, LoaderSetting, SweepRange, list_settings
 from ppcls.bench.loader.workload import CHAINS
 
-ALL = SweepRange(BACKENDS, CHAINS, VARIED, threads=(1, 2), workers=(0, 1, 2))
+ALL = SweepRange(BACKENDS, CHAINS, ("workers", "prefetch", "decoder"), threads=(1, 2), workers=(0, 1, 2))
 
 
 def test_list_settings_on_a_cpu_has_every_backend_and_axis() -> None:

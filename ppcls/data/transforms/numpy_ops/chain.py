@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from ppcls.config.sections.transform import Transform
 from ppcls.data.images.header import DecodeError as DecodeError
 from ppcls.data.transforms.specs.basic import DecodeImage
-from ppcls.data.transforms.specs.chain import Op
 from ppcls.data.transforms.specs.decisions import Decisions, decide
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.transforms.specs.chain import Op
 
 Array = NDArray[Any]
 
