@@ -247,6 +247,27 @@ def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
     return {f"{path}.{key}": folder for path in paths}
 
 
+def _set_model(tree: Tree, name: str) -> dict[str, Any]:
+    """Sets the architecture, and the mean and standard deviation of its published weights.
+
+    Values that differ from those of the config's architecture stay as they are.
+    """
+    overrides: dict[str, Any] = {"Arch.name": name}
+    before, after = architecture(str(_node(tree, "Arch.name"))), architecture(name)
+    for path in _transform_lists(tree):
+        for position, transform in enumerate(_node(tree, path) or []):
+            settings = transform.get("NormalizeImage") if isinstance(transform, dict) else None
+            for key in ("mean", "std") if isinstance(settings, dict) else ():
+                if settings.get(key) == list(getattr(before, key)) != list(getattr(after, key)):
+                    overrides[f"{path}.{position}.NormalizeImage.{key}"] = list(getattr(after, key))
+    return overrides
+
+
+def _transform_lists(tree: Tree) -> list[str]:
+    """Returns the paths of the lists of transforms in a config; a data set's training images come last."""
+    return ["Infer.transforms", *(f"{path}.dataset.transform_ops" for path in reversed(_splits(tree)))]
+
+
 def _set_eval_splits(key: str) -> Callable[[Tree, Any], dict[str, Any]]:
     return lambda tree, value: {
         f"{path}.{key}": value for path in _splits(tree) if path.startswith("DataLoader.Eval")
@@ -283,8 +304,7 @@ def _set_image_size(tree: Tree, side: int) -> dict[str, Any]:
         for key in ("sampler.scales", "input_size"):
             if _node(tree, f"{path}.{key}") is not None:
                 raise UserError(f"--image-size {side}: {path}.{key} sets the image sizes; change them there")
-    paths = ["Infer.transforms", *(f"{path}.dataset.transform_ops" for path in reversed(_splits(tree)))]
-    sizes = {path: dict(_sizes(path, _node(tree, path))) for path in paths}
+    sizes = {path: dict(_sizes(path, _node(tree, path))) for path in _transform_lists(tree)}
     channels, height, width = _node(tree, "Global.image_shape") or (3, 224, 224)
     for found in sizes.values():  # the last size is what the model gets
         if final := [size for key, size in found.items() if key.endswith(".size")]:
@@ -340,7 +360,12 @@ TRAIN_FLAGS = {
         {"metavar": "FOLDER"},
         _set_train_data,
     ),
-    "model": Flag("Arch.name", "architecture, such as ResNet50", {"metavar": "NAME"}),
+    "model": Flag(
+        "Arch.name, mean and std",
+        "architecture, such as ResNet50, and the mean and standard deviation of its published weights",
+        {"metavar": "NAME"},
+        _set_model,
+    ),
     "pretrained": Flag(
         "Global.pretrained_model; Arch.pretrained without a value",
         "initial weights, a file or checkpoint folder; without a value, the ones that PaddleClas publishes",

@@ -21,6 +21,9 @@ _BLOCKS = [
 ]
 
 
+CLASSIFIER = "classifier"  # the pattern of the layers that return the logits, whatever their names
+
+
 class Factors(NamedTuple):
     """Factors of one parameter's learning rate and weight decay."""
 
@@ -47,9 +50,9 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if not parameter.stop_gradient}
     if spec.freeze is not None:
-        chosen = _matching("freeze", spec.freeze, trained)
+        chosen = _matching("freeze", spec.freeze, trained, model)
     elif spec.train_only is not None:
-        chosen = trained.keys() - _matching("train_only", spec.train_only, trained)
+        chosen = trained.keys() - _matching("train_only", spec.train_only, trained, model)
     else:
         return frozenset()
     if len(chosen) == len(trained):
@@ -79,7 +82,7 @@ def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
         found = {name: Factors(rate=rate) for name, rate in layer_rates(names, spec.layerwise_decay).items()}
     every = [name for name, _ in model.named_parameters()]
     for position, rule in enumerate(spec.by_name):
-        for name in _matching(f"by_name.{position}.pattern", rule.pattern, every):
+        for name in _matching(f"by_name.{position}.pattern", rule.pattern, every, model):
             before = found.get(name, Factors())
             found[name] = Factors(before.rate * rule.lr_mult, before.decay * rule.decay_mult)
     return found
@@ -134,13 +137,43 @@ def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
     return f"{text}; {norms} BatchNorm layers keep their statistics" if norms else text
 
 
-def _matching(key: str, patterns: Iterable[str], names: Iterable[str]) -> set[str]:
+def _matching(key: str, patterns: Iterable[str], names: Iterable[str], model: nn.Layer) -> set[str]:
     known, found = list(names), set[str]()
     for pattern in patterns:
-        matches = {name for name in known if fnmatchcase(name, pattern)}
+        if pattern == CLASSIFIER:
+            layers = {f"{layer}.{kind}" for layer in classifier_layers(model) for kind in ("weight", "bias")}
+            matches = layers & set(known)
+        else:
+            matches = {name for name in known if fnmatchcase(name, pattern)}
         if not matches:
             prefixes = dict.fromkeys(name.partition(".")[0] for name in known)
             hint = suggest(pattern, [f"{prefix}.*" for prefix in prefixes])
             raise UserError(f"Optimizer.{key}: '{pattern}' matches no parameter of this model{hint}")
         found |= matches
     return found
+
+
+def classifier_layers(model: nn.Layer) -> list[str]:
+    """Returns the names of the layers that return a model's logits; DeiT's distilled models have two.
+
+    These are the linear layers after all other layers, with as many outputs as the last one; or else the last
+    layer. Layers that are not trained, such as GoogLeNet's auxiliary outputs, count only if no other is left.
+    """
+    layers = [
+        (name, layer) for name, layer in model.named_sublayers() if layer.parameters(include_sublayers=False)
+    ]
+    trained = [
+        (name, layer)
+        for name, layer in layers
+        if not all(parameter.stop_gradient for parameter in layer.parameters(include_sublayers=False))
+    ]
+    for candidates in (trained, layers):
+        found: list[tuple[str, int]] = []
+        for name, layer in candidates:
+            if isinstance(layer, nn.Linear):
+                found.append((name, layer.weight.shape[1]))
+            else:
+                found.clear()
+        if found:
+            return [name for name, outputs in found if outputs == found[-1][1]]
+    return [layers[-1][0]]

@@ -190,3 +190,23 @@ def test_layer_rates_head_has_full_rate(name) -> None:
     found = layer_rates(names, 0.5)
     assert found[names[0]] == min(found.values())
     assert names[-1] not in found
+
+
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [
+        ("ResNet18", ["fc"]),
+        ("MobileNetV3_small_x0_35", ["fc"]),
+        ("EfficientNet_lite0", ["classifier"]),
+        ("DeiT_tiny_distilled_patch16_224", ["head", "head_dist"]),
+        ("googlenet", ["_fc_out"]),
+        ("squeezenet1_1", ["_conv9"]),
+    ],
+)
+def test_pattern_classifier_matches_the_last_layer_of_each_architecture(
+    architecture: str, expected: list[str]
+) -> None:
+    model = build_model(architecture, 7)
+    trained = {name for name, parameter in model.named_parameters() if not parameter.stop_gradient}
+    frozen = freeze(make_spec(train_only="classifier"), model)
+    assert trained - frozen == {f"{layer}.{kind}" for layer in expected for kind in ("weight", "bias")}

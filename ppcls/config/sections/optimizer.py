@@ -41,7 +41,7 @@ class NameRule(Section):
 
     pattern: Patterns
     """One pattern or a list, for full parameter names such as `fc.*` or `*.bias`: `*` matches any text, `?`
-    one character, `[01]` one of these characters."""
+    one character, `[01]` one of these characters. `classifier` matches the last layer of any model."""
     lr_mult: Positive = 1.0
     """Factor of the learning rate."""
     decay_mult: NonNegative = 1.0
@@ -87,7 +87,7 @@ class OptimizerSpec(Spec):
     """Name patterns such as `blocks.*` of parameters that are not trained. A BatchNorm layer with frozen
     weight and bias normalizes with its running statistics and keeps them."""
     train_only: Patterns | None = None
-    """Name patterns of the only parameters that are trained. All others are frozen."""
+    """Name patterns of the only parameters that are trained, such as `classifier`. All others are frozen."""
     by_name: tuple[NameRule, ...] = ()
     """Factors of learning rate and weight decay for some parameters."""
 
