@@ -85,7 +85,8 @@ class Classifier:
             lr: Learning rate.
             image_size: Side of the images in pixels.
             output: Output folder of the run. By default ``runs/`` and the name of the architecture.
-            overrides: Values of further keys of the config, such as ``{"Optimizer.train_only": "classifier"}``.
+            overrides: Values of further keys of the config, such as
+                ``{"Optimizer.train_only": "classifier"}``.
             **options: Other options of ``ppcls train``: ``amp``, ``resume``, ``seed``, ``workers``.
 
         Raises:

@@ -250,14 +250,15 @@ def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
 def _set_model(tree: Tree, name: str) -> dict[str, Any]:
     """Sets the architecture, and the mean and standard deviation of its published weights.
 
-    Values that differ from those of the config's architecture stay as they are.
+    A mean or deviation that is not the one of the config's architecture stays unchanged.
     """
     overrides: dict[str, Any] = {"Arch.name": name}
     before, after = architecture(str(_node(tree, "Arch.name"))), architecture(name)
     for path in _transform_lists(tree):
         for position, transform in enumerate(_node(tree, path) or []):
-            settings = transform.get("NormalizeImage") if isinstance(transform, dict) else None
-            for key in ("mean", "std") if isinstance(settings, dict) else ():
+            found = transform.get("NormalizeImage") if isinstance(transform, dict) else None
+            settings = found if isinstance(found, dict) else {}
+            for key in ("mean", "std"):
                 if settings.get(key) == list(getattr(before, key)) != list(getattr(after, key)):
                     overrides[f"{path}.{position}.NormalizeImage.{key}"] = list(getattr(after, key))
     return overrides

@@ -7,16 +7,26 @@ torchvision are translated by `timm_names`, those of other implementations by a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from paddle import nn
 
-from ppcls.weights.timm_names import timm_names
+from ppcls.weights.timm_names import Translation, read_names, write_names
 
 _STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
 _COUNTER = "num_batches_tracked"
+# Convolutions of timm that are linear layers here, and the sides of their kernels.
+_AS_CONVOLUTIONS = {
+    ".se.fc1.": 1,
+    ".se.fc2.": 1,
+    ".conv_head.": 1,
+    ".pre_logits.fc1.": 7,
+    ".pre_logits.fc2.": 1,
+}
 
 
 def is_torch(model: nn.Layer, arrays: Mapping[str, NDArray[Any]]) -> bool:
@@ -51,19 +61,77 @@ def from_torch(
     Raises:
         UserError: The network differs from the one of the same name in timm and torchvision.
     """
-    linear = _linear_weights(model)
+    statistics = {name: _paddle_name(name) for name in arrays if not name.endswith(_COUNTER)}
     translate = getattr(model, "translate_torch_name", None)
     if translate is None:
-        translate = timm_names(model, {_paddle_name(name) for name in arrays}, source)
+        translation = read_names(model, statistics.values(), source)
+    else:
+        translation = Translation({name: translate(name) for name in statistics.values()})
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    linear = _linear_weights(model)
     converted = {}
-    for name, array in arrays.items():
-        if name.endswith(_COUNTER):
+    for name, renamed in statistics.items():
+        key, array = translation.names.get(renamed, renamed), arrays[name]
+        if key in linear and array.ndim >= 2:
+            array = array.reshape(len(array), -1).T  # timm uses convolutions as linear layers
+        elif array.ndim > len(shapes.get(key, ())) > 0 and array.size == math.prod(shapes[key]):
+            array = array.reshape(shapes[key])  # torchvision's layer scale is [C, 1, 1]
+        converted[key] = array
+    return _change_epsilon(model, converted, translation.epsilon)
+
+
+def to_timm(
+    model: nn.Layer, arrays: Mapping[str, NDArray[Any]], architecture: str
+) -> dict[str, NDArray[Any]]:
+    """Returns a model's weights under timm's names and in its layouts.
+
+    Args:
+        model: The model.
+        arrays: Its weights.
+        architecture: Its name, for errors.
+
+    Raises:
+        UserError: timm has no network that computes the same numbers.
+    """
+    translation = write_names(model, architecture)
+    arrays = _change_epsilon(model, arrays, translation.epsilon, to_file=True)
+    linear, derived = _linear_weights(model), tuple(getattr(model, "derived", ()))
+    converted = {}
+    for name, key in translation.names.items():
+        if key.endswith(derived or ("\0",)):
             continue
-        key = _paddle_name(translate(name))
-        if key in linear and array.ndim == 4 and array.shape[2:] == (1, 1):
-            array = array[:, :, 0, 0]  # timm uses convolutions as linear layers
-        converted[key] = array.T if key in linear and array.ndim == 2 else array
+        array = arrays[key]
+        if key in linear:
+            array = array.T
+            if kernel := next((side for layer, side in _AS_CONVOLUTIONS.items() if layer in f".{name}"), 0):
+                array = array.reshape(len(array), -1, kernel, kernel)
+        layer, _, parameter = name.rpartition(".")
+        parameter = {ours: theirs for theirs, ours in _STATISTICS.items()}.get(parameter, parameter)
+        converted[f"{layer}.{parameter}" if layer else parameter] = np.ascontiguousarray(array)
     return converted
+
+
+def _change_epsilon(
+    model: nn.Layer, arrays: Mapping[str, NDArray[Any]], epsilon: float | None, *, to_file: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Returns the weights such that BatchNorm's outputs at inference don't change with its epsilon.
+
+    Args:
+        model: Model that the weights are for.
+        arrays: The weights.
+        epsilon: The other network's epsilon; None if it is the same.
+        to_file: Whether the weights are the model's, not the other network's.
+    """
+    changed = dict(arrays)
+    if epsilon is None:
+        return changed
+    for name, layer in model.named_sublayers():
+        if isinstance(layer, nn.BatchNorm2D) and f"{name}._variance" in changed:
+            variance = changed[f"{name}._variance"].astype(np.float64)
+            ratio = np.sqrt((variance + layer._epsilon) / (variance + epsilon))
+            weight = changed[f"{name}.weight"]
+            changed[f"{name}.weight"] = (weight * (1 / ratio if to_file else ratio)).astype(weight.dtype)
+    return changed
 
 
 def _paddle_name(name: str) -> str:

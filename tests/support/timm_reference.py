@@ -1,6 +1,6 @@
-"""Logits of timm's models with reproducible random weights, for tests/weights/test_timm_names.py.
+"""Logits of models of timm and torchvision with reproducible random weights, for test_timm_names.py.
 
-Run it in an environment with NumPy, PyTorch and timm (the tests themselves need none of these two):
+Run it in an environment with NumPy, PyTorch, torchvision and timm, which the tests do not need:
 
     python tests/support/timm_reference.py
 
@@ -19,7 +19,7 @@ import numpy as np
 
 FILE = Path(__file__).with_suffix(".json")
 CLASSES, LOGITS = 32, 16
-# timm's models to ours.
+# Models of timm and torchvision to ours.
 MODELS = {
     "resnet50": "ResNet50",
     "resnet18": "ResNet18",
@@ -36,7 +36,25 @@ MODELS = {
     "repvgg_a0": "RepVGG_A0",
     "tf_efficientnet_b0": "EfficientNetB0",
     "tf_efficientnet_lite0": "EfficientNet_lite0",
+    "swin_tiny_patch4_window7_224": "SwinTransformer_tiny_patch4_window7_224",
+    "mobilenetv2_100": "mobilenet_v2",
+    "mobilenetv3_small_100": "mobilenet_v3_small",
+    "mobilenetv3_large_100": "mobilenet_v3_large",
+    "vgg11": "vgg11",
+    "hgnet_tiny": "PPHGNet_tiny",
+    "hgnetv2_b0": "PPHGNetV2_B0",
+    "hgnetv2_b4": "PPHGNetV2_B4",
+    "torchvision/resnet18": "ResNet18",
+    "torchvision/densenet121": "DenseNet121",
+    "torchvision/swin_t": "SwinTransformer_tiny_patch4_window7_224",
+    "torchvision/vit_b_32": "ViT_base_patch32_384",
+    "torchvision/convnext_tiny": "ConvNeXt_tiny",
+    "torchvision/regnet_x_800mf": "RegNetX_800MF",
+    "torchvision/mobilenet_v2": "mobilenet_v2",
+    "torchvision/mobilenet_v3_small": "mobilenet_v3_small",
+    "torchvision/vgg11": "vgg11",
 }
+_SIZES = {"torchvision/vit_b_32": {"image_size": 384}}
 
 
 def random_array(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -58,10 +76,16 @@ def random_image(side: int = 224) -> np.ndarray[Any, Any]:
 def main() -> None:
     import timm
     import torch
+    import torchvision
+    from torchvision import models
 
     found = {}
     for name in MODELS:
-        model = timm.create_model(name, num_classes=CLASSES).eval()
+        package, _, function = name.rpartition("/")
+        if package:
+            model = getattr(models, function)(num_classes=CLASSES, **_SIZES.get(name, {})).eval()
+        else:
+            model = timm.create_model(name, num_classes=CLASSES).eval()
         shapes = {
             key: list(tensor.shape)
             for key, tensor in model.state_dict().items()
@@ -70,9 +94,9 @@ def main() -> None:
         state = {key: torch.from_numpy(random_array(key, tuple(shape))) for key, shape in shapes.items()}
         model.load_state_dict(state, strict=False)
         with torch.no_grad():
-            logits = model(torch.from_numpy(random_image()))[0, :LOGITS]
+            logits = model(torch.from_numpy(random_image(384 if "384" in MODELS[name] else 224)))[0, :LOGITS]
         found[name] = {"logits": [round(float(logit), 6) for logit in logits], "shapes": shapes}
-    versions = {"timm": timm.__version__, "torch": torch.__version__}
+    versions = {module.__name__: module.__version__ for module in (timm, torch, torchvision)}
     FILE.write_text(json.dumps({"versions": versions, "models": found}, separators=(",", ":")) + "\n")
 
 

@@ -15,6 +15,7 @@ from timm_reference import CLASSES, FILE, MODELS, random_array, random_image
 from ppcls.arch.build import build_model
 from ppcls.errors import UserError
 from ppcls.weights.files import fill_model, read_weights, start_from
+from ppcls.zoo import ZOO
 
 REFERENCE = json.loads(FILE.read_text())["models"]
 LARGE = {
@@ -22,18 +23,25 @@ LARGE = {
     "resnext50_32x4d",
     "seresnet50",
     "resnet50",
+    "vgg11",
+    "torchvision/vgg11",
+    "torchvision/vit_b_32",
+    "hgnetv2_b4",
 }  # smaller ones have the same rules
-OPTIONS: dict[str, dict[str, Any]] = {"ResNet18": {"use_first_short_conv": False}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ResNet18": {"use_first_short_conv": False},
+    "SwinTransformer_tiny_patch4_window7_224": {"shift_single_window": False},
+}
 
 
 def timm_weights(name: str) -> dict[str, np.ndarray]:
     return {key: random_array(key, tuple(shape)) for key, shape in REFERENCE[name]["shapes"].items()}
 
 
-def logits_of(model: paddle.nn.Layer) -> np.ndarray:
+def logits_of(model: paddle.nn.Layer, side: int = 224) -> np.ndarray:
     model.eval()
     with paddle.no_grad():
-        return model(paddle.to_tensor(random_image())).numpy()[0]
+        return model(paddle.to_tensor(random_image(side))).numpy()[0]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,8 @@ def test_weights_of_timm_produce_the_logits_of_timm(theirs: str, ours: str) -> N
     fill_model(model, timm_weights(theirs), theirs)
     expected = np.array(REFERENCE[theirs]["logits"])
     scale = max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(logits_of(model)[: len(expected)] / scale, expected / scale, atol=1e-4)
+    logits = logits_of(model, ZOO[ours].side)[: len(expected)]
+    np.testing.assert_allclose(logits / scale, expected / scale, atol=1e-4)
 
 
 def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> None:
@@ -67,7 +76,7 @@ def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> N
         (
             "SwinTransformer_tiny_patch4_window7_224",
             "swin_tiny",
-            "PaddleClas's Swin shifts windows also where",
+            "windows also where one window .* set Arch.shift_single_window: False",
         ),
         (
             "ResNet18",
@@ -89,7 +98,7 @@ def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> N
         pytest.param(
             "VGG11",
             "vgg11",
-            "PaddleClas's VGG has no bias in its convolutions; use weights of PaddleClas",
+            "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11",
             marks=pytest.mark.slow,
         ),
         (

@@ -55,7 +55,7 @@ class LiteBlock(nn.Layer):  # type: ignore[misc]
         in_channels, out_channels = channels
         width = in_channels * expansion
         conv = partial(nn.Conv2D, bias_attr=False, data_format=data_format)
-        norm = partial(batch_norm, data_format=data_format, epsilon=1e-3, momentum=0.99)
+        norm = partial(batch_norm, data_format=data_format, epsilon=1e-3)
         depthwise = conv(
             width, width, kernel, stride, padding=same_padding(kernel, stride, side), groups=width
         )
@@ -110,7 +110,7 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         conv = partial(nn.Conv2D, bias_attr=False, data_format=data_format)
-        norm = partial(batch_norm, data_format=data_format, epsilon=1e-3, momentum=0.99)
+        norm = partial(batch_norm, data_format=data_format, epsilon=1e-3)
         self.conv_stem = conv(input_image_channel, _STEM, 3, 2, padding=same_padding(3, 2, side))
         self.bn1 = norm(_STEM)
         side = math.ceil(side / 2)

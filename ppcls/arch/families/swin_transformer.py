@@ -2,8 +2,8 @@
 
 Images may have any size: feature maps are padded with zeros on the right and at the bottom to multiples of
 the window. (PaddleClas adds a whole window to a side that is a multiple if the other side is not.) As in
-PaddleClas, every second block shifts its windows, even in the last stage, where one window may cover
-everything.
+PaddleClas, every second block shifts its windows, even where one window covers everything;
+``shift_single_window=False`` does not, like the paper, timm and torchvision.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ class WindowAttention(SelfAttention):
         self._window, self._shift = window, shift
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps tokens [B, H, W, width] to the same shape; ``mask`` is `shift_mask` for shifted windows."""
+        """Maps tokens [B, H, W, width] to the same shape; ``mask`` is `shift_mask`, to shift the windows."""
         height, width = x.shape[1:3]
         below, right = -height % self._window, -width % self._window
+        shifted = self._shift and mask is not None
         if below or right:
             x = F.pad(x, [0, 0, 0, below, 0, right, 0, 0])
-        if self._shift:
+        if shifted:
             x = x.roll([-self._shift, -self._shift], [1, 2])
         x = self.attend(to_windows(x, self._window), self._bias(mask))
         x = from_windows(x, self._window, height + below, width + right)
-        if self._shift:
+        if shifted:
             x = x.roll([self._shift, self._shift], [1, 2])
         return x[:, :height, :width] if below or right else x
 
@@ -157,6 +158,7 @@ class SwinStage(nn.Layer):  # type: ignore[misc]
         drop_rate: Dropout after each layer.
         attn_drop_rate: Dropout of attention weights.
         last: Whether it is the last stage, which does not merge tokens.
+        shift_single: Whether a window that covers everything is shifted, too.
     """
 
     def __init__(
@@ -168,6 +170,7 @@ class SwinStage(nn.Layer):  # type: ignore[misc]
         drop_rate: float,
         attn_drop_rate: float,
         last: bool,
+        shift_single: bool,
     ) -> None:
         super().__init__()
         self.blocks = nn.LayerList()
@@ -179,14 +182,15 @@ class SwinStage(nn.Layer):  # type: ignore[misc]
                 TransformerBlock(width, attention, hidden, drop_rate=drop_rate, drop_path=drop_path)
             )
         self.downsample = nn.Identity() if last else PatchMerging(width)
-        self._window = window
+        self._window, self._shift_single = window, shift_single
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 2 * C]; to its own shape in the last stage."""
         height, width = (side + -side % self._window for side in x.shape[1:3])
-        mask = shift_mask(height, width, self._window)
+        shifts = self._shift_single or max(height, width) > self._window
+        mask = shift_mask(height, width, self._window) if shifts else None
         for i, block in enumerate(self.blocks):
-            x = block(x, mask) if i % 2 else block(x)
+            x = block(x, mask) if i % 2 and shifts else block(x)
         return self.downsample(x)
 
 
@@ -201,6 +205,7 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
         drop_rate: Dropout of tokens and after each layer.
         attn_drop_rate: Dropout of attention weights.
+        shift_single_window: Whether every second block shifts its window even if it covers everything.
     """
 
     # Buffers in checkpoints of several versions of PaddleClas; the architecture determines their values.
@@ -218,8 +223,10 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
+        shift_single_window: bool = True,
     ) -> None:
         super().__init__()
+        self.shifts_single_window = shift_single_window
         self.patch_embed = SwinPatchEmbed(input_image_channel, width, data_format)
         self.pos_drop = dropout(drop_rate)
         rates = drop_paths(drop_path_rate, sum(depths))
@@ -228,7 +235,8 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
             stage_rates, rates = rates[:depth], rates[depth:]
             last = i == len(depths) - 1
             size = width << i, heads << i, window
-            self.layers.append(SwinStage(*size, stage_rates, drop_rate, attn_drop_rate, last))
+            drops = stage_rates, drop_rate, attn_drop_rate
+            self.layers.append(SwinStage(*size, *drops, last, shift_single_window))
         features = width << (len(depths) - 1)
         self.norm = nn.LayerNorm(features)
         self.head = linear(features, class_num)

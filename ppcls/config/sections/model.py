@@ -72,6 +72,9 @@ class Arch(Section):
     blocks and merges them for inference (Ding et al. 2021); default: ConvBNLayer."""
     use_first_short_conv: bool | None = None
     """ResNet18, ResNet34: whether the shortcut of the first block has a convolution; default: True."""
+    shift_single_window: bool | None = None
+    """Swin: whether every second block shifts its window even if it covers the whole feature map, as in
+    PaddleClas; False, as in the paper, for weights of timm and torchvision; default: True."""
     dropout_prob: Decay | None = 0.2
     """MobileNetV3, PP-LCNet: dropout before the classifier; null for none."""
     use_fused_attn: Literal[False] | None = None
