@@ -37,7 +37,7 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile lint test-gpu test-paddle26 docs docs-site requirements wheel clean
+.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile fuzz lint test-gpu test-paddle26 docs docs-site requirements wheel clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -91,6 +91,12 @@ test-reliability: setup ## run the fault tests: 15 minutes, results in output/re
 
 test-hostile: setup ## attack runs and the server with hostile files, requests and terminals (five minutes)
 	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
+
+MINUTES ?= 60
+
+fuzz: setup ## fuzz the readers of untrusted files and requests: make fuzz MINUTES=60 (per target), results in output/fuzz
+	@$(RUN) -m pip install --quiet --disable-pip-version-check "atheris>=3,<4"
+	$(RUN) tests/reliability/fuzz/run.py --minutes $(MINUTES) $(TARGETS)
 
 lint: setup ## check style, types, imports, folders, names and words
 	$(RUN) -m ruff check .

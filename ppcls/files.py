@@ -30,6 +30,7 @@ _TRANSIENT = {
     )
 }
 RETRY_DELAYS = (0.5, 2.0, 5.0)  # seconds
+_MAX_BYTES = 1 << 30  # of a list or another file that is read as a whole
 _PATIENCE = 0.2  # seconds that output waits for its reader
 
 
@@ -65,6 +66,18 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield file
+
+
+def read_regular(path: Path) -> bytes:
+    """Reads a whole file, such as a list of images.
+
+    Raises:
+        OSError: The file can't be read, is not a regular file, or is larger than 1 GiB.
+    """
+    with open_regular(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > _MAX_BYTES:
+            raise OSError(errno.EFBIG, f"{size} bytes; expected at most {_MAX_BYTES}", str(path))
+        return file.read()
 
 
 def _sync(path: Path) -> None:

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.files import append_text, atomic_path, atomic_write, new_folder, open_regular, retry_io, write_text
+from ppcls.files import (
+    append_text,
+    atomic_path,
+    atomic_write,
+    new_folder,
+    open_regular,
+    read_regular,
+    retry_io,
+    write_text,
+)
 
 
 def test_atomic_write_creates_the_file_at_the_end(tmp_path: Path) -> None:
@@ -185,3 +194,11 @@ def test_open_regular_reads_files_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="not a regular file"), open_regular(tmp_path / "fifo"):
         pass
+
+
+def test_read_regular_huge_file_raises_before_reading(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    assert read_regular(tmp_path / "file") == b"text"
+    os.truncate(tmp_path / "file", 40 << 30)  # sparse
+    with pytest.raises(OSError, match="42949672960 bytes; expected at most 1073741824"):
+        read_regular(tmp_path / "file")

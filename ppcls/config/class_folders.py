@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ppcls.config.base.fields import show
 from ppcls.errors import UserError, raise_line_errors
+from ppcls.files import read_regular
 
 LABEL_LIST = "label_list.txt"
 _PARTS = ("train", "val")
@@ -135,7 +136,7 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
         if Path(root).is_dir():
             return _count_folders(find_class_root(Path(root), part if part in _PARTS else None)[0])
         if listing is not None and listing.is_file():
-            return sum(1 for line in listing.read_text(encoding="utf-8").splitlines() if line.strip())
+            return sum(1 for line in read_regular(listing).decode().splitlines() if line.strip())
     except (OSError, ValueError) as error:
         raise UserError(f"Arch.class_num: auto: can't count the classes: {error}") from None
     raise UserError(

@@ -14,7 +14,7 @@ from paddle import nn
 from safetensors import SafetensorError
 
 from ppcls.errors import UserError
-from ppcls.files import atomic_write
+from ppcls.files import atomic_write, open_regular
 from ppcls.registry import suggest
 from ppcls.weights.download import download, verify_download
 from ppcls.weights.hub import PREFIX, fetch_from_hub
@@ -60,7 +60,8 @@ def read_arrays(path: Path) -> Arrays:
         UserError: The file is missing or damaged, or has a dtype that NumPy lacks, such as bfloat16.
     """
     try:
-        arrays = dict(safetensors.numpy.load_file(path))
+        with open_regular(path):  # load_file would wait for the other end of a pipe
+            arrays = dict(safetensors.numpy.load_file(path))
         if any(array.dtype.kind not in "fiub" for array in arrays.values()):
             raise TypeError("a number type of ml_dtypes")  # which other packages add to NumPy
         return arrays

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ppcls.errors import UserError
-from ppcls.files import atomic_write
+from ppcls.files import atomic_write, open_regular, read_regular
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -97,7 +97,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        tree = json.loads(path.read_bytes())
+        tree = json.loads(read_regular(path))
     except FileNotFoundError:
         raise DamagedError(
             f"{path}: missing; the checkpoint is incomplete or was written by an older ppcls"
@@ -159,7 +159,7 @@ def read_record(path: Path) -> FileRecord:
         OSError: The file can't be read.
     """
     digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
             size += len(block)

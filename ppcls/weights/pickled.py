@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.errors import UserError
+from ppcls.files import open_regular
 
 _MAX_DEPTH = 32  # nested containers
 _MAX_OPERATIONS = 2_000_000
@@ -138,7 +139,7 @@ def unpickle(path: Path) -> Any:
     """
     with (
         reading_weights(path),
-        path.open("rb") as file,
+        open_regular(path) as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
         return PickleInterpreter(ReadBudget(len(data))).run(data)

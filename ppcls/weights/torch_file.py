@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.files import open_regular
 from ppcls.weights.pickled import (
     PickledConstructor,
     PickleInterpreter,
@@ -107,11 +108,11 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         UserError: The file is missing or damaged, or contains more than tensors.
     """
-    with reading_weights(path), path.open("rb") as file:
+    with reading_weights(path), open_regular(path) as file:
         size = path.stat().st_size
         budget = ReadBudget(size)
-        archived = zipfile.is_zipfile(file)
         try:
+            archived = zipfile.is_zipfile(file)
             content = _read_zip(file, size, budget) if archived else _read_legacy(file, budget)
         except (zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: encrypted, or an unknown method
             raise ValueError(str(error)) from None
@@ -129,10 +130,10 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
 def _read_zip(file: Any, size: int, budget: ReadBudget) -> Any:
     with zipfile.ZipFile(file) as archive:
         members = {info.filename: info for info in archive.infolist()}
-        if any(
-            info.compress_type != zipfile.ZIP_STORED or info.file_size > size for info in members.values()
-        ):
+        if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
             raise RejectedFileError("it is compressed")
+        if sum(info.file_size for info in members.values()) > size:
+            raise ValueError("its members overlap")
         pickle = next((name for name in members if name.endswith("/data.pkl")), None)
         if pickle is None:
             raise ValueError("it has no data.pkl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,13 @@ def test_a_disk_that_does_not_hold_what_was_written_is_noticed(tmp_path: Path) -
     (tmp_path / "state.json").write_bytes(b"{")
     with pytest.raises(OSError, match=r"returns other data than was written: .*expected 2 bytes"):
         write_manifest(tmp_path, manifest)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("name", [MANIFEST, "model.bin"])
+def test_verify_pipe_in_place_of_file_is_damaged(tmp_path: Path, name: str) -> None:
+    make(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DamagedError, match=f"{name}: .*not a regular file"):
+        verify(tmp_path)

@@ -475,3 +475,11 @@ def test_start_from_refuses_other_differences(
     with pytest.raises(UserError, match="weights of another model"):
         start_from(made, given, "here")
     assert_equal(content(made), before)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("name", ["pipe.pdparams", "pipe.pth", "pipe.safetensors"])
+def test_read_weights_pipe_is_rejected(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name}: damaged, .*not a regular file"):
+        read_weights(tmp_path / name)

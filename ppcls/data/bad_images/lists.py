@@ -17,7 +17,7 @@ from pathlib import Path
 from ppcls.config.sections.loader import Split
 from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
-from ppcls.files import write_text
+from ppcls.files import read_regular, write_text
 
 _SHOWN = 10
 
@@ -88,7 +88,7 @@ def read_bad_images(path: Path) -> list[BadImage]:
         UserError: The list can't be read, or a line is wrong.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_regular(path).split(b"\n")
     except OSError as error:
         raise UserError(f"{path}: can't read this list of bad images: {error.strerror}") from None
     bad = []

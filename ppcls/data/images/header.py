@@ -101,8 +101,17 @@ def read_header(encoded: Any) -> Header:
         return _read_other_header(file)
     except DecodeError:
         raise
-    except (OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, struct.error):
-        # Pillow raises all of these for damaged files.
+    except (
+        ArithmeticError,
+        EOFError,
+        LookupError,
+        OSError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ):
+        # Pillow raises all of these for damaged files, and seeking to a number of 64 bits an OverflowError.
         raise DecodeError(_NO_IMAGE) from None
 
 

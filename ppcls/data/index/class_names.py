@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ppcls.config.class_folders import LABEL_LIST, list_class_folders
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import open_regular, write_text
+from ppcls.files import read_regular, write_text
 
 __all__ = [
     "IMAGENET_NAMES",
@@ -160,8 +160,7 @@ def describe_other_classes(path: Path, names: Sequence[str]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        with open_regular(path) as file:
-            return file.read().decode("utf-8-sig")
+        return read_regular(path).decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; expected lines of 'id name' (class_id_map_file)") from None
     except OSError as error:

@@ -17,10 +17,11 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import NOT_REGULAR, find_unsafe_paths, read_regular_file
 from ppcls.data.index.class_names import list_class_folders
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import open_regular, retry_io
+from ppcls.files import read_regular, retry_io
 
 _MAX_DIGITS = 18  # of a label; Python does not parse thousands of digits
-_MAX_PATH = 4095  # bytes that Linux opens. All paths of an index have the width of the longest.
+_MAX_PATH = 4095  # bytes that Linux opens
+_MAX_INDEX = 1 << 32  # bytes of all paths, each of which takes as many as the longest
 _SHOWN = 80  # characters of a quoted value
 
 
@@ -108,10 +109,7 @@ def read_list(
     """
     _check_folder(root)
     try:
-        with open_regular(listing) as file:
-            text = (
-                file.read().decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
-            )
+        text = read_regular(listing).decode("utf-8-sig", "surrogateescape")
     except FileNotFoundError:
         raise UserError(f"{listing}: no such list file; expected lines of 'path{delimiter}label'") from None
     except OSError as error:
@@ -121,7 +119,7 @@ def read_list(
     labels: list[Any] = []
     lines: list[int] = []
     problems: list[str] = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
         if not line.strip():
             continue
         path, found, label = line.rstrip().rpartition(delimiter)
@@ -136,6 +134,12 @@ def read_list(
     raise_line_errors(problems)
     if not paths:
         raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
+    longest = max(range(len(paths)), key=lambda at: len(paths[at]))
+    if len(paths) * len(paths[longest]) > _MAX_INDEX:
+        raise UserError(
+            f"{listing}, line {lines[longest]}: a path of {len(paths[longest])} bytes is too long for a list "
+            f"of {len(paths)} images: expected at most {_MAX_INDEX // len(paths)} bytes; shorten the path"
+        )
     index = FileIndex(
         root,
         np.array(paths),

@@ -17,6 +17,7 @@ from PIL import Image
 
 from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError, raise_line_errors
+from ppcls.files import read_regular
 
 if TYPE_CHECKING:  # the module imports Paddle, which reading a list does not need
     from ppcls.data.loaders.batch import Batch, Loader
@@ -78,7 +79,7 @@ def read_pairs(root: Path, listing: Path, delimiter: str = " ") -> tuple[FileInd
             paths, a missing image, or images of different sizes.
     """
     try:
-        text = listing.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        text = read_regular(listing).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise UserError(f"{listing}: can't read this list of pairs: {error.strerror}") from None
     pairs: dict[int, list[str]] = {}  # by line number

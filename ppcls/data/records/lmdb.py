@@ -8,15 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError
+from ppcls.data.records.lmdb_pages import PageError, list_entries
 from ppcls.data.records.messages import ProtobufError, TensorProto, TensorProtos, fields
-from ppcls.data.records.shard import ImageRecord, Int64Array, OpenFiles, RecordFormat
+from ppcls.data.records.shard import (
+    BlockReader,
+    ImageRecord,
+    Int64Array,
+    OpenFiles,
+    RecordFormat,
+    ShardFile,
+    open_shard_file,
+)
 from ppcls.errors import UserError
 
 DATA = "data.mdb"
@@ -25,8 +33,7 @@ _DATA_TYPE, _STRING_DATA = 2, 6  # field numbers of TensorProto
 _PAGE = 4096  # bytes; a value uses whole pages
 _SPARE = 1 << 24  # bytes
 _LABEL_END = 1 << 31
-# LMDB can open a path only once per process, but training and evaluation may read the same one.
-_ENVIRONMENTS: WeakValueDictionary[Path, lmdb.Environment] = WeakValueDictionary()
+_MAX_LABEL_BYTES = 1024  # of a label's tensor
 
 
 @dataclass(frozen=True)
@@ -37,34 +44,27 @@ class LMDBShard:
         path: Folder.
         keys: [K] uint8, all keys concatenated.
         ends: [N] int64, end of each key in ``keys``.
+        values: [N, 2] int64, offset and size of each value in the file.
         labels: [N] int64.
-        environment: The open LMDB.
+        files: Reads the values.
     """
 
     path: Path
     keys: NDArray[np.uint8]
     ends: Int64Array
+    values: Int64Array
     labels: Int64Array
-    environment: lmdb.Environment
+    files: OpenFiles
 
-    def read(self, number: int) -> bytes:
+    def read(self, number: int) -> bytes | memoryview:
         """Returns an encoded image; see `Shard`."""
-        try:
-            with self.environment.begin(buffers=True) as transaction:
-                value = transaction.get(self._key(number))
-                if value is None:
-                    raise DecodeError("the key no longer exists")
-                return _extract_image(value)
-        except lmdb.Error as error:
-            raise DecodeError(f"LMDB can't read it: {error}") from None
+        offset, size = self.values[number].tolist()
+        return _extract_image(memoryview(self.files.read(self.path / DATA, offset, size)))
 
     def where(self, number: int) -> str:
         """Returns the key of a record."""
-        return _format_key(self._key(number))
-
-    def _key(self, number: int) -> bytes:
         begin = self.ends[number - 1] if number else 0
-        return self.keys[begin : self.ends[number]].tobytes()
+        return _format_key(self.keys[begin : self.ends[number]].tobytes())
 
 
 @dataclass(frozen=True)
@@ -96,49 +96,32 @@ class LMDBFormat(RecordFormat):
 
     def open(self, path: Path, index_path: Path, files: OpenFiles) -> LMDBShard:
         """Reads the keys and the labels; see `RecordFormat`."""
-        keys, ends, labels = bytearray(), [], []
-        try:
-            environment = _open_environment(path)
-            _check_size(path, environment)
-            with environment.begin(buffers=True) as transaction:
-                for key, value in transaction.cursor():
+        keys, ends, values, labels = bytearray(), list[int](), list[tuple[int, int]](), list[int]()
+        if not (path / DATA).exists():
+            found = "no such folder"
+            if path.is_dir():
+                hint = f"write for example {path}/*{self.suffix}"
+                found = f"found a folder without it; for LMDB folders in it, {hint}"
+            raise UserError(f"{path}: expected an LMDB folder with {DATA}, {found}")
+        with open_shard_file(path / DATA) as file:
+            try:
+                for key, offset, size in list_entries(file):
                     keys += key
                     ends.append(len(keys))
-                    labels.append(_read_label(path, bytes(key), value))
-        except lmdb.Error as error:
-            found = str(error)
-            if path.is_dir() and not (path / DATA).exists():
-                found = (
-                    f"a folder without it; for LMDB folders in it, write for example {path}/*{self.suffix}"
-                )
-            raise UserError(f"{path}: expected an LMDB folder with {DATA}, found: {found}") from None
+                    values.append((offset, size))
+                    labels.append(_read_label(file, path, key, (offset, offset + size)))
+            except PageError as error:
+                raise UserError(f"{file.path}: {error}") from None
         if not labels:
             raise UserError(f"{path}: the LMDB is empty")
         return LMDBShard(
             path,
             np.frombuffer(bytes(keys), np.uint8),
             np.array(ends, np.int64),
+            np.array(values, np.int64),
             np.array(labels, np.int64),
-            environment,
+            files,
         )
-
-
-def _open_environment(path: Path) -> lmdb.Environment:
-    """Opens an LMDB for reading without locks, so that forked processes can continue to use it."""
-    path = path.resolve()
-    environment = _ENVIRONMENTS.get(path)
-    if environment is None:
-        environment = lmdb.open(str(path), readonly=True, lock=False, readahead=False, create=False)
-        _ENVIRONMENTS[path] = environment
-    return environment
-
-
-def _check_size(path: Path, environment: lmdb.Environment) -> None:
-    """Checks that the file has all its pages: reading a missing page would kill the process."""
-    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    size = (path.resolve() / DATA).stat().st_size
-    if size < expected:
-        raise UserError(f"{path}/{DATA}: expected {expected} bytes, found {size}; the file is cut short")
 
 
 def _format_key(key: bytes) -> str:
@@ -151,13 +134,13 @@ def _encode(record: ImageRecord) -> bytes:
     return bytes(TensorProtos(protos=[image, label]).SerializeToString())
 
 
-def _read_label(path: Path, key: bytes, value: memoryview) -> int:
+def _read_label(file: ShardFile, path: Path, key: bytes, value: tuple[int, int]) -> int:
     """Returns the second tensor of a value without reading the first one, which is the image."""
+    data = BlockReader(file)
     try:
-        protos = [(begin, end) for number, begin, end in fields(value, 0, len(value)) if number == 1]
-        if len(protos) >= 2:
-            begin, end = protos[1]
-            tensor = TensorProto.FromString(bytes(value[begin:end]))
+        protos = [(begin, end) for number, begin, end in fields(data, *value) if number == 1]
+        if len(protos) >= 2 and protos[1][1] - protos[1][0] <= _MAX_LABEL_BYTES:
+            tensor = TensorProto.FromString(data[slice(*protos[1])])
             if tensor.data_type == _INT32 and len(tensor.int32_data) == 1:
                 return int(tensor.int32_data[0])
     except ProtobufError:
@@ -168,8 +151,8 @@ def _read_label(path: Path, key: bytes, value: memoryview) -> int:
     )
 
 
-def _extract_image(value: memoryview) -> bytes:
-    """Copies only the image out of LMDB's memory."""
+def _extract_image(value: memoryview) -> memoryview:
+    """Returns the image in a value."""
     try:
         first = next((span for number, *span in fields(value, 0, len(value)) if number == 1), None)
         tensor = list(fields(value, *first)) if first else []
@@ -182,4 +165,4 @@ def _extract_image(value: memoryview) -> bytes:
     begin, end = images[0]
     if begin == end:
         raise DecodeError("the image is empty")
-    return bytes(value[begin:end])
+    return value[begin:end]

@@ -85,6 +85,7 @@ class Bytes(Protocol):
 
 
 _MAX_VARINT = 10  # bytes
+_MAX_FIELDS = 10_000  # of one message
 _FIXED = {1: 8, 5: 4}  # bytes by wire type
 _LENGTH_DELIMITED = 2
 
@@ -100,7 +101,9 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     Raises:
         ProtobufError: The bytes are not a message.
     """
-    while begin < end:
+    for _ in range(_MAX_FIELDS):
+        if begin >= end:
+            return
         key, begin = _varint(data, begin, end)
         wire = key & 7
         if wire == 0:
@@ -116,6 +119,8 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
             raise ProtobufError("a field ends after its message")
         yield key >> 3, begin, stop
         begin = stop
+    if begin < end:
+        raise ProtobufError(f"more than {_MAX_FIELDS} fields in a message")
 
 
 def _varint(data: Bytes, begin: int, end: int) -> tuple[int, int]:

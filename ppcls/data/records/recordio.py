@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ppcls.data.images.header import DecodeError
+from ppcls.data.images.header import MAX_IMAGE_BYTES, DecodeError
 from ppcls.data.records.shard import FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
 from ppcls.errors import UserError
 
@@ -171,11 +171,15 @@ def _read_label(file: ShardFile, offset: int, size: int) -> int:
     try:
         head = file.read(offset, min(_HEAD + _IMAGE_HEAD.size + 4, size))
         kind, length = _parse_part_head(head)
-        # The magic number may be inside the image header, so several parts must be joined first.
-        content = head[_HEAD : _HEAD + length] if kind == _WHOLE else _join_parts(file.read(offset, size))
+        if kind == _WHOLE:
+            content: bytes | memoryview = head[_HEAD : _HEAD + length]
+        elif size <= MAX_IMAGE_BYTES:  # the magic number may be inside the image header
+            content = _join_parts(file.read(offset, size))
+        else:
+            raise _PartError(f"a record of at most {MAX_IMAGE_BYTES} bytes, found {size}")
         _, label = _parse_image_head(content)
-        if not label.is_integer():
-            raise _PartError(f"a whole number as label, found {label}")
+        if not label.is_integer() or abs(label) > _MAX_LABEL:
+            raise _PartError(f"a whole number up to {_MAX_LABEL} as label, found {label}")
     except _PartError as error:
         raise UserError(f"{file.path}, byte {offset}: expected {error}") from None
     return int(label)

@@ -6,7 +6,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,15 +15,16 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.images.header import DecodeError
-from ppcls.data.images.paths import NOT_REGULAR, is_special_file
+from ppcls.data.images.header import DecodeError, check_size
 from ppcls.errors import UserError
-from ppcls.files import retry_io
+from ppcls.files import open_regular, read_regular, retry_io
 
 INDEX_SUFFIX = ".idx"
 SHARD_SUFFIXES = (".tar", ".tfrecord", ".tfrecords", ".rec")
 NUMBER = re.compile("[0-9]{1,18}")
 _MAX_OPEN_FILES = 128  # of one dataset; the usual limit of a process is 1024
+
+_BLOCK = 4096  # bytes to read at once
 
 Int64Array = NDArray[np.int64]
 
@@ -161,6 +162,19 @@ class ShardFile:
         return UserError(f"{self.path}, byte {offset}: expected {expected}, found {found}")
 
 
+class BlockReader:
+    """The bytes of a file, read block by block: skips most of an image in front of a label."""
+
+    def __init__(self, file: ShardFile) -> None:
+        self._file, self._begin, self._block = file, 0, b""
+
+    def __getitem__(self, part: slice) -> bytes:
+        if not self._begin <= part.start <= part.stop <= self._begin + len(self._block):
+            self._begin = part.start
+            self._block = self._file.read(part.start, max(_BLOCK, part.stop - part.start))
+        return self._block[part.start - self._begin : part.stop - self._begin]
+
+
 @contextmanager
 def open_shard_file(path: Path) -> Iterator[ShardFile]:
     """Opens a shard for reading.
@@ -168,12 +182,12 @@ def open_shard_file(path: Path) -> Iterator[ShardFile]:
     Raises:
         UserError: It can't be opened, or is a pipe, which would block.
     """
-    _check_regular(path)
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path}: can't read this file: {(error.strerror or str(error)).lower()}") from None
-    with file:
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_regular(path))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"{path}: can't read this file: {reason}") from None
         yield ShardFile(path, file.fileno(), os.fstat(file.fileno()).st_size)
 
 
@@ -230,9 +244,8 @@ def _read_index_text(index_path: Path, path: Path) -> str:
     Raises:
         UserError: It is missing, can't be read, or is not text.
     """
-    _check_regular(index_path)
     try:
-        return index_path.read_text(encoding="utf-8")
+        return read_regular(index_path).decode()
     except FileNotFoundError:
         if not path.is_file():
             raise UserError(f"{path}: no such file") from None
@@ -245,11 +258,6 @@ def _read_index_text(index_path: Path, path: Path) -> str:
 
 def _how_to_build(path: Path) -> str:
     return f"build it with: python tools/dataset.py index {path}"
-
-
-def _check_regular(path: Path) -> None:
-    if is_special_file(path):
-        raise UserError(f"{path}: {NOT_REGULAR}")
 
 
 class OpenFiles:
@@ -267,7 +275,9 @@ class OpenFiles:
 
         Raises:
             DecodeError: The file is missing, too short, can't be read, or has changed since the first read.
+                Or an image may not have as many bytes.
         """
+        check_size(size)
         try:
             data = retry_io(lambda: self._read(path, offset, size))
         except OSError as error:
@@ -294,7 +304,7 @@ class _Descriptor:
     """An open file that is closed with its last reference."""
 
     def __init__(self, path: Path) -> None:
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self) -> None:
         if hasattr(self, "number"):

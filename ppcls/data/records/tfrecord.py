@@ -16,12 +16,13 @@ from crc32c import crc32c
 
 from ppcls.data.images.header import DecodeError
 from ppcls.data.records.messages import Bytes, Example, Feature, ProtobufError, fields
-from ppcls.data.records.shard import FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
+from ppcls.data.records.shard import BlockReader, FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
 
 _HEAD, _TAIL = 12, 4  # bytes before and after the message
 _IMAGE, _LABEL = "image/encoded", "image/class/label"
 _BYTES_LIST = 1  # field number in Feature
-_BLOCK = 4096  # bytes to read at once while looking for a label; skips most of an image in front of it
+_LABEL_END = 1 << 62
+_MAX_LABEL_BYTES = 1024  # of a label's feature
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class TFRecordFormat(FileFormat):
         offsets, sizes = index.parse_pairs("'offset size'").T
         if (end := int((offsets + sizes).max())) != file.size:
             raise index.mismatch(f"it ends at byte {end}, the file at {file.size}")
+        order = np.argsort(offsets)
+        if (offsets[order][1:] < (offsets + sizes)[order][:-1]).any():
+            raise index.mismatch("its records overlap")
         labels = [
             self._read_label(file, offset, size)
             for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True)
@@ -77,34 +81,23 @@ class TFRecordFormat(FileFormat):
         return message[images[0]]
 
     def _read_label(self, file: ShardFile, offset: int, size: int) -> int:
-        data = _BlockReader(file)
+        data = BlockReader(file)
         head = data[offset : offset + _HEAD]
         if _record_size(file, head, offset, offset + size) != size:
             raise file.damaged(offset, f"a record of {size} bytes as in its index", "another length")
         label = None
         try:
             for value in _find_feature(data, offset + _HEAD, offset + size - _TAIL, _LABEL):
+                if value.stop - value.start > _MAX_LABEL_BYTES:
+                    break
                 values = Feature.FromString(data[value]).int64_list.value
-                label = int(values[0]) if len(values) == 1 else None
+                label = int(values[0]) - self.first_label if len(values) == 1 else None
                 break
         except ProtobufError as error:
             raise file.damaged(offset, "a tf.train.Example", f"other bytes ({error})") from None
-        if label is None:
+        if label is None or not -_LABEL_END < label < _LABEL_END:
             raise file.damaged(offset, f"one whole number as feature {_LABEL!r}", "none or several")
-        return label - self.first_label
-
-
-class _BlockReader:
-    """The bytes of a file, read block by block."""
-
-    def __init__(self, file: ShardFile) -> None:
-        self._file, self._begin, self._block = file, 0, b""
-
-    def __getitem__(self, part: slice) -> bytes:
-        if not self._begin <= part.start <= part.stop <= self._begin + len(self._block):
-            self._begin = part.start
-            self._block = self._file.read(part.start, max(_BLOCK, part.stop - part.start))
-        return self._block[part.start - self._begin : part.stop - self._begin]
+        return label
 
 
 def _checksum(data: bytes | memoryview) -> bytes:

@@ -20,6 +20,7 @@ from ppcls.data.sampling.sampler import (
     WeightedRandomSampler,
 )
 from ppcls.errors import UserError, raise_line_errors
+from ppcls.files import read_regular
 
 
 def build_sampler(spec: specs.SamplerSpec, index: Index, world: int) -> EpochSampler:
@@ -59,7 +60,7 @@ def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
         UserError: The file is missing, has wrong lines, no weight > 0, or not one weight per sample.
     """
     try:
-        lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+        lines = read_regular(file).decode("utf-8-sig", "surrogateescape").split("\n")
     except OSError as error:
         raise UserError(
             f"{file}: can't read these weights: {error.strerror}; expected one number per line"

@@ -16,6 +16,7 @@ from ppcls.engine.checkpoint.paddleclas import is_paddleclas, restore_paddleclas
 from ppcls.engine.checkpoint.snapshot import CONFIG, SavedState, has_average, restore
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
+from ppcls.files import read_regular
 
 # Settings that do not affect training.
 _IGNORED = ("Global.checkpoints", "Global.output_dir", "Global.pretrained_model")
@@ -125,7 +126,7 @@ def _keeps_plateau(state: TrainState, saved: SavedState) -> bool:
 def _changed(path: Path, config: Config) -> Iterator[str]:
     """Yields the keys that differ from the checkpoint's config, with both values."""
     try:
-        before = dict(_leaves(yaml.safe_load(path.read_text(encoding="utf-8"))))
+        before = dict(_leaves(yaml.safe_load(read_regular(path))))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path}: damaged: {error}") from None
     now = dict(_leaves(yaml.safe_load(dump_config(config))))

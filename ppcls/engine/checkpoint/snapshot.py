@@ -19,6 +19,7 @@ from ppcls.config.schema import Config
 from ppcls.data.index.protocol import describe_index
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
+from ppcls.files import read_regular
 from ppcls.optimizer.state import MASTER, load_optimizer_state, optimizer_state
 from ppcls.weights.files import AVERAGE, WEIGHTS, Arrays, fill, pack_arrays, read_arrays
 from ppcls.weights.manifest import MANIFEST, read_manifest
@@ -173,7 +174,7 @@ def align_schedule(state: TrainState) -> None:
 def _read_state(folder: Path) -> SavedState:
     path = folder / STATE
     try:
-        return SavedState.model_validate(json.loads(path.read_bytes()))
+        return SavedState.model_validate(json.loads(read_regular(path)))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

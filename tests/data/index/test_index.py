@@ -271,6 +271,28 @@ def test_read_list_long_path_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.hostile
+def test_read_list_huge_list_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").touch()
+    os.truncate(tmp_path / "list.txt", 40 << 30)  # sparse
+    with pytest.raises(
+        UserError, match=r"list\.txt: can't read this list file: 42949672960 bytes; expected at"
+    ):
+        read_list_file(tmp_path, tmp_path / "list.txt", " ")
+
+
+@pytest.mark.hostile
+def test_read_list_one_long_path_among_many_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ppcls.data.index.files._MAX_INDEX", 5000)
+    (problem,) = wrong(tmp_path, f"a.jpg 0\n{'x' * 2000} 0\nb.jpg 0\n")
+    assert problem == (
+        ", line 2: a path of 2000 bytes is too long for a list of 3 images: expected at most 1666 bytes; "
+        "shorten the path"
+    )
+
+
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

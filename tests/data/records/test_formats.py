@@ -184,16 +184,16 @@ def test_open_reports_missing_shard(name: str, tmp_path: Path) -> None:
 def test_open_rejects_pipes(in_file: str, tmp_path: Path) -> None:
     path = tmp_path / "shard"
     os.mkfifo(path)
-    with pytest.raises(UserError, match=f"^{path}: not a regular file$"):
+    with pytest.raises(UserError, match=f"^{path}: can't read this (index )?file: not a regular file$"):
         FORMATS[in_file].build_index(path)
     (tmp_path / "shard.idx").write_text(
         "v1.2 1\njpg 0 1 a cls 1 1 a\n" if in_file == "webdataset" else "0 1\n"
     )
-    with pytest.raises(UserError, match=f"^{path}: not a regular file$"):
+    with pytest.raises(UserError, match=f"^{path}: can't read this (index )?file: not a regular file$"):
         opened(in_file, path)
     (tmp_path / "shard.idx").unlink()
     os.mkfifo(tmp_path / "shard.idx")
-    with pytest.raises(UserError, match=f"^{path}.idx: not a regular file$"):
+    with pytest.raises(UserError, match=f"^{path}.idx: can't read this (index )?file: not a regular file$"):
         opened(in_file, path)
 
 
@@ -216,3 +216,24 @@ def test_open_files_limits_open_files(tmp_path: Path) -> None:
         assert {shard.read(0) for shard in shards} == {b"first image"}
     mine = [each.resolve() for each in Path("/proc/self/fd").iterdir() if each.exists()]
     assert sum(each.parent == tmp_path for each in mine) == 128
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("name", FORMATS)
+def test_read_huge_record_is_a_bad_image(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = opened(name, write(name, tmp_path / "shard", records([b"x" * 9000, b"small"], [1, 2])))
+    monkeypatch.setattr("ppcls.data.images.header.MAX_IMAGE_BYTES", 8000)
+    with pytest.raises(DecodeError, match=r"9\d\d\d bytes are more than an image may have, 8000"):
+        shard.read(0)
+    assert shard.read(1) == b"small"
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("name", FORMATS)
+def test_read_shard_replaced_by_pipe_is_a_bad_image(name: str, tmp_path: Path) -> None:
+    shard = opened(name, write(name, tmp_path / "shard", records([b"image"], [1])))
+    file = tmp_path / "shard/data.mdb" if name == "lmdb" else tmp_path / "shard"
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DecodeError, match="illegal seek"):
+        shard.read(0)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import lmdb
 import pytest
 from formats import by_dali, content, opened, pairs, records, write
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ppcls.data.records.messages import TensorProto, TensorProtos
 from ppcls.data.transforms.numpy_ops import DecodeError
@@ -117,9 +120,60 @@ def test_lmdb_rejects_truncated_file(tmp_path: Path) -> None:
 
 
 def test_lmdb_rejects_other_folders(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=f"^{tmp_path}: expected an LMDB folder with data.mdb, found a folder"
+    ):
+        opened("lmdb", tmp_path)
     for content_of in (b"", b"no lmdb" * 2000):
         (tmp_path / "data.mdb").write_bytes(content_of)
-        with pytest.raises(UserError, match=f"^{tmp_path}: expected an LMDB folder with data.mdb, found: "):
+        with pytest.raises(UserError, match=f"^{tmp_path}/data.mdb: expected a.* LMDB.*, found "):
             opened("lmdb", tmp_path)
     with pytest.raises(UserError, match="the LMDB is empty"):
         opened("lmdb", make(tmp_path / "empty", {}))
+
+
+def test_lmdb_reads_trees_of_several_levels_in_the_order_of_their_keys(tmp_path: Path) -> None:
+    keys = [b"%06d" % (number * 7919 % 5000) for number in range(5000)]
+    shard = opened("lmdb", make(tmp_path / "a.lmdb", {key: value(IMAGE, LABEL) for key in keys}))
+    assert [shard.where(number) for number in range(5000)] == [
+        f"key '{key.decode()}'" for key in sorted(keys)
+    ]
+    assert content(shard) == [(b"image", 3)] * 5000
+
+
+def test_lmdb_reads_the_last_transaction(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.lmdb", {b"a": value(IMAGE, LABEL), b"b": value(IMAGE, LABEL)})
+    for _ in range(3):
+        with lmdb.open(str(path), lock=False) as environment, environment.begin(write=True) as transaction:
+            transaction.delete(b"a")
+            transaction.put(b"c", value(TensorProto(data_type=4, string_data=[b"x" * 9000]), LABEL))
+        assert content(opened("lmdb", path)) == [(b"image", 3), (b"x" * 9000, 3)]
+
+
+def test_lmdb_of_several_values_per_key_is_rejected(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path), lock=False, max_dbs=1) as environment:
+        environment.open_db(b"inner", dupsort=True)
+    with pytest.raises(UserError, match=r"data.mdb: expected one value per key"):
+        opened("lmdb", tmp_path)
+
+
+@pytest.mark.hostile
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 200), st.integers(0, 255)), max_size=3))
+def test_lmdb_damaged_pages_raise_only_our_errors(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "a.lmdb"
+    write("lmdb", path, SAMPLES)
+    data = bytearray((path / "data.mdb").read_bytes())
+    for page, at, byte in changes:
+        data[page * 4096 + at] = byte
+    (path / "data.mdb").write_bytes(data)
+    with suppress(UserError, DecodeError):
+        content(opened("lmdb", path))
+
+
+def test_lmdb_truncated_during_the_run_is_a_bad_image(tmp_path: Path) -> None:
+    shard = opened("lmdb", write("lmdb", tmp_path / "a.lmdb", SAMPLES))
+    os.truncate(tmp_path / "a.lmdb/data.mdb", 4096)
+    with pytest.raises(DecodeError, match="the file ends after"):
+        shard.read(0)

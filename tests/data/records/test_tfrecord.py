@@ -144,3 +144,27 @@ def test_tfrecord_build_index_rejects_truncated_record(tmp_path: Path) -> None:
         f"{path}, byte {begin}: expected a record of {size} bytes, "
         f"found the end of the file after {size - 10}"
     )
+
+
+@pytest.mark.hostile
+def test_tfrecord_index_with_repeated_record_is_rejected(tmp_path: Path) -> None:
+    path = write("tfrecord", tmp_path / "a.tfrecord", SAMPLES)
+    index = default_index_path(path)
+    index.write_text(index.read_text().splitlines(keepends=True)[0] * 9 + index.read_text())
+    with pytest.raises(UserError, match=r"not the index of .*: its records overlap"):
+        opened("tfrecord", path)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("label", [[2**63 - 1], [-(2**63)], list(range(2000))])
+def test_tfrecord_label_out_of_range_is_rejected(tmp_path: Path, label: list[int]) -> None:
+    path = make(tmp_path / "a.tfrecord", example(image_class_label=label, image_encoded=[b"image"]))
+    with pytest.raises(UserError, match="expected one whole number as feature 'image/class/label'"):
+        TFRecordFormat(first_label=1).open(path, default_index_path(path), OpenFiles())
+
+
+@pytest.mark.hostile
+def test_tfrecord_of_many_empty_fields_is_rejected_at_once(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.tfrecord", b"\x12\0" * 1_000_000)
+    with pytest.raises(UserError, match="more than 10000 fields in a message"):
+        opened("tfrecord", path)

@@ -1,0 +1,114 @@
+"""Finds the keys and values in an LMDB file without mapping it.
+
+LMDB's own library follows the page numbers in a file without checking them, and reads it as memory: a damaged
+or truncated file ends the process. Here each position is checked, and values are read as parts of the file.
+
+The file is an array of pages. Two of them describe versions of the database; the one with the newer
+transaction counts. It names the root of a tree of branch and leaf pages. Leaf pages contain keys with values,
+or with the number of the first page that contains a larger value (liblmdb, mdb.c, "Page header").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ppcls.data.records.shard import ShardFile
+
+_HEADER = struct.Struct("<QHHHH")  # page number, padding, flags, end of the pointers, begin of the nodes
+_BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # kinds of pages
+_META_PAGE = struct.Struct("<II16x")  # magic number, version
+_DATABASE = struct.Struct("<IHHQQQQQ")  # page size, flags, depth, three counts of pages, entries, root
+_LAST = struct.Struct("<QQ")  # last page, transaction
+_NODE = struct.Struct("<HHHH")  # low and high bits of the value's size, flags, bytes of the key
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_NO_PAGE = 2**64 - 1
+_BIG = 1  # flag of a node whose value is on overflow pages
+_PAGE_SIZES = (4096, 8192, 16384, 32768, 65536)
+_MIN_PAGE = 4096
+
+
+class PageError(ValueError):
+    """The bytes are not those of an LMDB file."""
+
+
+class Entry(NamedTuple):
+    """A key, and the position of its value in the file."""
+
+    key: bytes
+    offset: int
+    size: int
+
+
+def list_entries(file: ShardFile) -> Iterator[Entry]:
+    """Yields all entries in the order of their keys.
+
+    Raises:
+        PageError: The file is damaged, incomplete or not an LMDB.
+    """
+    page_size, root, last = _read_meta(file)
+    if file.size < (expected := (last + 1) * page_size):
+        raise PageError(f"expected {expected} bytes, found {file.size}; the file is cut short")
+    stack = [] if root == _NO_PAGE else [root]
+    left = last + 1  # a page is part of the tree once
+    while stack:
+        number, left = stack.pop(), left - 1
+        if number > last or left < 0:
+            raise PageError(f"damaged: the tree leads to page {number} of {last + 1}, or has a loop")
+        page = file.read(number * page_size, page_size)
+        kind, nodes = _list_nodes(page)
+        if kind == _BRANCH:
+            stack += [low | high << 16 | flags << 32 for low, high, flags, _, _ in reversed(nodes)]
+            continue
+        for low, high, flags, key_size, at in nodes:
+            key, begin, size = page[at : at + key_size], at + key_size, low | high << 16
+            if flags == _BIG and begin + 8 <= page_size:
+                first = int.from_bytes(page[begin : begin + 8], "little")
+                offset, end = first * page_size + _HEADER.size, file.size
+            elif flags == 0:
+                offset, end = number * page_size + begin, (number + 1) * page_size
+            else:
+                raise PageError("expected one value per key, found several, or a database in the database")
+            if offset + size > end:
+                raise PageError(f"damaged: a value of {size} bytes at byte {offset} ends beyond byte {end}")
+            yield Entry(key, offset, size)
+
+
+def _read_meta(file: ShardFile) -> tuple[int, int, int]:
+    """Returns the size of a page, the root and the number of the last page."""
+    found: list[tuple[int, int, int, int]] = []
+    page_size = _MIN_PAGE
+    for number in (0, 1):
+        page = file.read(number * page_size, _MIN_PAGE)
+        if len(page) < _MIN_PAGE:
+            raise PageError(f"expected an LMDB file, found {file.size} bytes")
+        at = _HEADER.size + _META_PAGE.size
+        if _HEADER.unpack_from(page)[2] & _META == 0 or _META_PAGE.unpack_from(page, _HEADER.size) != (
+            _MAGIC,
+            _VERSION,
+        ):
+            raise PageError("expected a file of LMDB 0.9, found other bytes")
+        page_size = _DATABASE.unpack_from(page, at)[0]
+        _, flags, _, _, _, _, _, root = _DATABASE.unpack_from(page, at + _DATABASE.size)
+        last, transaction = _LAST.unpack_from(page, at + 2 * _DATABASE.size)
+        if page_size not in _PAGE_SIZES or flags:
+            raise PageError(f"expected one value per key in pages of 4 to 64 KiB, found {page_size} bytes")
+        found.append((transaction, page_size, root, last))
+    return max(found)[1:]
+
+
+def _list_nodes(page: bytes) -> tuple[int, list[tuple[int, int, int, int, int]]]:
+    """Returns the kind of a page of the tree, and the words of its nodes with the position behind each."""
+    _, _, flags, lower, _ = _HEADER.unpack_from(page)
+    if flags not in (_BRANCH, _LEAF) or not _HEADER.size <= lower <= len(page):
+        raise PageError("damaged: a page of the tree is of another kind")
+    nodes = []
+    for (at,) in struct.iter_unpack("<H", page[_HEADER.size : lower - lower % 2]):
+        if at + _NODE.size > len(page):
+            raise PageError("damaged: an entry lies outside its page")
+        words = _NODE.unpack_from(page, at)
+        if at + _NODE.size + words[3] > len(page):
+            raise PageError("damaged: a key ends outside its page")
+        nodes.append((*words, at + _NODE.size))
+    return flags, nodes

@@ -1,0 +1,286 @@
+"""The readers of untrusted bytes, one function per target.
+
+A target returns, or raises one of `EXPECTED`. Anything else is a finding: another exception, a crash of the
+process, more than `SECONDS` or `MEMORY_MIB` for one input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import uvicorn
+from starlette.datastructures import Headers
+from uvicorn.server import ServerState
+
+from ppcls.config.compat import translate_old_keys
+from ppcls.config.load import apply_override, read_tree, validate
+from ppcls.data.images.decode import decode
+from ppcls.data.images.header import DecodeError, read_header
+from ppcls.data.images.npy import read_npy
+from ppcls.data.index.class_names import read_class_names
+from ppcls.data.index.files import read_list
+from ppcls.data.records import tfrecord
+from ppcls.data.records.formats import FORMATS
+from ppcls.data.records.shard import OpenFiles
+from ppcls.data.transforms.specs import DecodeImage
+from ppcls.data.transforms.specs.basic import DecodeNumpy
+from ppcls.deploy.models.description import read_description
+from ppcls.engine.checkpoint.snapshot import _read_state
+from ppcls.errors import UserError
+from ppcls.serve.app import build_app
+from ppcls.serve.connections import LimitedProtocol, OpenConnections
+from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
+from ppcls.serve.service import ServerMetrics
+from ppcls.serve.uploads import read_images
+from ppcls.weights.files import read_arrays, read_pdparams
+from ppcls.weights.manifest import read_manifest
+from ppcls.weights.torch_file import read_torch
+
+EXPECTED = (UserError, DecodeError, RequestError, BusyError)
+SECONDS = 10
+MEMORY_MIB = 2048
+
+Target = Callable[[bytes, Path], None]
+TARGETS: dict[str, Target] = {}
+_MAX_PIXELS = 1 << 16
+_LIMITS = RequestLimits(max_bytes=10_000, max_images=4, timeout=5)
+
+
+def target(function: Target) -> Target:
+    TARGETS[function.__name__] = function
+    return function
+
+
+def written(data: bytes, path: Path) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+@target
+def pdparams(data: bytes, folder: Path) -> None:
+    read_pdparams(written(data, folder / "weights.pdparams"))
+
+
+@target
+def torch_file(data: bytes, folder: Path) -> None:
+    read_torch(written(data, folder / "weights.pth"))
+
+
+@target
+def safetensors(data: bytes, folder: Path) -> None:
+    read_arrays(written(data, folder / "weights.safetensors"))
+
+
+@target
+def manifest(data: bytes, folder: Path) -> None:
+    """With a digest that fits, if there is a place for it."""
+    try:
+        tree = json.loads(data)
+        del tree["sha256"]
+        digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+        data = json.dumps({**tree, "sha256": digest}).encode()
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    written(data, folder / "manifest.json")
+    read_manifest(folder)
+
+
+@target
+def state(data: bytes, folder: Path) -> None:
+    written(data, folder / "state.json")
+    _read_state(folder)
+
+
+@target
+def image(data: bytes, folder: Path) -> None:
+    """Headers agree with what is decoded, and limit it."""
+    for channels in (3, 1, 4):
+        spec = DecodeImage(channels=channels, max_pixels=_MAX_PIXELS)
+        try:
+            header, pixels = read_header(data), decode(spec, data)
+        except DecodeError:
+            continue
+        assert {header.height, header.width} == set(pixels.shape[:2])
+        assert pixels.shape[2] == channels
+
+
+@target
+def npy(data: bytes, folder: Path) -> None:
+    read_npy(DecodeNumpy(dtype="uint8", channels=3, max_pixels=_MAX_PIXELS), data)
+
+
+@target
+def image_list(data: bytes, folder: Path) -> None:
+    read_list(folder, written(data, folder / "list.txt"), " ", 10)
+
+
+@target
+def multi_label_list(data: bytes, folder: Path) -> None:
+    read_list(folder, written(data, folder / "list.txt"), "\t", None, multi_label=True)
+
+
+@target
+def class_names(data: bytes, folder: Path) -> None:
+    read_class_names(written(data, folder / "names.txt"), 10)
+
+
+@target
+def config_yaml(data: bytes, folder: Path) -> None:
+    tree = read_tree(written(data, folder / "config.yaml"))
+    translate_old_keys(tree)
+    validate(tree, "config.yaml")
+
+
+@target
+def override(data: bytes, folder: Path) -> None:
+    apply_override({"Global": {"epochs": 1, "ops": [1, {"a": 2}]}}, data.decode(errors="surrogateescape"))
+
+
+@target
+def inference_yml(data: bytes, folder: Path) -> None:
+    written(data, folder / "inference.yml")
+    read_description(folder)
+
+
+def read_shard(kind: str, shard: bytes, index: bytes, folder: Path) -> None:
+    """Reads all records of a shard, by an index file or, if that is empty, by the index built for it."""
+    record_format = FORMATS[kind]
+    path, index_path = written(shard, folder / "shard"), folder / "shard.idx"
+    index_path.write_bytes(index or (record_format.build_index(path) or "").encode())
+    opened = record_format.open(path, index_path, OpenFiles())
+    for number in range(len(opened.labels)):
+        opened.where(number)
+        with suppress(DecodeError):
+            opened.read(number)
+
+
+def split_index(data: bytes) -> tuple[bytes, bytes]:
+    """Returns shard and index; the first two bytes are the length of the index."""
+    end = 2 + int.from_bytes(data[:2], "big")
+    return data[end:], data[2:end]
+
+
+@target
+def recordio(data: bytes, folder: Path) -> None:
+    read_shard("recordio", *split_index(data), folder)
+
+
+@target
+def webdataset(data: bytes, folder: Path) -> None:
+    read_shard("webdataset", *split_index(data), folder)
+
+
+@target
+def tfrecord_file(data: bytes, folder: Path) -> None:
+    """All checksums are zeros, because changes would rarely get past real ones."""
+    checksum, tfrecord._checksum = tfrecord._checksum, lambda _: bytes(4)
+    try:
+        read_shard("tfrecord", *split_index(data), folder)
+    finally:
+        tfrecord._checksum = checksum
+
+
+@target
+def lmdb(data: bytes, folder: Path) -> None:
+    written(data, folder / "data.mdb")
+    shard = FORMATS["lmdb"].open(folder, folder / "unused", OpenFiles())
+    for number in range(len(shard.labels)):
+        shard.where(number)
+        with suppress(DecodeError):
+            shard.read(number)
+
+
+@target
+def http_form(data: bytes, folder: Path) -> None:
+    async def body() -> Any:
+        yield data
+
+    headers = Headers({"content-type": "multipart/form-data; boundary=B"})
+    asyncio.run(read_images(headers, body(), _LIMITS, lambda _: None))
+
+
+class _Answers(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written, self._closing = bytearray(), False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        """Nothing more comes."""
+
+    def resume_reading(self) -> None:
+        """Nothing more comes."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is buffered."""
+
+
+class _Answerer:
+    """An `ppcls.serve.service.InferenceService` without a model."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.metrics = ServerMetrics(AdmissionLimit(10, "images"))
+        description = SimpleNamespace(Global=SimpleNamespace(model_name="Net"), width=3)
+        self.predictor = SimpleNamespace(description=description, embeds=False)
+
+    async def predict(self, images: list[bytes], topk: int | None) -> list[Any]:
+        assert len(images) <= _LIMITS.max_images
+        assert sum(map(len, images)) <= _LIMITS.max_bytes
+        return [SimpleNamespace(class_ids=(1,), scores=(0.5,), names=None) for _ in images]
+
+
+@target
+def http_request(data: bytes, folder: Path) -> None:
+    """No request makes the server fail (status 500) or its log show an exception."""
+    errors: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = errors.append  # type: ignore[method-assign]
+    log = logging.getLogger("uvicorn.error")
+    log.handlers, log.propagate = [handler], False
+    transport = _Answers()
+
+    async def serve() -> None:
+        protocol = LimitedProtocol(
+            OpenConnections(10, 5.0), config=_http_config(), server_state=ServerState(), app_state={}
+        )
+        protocol.connection_made(transport)
+        if data:  # asyncio never passes nothing
+            protocol.data_received(data)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        protocol.connection_lost(None)
+        while protocol.tasks:
+            await asyncio.sleep(0)
+
+    asyncio.run(serve())
+    assert not errors, errors[0].getMessage()
+    assert b"HTTP/1.1 500" not in transport.written
+
+
+@cache
+def _http_config() -> uvicorn.Config:
+    app = build_app(_Answerer(), _LIMITS)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
+    config.load()
+    return config
