@@ -1,4 +1,4 @@
-"""Limits of connections: their number, the time of their headers, and the form of their lines."""
+"""Limits of connections: their number, the time of headers and responses, and the form of header lines."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class OpenConnections:
     Args:
         limit: Maximum number of connections. A single address may have half of them.
         header_timeout: Seconds in which the headers of a request must arrive.
+        response_timeout: Seconds in which the client must read a response.
     """
 
-    def __init__(self, limit: int, header_timeout: float) -> None:
-        self.limit, self.header_timeout = limit, header_timeout
+    def __init__(self, limit: int, header_timeout: float, response_timeout: float) -> None:
+        self.limit, self.header_timeout, self.response_timeout = limit, header_timeout, response_timeout
         self._by_address = Counter[str]()
         self._logged: dict[str, float] = {}
 
@@ -57,7 +58,9 @@ class OpenConnections:
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection whose headers must arrive in time, in lines that end with CR LF.
+    """A connection whose client must send headers and read responses in time.
+
+    Lines of headers must end with CR LF.
 
     Args:
         connections: All connections of the server.
@@ -68,44 +71,73 @@ class LimitedProtocol(H11Protocol):
         super().__init__(**settings)
         self._connections = connections
         self._address = ""
-        self._deadline: asyncio.TimerHandle | None = None
+        self._request_deadline: asyncio.TimerHandle | None = None
+        self._response_deadline: asyncio.TimerHandle | None = None
         self.conn._receive_buffer = _StrictReceiveBuffer()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Closes the connection at once if there are too many."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # pause_writing is called whenever data waits for the client
         self._address = self.client[0] if self.client else ""
         if self._connections.add(self._address):
-            self._set_deadline()
+            self._set_request_deadline()
         else:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets the connection."""
-        self._cancel_deadline()
+        self._cancel_request_deadline()
+        self.resume_writing()
         self._connections.remove(self._address)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handles data, and sets the deadline while headers are incomplete."""
+        """Handles data; sets the deadline while headers, or a body after its answer, are incomplete."""
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._set_deadline()
+        if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
+            self._set_request_deadline()
         else:
-            self._cancel_deadline()
+            self._cancel_request_deadline()
 
-    def _set_deadline(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self._connections.header_timeout, self._close_late)
+    def pause_writing(self) -> None:
+        """Sets the deadline by which the client must read what it has been sent."""
+        super().pause_writing()
+        if self._response_deadline is None:
+            seconds = self._connections.response_timeout
+            event = f"a response was not read within {seconds:g} s: closing connections"
+            self._response_deadline = self.loop.call_later(seconds, self._close, event)
 
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def resume_writing(self) -> None:
+        """Cancels the deadline: the client has read everything."""
+        super().resume_writing()
+        if self._response_deadline is not None:
+            self._response_deadline.cancel()
+            self._response_deadline = None
 
-    def _close_late(self) -> None:
-        seconds = self._connections.header_timeout
-        self._connections.log(f"no complete headers within {seconds:g} s: closing connections", self._address)
+    def send_400_response(self, msg: str) -> None:
+        """Answers data that is not HTTP, and keeps the application from answering the same request."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def _set_request_deadline(self) -> None:
+        if self._request_deadline is None:
+            seconds = self._connections.header_timeout
+            event = f"no complete request within {seconds:g} s: closing connections"
+            self._request_deadline = self.loop.call_later(seconds, self._close, event)
+
+    def _cancel_request_deadline(self) -> None:
+        if self._request_deadline is not None:
+            self._request_deadline.cancel()
+            self._request_deadline = None
+
+    def _close(self, event: str) -> None:
+        self._connections.log(event, self._address)
         self.transport.abort()
 
 

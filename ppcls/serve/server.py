@@ -70,7 +70,7 @@ def run(
         on_ready: Called when the server accepts requests.
     """
     limit = max(1, min(max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
-    connections = OpenConnections(limit, min(grace, _HEADER_TIMEOUT))
+    connections = OpenConnections(limit, min(grace, _HEADER_TIMEOUT), grace)
     config = uvicorn.Config(
         app,
         http=partial(LimitedProtocol, connections),  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import socket
 import time
@@ -58,6 +59,44 @@ def test_slow_headers_end_after_the_timeout(strict: Running) -> None:
         except OSError:
             pass
         assert time.monotonic() - start < 15
+
+
+def wait_for_end(connection: socket.socket, seconds: float) -> bool:
+    """Returns whether the server ends the connection, without reading what it sent."""
+    poll = select.poll()
+    poll.register(connection, 0)  # errors and hang-ups are always reported
+    return bool(poll.poll(seconds * 1000))
+
+
+def send_until_error(connection: socket.socket, data: bytes, pause: float = 0.0) -> OSError | None:
+    """Sends data again and again, for 30 seconds if there is no error."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            connection.sendall(data)
+        except OSError as error:
+            return error
+        time.sleep(pause)
+    return None
+
+
+def test_unread_responses_end_the_connection(strict: Running) -> None:
+    where = urlsplit(strict.address)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((where.hostname, where.port))
+        connection.settimeout(1)
+        request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        send_until_error(connection, request * 100)
+        assert wait_for_end(connection, 30)
+
+
+def test_body_that_never_ends_after_its_answer_ends_the_connection(strict: Running) -> None:
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+    with connect(strict) as connection:
+        connection.sendall(head + b"Content-Length: 1000000\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 415 ")
+        assert isinstance(send_until_error(connection, b"x", pause=0.5), ConnectionError)
 
 
 def test_many_connections_leave_room_for_others(strict: Running) -> None:

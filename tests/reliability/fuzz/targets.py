@@ -262,7 +262,7 @@ def http_request(data: bytes, folder: Path) -> None:
 
     async def serve() -> None:
         protocol = LimitedProtocol(
-            OpenConnections(10, 5.0), config=_http_config(), server_state=ServerState(), app_state={}
+            OpenConnections(10, 5.0, 5.0), config=_http_config(), server_state=ServerState(), app_state={}
         )
         protocol.connection_made(transport)
         if data:  # asyncio never passes nothing
