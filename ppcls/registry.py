@@ -21,12 +21,12 @@ _MAX_LISTED = 10
 
 
 def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
-    """Returns the end of an error message about an unknown name: similar names, or the known ones.
+    """Returns the end of an error message about an unknown name: similar names, or up to ten known ones.
 
     Args:
         name: The unknown name.
         known: The names that exist.
-        listing: How to list all of them, shown instead of names beyond the tenth.
+        listing: Where all of them are listed, shown if they are more than ten.
     """
     folded = {entry.lower(): entry for entry in known}
     lower = name.lower()
@@ -39,10 +39,9 @@ def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
         similar = [folded[key] for key in difflib.get_close_matches(lower, folded, n=1, cutoff=0.7)]
     if similar:
         return f"; did you mean {' or '.join(map(repr, similar))}?"
-    shown = ", ".join(sorted(known)[:_MAX_LISTED])
-    if len(known) <= _MAX_LISTED:
-        return f"; known: {shown}" if known else ""
-    return f"; known: {shown} … and {len(known) - _MAX_LISTED} more" + (f"; {listing}" if listing else "")
+    if len(known) > _MAX_LISTED:
+        return f"; {listing}" if listing else ""
+    return f"; known: {', '.join(sorted(known))}" if known else ""
 
 
 def import_user_module(name: str, key: str) -> ModuleType:

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import print_error
+from ppcls.registry import suggest
+
+# Options of PaddleClas, timm and Ultralytics, and what to use instead.
+OTHER_TOOLS = {
+    **dict.fromkeys(("profiler-options", "p"), "--profile START:STOP"),
+    **dict.fromkeys(("imgsz", "img-size", "input-size", "size"), "--image-size"),
+    **dict.fromkeys(("b", "batch"), "--batch-size"),
+    **dict.fromkeys(("lr0", "learning-rate"), "--lr"),
+    **dict.fromkeys(("data-dir", "source", "image-root"), "--data"),
+    **dict.fromkeys(("project", "name", "output-dir", "save-dir", "experiment"), "--output"),
+    **dict.fromkeys(("j", "num-workers", "dali-num-threads"), "--workers"),
+    **dict.fromkeys(("weights", "initial-checkpoint", "finetune"), "--pretrained PATH"),
+    **dict.fromkeys(("arch", "a"), "--model"),
+    **dict.fromkeys(("dali", "use-dali"), "-o Global.use_dali=True"),
+    **dict.fromkeys(
+        ("gpus", "gpu", "nproc-per-node"), "python -m paddle.distributed.launch --gpus=0,1 tools/train.py"
+    ),
+    **dict.fromkeys(("opt", "optimizer"), "-o Optimizer.name=NAME"),
+    **dict.fromkeys(("num-classes", "nc"), "-o Arch.class_num=N; class folders are counted"),
+    "warmup-epochs": "-o Optimizer.lr.warmup_epoch=N",
+    "sched": "-o Optimizer.lr.name=NAME",
+    "weight-decay": "-o Optimizer.weight_decay=X",
+    "smoothing": "-o Loss.Train.0.CELoss.epsilon=X",
+    "model-ema": "-o EMA.decay=0.9999",
+    "grad-accum-steps": "-o Global.update_freq=N",
+    "scale-loss": "-o AMP.scale_loss=X",
+}
 
 Arguments = Sequence[str] | None
 _INTERRUPTED = 130
@@ -42,6 +72,45 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
         return 0
 
     return run
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that suggests an option for an unknown one, such as one of another trainer.
+
+    Attributes:
+        elsewhere: Options of other commands, each with the command.
+        other_tools: Options of other trainers, each with what to use.
+    """
+
+    elsewhere: Mapping[str, str] = {}
+    other_tools: Mapping[str, str] = {}
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with code 2 and the message."""
+        title, _, unknown = message.partition("unrecognized arguments: ")
+        hint = self.suggest_option(unknown.split()) if unknown and not title else ""
+        self.exit(2, f"{self.prog}: error: {message}{hint}\n`{self.prog} --help` lists all options\n")
+
+    def suggest_option(self, unknown: Sequence[str]) -> str:
+        """Returns the end of an error message: the option or key to use for the first unknown option.
+
+        Args:
+            unknown: Arguments such as ``--epochs=3``, or ``epochs=3``.
+        """
+        text = next((item for item in unknown if re.match(r"-|[\w.-]+=", item)), None)
+        if text is None:
+            return ""
+        written, _, value = text.partition("=")
+        name = written.lstrip("-").replace("_", "-")
+        if "." in name:
+            return f"; to set a key of the config, use -o {written.lstrip('-')}=VALUE"
+        if f"--{name}" in self._option_string_actions:
+            return f"; use --{name} {value}".rstrip()
+        if f"--{name}" in self.elsewhere:
+            return f"; --{name} is an option of {self.elsewhere[f'--{name}']}"
+        if name in self.other_tools:
+            return f"; use {self.other_tools[name]}"
+        return suggest(f"--{name}", list(self._option_string_actions))
 
 
 def _fail(text: str, code: int) -> int:

@@ -7,11 +7,10 @@ import math
 import sys
 from pathlib import Path
 
-from ppcls.cli.command import Arguments, command
+from ppcls.cli.command import Arguments, CommandParser, command
 from ppcls.cli.options import (
     EVAL_FLAGS,
     TRAIN_FLAGS,
-    CommandParser,
     add_examples,
     add_flags,
     add_override,

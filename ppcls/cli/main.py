@@ -22,6 +22,15 @@ _COMMANDS = {
     "benchmark": ("ppcls.cli.benchmark:main", "measure speed on this machine"),
     "doctor": ("ppcls.cli.doctor:doctor", "check the machine and the packages, and print what to install"),
 }
+# Commands of other trainers.
+_OTHER_NAMES = {
+    **dict.fromkeys(("predict", "test", "classify", "inference"), "infer"),
+    **dict.fromkeys(("val", "validate", "evaluate"), "eval"),
+    **dict.fromkeys(("fit", "finetune", "resume"), "train"),
+    **dict.fromkeys(("list", "zoo"), "models"),
+    **dict.fromkeys(("check", "env", "info"), "doctor"),
+    **{"export_model": "export", "onnx": "export", "data": "dataset"},
+}
 _EXAMPLES = """examples:
   ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets
   ppcls eval --model runs/pets
@@ -76,6 +85,7 @@ def _unknown(name: str, arguments: Sequence[str]) -> str:
     if name.startswith("-"):
         command = next((argument for argument in arguments if argument in _COMMANDS), "COMMAND")
         return f"{name}: expected a command first; put options after it: ppcls {command} {name} …"
-    near = difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
+    other = _OTHER_NAMES.get(name.lower().replace("-", "_"))
+    near = [other] if other else difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_COMMANDS)}"
     return f"unknown command '{name}'; {hint}"

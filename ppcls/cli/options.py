@@ -7,12 +7,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from ppcls.cli.command import CommandParser
 from ppcls.config.base.fields import Bound
 from ppcls.config.load import set_value
 from ppcls.errors import UserError
-from ppcls.registry import suggest
 from ppcls.zoo import architecture
 
 if TYPE_CHECKING:  # not needed for --help
@@ -59,31 +59,6 @@ def add_subcommand(
     )
     add_examples(parser, *examples)
     return parser
-
-
-class CommandParser(argparse.ArgumentParser):
-    """A parser that suggests an option for an unknown one.
-
-    Attributes:
-        elsewhere: Options of other commands, each with the command.
-    """
-
-    elsewhere: Mapping[str, str] = {}
-
-    def error(self, message: str) -> NoReturn:
-        """Exits with code 2 and the message."""
-        title, _, unknown = message.partition("unrecognized arguments: ")
-        super().error(message if title or not unknown else f"{message}{self._suggest(unknown.split())}")
-
-    def _suggest(self, unknown: Sequence[str]) -> str:
-        name = next((text.partition("=")[0] for text in unknown if text.startswith("-")), None)
-        if name is None:
-            return ""
-        if "." in name:
-            return f"; to set a key of the config, use -o {name.lstrip('-')}=VALUE"
-        if name in self.elsewhere:
-            return f"; {name} is an option of {self.elsewhere[name]}"
-        return suggest(name, list(self._option_string_actions), "--help lists all options")
 
 
 def config_parser(
@@ -223,7 +198,7 @@ def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tre
     return overrides
 
 
-def _node(tree: Tree, path: str) -> Any:
+def node_at(tree: Tree, path: str) -> Any:
     """Returns the value at a path such as ``DataLoader.Train``; None if there is none."""
     node: Any = tree
     for key in path.split("."):
@@ -231,10 +206,10 @@ def _node(tree: Tree, path: str) -> Any:
     return node
 
 
-def _splits(tree: Tree) -> list[str]:
+def splits(tree: Tree) -> list[str]:
     """Returns the paths of the data sets in a config."""
     paths = [f"DataLoader.{name}" for name in ("Train", "Eval", "Eval.Query", "Eval.Gallery")]
-    return [path for path in paths if isinstance(_node(tree, f"{path}.dataset"), dict)]
+    return [path for path in paths if isinstance(node_at(tree, f"{path}.dataset"), dict)]
 
 
 def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
@@ -242,7 +217,7 @@ def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
     key = "dataset.image_root"
     paths = [
         "DataLoader.Train",
-        *(path for path in _splits(tree) if _node(tree, f"{path}.{key}") is not None),
+        *(path for path in splits(tree) if node_at(tree, f"{path}.{key}") is not None),
     ]
     return {f"{path}.{key}": folder for path in paths}
 
@@ -253,9 +228,9 @@ def _set_model(tree: Tree, name: str) -> dict[str, Any]:
     A mean or deviation that is not the one of the config's architecture stays unchanged.
     """
     overrides: dict[str, Any] = {"Arch.name": name}
-    before, after = architecture(str(_node(tree, "Arch.name"))), architecture(name)
+    before, after = architecture(str(node_at(tree, "Arch.name"))), architecture(name)
     for path in _transform_lists(tree):
-        for position, transform in enumerate(_node(tree, path) or []):
+        for position, transform in enumerate(node_at(tree, path) or []):
             found = transform.get("NormalizeImage") if isinstance(transform, dict) else None
             settings = found if isinstance(found, dict) else {}
             for key in ("mean", "std"):
@@ -266,12 +241,12 @@ def _set_model(tree: Tree, name: str) -> dict[str, Any]:
 
 def _transform_lists(tree: Tree) -> list[str]:
     """Returns the paths of the lists of transforms in a config; a data set's training images come last."""
-    return ["Infer.transforms", *(f"{path}.dataset.transform_ops" for path in reversed(_splits(tree)))]
+    return ["Infer.transforms", *(f"{path}.dataset.transform_ops" for path in reversed(splits(tree)))]
 
 
 def _set_eval_splits(key: str) -> Callable[[Tree, Any], dict[str, Any]]:
     return lambda tree, value: {
-        f"{path}.{key}": value for path in _splits(tree) if path.startswith("DataLoader.Eval")
+        f"{path}.{key}": value for path in splits(tree) if path.startswith("DataLoader.Eval")
     }
 
 
@@ -284,7 +259,7 @@ def _set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
 def _set_output(tree: Tree, folder: str) -> dict[str, Any]:
     """Sets the output folder, and moves the folder of exported models with it if it is inside."""
     overrides = {"Global.output_dir": folder}
-    before, exported = _node(tree, "Global.output_dir"), _node(tree, "Global.save_inference_dir")
+    before, exported = node_at(tree, "Global.output_dir"), node_at(tree, "Global.save_inference_dir")
     if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
         overrides["Global.save_inference_dir"] = folder + exported.removeprefix(before)
     return overrides
@@ -292,7 +267,7 @@ def _set_output(tree: Tree, folder: str) -> dict[str, Any]:
 
 def _set_workers(tree: Tree, workers: int) -> dict[str, Any]:
     keys = ["num_workers", "dali.num_threads"] if workers else ["num_workers"]
-    return {f"{path}.loader.{key}": workers for path in _splits(tree) for key in keys}
+    return {f"{path}.loader.{key}": workers for path in splits(tree) for key in keys}
 
 
 def _set_amp(_tree: Tree, level: str) -> dict[str, Any]:
@@ -301,12 +276,12 @@ def _set_amp(_tree: Tree, level: str) -> dict[str, Any]:
 
 def _set_image_size(tree: Tree, side: int) -> dict[str, Any]:
     """Scales every size in the transforms such that the model gets square images of ``side`` pixels."""
-    for path in _splits(tree):
+    for path in splits(tree):
         for key in ("sampler.scales", "input_size"):
-            if _node(tree, f"{path}.{key}") is not None:
+            if node_at(tree, f"{path}.{key}") is not None:
                 raise UserError(f"--image-size {side}: {path}.{key} sets the image sizes; change them there")
-    sizes = {path: dict(_sizes(path, _node(tree, path))) for path in _transform_lists(tree)}
-    channels, height, width = _node(tree, "Global.image_shape") or (3, 224, 224)
+    sizes = {path: dict(_sizes(path, node_at(tree, path))) for path in _transform_lists(tree)}
+    channels, height, width = node_at(tree, "Global.image_shape") or (3, 224, 224)
     for found in sizes.values():  # the last size is what the model gets
         if final := [size for key, size in found.items() if key.endswith(".size")]:
             width, height = final[-1]
@@ -318,7 +293,7 @@ def _set_image_size(tree: Tree, side: int) -> dict[str, Any]:
         else:
             scaled = [round(size[0] * side / width), round(size[1] * side / height)]
             overrides[key] = scaled[0] if scaled[0] == scaled[1] else scaled
-    if architecture(str(_node(tree, "Arch.name"))).patch:
+    if architecture(str(node_at(tree, "Arch.name"))).patch:
         overrides["Arch.img_size"] = side
     return overrides
 

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
-from ppcls.cli.options import TRAIN_FLAGS, add_flags, config_parser, flag_overrides, read_config, within
-from ppcls.config.load import read_tree
-from ppcls.errors import UserError
+from ppcls.cli.command import OTHER_TOOLS, Arguments, command, exit_on_closed_pipe, write_output
+from ppcls.cli.options import (
+    TRAIN_FLAGS,
+    Tree,
+    add_flags,
+    config_parser,
+    flag_overrides,
+    node_at,
+    read_config,
+    splits,
+    within,
+)
+from ppcls.config.base.errors import ConfigError
+from ppcls.config.compat import translate_old_keys
+from ppcls.config.load import apply_override, read_tree
+from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import create_output_dir
+from ppcls.runtime.launch import read_launch
+from ppcls.weights.store import LATEST
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
@@ -30,9 +47,13 @@ def train(argv: Arguments = None) -> None:
     """Trains a model."""
     parser = config_parser("Train an image classifier.", _EXAMPLES, required=False)
     parser.add_argument(
-        "folder", nargs="?", metavar="DATA", help="folder of the images, as --data; put it before any -o"
+        "folder",
+        nargs="?",
+        metavar="DATA",
+        help="folder of the images, as --data; put it before any -o",
     )
     add_flags(parser, TRAIN_FLAGS)
+    parser.other_tools = OTHER_TOOLS
     parser.elsewhere = {"--confusion": "eval"}
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
@@ -65,6 +86,8 @@ def train(argv: Arguments = None) -> None:
         help="trace these steps, counted from 0 at the start of this run, and print where their time went",
     )
     arguments = parser.parse_args(argv)
+    if arguments.folder is not None and "=" in arguments.folder and not Path(arguments.folder).exists():
+        parser.error(f"{arguments.folder}: no such folder{parser.suggest_option([arguments.folder])}")
     if arguments.folder is not None and arguments.data is not None:
         parser.error(f"--data: not allowed with the folder {arguments.folder}")
     arguments.data = arguments.data or arguments.folder
@@ -76,10 +99,18 @@ def train(argv: Arguments = None) -> None:
     from ppcls.engine.core.hooks import read_profile_window
 
     profiled = read_profile_window(arguments.profile) if arguments.profile is not None else None
-    overrides = flag_overrides(TRAIN_FLAGS, arguments, read_tree(Path(arguments.config)))
-    config = read_config(arguments, overrides)
+    tree = read_tree(Path(arguments.config))
+    overrides = flag_overrides(TRAIN_FLAGS, arguments, tree)
+    problems = [] if arguments.print_config else _find_problems(arguments, tree)
+    try:
+        config = read_config(arguments, overrides)
+    except UserError as error:
+        raise UserError(
+            "\n".join([str(error), *(line for line in problems if line not in str(error))])
+        ) from None
     if config is None:
         return
+    raise_line_errors(problems)
     if arguments.dry_run:
         _dry_run(config)
     elif arguments.find_lr:
@@ -101,6 +132,53 @@ def train(argv: Arguments = None) -> None:
 
 def _report(line: str) -> None:
     write_output(line + "\n")
+
+
+def _find_problems(arguments: argparse.Namespace, tree: Tree) -> list[str]:
+    """Returns a line for each file, folder and output folder that the run can't use, without loading Paddle.
+
+    Args:
+        arguments: The parsed command line.
+        tree: The config with all options but ``-o``, which are applied to it.
+    """
+    if read_launch().world_size > 1:
+        return []  # the processes report together
+    with suppress(ConfigError):  # read_config reports it
+        for override in arguments.override:
+            apply_override(tree, override)
+    translate_old_keys(tree)
+    modes = (
+        arguments.dry_run,
+        arguments.find_lr,
+        arguments.find_batch_size,
+        arguments.folds,
+        arguments.explain_data,
+    )
+    return [*_missing_data(tree), *(() if any(modes) else _used_output(tree))]
+
+
+def _missing_data(tree: Tree) -> Iterator[str]:
+    """Yields a line for each folder and list of images that is missing."""
+    reported = set()
+    kinds = {"image_root": "folder", "cls_label_path": "list file; expected lines of 'path label'"}
+    for key, kind in kinds.items():
+        for split in splits(tree):
+            path = node_at(tree, f"{split}.dataset.{key}")
+            if isinstance(path, str) and path not in reported and not Path(path).exists():
+                reported.add(path)
+                yield f"{path}: no such {kind} ({split}.dataset.{key})"
+
+
+def _used_output(tree: Tree) -> Iterator[str]:
+    """Yields a line if the output folder holds a run that is not resumed."""
+    folder = node_at(tree, "Global.output_dir")
+    if not isinstance(folder, str) or node_at(tree, "Global.checkpoints"):
+        return
+    if (Path(folder) / LATEST).is_symlink():
+        yield (
+            f"{folder} already holds a run; resume it with --resume (Global.checkpoints=auto), or choose "
+            "another folder with --output (Global.output_dir)"
+        )
 
 
 def _dry_run(config: Config) -> None:

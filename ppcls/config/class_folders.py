@@ -17,6 +17,7 @@ _PARTS = ("train", "val")
 # Keys that DataLoader.Eval copies from DataLoader.Train if both are parts of one folder.
 _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links")
 _FOLDER = "ImageFolderDataset"
+_ASSUMED_CLASSES = 1000
 # Control characters, line breaks, and bytes that are not UTF-8: label_list.txt has one UTF-8 line per class.
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -92,9 +93,12 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
             if key in train:
                 evaluation.setdefault(key, train[key])
     if models := [model for model in _models(tree.get("Arch")) if model.get("class_num") == "auto"]:
-        classes = _count_classes(tree, train)
-        for model in models:
-            model["class_num"] = classes
+        classes = _ASSUMED_CLASSES  # for the validation of the other keys, if they can't be counted
+        try:
+            classes = _count_classes(tree, train)
+        finally:
+            for model in models:
+                model["class_num"] = classes
 
 
 def _models(arch: Any) -> Iterator[dict[Any, Any]]:

@@ -62,8 +62,9 @@ def translate_old_keys(tree: dict[str, Any]) -> None:
 
     ``AMP.use_pure_fp16`` and ``AMP.amp_level`` become ``AMP.level``, the section ``AMP_BF16`` becomes ``AMP``
     with ``dtype: bfloat16``, ``PPLCNet`` with a ``scale`` becomes the architecture of this scale, and
-    ``Global.class_num`` becomes ``Arch.class_num``. Keys with invalid values, or next to their current name,
-    are left to validation.
+    ``Global.class_num`` becomes ``Arch.class_num``, and ``Global.output_dir: ./output/``, the default of all
+    files, gets the architecture's name as in PaddleClas. Keys with invalid values, or next to their current
+    name, are left to validation.
 
     Args:
         tree: The YAML, which may be invalid.
@@ -76,6 +77,7 @@ def translate_old_keys(tree: dict[str, Any]) -> None:
         _translate_scale(tree["Arch"])
         if isinstance(tree.get("Global"), dict):
             _translate_class_num(tree["Global"], tree["Arch"])
+            _translate_output(tree["Global"], tree["Arch"])
 
 
 def _translate_level(amp: dict[str, Any]) -> None:
@@ -97,6 +99,13 @@ def _translate_scale(arch: dict[str, Any]) -> None:
         arch["name"] = name
         del arch["scale"]
         arch.pop("act", None)
+
+
+def _translate_output(settings: dict[str, Any], arch: dict[str, Any]) -> None:
+    name = arch.get("name")
+    default = settings.get("output_dir", "./output") in ("./output", "./output/")
+    if default and isinstance(name, str) and name in ARCHITECTURES:
+        settings["output_dir"] = f"./output/{name}"
 
 
 def _translate_class_num(settings: dict[str, Any], arch: dict[str, Any]) -> None:

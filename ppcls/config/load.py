@@ -19,7 +19,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.run import MODULE_NAME
 from ppcls.errors import UserError
 from ppcls.files import open_regular
-from ppcls.registry import import_user_module
+from ppcls.registry import import_user_module, suggest
 
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 100_000
@@ -158,9 +158,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         installed = _INSTALLED / path.with_suffix(".yaml").name if path.name else path
         if str(path.parent) in (".", "configs") and installed.is_file():
             return read_tree(installed)
-        near = sorted(path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        hint = f"; found: {', '.join(map(str, near))}" if near else ""
-        raise UserError(f"{path}: no such config file{hint}") from None
+        raise UserError(f"{path}: no such config file{_suggest_config(path)}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path}: can't read this config: {reason}") from None
@@ -172,6 +170,24 @@ def read_tree(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(path, [f"expected sections such as Global and Arch, got {show(tree)}"])
     return cast(dict[str, Any], _unshare(tree))
+
+
+def _suggest_config(path: Path) -> str:
+    """Returns the end of an error about a missing file: a config of its folder or of ppcls to use instead."""
+    here = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    if here and path.parent != Path():
+        return suggest(path.name, here)
+    installed = {file.stem for file in _INSTALLED.glob("*.yaml")}
+    shorter = [
+        name for name in installed if path.stem.startswith(name)
+    ]  # ResNet50_fp16_dygraph: ResNet50_fp16
+    if shorter:
+        hint = f"; ppcls has -c {max(shorter, key=len)}"
+    else:
+        hint = suggest(path.stem, [*here, *installed], f"ppcls has: {', '.join(sorted(installed))}")
+    if "ppcls/configs/" in path.as_posix():
+        hint += "; for PaddleClas's file, name its place in a checkout of PaddleClas"
+    return hint
 
 
 def _unshare(node: Any) -> Any:
@@ -320,7 +336,14 @@ def load_config(
     _check_texts(tree, name, applied)
     _import_modules(tree)
     translate_old_keys(tree)
-    fill_from_class_folders(tree)
+    try:
+        fill_from_class_folders(tree)
+    except UserError as error:
+        try:
+            validate(tree, name, applied)
+        except ConfigError as invalid:
+            raise UserError(f"{error}\n{invalid}") from None
+        raise
     return validate(tree, name, applied)
 
 

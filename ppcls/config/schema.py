@@ -22,6 +22,13 @@ class Config(Section):
     """One run: its settings, model, objective, optimizer and data."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
+        **{name: f"write Global.{name}" for name in run.Global.model_fields},
+        # Keys of PaddleClas before version 2.1.
+        **dict.fromkeys(("ARCHITECTURE", "architecture"), "write Arch"),
+        **dict.fromkeys(("LEARNING_RATE", "OPTIMIZER"), "write Optimizer, with lr for the learning rate"),
+        **{"TRAIN": "write DataLoader.Train", "VALID": "write DataLoader.Eval"},
+        **{"classes_num": "write Arch.class_num", "model_save_dir": "write Global.output_dir"},
+        "use_gpu": "write Global.device: gpu or cpu",
         "AMP_BF16": "write AMP with dtype: bfloat16",
         "Slim": "quantization and pruning during training are not supported; remove it, and export the "
         "trained model in int8 with: ppcls export --format onnx --precision int8",

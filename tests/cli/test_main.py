@@ -47,6 +47,8 @@ def test_help_lists_all_commands(arguments: list[str], capsys: pytest.CaptureFix
     ("arguments", "message"),
     [
         (["trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["predict"], "unknown command 'predict'; did you mean 'infer'?"),
+        (["export_model"], "unknown command 'export_model'; did you mean 'export'?"),
         (["xyz"], "unknown command 'xyz'; known: train, eval, "),
         (["--epochs", "3", "train"], "put options after it: ppcls train --epochs"),
     ],
@@ -83,3 +85,11 @@ def test_help_and_print_config_import_little(arguments: list[str], imported: set
         [sys.executable, "-c", IMPORTS, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert set(done.stdout.splitlines()[-1].split()[1:]) <= imported
+
+
+@pytest.mark.parametrize("script", ["ppcls/train.py", "ppcls/static/train.py", "tools/export_model.py"])
+def test_script_of_paddleclas_runs_the_command(script: str, tmp_path: Path) -> None:
+    run = [sys.executable, str(ROOT / script), "-c", "gone.yaml"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("error: gone.yaml: no such config file")
+    assert done.returncode == 1

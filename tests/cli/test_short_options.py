@@ -207,3 +207,50 @@ def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
 ) -> None:
     assert evaluate(["--model", str(tmp_path)]) == 1
     assert f"--model {tmp_path}: expected a run's output folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["epochs=3"], "epochs=3: no such folder; use --epochs 3"),
+        (["x", "epochs=3"], "unrecognized arguments: epochs=3; use --epochs 3"),
+        (["x", "--imgsz", "160"], "unrecognized arguments: --imgsz 160; use --image-size"),
+        (["x", "--profiler_options", "a=1"], "--profiler_options a=1; use --profile START:STOP"),
+        (["x", "--batch_size", "8"], "--batch_size 8; use --batch-size"),
+        (["x", "--epocs", "8"], "--epocs 8; did you mean '--epochs'?"),
+        (["x", "--Global.epochs=8"], "; to set a key of the config, use -o Global.epochs=VALUE"),
+    ],
+)
+def test_unknown_option_names_the_one_to_use(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train(arguments)
+    assert hint in capsys.readouterr().err
+
+
+def test_missing_data_used_output_and_unknown_keys_are_reported_together(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "latest").symlink_to("checkpoints/step_1")
+    output = ["--output", str(run)]
+    assert train([str(tmp_path / "gone"), *output, "--model", "ResNet99", "-o", "Global.epoch=1"]) == 1
+    message = capsys.readouterr().err
+    assert "Arch.name: unknown architecture 'ResNet99'" in message
+    assert "Global.epoch: unknown key; did you mean 'epochs'?" in message
+    assert f"{tmp_path}/gone: no such folder (DataLoader.Train.dataset.image_root)" in message
+    assert f"{run} already holds a run; resume it with --resume" in message
+    assert train([str(pictures), *output]) == 1
+    assert "already holds a run" in capsys.readouterr().err
+
+
+def test_missing_lists_are_named_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train(["-c", "ResNet50"]) == 1
+    message = capsys.readouterr().err
+    assert "/train_list.txt: no such list file" in message
+    assert "(DataLoader.Eval.dataset.cls_label_path)" in message

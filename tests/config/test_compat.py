@@ -268,3 +268,13 @@ def test_config_warnings_report_a_shortened_warmup() -> None:
         "warning: Optimizer.lr.warmup_epoch (5) is not less than Global.epochs (1), so "
     )
     assert warning.endswith("the warm-up ends after 0.5 epochs")
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("./output/", "./output/ResNet50"), ("output", "output"), ("./output/mine", "./output/mine")],
+)
+def test_default_output_folder_gets_the_name_of_the_architecture(folder: str, expected: str) -> None:
+    tree = plain("ResNet50")
+    tree["Global"]["output_dir"] = folder
+    assert load_config(tree).Global.output_dir == expected

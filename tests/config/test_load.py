@@ -186,13 +186,13 @@ def test_read_tree_binary_file_raises(tmp_path: Path) -> None:
 
 def test_read_tree_missing_file_names_existing_ones(tmp_path: Path) -> None:
     path = tmp_path / "none.yaml"
-    with pytest.raises(UserError, match=r"none.yaml: no such config file$"):
+    with pytest.raises(UserError, match=r"none.yaml: no such config file"):
         load_config(path)
     for name in ("b.yaml", "a.yaml", "c.txt"):
         (tmp_path / name).touch()
     with pytest.raises(UserError) as caught:
         load_config(path)
-    assert str(caught.value) == f"{path}: no such config file; found: {tmp_path}/a.yaml, {tmp_path}/b.yaml"
+    assert str(caught.value) == f"{path}: no such config file; known: a.yaml, b.yaml"
 
 
 def test_read_tree_folder_raises(tmp_path: Path) -> None:
@@ -393,3 +393,20 @@ def test_override_any_text_is_applied_or_explained(text: str) -> None:
 )
 def test_exported_models_go_to_the_output_folder_by_default(settings: dict[str, str], folder: str) -> None:
     assert Global(**settings).save_inference_dir == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ResNet50_fp16_dygraph.yaml", "; ppcls has -c ResNet50_fp16"),
+        (
+            "ppcls/configs/ImageNet/ResNet/ResNet50_vd.yaml",
+            "; ppcls has -c ResNet50; for PaddleClas's file, ",
+        ),
+        ("fintune.yaml", "; did you mean 'finetune'?"),
+    ],
+)
+def test_missing_config_suggests_one_of_the_package(name: str, hint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(name)
+    assert str(caught.value).startswith(f"{name}: no such config file{hint}")

@@ -27,7 +27,7 @@ ALL_OPTIONS = tuple(dict.fromkeys(option for entry in ZOO.values() for option in
 def _known_architecture(name: str) -> str:
     if name not in ARCHITECTURES:
         known = [*ARCHITECTURES, "DistillationModel", "RecModel"]
-        hint = suggest(name, known, "`python tools/models.py list` prints all")
+        hint = suggest(name, known, "`ppcls models list` lists all")
         raise ValueError(f"unknown architecture '{name}'{hint}")
     return name
 

@@ -67,7 +67,8 @@ class Global(Section):
     ignored: ClassVar[Mapping[str, str]] = {"class_num": "Arch.class_num is the key"}
 
     output_dir: str = "./output"
-    """Folder of the run: log, curves, checkpoints."""
+    """Folder of the run: log, curves, checkpoints. As in PaddleClas, `./output` means
+    `./output/ARCHITECTURE`."""
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """Where the model runs; `auto`: on a GPU if there is one."""
     seed: Annotated[int, Bound(ge=0, lt=2**32)] = 0

@@ -1,0 +1,11 @@
+"""Exports a model: PaddleClas's name of ``tools/export.py``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ppcls.cli.export import export
+
+if __name__ == "__main__":
+    sys.exit(export())
