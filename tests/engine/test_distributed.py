@@ -141,7 +141,8 @@ def test_resume_with_another_number_of_ranks(make_yaml: Callable[..., Path], tmp
 
 def test_ranks_share_batch_norms_statistics(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     """What training evaluates is what the checkpoint holds, whichever rank looks at it."""
-    config = make_yaml("shared", DataLoader__Train__sampler__batch_size=4, Global__epochs=1)
+    sampler = {"DataLoader__Train__sampler__batch_size": 4}
+    config = make_yaml("shared", **sampler, Arch__name="ResNet18", Global__epochs=1)
     run(TRAIN, "-c", str(config), ranks=2, logs=tmp_path / "log")
     told = [
         each for each in read_records(tmp_path / "shared" / "metrics.jsonl") if isinstance(each, EvalRecord)

@@ -129,7 +129,11 @@ def test_memory_that_is_taken_at_once_is_not_recorded_in(
             {"runtime": GPU},
             "the image size changes (DataLoader.Train.input_size)",
         ),
-        ({}, {"runtime": GPU, "model": nn.Dropout(0.5)}, "ResNet18 draws random numbers during training"),
+        (
+            {},
+            {"runtime": GPU, "model": nn.Dropout(0.5)},
+            "ShuffleNetV2_x0_25 draws random numbers during training",
+        ),
         (
             {"Global__sync_bn": True},
             {"runtime": replace(GPU, world_size=2)},

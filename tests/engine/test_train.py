@@ -113,7 +113,7 @@ def test_a_run_leaves_all_that_it_promises(
 
 
 def test_a_real_network_learns(make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path) -> None:
-    run(make_config(Global__epochs=6, Optimizer__lr__learning_rate=0.005), cpu)
+    run(make_config(Arch__name="ResNet18", Global__epochs=6, Optimizer__lr__learning_rate=0.005), cpu)
     records = read_records(tmp_path / "run" / "metrics.jsonl")
     shares = [each.metrics["top1"] for each in records if isinstance(each, StepRecord) and each.epoch > 3]
     assert np.mean(shares) > 0.5  # of four classes, of which guesses hit a quarter

@@ -40,7 +40,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "EMA__decay": 0.9,
         "Optimizer": {"name": "AdamW", "lr": {"name": "Cosine", "learning_rate": 1e-3}},
     },
-    "paddle.io, ResNet18": {"Global__use_dali": False, "Global__epochs": 4, "Global__save_steps": 5},
+    "paddle.io, ResNet18": {
+        "Arch__name": "ResNet18",
+        "Global__use_dali": False,
+        "Global__epochs": 4,
+        "Global__save_steps": 5,
+    },
 }
 COMMON = {
     "Global__epochs": 8,

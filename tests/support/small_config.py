@@ -1,4 +1,4 @@
-"""A small data set and a small config, real in every part: JPEG files, ResNet18, DALI or paddle.io."""
+"""A small data set and a small config, real in every part: JPEG files, a known model, DALI or paddle.io."""
 
 from __future__ import annotations
 
@@ -50,11 +50,13 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 @pytest.fixture
-def make_config(images: Path, tmp_path: Path) -> Callable[..., Config]:
-    """Makes the small config; keywords ``Global__epochs=3`` change it."""
+def make_config(images: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Config]:
+    """Makes the small config, with ResNet18 on a GPU; keywords ``Global__epochs=3`` change it."""
 
     def make(output: str = "run", **changes: Any) -> Config:
         tree = small_tree(images, tmp_path / output)
+        if request.node.get_closest_marker("gpu"):
+            tree["Arch"]["name"] = "ResNet18"
         for path, value in changes.items():
             put(tree, path.replace("__", "."), value)
         return validate(tree, "small")

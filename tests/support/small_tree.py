@@ -9,7 +9,7 @@ CLASSES = 4
 
 
 def small_tree(images: Path, output: Path) -> dict[str, Any]:
-    """The YAML of a run of 2 epochs of 4 batches at 16 px."""
+    """The YAML of a run of 2 epochs of 4 batches at 16 px, of a model that trains and saves quickly."""
     normalize = {"NormalizeImage": {"mean": [0.5] * 3, "std": [0.25] * 3}}
     random = [{"RandCropImage": {"size": 16}}, {"RandFlipImage": {"flip_code": 1}}]
 
@@ -35,7 +35,7 @@ def small_tree(images: Path, output: Path) -> dict[str, Any]:
             "print_batch_step": 2,
             "image_shape": [3, 16, 16],
         },
-        "Arch": {"name": "ResNet18", "class_num": CLASSES},
+        "Arch": {"name": "ShuffleNetV2_x0_25", "class_num": CLASSES},
         "Optimizer": {
             "name": "Momentum",
             "lr": {"name": "Cosine", "learning_rate": 0.01},
