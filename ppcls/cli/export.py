@@ -24,11 +24,12 @@ if TYPE_CHECKING:  # it imports Paddle
 def export(argv: Arguments = None) -> None:
     """Exports a model for other programs to ``Global.save_inference_dir``."""
     options = config_parser(
-        "Export a model for Paddle Inference or as ONNX, or its weights for PaddleClas.",
+        "Export a model for Paddle Inference or as ONNX, or its weights for PaddleClas or timm.",
         (
             "ppcls export --model runs/pets/best_model",
             "ppcls export --model runs/pets/best_model --format onnx -o Global.save_inference_dir=onnx",
             "ppcls export --model runs/pets/best_model --pdparams pets.pdparams",
+            "ppcls export --model runs/pets/best_model --safetensors pets.safetensors",
         ),
         model=MODEL_HELP,
     )
@@ -38,8 +39,14 @@ def export(argv: Arguments = None) -> None:
         default="paddle",
         help="paddle for Paddle Inference, or onnx, which is checked with onnxruntime (%(default)s)",
     )
-    options.add_argument(
+    files = options.add_mutually_exclusive_group()
+    files.add_argument(
         "--pdparams", metavar="FILE", help="write only the weights, in PaddleClas's format, to FILE.pdparams"
+    )
+    files.add_argument(
+        "--safetensors",
+        metavar="FILE",
+        help="write only the weights, with timm's names and layouts, to FILE.safetensors",
     )
     options.add_argument(
         "--preprocess",
@@ -49,7 +56,7 @@ def export(argv: Arguments = None) -> None:
     )
     _add_precision(options)
     arguments = options.parse_args(argv)
-    if arguments.pdparams:
+    if arguments.pdparams or arguments.safetensors:
         _export_weights(arguments)
         return
     source = read_source(arguments)
@@ -163,9 +170,10 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
 
 
 def _export_weights(arguments: argparse.Namespace) -> None:
-    path = Path(arguments.pdparams)
-    if path.suffix != ".pdparams" or path.exists():
-        raise UserError(f"--pdparams {path}: expected a new file whose name ends in .pdparams")
+    option = "pdparams" if arguments.pdparams else "safetensors"
+    path = Path(arguments.pdparams or arguments.safetensors)
+    if path.suffix != f".{option}" or path.exists():
+        raise UserError(f"--{option} {path}: expected a new file whose name ends in .{option}")
     if arguments.model is not None:
         source = find_source(Path(arguments.model), arguments.override)
         if source.config is None:
@@ -175,14 +183,19 @@ def _export_weights(arguments: argparse.Namespace) -> None:
         config = load_config(arguments.config, arguments.override)
         weights = find_weights(config)
     if not path.parent.is_dir():
-        raise UserError(f"--pdparams {path}: the folder {path.parent} does not exist")
+        raise UserError(f"--{option} {path}: the folder {path.parent} does not exist")
     from ppcls.runtime import start as runtime
 
     require_single_process(runtime.start(config.Global))
-    from ppcls.engine.checkpoint.paddleclas import write_pdparams
-    from ppcls.engine.core.networks import read_inferred
+    if arguments.pdparams:
+        from ppcls.engine.checkpoint.paddleclas import write_pdparams
+        from ppcls.engine.core.networks import read_inferred
 
-    write_pdparams(path, read_inferred(config, weights))
+        write_pdparams(path, read_inferred(config, weights))
+    else:
+        from ppcls.deploy.export.timm import write_timm
+
+        write_timm(path, config, weights)
     sys.stdout.write(
         f"[Export] {printable(weights)} -> {printable(path)}: {path.stat().st_size / 1e6:.1f} MB\n"
     )

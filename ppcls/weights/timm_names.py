@@ -33,6 +33,7 @@ _DIFFERENT: dict[type[nn.Layer], str] = {
     GhostNet: "PaddleClas's GhostNet has another number of channels in squeeze-and-excitation",
     Res2Net: "the average pooling of PaddleClas's Res2Net does not count padding",
 }
+_MOBILENET_V3 = (models.MobileNetV3Large, models.MobileNetV3Small)
 _TIMM_EPSILON = 1e-5  # of BatchNorm in timm's mobilenetv3_*; Paddle's and torchvision's is 1e-3
 
 
@@ -61,13 +62,14 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
     """
     found, own = set(names), model.state_dict().keys()
     identical = found >= {name for name in own if not name.endswith(".relative_position_index")}
-    _check_difference(model, found, source, identical=identical)
+    _check_family(model, source, identical=identical)
     if identical:
         return Translation({name: name for name in found})
+    _check_file(model, found, source)
     theirs = {_plain(model, name): name for name in found}
     pairs = [
         {theirs.get(theirs_name := apply_rules(rules, name), theirs_name): name for name in own}
-        for rules in (timm_rules(model), torchvision_rules(model))
+        for rules in (timm_rules(model) or (), torchvision_rules(model))
     ]
     best = max(pairs, key=lambda pair: len(pair.keys() & found))
     return Translation(best, _timm_epsilon(model) if best is pairs[0] else None)
@@ -83,10 +85,18 @@ def write_names(model: nn.Layer, architecture: str) -> Translation:
     Raises:
         UserError: timm has no network that computes the same numbers.
     """
-    source = f"{architecture} as safetensors"
-    expected = {apply_rules(timm_rules(model), name): name for name in model.state_dict()}
-    _check_difference(model, set(expected), f"tf_efficientnet: {source}", identical=False)
-    return Translation(expected, _timm_epsilon(model))
+    rules, names = timm_rules(model), model.state_dict()
+    _check_family(model, architecture, identical=False)
+    squeezed = names.get("bb_0_0.scale.squeeze.weight")
+    unlike = squeezed is not None and squeezed.shape[1] % 8  # timm's squeeze-and-excitation is wider
+    if rules is None or unlike or architecture.startswith("ViT_small") or "stage0.se.down.weight" in names:
+        raise UserError(f"{architecture}: timm has no network that computes the same numbers")
+    if "blocks.0.short.conv.weight" in names and "blocks.0.conv2.conv.weight" not in names:
+        raise UserError(
+            f"{architecture}: in timm, the shortcut of the first block has no convolution; train with "
+            "Arch.use_first_short_conv: False"
+        )
+    return Translation({apply_rules(rules, name): name for name in names}, _timm_epsilon(model))
 
 
 def _plain(model: nn.Layer, name: str) -> str:
@@ -95,18 +105,22 @@ def _plain(model: nn.Layer, name: str) -> str:
 
 
 def _timm_epsilon(model: nn.Layer) -> float | None:
-    return _TIMM_EPSILON if isinstance(model, (models.MobileNetV3Large, models.MobileNetV3Small)) else None
+    return _TIMM_EPSILON if isinstance(model, _MOBILENET_V3) else None
 
 
-def _check_difference(model: nn.Layer, names: set[str], source: str, *, identical: bool) -> None:
-    """Checks that the network of a file computes the same numbers as a model.
+def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
+    """Checks that timm has a network that computes the same numbers as a model.
+
+    Args:
+        model: The model.
+        source: Where the weights are, for errors.
+        identical: Whether the weights have the model's names, as those of the network's authors can have.
 
     Raises:
-        UserError: It does not.
+        UserError: It has none.
     """
-    difference = (
-        "" if identical else next((text for kind, text in _DIFFERENT.items() if isinstance(model, kind)), "")
-    )
+    kinds = () if identical else _DIFFERENT.items()
+    difference = next((text for kind, text in kinds if isinstance(model, kind)), "")
     if isinstance(model, SwinTransformer) and model.shifts_single_window:
         difference = (
             "PaddleClas's Swin shifts windows also where one window covers the whole feature map; set "
@@ -116,13 +130,21 @@ def _check_difference(model: nn.Layer, names: set[str], source: str, *, identica
         raise UserError(
             f"{source}: weights of timm or torchvision do not fit this architecture: {difference}"
         )
-    if identical:
-        return
+
+
+def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
+    """Checks what a file's names and its own name show about its network.
+
+    Raises:
+        UserError: It computes other numbers than the model.
+    """
     if isinstance(model, EfficientNet) and "tf_efficientnet" not in source:
         raise UserError(
             f"{source}: its name must contain tf_efficientnet. timm's other EfficientNets differ in "
             "padding and epsilon, which the file does not show"
         )
+    if isinstance(model, _MOBILENET_V3) and "tf_mobilenetv3" in source:
+        raise UserError(f"{source}: timm's tf_mobilenetv3 differs in padding; use mobilenetv3_*_100 of timm")
     if isinstance(model, (ResNet, NumberedResNet)):
         first = "blocks.0.short.conv.weight" if isinstance(model, ResNet) else "bb_0_0.short._conv.weight"
         if first in model.state_dict() and not any(name.startswith("layer1.0.downsample.") for name in names):
@@ -130,7 +152,3 @@ def _check_difference(model: nn.Layer, names: set[str], source: str, *, identica
             raise UserError(
                 f"{source}: the shortcut of its first block has no convolution, but this model's has{option}"
             )
-    if isinstance(model, (models.MobileNetV3Large, models.MobileNetV3Small)) and "tf_mobilenetv3" in source:
-        raise UserError(
-            f"{source}: timm's tf_mobilenetv3 differs in padding; use its other MobileNetV3 weights"
-        )

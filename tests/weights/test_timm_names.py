@@ -15,6 +15,7 @@ from timm_reference import CLASSES, FILE, MODELS, random_array, random_image
 from ppcls.arch.build import build_model
 from ppcls.errors import UserError
 from ppcls.weights.files import fill_model, read_weights, start_from
+from ppcls.weights.torch_names import to_timm
 from ppcls.zoo import ZOO
 
 REFERENCE = json.loads(FILE.read_text())["models"]
@@ -58,6 +59,44 @@ def test_weights_of_timm_produce_the_logits_of_timm(theirs: str, ours: str) -> N
     scale = max(1.0, np.abs(expected).max())
     logits = logits_of(model, ZOO[ours].side)[: len(expected)]
     np.testing.assert_allclose(logits / scale, expected / scale, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        pytest.param(theirs, ours, id=theirs, marks=pytest.mark.slow if theirs in LARGE else ())
+        for theirs, ours in MODELS.items()
+        if "/" not in theirs
+    ],
+)
+def test_weights_of_timm_return_unchanged_from_the_export(theirs: str, ours: str) -> None:
+    weights = timm_weights(theirs)
+    model = build_model(ours, CLASSES, **OPTIONS.get(ours, {}))
+    fill_model(model, weights, theirs)
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    exported = to_timm(model, arrays, ours)
+    assert exported.keys() == weights.keys()
+    for name, array in weights.items():
+        np.testing.assert_allclose(exported[name], array, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("GhostNet_x0_5", "GhostNet has another number of channels in squeeze-and-excitation"),
+        ("MobileNetV1_x0_25", "MobileNetV1_x0_25: timm has no network that computes the same numbers"),
+        ("SE_ResNet18", "SE_ResNet18: timm has no network that computes the same numbers"),
+        (
+            "ResNet18",
+            "ResNet18: in timm, the shortcut of the first block has no .*use_first_short_conv: False",
+        ),
+        ("SwinTransformer_tiny_patch4_window7_224", "set Arch.shift_single_window: False"),
+    ],
+)
+def test_export_of_a_network_that_timm_lacks_is_rejected(name: str, message: str) -> None:
+    model = build_model(name, CLASSES)
+    with pytest.raises(UserError, match=message):
+        to_timm(model, {}, name)
 
 
 def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> None:

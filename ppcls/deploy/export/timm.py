@@ -1,0 +1,34 @@
+"""Exports weights for timm: its parameter names and layouts, as a safetensors file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors.numpy
+
+from ppcls.config.schema import Config
+from ppcls.config.sections.model import Arch
+from ppcls.engine.core.networks import build_network, read_inferred
+from ppcls.errors import UserError
+from ppcls.files import atomic_write
+from ppcls.weights.files import fill_model
+from ppcls.weights.torch_names import to_timm
+
+
+def write_timm(path: Path, config: Config, weights: Path) -> None:
+    """Writes the weights of a trained classifier for ``timm.create_model(…, checkpoint_path=…)``.
+
+    Raises:
+        UserError: timm has no network that computes the same numbers, or the weights can't be read.
+        OSError: The file can't be written.
+    """
+    arch = config.Arch.exported
+    if not isinstance(arch, Arch) or arch.layer_type == "DiverseBranchBlock":
+        kind = "embedding models" if not isinstance(arch, Arch) else "DiverseBranchBlock"
+        raise UserError(f"{path}: timm has no {kind}; export ONNX instead: ppcls export --format onnx")
+    model = build_network(arch)
+    fill_model(model, read_inferred(config, weights), weights)
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    data = safetensors.numpy.save(to_timm(model, arrays, arch.name), {"format": "pt"})
+    with atomic_write(path) as file:
+        file.write(data)
