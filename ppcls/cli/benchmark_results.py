@@ -15,7 +15,7 @@ from ppcls.cli.options import positive_float, positive_int, read_config
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
-from ppcls.files import create_output_dir
+from ppcls.files import create_output_dir, write_text
 from ppcls.runtime.start import Runtime
 
 
@@ -69,7 +69,7 @@ def read_effort(arguments: argparse.Namespace) -> Effort:
 def add_out(parser: argparse.ArgumentParser) -> None:
     """Adds ``--out``, which `check_out` checks and `finish` fills."""
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="also write results.json, .csv, plots and index.html"
+        "--out", type=Path, metavar="FOLDER", help="also write results.txt, .json, .csv and pictures"
     )
 
 
@@ -143,15 +143,18 @@ def keep(arguments: argparse.Namespace, results: Results) -> None:
 
 
 def finish(arguments: argparse.Namespace, results: Results) -> None:
-    """Prints results, and writes them with the page to the folder of ``--out``."""
-    from ppcls.bench.results.page import PAGE, publish
+    """Prints results, and writes them with pictures to the folder of ``--out``."""
+    from ppcls.bench.results.charts import draw_pictures
     from ppcls.bench.results.tables import render_results
 
-    if arguments.out is not None:
-        publish(arguments.out, results)
+    out: Path | None = arguments.out
+    if out is not None:
+        write_results(out, results)
+        write_text(out / "results.txt", render_results(results))
+        draw_pictures(out, results)
     write_output(render_results(results, terminal_width()))
-    if arguments.out is not None:
-        write_output(f"written to {arguments.out}; open {arguments.out / PAGE} in a browser\n")
+    if out is not None:
+        write_output(f"written to {out}\n")
 
 
 def terminal_width() -> int | None:

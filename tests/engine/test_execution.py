@@ -139,6 +139,17 @@ def test_memory_that_is_taken_at_once_is_not_recorded_in(
             {"runtime": replace(GPU, world_size=2)},
             "SyncBatchNorm exchanges statistics within the step (Global.sync_bn)",
         ),
+        (
+            {
+                "Arch": {
+                    "name": "RecModel",
+                    "Backbone": {"name": "ResNet18", "class_num": 4},
+                    "Head": {"name": "FC", "embedding_size": 512, "class_num": 4},
+                }
+            },
+            {"runtime": GPU},
+            "not supported for a model of several parts (RecModel)",
+        ),
     ],
 )
 @pytest.mark.usefixtures("old_paddle")

@@ -1,4 +1,4 @@
-"""Charts of a benchmark's rows: their data, for the page and for pictures, and the pictures as PNG."""
+"""Charts of a benchmark's rows: their data, and their pictures as PNG."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from itertools import cycle
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from ppcls.bench.results.schema import ChartSpec, Label, Quantity, ResultRow, Results
+from ppcls.files import atomic_write
 
 COLOURS = (
     "#2166ac",
@@ -152,6 +154,13 @@ def picture_name(number: int, drawing: Drawing) -> str:
     """Returns the file name of a chart's picture; ``number`` counts from 1."""
     words = re.sub(r"[^a-z0-9]+", "-", drawing.title.lower()).strip("-")[:60]
     return f"{number:02}-{words}.png"
+
+
+def draw_pictures(folder: Path, results: Results) -> None:
+    """Draws one PNG per chart into a folder."""
+    for index, drawing in enumerate(drawings(results), start=1):
+        with atomic_write(folder / picture_name(index, drawing)) as file:
+            file.write(to_png(drawing))
 
 
 def to_png(drawing: Drawing) -> bytes:

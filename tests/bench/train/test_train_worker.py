@@ -174,7 +174,7 @@ def test_command_measures_in_processes(
     split = next(row for row in results.rows if row.labels["processes"] == 2 and "of" in row.labels)
     assert {"all-reduce hidden", "all-reduce not hidden"} <= set(split.metrics)
     assert "gloo processes that share" in output
-    assert (tmp_path / "out" / "index.html").is_file()
+    assert (tmp_path / "out" / "results.txt").is_file()
     assert not (tmp_path / "run").exists(), "nothing is written to the run's folder"
 
 
@@ -198,4 +198,4 @@ def test_command_interrupted_writes_results(
     assert benchmark.main(["train", "-c", str(config), *arguments, *one]) == 128 + signal.SIGTERM
     (row,) = read_results(tmp_path / "out").rows
     assert row.note == "no more rounds after 1: interrupted"
-    assert (tmp_path / "out" / "index.html").is_file()
+    assert (tmp_path / "out" / "results.txt").is_file()
