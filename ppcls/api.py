@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppcls.bench.train.autotune import autotune
 from ppcls.config.base.fields import show
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
@@ -105,6 +106,8 @@ def fit(
             "resume its run with a config that has Global.checkpoints: auto"
         )
     output_dir = create_output_dir(Path(config.Global.output_dir))
+    if state is None:
+        config = autotune(config)
     start = session.dedicated if own_process else session.embedded
     with start(config.Global, output_dir) as runtime:
         from ppcls.engine.train import train

@@ -186,7 +186,6 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
             score, best = _evaluate(run, run.evaluator, requests)
             if best:
                 roles.append(BEST)
-            run.evaluator.release()
     except SignalExit:
         run.save([LATEST])
         raise
@@ -234,6 +233,11 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     run.reporter.record(record)
     for hook in run.run_hooks:
         hook.on_evaluation(run, record)
+    if result.recomputed:
+        run.log(
+            f"epoch {state.epoch}: {result.recomputed} batches of the evaluation overflowed in float16 and "
+            "were evaluated again in float32"
+        )
     if not finite:
         run.log(_describe_non_finite(result, state.epoch))
     if note is not None:

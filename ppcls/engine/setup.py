@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state, rate_scale
 from ppcls.engine.core.state import TrainState
+from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.execution import choose_step
@@ -91,6 +93,8 @@ def build_run(
     agree(config, runtime, run.indexes)
     run.step, execution = choose_step(config, state)
     state.connect(config.Global, overlapping=not isinstance(run.step, GraphedStep))
+    if isinstance(run.step, GraphedStep) and run.evaluator is not None:
+        run.evaluator = replace(run.evaluator, forward=GraphedForward(run.step))
     run.memory_report = _check_memory(config, runtime, notes)
     run.notes = (*notes, execution)
     return run

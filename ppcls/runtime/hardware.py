@@ -79,6 +79,10 @@ class Card:
     uuid: str
     total: int
 
+    def name(self) -> str:
+        """Returns the name of the model."""
+        return str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByUUID(self.uuid)))
+
     def free(self) -> int:
         """Returns the free memory in MiB."""
         return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(self.uuid)).free) // _MIB

@@ -54,7 +54,7 @@ def download(path: Path, url: str, check: Callable[[Path], object]) -> None:
         raise UserError(f"{path}: file not found, and {OFFLINE} forbids downloads; save {url} there")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(path.with_name(f".{path.name}.lock")) as waited:
+        with lock_file(path.with_name(f".{path.name}.lock")) as waited:
             if not path.is_file():
                 _Download(path, url).run(check, () if waited else RETRY_DELAYS)
     except OSError as error:
@@ -90,8 +90,8 @@ def _read_digest(path: Path) -> str:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[bool]:
-    """Keeps other processes from the same download; yields whether another one had to be waited for."""
+def lock_file(path: Path) -> Iterator[bool]:
+    """Locks a file within the block, creating it if needed; yields whether another process had it."""
     with path.open("a") as file:
         waited = False
         try:

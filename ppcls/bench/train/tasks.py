@@ -18,6 +18,7 @@ from ppcls.errors import UserError
 # An idle GPU is fast for one second, then slows down; its clock is stable after about 2 s:
 # docs/performance.md.
 _SETTLE_SECONDS = 2.0
+CHECKED_UPDATES = 8  # whose losses a sample contains; a CUDA graph is captured before the fourth
 _INSPECT_SECONDS = 300.0  # timeout of inspecting the machine
 
 

@@ -129,6 +129,7 @@ def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> dict
         **gpu,
         "steps": steps,
         "execution": workload.execution,
+        "losses": [float(loss) for loss in workload.losses],
     }
 
 

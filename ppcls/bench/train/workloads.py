@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle.nn import functional as F
 
+from ppcls.bench.train.tasks import CHECKED_UPDATES
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import MultiLabelDataset
 from ppcls.config.sections.loader import Split
@@ -36,6 +37,7 @@ from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.runtime.start import Runtime
 
 _EPOCH_STEPS = 100
+_CHECKED_RATE = 1e-3  # learning rate of the first updates
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Workload:
         execution: How steps are executed.
         has_phases: Whether `update` reports phases.
         release: Releases threads and memory.
+        losses: Mean losses of the first `CHECKED_UPDATES` batches, as scalars; empty if not recorded.
     """
 
     update: Callable[[StepHooks], None]
@@ -57,6 +60,7 @@ class Workload:
     execution: str
     has_phases: bool
     release: Callable[[], None]
+    losses: Sequence[paddle.Tensor] = ()
 
 
 def train_split(config: Config) -> Split:
@@ -74,11 +78,14 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
     """Returns our training step on one synthetic batch, or on the config's data for source ``loader``."""
     synthetic = SyntheticLoader(config, train_split(config), runtime) if source == "synthetic" else None
     state = build_state(config, runtime, lambda _: None, synthetic)
-    state.schedule = lambda _update: 0.0  # otherwise the weights would memorize a few images
+    # The first losses depend on the gradients. Later the weights stay, or they would memorize a few images.
+    state.schedule = lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0
     step, execution = choose_step(config, state)
     state.connect(config.Global, overlapping=not isinstance(step, GraphedStep))
     state.network.train()
     batches, wait, order = _endless(state.loader), build_data_wait(runtime), state.loader.order
+
+    losses: list[paddle.Tensor] = []
 
     def update(phases: StepHooks) -> None:
         for number in range(1, order.accumulate + 1):
@@ -89,7 +96,9 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
             # The last batch of an epoch may have fewer valid rows; train on all of them.
             full = replace(batch, update=last, valid=order.batch_size, weight=1 / order.accumulate)
             chosen = phases.eager_step if isinstance(phases, PhaseTimer) else step
-            chosen(state, full, phases)
+            sums = chosen(state, full, phases)
+            if len(losses) < CHECKED_UPDATES:
+                losses.append(sums[0] / order.batch_size)
             phases.end_batch(last)
 
     def take_wait() -> float:
@@ -97,7 +106,7 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
         return seconds
 
     images = order.batch_size * order.accumulate
-    return Workload(update, images, take_wait, execution, True, state.loader.release)
+    return Workload(update, images, take_wait, execution, True, state.loader.release, losses)
 
 
 def _endless(loader: Loader) -> Iterator[Batch]:

@@ -32,7 +32,7 @@ class Dali(Section):
     device; `auto`: `window`, unless the decoder caches."""
     decode_on: Literal["auto", "gpu", "cpu"] = "auto"
     """Where images are decoded that the GPU then transforms; `cpu` leaves the GPU to training if there are
-    enough cores; `auto`: on a GPU if there is one."""
+    enough cores; `auto`: on the CPU with 12 threads or more, else on the GPU."""
     hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
     """Share of the JPEGs for the GPU's hardware decoder; `auto`: 0.9."""
     device_memory_padding: Annotated[Index | None, _AUTO] = None

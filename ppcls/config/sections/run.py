@@ -162,6 +162,10 @@ class Global(Section):
     cuda_graph: Literal["auto", True, False] = "auto"
     """Capture a training step as a CUDA graph and replay it, so that the host no longer launches each kernel;
     `auto`: with Paddle 2.6 on one node."""
+    autotune: bool = True
+    """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph` and
+    Arch.data_format are fastest with equal losses, and use them where these settings are `auto` or absent.
+    Takes about a minute, once for each model, batch size, precision, card and version."""
 
     @model_validator(mode="before")
     @classmethod
@@ -221,5 +225,6 @@ class AMP(Section):
     """Smallest loss scale; the run ends if it would become smaller."""
     use_promote: bool = True
     """Accepted for PaddleClas; O2 has nothing to promote, because everything is in half precision."""
-    use_fp16_test: bool = False
-    """Evaluate in mixed precision too. O2 always does."""
+    use_fp16_test: bool | None = None
+    """Evaluate in mixed precision too; default: with float16. O2 always does. Batches that overflow in
+    float16 are evaluated again in float32."""

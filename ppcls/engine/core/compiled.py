@@ -116,7 +116,9 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
 
     def forward(self, image: paddle.Tensor) -> paddle.Tensor:
         """Returns the model's logits."""
-        return self.model(image)
+        # Paddle rewrites the methods of layers that are called as `self.model(image)`, for good, and the
+        # rewritten ones parse their own source in each eager call. It does not rewrite its own functions.
+        return nn.Layer.__call__(self.model, image)
 
 
 def compiles(wanted: bool | Literal["auto"], arch: object, amp: AMP | None, runtime: Runtime) -> bool:

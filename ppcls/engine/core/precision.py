@@ -30,10 +30,12 @@ class Precision(ABC):
         name: Name for the log.
         master_weights: Whether the optimizer keeps float32 copies of half-precision weights.
         loss_scale: Factor on the loss; None without loss scaling.
+        may_overflow: Whether evaluations compute in float16, whose largest number is 65,504.
     """
 
     name: str
     master_weights = False
+    may_overflow = False
     loss_scale: LossScale | None = None
 
     def __init__(self) -> None:
@@ -120,8 +122,11 @@ class AmpO1(Precision):
         super().__init__()
         self.dtype: Half = settings.dtype
         self.name = f"AMP {self.level} {self.dtype}"
-        self._half_evaluation, self._promote = settings.use_fp16_test, settings.use_promote
-        if settings.dtype == "float16":  # bfloat16 has float32's range and needs no loss scale
+        float16 = settings.dtype == "float16"
+        self._half_evaluation = float16 if settings.use_fp16_test is None else settings.use_fp16_test
+        self._promote = settings.use_promote
+        self.may_overflow = float16 and (self._half_evaluation or settings.level == "O2")
+        if float16:  # bfloat16 has float32's range and needs no loss scale
             self.loss_scale = LossScale(
                 settings.scale_loss,
                 dynamic=settings.use_dynamic_loss_scaling,
@@ -142,7 +147,7 @@ class AmpO1(Precision):
         )
 
     def evaluation(self) -> AbstractContextManager[Any]:
-        """Returns automatic casting if ``use_fp16_test`` asks for it."""
+        """Returns automatic casting unless ``use_fp16_test`` forbids it."""
         return self.forward() if self._half_evaluation else nullcontext()
 
 
@@ -186,7 +191,7 @@ class RoundedBF16(Precision):
 
     def __init__(self, settings: AMP) -> None:
         super().__init__()
-        self._half_evaluation = settings.use_fp16_test or settings.level == "O2"
+        self._half_evaluation = bool(settings.use_fp16_test) or settings.level == "O2"
         self._weighted: list[nn.Layer] = []
         self._products: list[nn.Layer] = []
 

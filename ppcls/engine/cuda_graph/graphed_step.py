@@ -42,19 +42,27 @@ class GraphedStep:
         state: State that all steps change. Its ranks exchange gradients after the backward pass
             (`TrainState.connect`): the exchange of DataParallel cannot be captured.
         capture: Captures work; None for CUDA graphs.
+
+    Attributes:
+        capture: Captures work.
     """
 
     def __init__(self, state: TrainState, capture: Capture | None = None) -> None:
-        self._state, self._capture = state, capture or GraphCapture()
+        self._state, self.capture = state, capture or GraphCapture()
         self._updates, self._within_update = 0, False
         self._graphs: _StepGraphs | None = None
+
+    @property
+    def captured(self) -> bool:
+        """Whether the graphs exist; the weights do not move afterwards."""
+        return self._graphs is not None
 
     def __call__(self, state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS) -> paddle.Tensor:
         """Trains on one batch; arguments and result are those of `train_step`."""
         assert state is self._state
         full = self._is_full_batch(batch)
         if self._graphs is None and full and not self._within_update and self._updates >= EAGER_UPDATES:
-            self._graphs = _StepGraphs(state, batch, self._capture)
+            self._graphs = _StepGraphs(state, batch, self.capture)
         self._within_update = not batch.update
         self._updates += batch.update
         functions = self._graphs.functions if full and self._graphs is not None else EAGER

@@ -17,11 +17,12 @@ from ppcls.data.build import build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.core.precision import Precision
+from ppcls.engine.evaluation.forward import EvalForward, Forward, run_model
 from ppcls.engine.evaluation.outcomes import OutcomeCollector, append_rows
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, Rows, build_metrics
-from ppcls.outputs import Outputs, first_rows, get_logits, zero_loss
+from ppcls.outputs import Outputs, get_logits, zero_loss
 from ppcls.report.record import Outcomes
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime
@@ -38,6 +39,8 @@ class EvalResult:
         seconds: Elapsed time.
         outcomes: Results per sample, if they were collected.
         lower_is_better: Whether a lower first metric is better.
+        recomputed: Number of batches over all ranks that overflowed in float16 and were evaluated again in
+            float32.
     """
 
     loss: float
@@ -46,6 +49,7 @@ class EvalResult:
     seconds: float
     outcomes: Outcomes | None = None
     lower_is_better: bool = False
+    recomputed: int = 0
 
     @property
     def score(self) -> float:
@@ -66,6 +70,7 @@ class Evaluator:
         world: Number of ranks.
         progress: Receives the progress.
         classes: Number of classes, to collect results per sample; None to collect nothing.
+        forward: Computes a model's outputs.
     """
 
     loaders: dict[str, Loader]
@@ -75,6 +80,7 @@ class Evaluator:
     world: int = 1
     progress: Progress = field(default_factory=Progress)
     classes: int | None = None
+    forward: Forward = run_model
 
     def __call__(self, model: nn.Layer, after_batch: Callable[[], None] | None = None) -> EvalResult:
         """Evaluates a model on all data.
@@ -104,24 +110,16 @@ class Evaluator:
                 None, each image is searched among all others.
         """
         progress, start, training = self.progress, time.perf_counter(), model.training
-        progress.report("evaluation: waiting for batch 1", slow=not progress.evaluated)
         model.eval()
         totals = _EvalTotals(self.metrics, queries)
         collector = OutcomeCollector(self.classes) if self.classes is not None else None
-        for number, batch in enumerate(batches, start=1):
-            progress.report(f"evaluation: batch {number}", slow=not progress.evaluated)
-            if batch.valid == 0:
-                continue
-            with self.precision.evaluation():
-                outputs = model(self.precision.images(batch.image, training=False))
-            outputs = first_rows(outputs, batch.valid)
+        forward = EvalForward(model, self.precision, self.forward)
+        for batch, outputs in forward.outputs(self._reported(batches)):
             totals.add(self.criterion(outputs, batch.label[: batch.valid]), outputs, batch)
             if collector is not None:
                 collector.add(get_logits(outputs), batch)
-            progress.evaluated = True
-            progress.report(f"evaluation: waiting for batch {number + 1}")
         progress.report("evaluation: waiting for all processes", slow=True)
-        loss, images, values = totals.compute(self.world)
+        loss, images, recomputed, values = totals.compute(self.world, forward.recomputed)
         if training:
             model.train()
         return EvalResult(
@@ -131,12 +129,18 @@ class Evaluator:
             seconds=time.perf_counter() - start,
             outcomes=collector.outcomes(self.world) if collector is not None else None,
             lower_is_better=self.metrics.lower_is_better,
+            recomputed=recomputed,
         )
 
-    def release(self) -> None:
-        """Releases the loaders' threads and memory until the next evaluation."""
-        for loader in self.loaders.values():
-            loader.release()
+    def _reported(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yields the batches and reports which one is awaited or evaluated."""
+        progress = self.progress
+        progress.report("evaluation: waiting for batch 1", slow=not progress.evaluated)
+        for number, batch in enumerate(batches, start=1):
+            progress.report(f"evaluation: batch {number}", slow=not progress.evaluated)
+            yield batch
+            progress.evaluated = True
+            progress.report(f"evaluation: waiting for batch {number + 1}")
 
 
 def build_evaluator(
@@ -224,13 +228,26 @@ class _EvalTotals:
         positions = batch.positions if batch.positions is not None else np.zeros(len(batch.label), np.int64)
         self._positions.append(positions[: batch.valid])
 
-    def compute(self, world: int) -> tuple[float, int, dict[str, float]]:
-        """Returns the mean loss, the number of images and the metrics over all ranks, equal on each."""
+    def compute(self, world: int, recomputed: int) -> tuple[float, int, int, dict[str, float]]:
+        """Returns the mean loss, the numbers of images and of recomputed batches, and the metrics.
+
+        They are those of all ranks, and equal on each.
+
+        Args:
+            world: Number of ranks.
+            recomputed: Number of batches that this rank evaluated again in float32.
+        """
+        sums = paddle.concat([self._sums, paddle.full([1], recomputed, "float64")])
         if world > 1:
-            paddle.distributed.all_reduce(self._sums)
-        loss, images, *counts = np.asarray(self._sums.numpy()).tolist()
+            paddle.distributed.all_reduce(sums)
+        loss, images, *counts, again = np.asarray(sums.numpy()).tolist()
         rows = self._gather_rows(world) if self._rows else None
-        return loss / images, round(images), self._metrics.values(np.array(counts), images, rows)
+        return (
+            loss / images,
+            round(images),
+            round(again),
+            self._metrics.values(np.array(counts), images, rows),
+        )
 
     def _gather_rows(self, world: int) -> dict[str, Rows]:
         """Returns outputs and labels of all ranks, in the order of the samples for any number of ranks."""

@@ -152,6 +152,17 @@ class Block(nn.Layer):  # type: ignore[misc]
         return x + self.second(nn.functional.relu(self.first(x)))
 
 
+def test_compiled_model_leaves_the_methods_of_its_layers() -> None:
+    """Layers that Paddle rewrote would parse their own source in each eager call, such as in evaluations."""
+    model = nn.Sequential(Block(), Block())
+    image = paddle.randn([1, 4, 4, 16])
+    expected = model(image).numpy()
+    network = paddle.jit.to_static(CompiledModel(model), full_graph=True)
+    np.testing.assert_allclose(network(image).numpy(), expected, rtol=1e-5, atol=1e-5)
+    for layer in model.sublayers(include_self=True):
+        assert layer.forward.__func__ is type(layer).forward
+
+
 @pytest.mark.gpu
 def test_sum_gradients_in_convolutions_on_a_gpu_gives_equal_gradients(
     monkeypatch: pytest.MonkeyPatch,

@@ -159,8 +159,8 @@ def test_whole_run_replays_its_steps(
         "ppcls.engine.setup.choose_step", lambda _, state: (GraphedStep(state, Again), "steps: recorded")
     )
     assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
-    # Of each whole batch of the second epoch: forward and backward, and the update.
-    assert Again.replays == 2 * 3
+    # Of each whole batch of the second epoch: forward and backward, and the update. Then two of evaluation.
+    assert Again.replays == 2 * 3 + 2
 
 
 @pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD])

@@ -129,7 +129,7 @@ def test_workspace_that_is_not_returned_is_an_error() -> None:
 def test_build_workspace_has_the_largest_size_of_a_convolution() -> None:
     if not paddle.is_compiled_with_cuda():
         pytest.skip("a flag of GPUs")
-    limit = paddle.get_flags("FLAGS_build_workspace_size_limit")["FLAGS_build_workspace_size_limit"]
+    limit = paddle.get_flags("FLAGS_conv_workspace_size_limit")["FLAGS_conv_workspace_size_limit"]
     assert build_workspace()._size == limit << 20
 
 

@@ -23,6 +23,9 @@ _GPU_DECODER_SETTINGS = (
 # On an H200 with 16 cores the loader made 22,000 images/s with it, and 15,800 with DALI's default of 0.65.
 _HW_DECODER_LOAD = 0.9
 _MANY_THREADS = 4  # enough for four pipelines
+# From which the CPU decodes for a GPU that trains: decoding on an H200 that trains halved the throughput of a
+# fast model, and 13 cores decoded 7,100 images/s.
+_DECODING_CORES = 12
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def resolve_dali_settings(dali: Dali, runtime: Runtime) -> DaliSettings:
     """Replaces the config's ``auto`` by values for this machine."""
     on_gpu = runtime.device_id is not None
     threads = dali.num_threads or runtime.cores
-    decode_on_cpu = on_gpu and dali.decode_on == "cpu"
+    decode_on_cpu = on_gpu and (dali.decode_on == "cpu" or _leaves_gpu_to_training(dali, threads))
     if on_gpu and not decode_on_cpu:
         decoder = _gpu_decoder_options(dali)
     else:
@@ -121,6 +124,16 @@ def resolve_dali_settings(dali: Dali, runtime: Runtime) -> DaliSettings:
         decode_on_cpu=decode_on_cpu,
         decoder=decoder,
         cores=_cores_near_gpu(dali, runtime),
+    )
+
+
+def _leaves_gpu_to_training(dali: Dali, threads: int) -> bool:
+    """Returns whether ``decode_on: auto`` means the CPU; a setting of the GPU's decoder means the GPU."""
+    gpu_settings = ("cache_size", "jpeg_fancy_upsampling", *_GPU_DECODER_SETTINGS)
+    return (
+        dali.decode_on == "auto"
+        and threads >= _DECODING_CORES
+        and not any(getattr(dali, name) for name in gpu_settings)
     )
 
 

@@ -1,0 +1,248 @@
+"""Chooses how a run executes its training steps: layout, CUDA graph, compilation.
+
+Before a long run on a GPU, processes of their own train the run's model on one synthetic batch, each in
+another way. A way counts only if its losses agree with those of eager NCHW steps, the reference. The choice
+is cached, so that this happens once for each model, batch, precision, card and version.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ppcls.bench.measure.processes import MeasuringProcess, worker_command
+from ppcls.bench.measure.runner import MeasurementFailed, Sample
+from ppcls.bench.train.tasks import CHECKED_UPDATES, TrainTask
+from ppcls.config.load import dump_config
+from ppcls.config.schema import Config
+from ppcls.config.sections.model import Arch
+from ppcls.data.index.read import read_index
+from ppcls.files import write_text
+from ppcls.runtime.hardware import Card
+from ppcls.runtime.launch import local_processes, read_launch
+from ppcls.runtime.start import selected_card
+from ppcls.version import __version__
+from ppcls.weights.download import lock_file
+from ppcls.zoo import architecture, weights_folders
+
+MIN_UPDATES = 2000  # of a run, from which a measurement of about a minute pays off
+_TIMEOUT = 180.0  # seconds per way
+_TOLERANCE = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}  # of the loss, relative to the reference
+_MEMORY_SHARE = 0.8  # of the card; the rest is for images and evaluation
+_MIN_GAIN = 1.02  # by which a way must be faster than the best so far
+
+Measure = Callable[[Config], Sample]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A way to execute training steps.
+
+    Attributes:
+        data_format: Layout of the model.
+        cuda_graph: Whether steps are replayed as a CUDA graph.
+        to_static: Whether the model is compiled.
+    """
+
+    data_format: str = "NCHW"
+    cuda_graph: bool = False
+    to_static: bool = False
+
+    def __str__(self) -> str:
+        """Returns the settings as words."""
+        steps = "CUDA graph" if self.cuda_graph else "operator by operator"
+        return f"{self.data_format}, {'compiled, ' if self.to_static else ''}{steps}"
+
+    def applied(self, config: Config) -> Config:
+        """Returns the config with these settings."""
+        run = config.Global.model_copy(update={"cuda_graph": self.cuda_graph, "to_static": self.to_static})
+        arch = config.Arch.with_data_format(self.data_format)  # type: ignore[arg-type]
+        return config.model_copy(update={"Global": run, "Arch": arch})
+
+
+def autotune(config: Config) -> Config:
+    """Returns the config with the fastest settings among those that it leaves open.
+
+    Explicit settings stay. The config stays unchanged for short and deterministic runs, without a GPU, on
+    several machines, for models of several parts, and with ``Global.autotune: False``.
+
+    Raises:
+        UserError: The driver may number the cards in another order than CUDA.
+    """
+    card = _tuned_card(config)
+    if card is None:
+        return config
+    file = weights_folders()[0].parent / "autotune" / f"{_cache_key(config, card)}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures
+        if file.is_file():
+            chosen = Execution(**json.loads(file.read_text(encoding="utf-8"))["chosen"])
+            _log(f"{chosen}, as measured before ({file})")
+            return chosen.applied(config)
+        if _count_updates(config) < MIN_UPDATES:
+            return _untuned(config)
+        chosen, rates = choose(config, _measure_on(card), card.total)
+        write_text(file, json.dumps({"chosen": asdict(chosen), "images_per_second": rates}, indent=1))
+    _log(f"chosen: {chosen}; saved in {file}")
+    return chosen.applied(config)
+
+
+def _untuned(config: Config) -> Config:
+    """Returns the config with what is faster for float16 on all cards with tensor cores: NHWC."""
+    amp = config.AMP
+    half = amp is not None and amp.use_amp and amp.dtype == "float16"
+    if not half or "data_format" not in _open_settings(config):
+        return config
+    return config.model_copy(update={"Arch": config.Arch.with_data_format("NHWC")})
+
+
+def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, dict[str, float]]:
+    """Returns the fastest way, and the images per second of all ways that worked.
+
+    The settings are tried one after the other, each together with the best values so far.
+
+    Args:
+        config: Config of the run.
+        measure: Trains a config for a few seconds; may raise `MeasurementFailed`.
+        memory: Memory of the card in MiB.
+    """
+    open_settings = list(_open_settings(config))
+    fixed: dict[str, Any] = {}
+    if "data_format" not in open_settings:
+        fixed["data_format"] = config.Arch.data_format
+    for name in ("cuda_graph", "to_static"):
+        if name not in open_settings:
+            fixed[name] = getattr(config.Global, name)
+    best = Execution(**fixed)
+    _log(
+        f"measuring {len(open_settings) + 1} ways to execute training steps, about a minute, once for this "
+        "model, batch and card (Global.autotune=False: skip)"
+    )
+    amp = config.AMP
+    tolerance = _TOLERANCE[amp.dtype if amp is not None and amp.use_amp else "float32"]
+    reference: list[float] | None = None
+    rates: dict[str, float] = {}
+    values: Mapping[str, Any] = {"cuda_graph": True, "data_format": "NHWC", "to_static": True}
+    for name in ("", *(name for name in values if name in open_settings)):
+        way = replace(best, **{name: values[name]}) if name else best
+        try:
+            sample = measure(way.applied(config))
+            losses = sample["losses"]
+            if reference is None:
+                reference = losses
+            _check(sample, reference, tolerance, memory)
+        except MeasurementFailed as error:
+            _log(f"  {way}: skipped: {error}")
+            continue
+        rates[str(way)] = rate = sample["images_per_second"]
+        _log(f"  {way}: {rate:,.0f} images/s, {sample['step'] * 1e3:.1f} ms per step")
+        if rate > _MIN_GAIN * rates.get(str(best), 0.0) or way == best:
+            best = way
+    return best, rates
+
+
+def _check(sample: Sample, reference: list[float], tolerance: float, memory: int) -> None:
+    """Checks a measured way.
+
+    Raises:
+        MeasurementFailed: Its losses differ from the reference, or it needs too much memory.
+    """
+    for update, (loss, expected) in enumerate(zip(sample["losses"], reference, strict=True), start=1):
+        if not math.isclose(loss, expected, rel_tol=tolerance):
+            raise MeasurementFailed(f"the loss of update {update} is {loss:.4g}, expected {expected:.4g}")
+    used = sample.get("gpu_reserved", 0.0)
+    if used > _MEMORY_SHARE * memory:
+        raise MeasurementFailed(f"it needs {used:,.0f} of {memory:,} MiB")
+
+
+def _tuned_card(config: Config) -> Card | None:
+    """Returns the card to measure on; None if nothing is to be measured."""
+    settings, launch = config.Global, read_launch()
+    if not settings.autotune or settings.deterministic or settings.device == "cpu":
+        return None
+    if not isinstance(config.Arch, Arch) or config.DataLoader.Train is None:
+        return None
+    if not list(_open_settings(config)):
+        return None
+    if launch.world_size > local_processes():
+        return None  # on several machines, whose choices could differ
+    return selected_card()
+
+
+def _count_updates(config: Config) -> int:
+    train = config.DataLoader.Train
+    assert train is not None  # by _tuned_card
+    index = read_index(train.dataset, config.class_count(training=True))
+    world = read_launch().world_size
+    images = train.sampler.rows(world) * world * config.Global.update_freq
+    return len(index) // images * config.Global.epochs
+
+
+def _open_settings(config: Config) -> Iterator[str]:
+    settings, launched = config.Global, read_launch().world_size > 1
+    if settings.cuda_graph == "auto" and not (settings.sync_bn and launched):
+        yield "cuda_graph"
+    entry = architecture(config.Arch.name)
+    if "data_format" not in config.Arch.model_fields_set and not entry.fixed_input:
+        yield "data_format"
+    if settings.to_static == "auto":
+        yield "to_static"
+
+
+def _measure_on(card: Card) -> Measure:
+    def measure(config: Config) -> Sample:
+        with _written(config) as path:
+            task = TrainTask(str(path), (), "synthetic", warm_up=CHECKED_UPDATES, settle=0.5, seconds=1.0)
+            environment = {"CUDA_VISIBLE_DEVICES": card.uuid, "FLAGS_selected_gpus": None}
+            command = worker_command("train")
+            return MeasuringProcess(command, asdict(task) | {"phase_steps": 0}, _TIMEOUT, environment).run()
+
+    return measure
+
+
+@contextmanager
+def _written(config: Config) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ppcls-autotune-") as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(dump_config(config), encoding="utf-8")
+        yield path
+
+
+def _cache_key(config: Config, card: Card) -> str:
+    """Returns a key of everything that can change the fastest way."""
+    train = config.DataLoader.Train
+    assert train is not None  # by _tuned_card
+    parts = {
+        "arch": config.Arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),
+        "amp": config.AMP.model_dump(mode="json") if config.AMP is not None else None,
+        "optimizer": config.Optimizer.kind,
+        "batch": train.sampler.rows(read_launch().world_size),
+        "transforms": [repr(op) for op in train.dataset.transform_ops],
+        "accumulate": config.Global.update_freq,
+        "open": list(_open_settings(config)),
+        "settings": [config.Global.cuda_graph, config.Global.to_static],
+        "card": [card.name(), card.total],
+        "versions": [__version__, _version_of("paddlepaddle-gpu"), _version_of("paddlepaddle")],
+    }
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _log(text: str) -> None:
+    if read_launch().rank == 0:
+        sys.stderr.write(f"autotune: {text}\n")

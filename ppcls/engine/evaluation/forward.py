@@ -1,0 +1,83 @@
+"""Forward passes of an evaluation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+
+import paddle
+from paddle import Tensor, nn
+
+from ppcls.data.loaders.batch import Batch
+from ppcls.engine.core.precision import Precision
+from ppcls.outputs import Outputs, first_rows
+
+Forward = Callable[[nn.Layer, Tensor], Outputs]
+
+
+def run_model(model: nn.Layer, image: Tensor) -> Outputs:
+    """Returns the outputs of a model."""
+    outputs: Outputs = model(image)
+    return outputs
+
+
+class EvalForward:
+    """Forward passes of one evaluation. Batches that overflow in float16 are computed again in float32.
+
+    Early in training, BatchNorm's running statistics lag behind the weights, so activations can exceed
+    float16's range although they are harmless in training.
+
+    Args:
+        model: Bare model in evaluation mode.
+        precision: Precision of the forward pass.
+        forward: Computes the outputs of the model.
+
+    Attributes:
+        recomputed: Number of batches that were computed again.
+    """
+
+    def __init__(self, model: nn.Layer, precision: Precision, forward: Forward = run_model) -> None:
+        self._model, self._precision, self._forward = model, precision, forward
+        self._exact: nn.Layer | None = None
+        self.recomputed = 0
+
+    def outputs(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Outputs]]:
+        """Yields batches with real rows, and the outputs of these rows.
+
+        The check for overflow is read after the next batch was started, so that the device does not wait.
+        """
+        unchecked: tuple[Batch, Outputs, Tensor] | None = None
+        for batch in batches:
+            if batch.valid == 0:
+                continue
+            with self._precision.evaluation():
+                image = self._precision.images(batch.image, training=False)
+                outputs = first_rows(self._forward(self._model, image), batch.valid)
+            if not self._precision.may_overflow:
+                yield batch, outputs
+                continue
+            if unchecked is not None:
+                yield self._checked(*unchecked)
+            unchecked = batch, outputs, _is_finite(outputs)
+        if unchecked is not None:
+            yield self._checked(*unchecked)
+
+    def _checked(self, batch: Batch, outputs: Outputs, finite: Tensor) -> tuple[Batch, Outputs]:
+        if bool(finite):
+            return batch, outputs
+        self.recomputed += 1
+        if self._exact is None:
+            self._exact = _in_float32(self._model)
+        return batch, first_rows(self._exact(batch.image.astype("float32")), batch.valid)
+
+
+def _is_finite(outputs: Outputs) -> Tensor:
+    tensors = outputs.values() if isinstance(outputs, dict) else (outputs,)
+    return paddle.stack([paddle.isfinite(tensor).all() for tensor in tensors]).all()
+
+
+def _in_float32(model: nn.Layer) -> nn.Layer:
+    """Returns the model itself, or a copy with float32 weights if it has others."""
+    if all(weight.dtype == paddle.float32 for weight in model.parameters()):
+        return model
+    return copy.deepcopy(model).to(dtype="float32")
