@@ -47,6 +47,7 @@ def main(argv: Arguments = None) -> None:
     benchmark_loader.add_loader(commands)
     benchmark_loader.add_containers(commands)
     benchmark_train.add_train(commands)
+    benchmark_train.add_run(commands)
     _add_infer(commands)
     _add_compare(commands)
     arguments = parser.parse_args(argv)

@@ -1,14 +1,17 @@
-"""``tools/benchmark.py train``: speed of training steps."""
+"""``tools/benchmark.py train`` and ``run``: speed of training steps, and of whole runs."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ppcls.bench.measure.runner import Effort
-from ppcls.bench.results.schema import Results, new_results
+from ppcls.bench.measure.runner import Candidate, Effort, Measurements
+from ppcls.bench.results.schema import ChartSpec, Results, new_results
+from ppcls.bench.run.train_command import make_rows as make_run_rows
+from ppcls.bench.run.train_command import run_training
 from ppcls.bench.train.pytorch import PyTorchPython, find_pytorch
 from ppcls.bench.train.results import MeasuredVariant, find_conclusions, make_charts, make_rows
 from ppcls.bench.train.tasks import TrainTask, inspect_machine, make_candidates
@@ -20,6 +23,7 @@ from ppcls.cli.options import (
     add_config_options,
     add_subcommand,
     non_negative_int,
+    positive_float,
     positive_int,
     read_config,
 )
@@ -32,6 +36,12 @@ _DESCRIPTION = """Train a config for a few steps in several variants, each in a 
 The values of several axes are combined, and everything else stays as in the config. Without any axis, the
 first variant is the config itself, and each further variant changes one thing: the precision, the layout,
 cuDNN's search, gradient accumulation, or the number of GPUs (1, 2, 4 …)."""
+_RUN_DESCRIPTION = """Start tools/train.py in a new process and show where its wall-clock time goes.
+
+The time is split into start-up (imports, data set, model, until the first batch is requested), training,
+data wait (the device waits for the loader), evaluation, checkpoints, and the rest (end of the process). The
+run uses one process and writes to a temporary folder, which is deleted. --epochs overrides the config's
+Global.epochs. The result shows how much a faster training step would speed up a whole run."""
 _AXES = ("precision", "layout", "cudnn_search", "processes", "accumulate", "batch_size")
 
 
@@ -83,6 +93,53 @@ def add_train(commands: Subcommands) -> None:
     parser.add_argument("--torch-compile", action="store_true", help="with --torch: compiled models too")
     add_out(parser)
     parser.set_defaults(measure=_train)
+
+
+def add_run(commands: Subcommands) -> None:
+    """Adds the command ``run``."""
+    parser = add_subcommand(
+        commands,
+        "run",
+        "measure a whole training run: start-up, training, data wait, evaluation, checkpoints",
+        (
+            "ppcls benchmark run -c configs/quickstart.yaml",
+            "ppcls benchmark run -c configs/quickstart.yaml --epochs 2 --rounds 3 --out run",
+        ),
+        _RUN_DESCRIPTION,
+    )
+    add_config_options(parser)
+    parser.add_argument(
+        "--epochs", type=positive_int, metavar="N", help="epochs to train (default: Global.epochs)"
+    )
+    parser.add_argument("--rounds", type=positive_int, default=1, help="number of runs (%(default)s)")
+    parser.add_argument(
+        "--timeout",
+        type=positive_float,
+        default=86400.0,
+        help="time limit of one run in seconds (%(default)g)",
+    )
+    add_out(parser)
+    parser.set_defaults(measure=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.epochs is not None:
+        arguments.override = [*arguments.override, f"Global.epochs={arguments.epochs}"]
+    config = read_config(arguments)
+    if config is None:
+        return
+    check_out(arguments)
+    inspection = inspect_machine(Path(arguments.config), arguments.override)
+    measure = partial(run_training, config, arguments.config, arguments.override, arguments.timeout)
+    candidate = Candidate("run", f"{config.Arch.name}, {config.Global.epochs} epochs", measure)
+
+    empty = new_results("run", dump_config(config), inspection.machine, inspection.versions)
+    chart = ChartSpec("Wall-clock time of a run", "time", "part")
+
+    def make_results(measured: list[Measurements[str]]) -> Results:
+        return empty.filled(make_run_rows(measured), [chart])
+
+    measure_and_report(arguments, [candidate], arguments.rounds, make_results)
 
 
 def _train(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,1 @@
+"""Wall-clock time of whole training runs."""
