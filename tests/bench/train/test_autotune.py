@@ -64,6 +64,11 @@ def test_choose_skips_other_losses_and_too_much_memory(
     assert f"{COMPILED}: skipped: " in capsys.readouterr().err
 
 
+def test_choose_prefers_a_graph_that_is_as_fast(make_config: Callable[..., Config]) -> None:
+    timer = Timer({EAGER: 100.0, GRAPH: 99.0, NHWC: 101.0, Execution(cuda_graph=True, to_static=True): 101.0})
+    assert choose(make_config(**HALF), timer, MEMORY)[0] == GRAPH
+
+
 def test_choose_skips_what_fails(make_config: Callable[..., Config]) -> None:
     slower = {Execution("NHWC"): 90.0, Execution(to_static=True): 110.0}
     timer = Timer({**RATES, GRAPH: 0.0, **slower})

@@ -446,7 +446,7 @@ def test_optimizer_without_half_precision_kernel_is_an_error_before_training(
     config = make_config(Global__device="gpu", AMP__level="O2", AMP__dtype="bfloat16")
     runtime = Runtime(device="gpu", device_id=0, cores=2, threads=2)
     if paddle.__version__.startswith("2."):
-        with pytest.raises(UserError, match=r"AMP O2 bfloat16: the Momentum of Paddle 2\.\d"):
+        with pytest.raises(UserError, match=r"AMP O2 bfloat16: Momentum of Paddle 2\.\d"):
             build_state(config, runtime, lambda model: None)
     else:
         build_state(config, runtime, lambda model: None)
