@@ -38,8 +38,8 @@ MIN_UPDATES = 2000  # of a run, from which a measurement of about a minute pays 
 _TIMEOUT = 180.0  # seconds per way
 _TOLERANCE = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}  # of the loss, relative to the reference
 _MEMORY_SHARE = 0.8  # of the card; the rest is for images and evaluation
-# Speed relative to the best way so far from which a setting is used. A CUDA graph needs no gain here: during a
-# run, the host has other work, which slows down steps that it launches operator by operator.
+# Speed relative to the best way so far from which a setting is used. A CUDA graph needs no gain here: during
+# a run, the host has other work, which slows down steps that it launches operator by operator.
 _USED_FROM = {"cuda_graph": 0.98, "data_format": 1.02, "to_static": 1.02}
 
 Measure = Callable[[Config], Sample]
