@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ppcls.engine.dry_run import DryRunFigures, describe
+from ppcls.engine.dry_run import STEPS, DryRunFigures, _short_epochs, describe
 
 FOUND = DryRunFigures(
     fed=0.5,
@@ -34,6 +36,12 @@ def test_a_step_of_fewer_batches_takes_less() -> None:
 
 def test_a_stock_of_batches_does_not_hide_a_slow_loader() -> None:
     assert replace(FOUND, loader=128.0).seconds == pytest.approx(1000 * 2.0 + 4 * 12)
+
+
+@pytest.mark.parametrize(("updates", "noted"), [(STEPS - 1, True), (STEPS, False)])
+def test_epochs_shorter_than_the_measured_updates_are_noted(updates: int, noted: bool) -> None:
+    state: Any = SimpleNamespace(updates_per_epoch=updates)
+    assert bool(_short_epochs(state)) == noted
 
 
 def test_lines() -> None:

@@ -114,6 +114,17 @@ def test_loss_and_metrics_are_those_of_the_section_eval(
     assert list(once.metrics) == ["top1", "top2"]
 
 
+def test_images_are_asked_of_the_precision_for_evaluation(model: Net) -> None:
+    class NotingPrecision(FP32):
+        def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
+            asked.append(training)
+            return super().images(image, training=training)
+
+    asked: list[bool] = []
+    evaluate(model, MemoryLoader(), CRITERION, METRICS, NotingPrecision())
+    assert asked == [False] * 3
+
+
 def test_a_config_without_data_to_evaluate_is_refused(
     make_config: Callable[..., Config], cpu: Runtime
 ) -> None:

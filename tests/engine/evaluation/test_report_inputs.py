@@ -42,6 +42,9 @@ def test_deep_pixels_and_other_numbers_become_visible() -> None:
     numbers = np.array([-3.0, np.nan, 5.0], np.float32).reshape(1, 3, 1)
     shown = unnormalize(numbers, [DecodeNumpy(channels=1, dtype="float32"), spec])
     assert shown.ravel().tolist() == [0, 96, 255]
+    numbers[0, 1] = np.inf
+    shown = unnormalize(numbers, [DecodeNumpy(channels=1, dtype="float32"), spec])
+    assert shown.ravel().tolist() == [0, 96, 255]
     assert not unnormalize(np.ones((2, 2, 1)), [DecodeNumpy(channels=1, dtype="float32"), spec]).any()
 
 
