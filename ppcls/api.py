@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def build_state(config: Config) -> TrainState:
         from ppcls.runtime.collectives import fail_together
 
         with fail_together(runtime):
-            return build.build_state(config, runtime, lambda model: load_pretrained(config, model))
+            return build.build_state(config, runtime, partial(load_pretrained, config))
 
 
 def fit(

@@ -40,7 +40,9 @@ class Classifier:
     Args:
         model: Name of an architecture such as ``ResNet50``; or the output folder of a run, a checkpoint, or
             an exported model.
-        pretrained: For an architecture: True for the published ImageNet weights, or a file of weights.
+        pretrained: For an architecture: True for the published ImageNet weights, a file of weights, or False
+            to train from scratch. By default, small data sets start from the published weights if there are
+            some and they can be downloaded.
         device: ``auto``, ``gpu`` or ``cpu``.
 
     Attributes:
@@ -54,7 +56,7 @@ class Classifier:
         self,
         model: str | Path = "ResNet50",
         *,
-        pretrained: bool | str | Path = False,
+        pretrained: bool | str | Path = "auto",
         device: Literal["auto", "gpu", "cpu"] = "auto",
     ) -> None:
         self.model, self._pretrained, self._device = str(model), pretrained, device
@@ -98,8 +100,9 @@ class Classifier:
                 f"{self.model} is a trained model; to train further, use "
                 f"Classifier(ARCHITECTURE, pretrained={self.model!r})"
             )
-        pretrained = None if self._pretrained is False else self._pretrained
+        pretrained = None if self._pretrained in (False, "auto") else self._pretrained
         pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
+        scratch = ["Arch.pretrained=False"] if self._pretrained is False else []
         values: dict[str, Any] = {
             "data": str(data),
             "model": name,
@@ -113,7 +116,7 @@ class Classifier:
             **options,
         }
         flags = _overrides(TRAIN_FLAGS, values, read_tree(Path(_CONFIG)))
-        config = load_config(_CONFIG, [*flags, *_as_arguments(overrides)])
+        config = load_config(_CONFIG, [*flags, *scratch, *_as_arguments(overrides)])
         print(f"loading Paddle, then training {name} on {data} ...", flush=True)  # noqa: T201
         result = api.fit(config)
         self.model = str(result.best_model or result.latest or result.output_dir)

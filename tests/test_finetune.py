@@ -54,7 +54,8 @@ def test_one_command_trains_and_the_next_names_the_class(
     common += [f"Global.output_dir={output}", f"DataLoader.Train.dataset.image_root={pictures}"]
     assert cli.train(["-c", str(FINETUNE), "-o", *common]) == 0
     said = capsys.readouterr().out
-    assert "no initial weights (Global.pretrained_model): training from scratch" in said
+    reason = "MobileNetV3_small_x0_35_pretrained.pdparams: file not found, and PPCLS_OFFLINE forbids"
+    assert re.search(rf"training from scratch \(Arch.pretrained=auto\): .*{reason}", said)
     how = "3 classes (black cat, dog, emu); 18 training images, 4 validation images (val_share 0.2)"
     assert f"{pictures}: {how}" in said
     assert (output / "label_list.txt").read_text() == "0 black cat\n1 dog\n2 emu\n"
@@ -95,3 +96,51 @@ def test_a_class_folder_with_another_name_is_told(
     assert f"{best}: its classifier is kept, but was for other classes: {told}" in other
     again = train("output", **{"Global.checkpoints": "auto", "Global.epochs": 3})
     assert f"  changed: the class names: {told}" in again
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"Arch.name": "EfficientNet_lite0"},
+            r"weights from .*\.pth; classifier.bias, classifier.weight are random, for 3 classes\n"
+            r".*chosen by Arch.pretrained=auto; Arch.pretrained=False trains from scratch",
+        ),
+        (
+            {"Arch.name": "EfficientNet_lite0", "Arch.pretrained": "False"},
+            r"no initial weights \(Global.pretrained_model\): training from scratch",
+        ),
+        (
+            {"Arch.name": "SE_ResNet18"},
+            r"training from scratch \(Arch.pretrained=auto\): SE_ResNet18 has no published weights",
+        ),
+    ],
+)
+def test_small_data_set_starts_from_published_weights_if_there_are_some(
+    pictures: Path,
+    tmp_path: Path,
+    settings: dict[str, str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changed = {
+        **SMALL,
+        "DataLoader.Train.dataset.image_root": pictures,
+        "Global.output_dir": tmp_path / "run",
+        "Global.epochs": 1,
+        **settings,
+    }
+    arguments = [f"{key}={value}" for key, value in changed.items()]
+    assert cli.train(["-c", str(FINETUNE), "-o", *arguments]) == 0
+    assert re.search(expected, capsys.readouterr().out)
+
+
+def test_large_data_set_trains_from_scratch(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ppcls.engine.setup._SMALL_DATA", 17)
+    changed = {**SMALL, "DataLoader.Train.dataset.image_root": pictures, "Global.epochs": 1}
+    changed |= {"Arch.name": "EfficientNet_lite0", "Global.output_dir": tmp_path / "run"}
+    assert cli.train(["-c", str(FINETUNE), "-o", *(f"{key}={value}" for key, value in changed.items())]) == 0
+    expected = "training from scratch (Arch.pretrained=auto): 18 training images are more than 17"
+    assert expected in capsys.readouterr().out

@@ -39,11 +39,11 @@ def export(argv: Arguments = None) -> None:
         default="paddle",
         help="paddle for Paddle Inference, or onnx, which is checked with onnxruntime (%(default)s)",
     )
-    files = options.add_mutually_exclusive_group()
-    files.add_argument(
+    weights_only = options.add_mutually_exclusive_group()
+    weights_only.add_argument(
         "--pdparams", metavar="FILE", help="write only the weights, in PaddleClas's format, to FILE.pdparams"
     )
-    files.add_argument(
+    weights_only.add_argument(
         "--safetensors",
         metavar="FILE",
         help="write only the weights, with timm's names and layouts, to FILE.safetensors",

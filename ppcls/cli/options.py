@@ -344,7 +344,8 @@ TRAIN_FLAGS = {
     ),
     "pretrained": Flag(
         "Global.pretrained_model; Arch.pretrained without a value",
-        "initial weights, a file or checkpoint folder; without a value, the ones that PaddleClas publishes",
+        "initial weights, a file or checkpoint folder; without a value, the published ones, or an error. The "
+        "default config tries these for small data sets; -o Arch.pretrained=False trains from scratch",
         {"nargs": "?", "const": True, "metavar": "PATH"},
         _set_pretrained,
     ),

@@ -16,7 +16,7 @@ from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.config.sections.infer import Infer
-from ppcls.config.sections.model import Arch
+from ppcls.config.sections.model import AUTO, Arch
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,
@@ -47,10 +47,11 @@ from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime
-from ppcls.weights.files import read_weights, start_from
+from ppcls.weights.files import fetch_weights, read_weights, start_from
 from ppcls.zoo import architecture
 
 _LARGE_FLOPS = 1_500_000_000  # from which an architecture is slow on a CPU
+_SMALL_DATA = 20_000  # training images, up to which `Arch.pretrained: auto` uses published weights
 _SMALL = "MobileNetV3_small_x1_0"
 
 
@@ -82,7 +83,9 @@ def build_run(
         checkpoints.class_names = classes or _read_listed_classes(config.Infer, config.Arch.class_num)
         if state is None:
             state = build_state(
-                config, runtime, lambda model: notes.extend(load_pretrained(config, model, resumed))
+                config,
+                runtime,
+                lambda model, images: notes.extend(load_pretrained(config, model, images, resumed)),
             )
         notes += _describe_model(config, state)
         run = Run(state, config.Global, checkpoints, resumed=resumed, folder_classes=classes)
@@ -100,12 +103,13 @@ def build_run(
     return run
 
 
-def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None) -> list[str]:
+def load_pretrained(config: Config, model: nn.Layer, images: int, resumed: Path | None = None) -> list[str]:
     """Loads the weights that the config names into a new model, unless a checkpoint is resumed.
 
     Args:
         config: Config of the run.
         model: Model with random weights.
+        images: Number of training images, for ``Arch.pretrained: auto``.
         resumed: Checkpoint that the run resumes from; None for a new run.
 
     Returns:
@@ -117,6 +121,8 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
     if resumed is not None:
         return []
     arch, source = config.Arch, config.Global.pretrained_model
+    if not source and isinstance(arch, Arch) and arch.pretrained == AUTO:
+        return _load_automatically(config, arch, model, images)
     if not source and isinstance(arch, DistillationModel):
         source = arch.initial_weights(arch.student)
     elif not source and isinstance(arch, Arch):
@@ -124,14 +130,40 @@ def load_pretrained(config: Config, model: nn.Layer, resumed: Path | None = None
     if not source and isinstance(arch, RecModel) and arch.Backbone.weights:
         return [f"weights of the backbone from {arch.Backbone.weights}"]
     if not source:
-        text = "no initial weights (Global.pretrained_model): training from scratch"
-        frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None
-        return [f"{text}; frozen weights stay random" if frozen else text]
+        return [f"no initial weights (Global.pretrained_model): {_from_scratch(config)}"]
+    return _start_from(config, model, source)
+
+
+def _start_from(config: Config, model: nn.Layer, source: str) -> list[str]:
+    """Fills a new model; returns lines for the log."""
     started = start_from(model, read_weights(Path(source)), source)
     lines = [f"weights from {source}"]
     if started.random:
         lines[0] += f"; {', '.join(started.random)} are random, for {config.Arch.class_num} classes"
     return [*lines, started.adapted] if started.adapted else lines
+
+
+def _from_scratch(config: Config) -> str:
+    frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None
+    return f"training from scratch{'; frozen weights stay random' if frozen else ''}"
+
+
+def _load_automatically(config: Config, arch: Arch, model: nn.Layer, images: int) -> list[str]:
+    """Loads published weights if there are some, they can be had, and the data set is small."""
+    published = arch.model_copy(update={"pretrained": True}).weights
+    if not architecture(arch.name).top1 or published is None:
+        reason = f"{arch.name} has no published weights"
+    elif images > _SMALL_DATA:
+        reason = f"{images:,} training images are more than {_SMALL_DATA:,}"
+    else:
+        try:
+            fetch_weights(Path(published), retry=False)
+            lines = _start_from(config, model, published)
+        except UserError as error:
+            reason = str(error)
+        else:
+            return [*lines, "chosen by Arch.pretrained=auto; Arch.pretrained=False trains from scratch"]
+    return [f"{_from_scratch(config)} (Arch.pretrained=auto): {reason}"]
 
 
 def _restore(run: Run) -> list[str]:

@@ -26,7 +26,7 @@ from ppcls.weights.manifest import read_record
 
 OFFLINE = "PPCLS_OFFLINE"
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry
-TIMEOUT = 30.0  # seconds without a byte from the server
+TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte from the server, or a connection
 _GROWTH = 1 << 20  # bytes: after this much progress all retries are available again
 _TEMPORARY = {408, 425, 429, 500, 502, 503, 504}  # HTTP statuses that often succeed on a retry
 _HTML = (b"<!doctype", b"<html", b"<?xml")
@@ -36,13 +36,14 @@ class _TemporaryError(Exception):
     """The server failed in a way that may succeed on a retry."""
 
 
-def download(path: Path, url: str, check: Callable[[Path], object]) -> None:
+def download(path: Path, url: str, check: Callable[[Path], object], *, retry: bool = True) -> None:
     """Downloads a file, unless it exists. Its SHA-256 is recorded beside it, as ``sha256sum`` writes it.
 
     Args:
         path: The file.
         url: Its address.
         check: Function that reads the downloaded file and raises `UserError` if it is damaged.
+        retry: Whether to retry after errors that may be temporary.
 
     Raises:
         UserError: The file can't be downloaded or stored, or is not what it should be. What was received is
@@ -56,7 +57,7 @@ def download(path: Path, url: str, check: Callable[[Path], object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_file(path.with_name(f".{path.name}.lock")) as waited:
             if not path.is_file():
-                _Download(path, url).run(check, () if waited else RETRY_DELAYS)
+                _Download(path, url).run(check, RETRY_DELAYS if retry and not waited else ())
     except OSError as error:
         reason = error.strerror or error
         fix = "free some space" if error.errno == errno.ENOSPC else "set PPCLS_HOME to a writable folder"

@@ -128,11 +128,12 @@ def read_weights(path: Path) -> Arrays:
     return read_pdparams(path)
 
 
-def fetch_weights(path: Path) -> Path:
+def fetch_weights(path: Path, *, retry: bool = True) -> Path:
     """Returns the file or folder that ``path`` names; published weights are downloaded if they are missing.
 
     Args:
         path: As for `read_weights`.
+        retry: Whether a download is retried after errors that may be temporary.
 
     Raises:
         UserError: There are no weights, or a downloaded file has changed since its download.
@@ -152,7 +153,7 @@ def fetch_weights(path: Path) -> Path:
     if not path.exists() and (hint := missing_weights_hint(path)) is not None:
         raise UserError(f"{path}: file not found: {hint}, or set `pretrained` to another file")
     if path.parent in weights_folders() and (url := weights_url(path.name)) is not None:
-        download(path, url, read_pdparams)
+        download(path, url, read_pdparams, retry=retry)
         verify_download(path)
     return path
 

@@ -103,7 +103,7 @@ def write(tree: dict[str, Any]) -> Path:
 
 
 def state_of(tree: dict[str, Any]) -> TrainState:
-    return build_state(validate(tree, "tree"), Runtime(cores=1, threads=1), lambda model: None)
+    return build_state(validate(tree, "tree"), Runtime(cores=1, threads=1), lambda *_: None)
 
 
 def test_teachers_stay_as_they_are_and_are_kept_apart(images: Path, tmp_path: Path, teacher: Path) -> None:

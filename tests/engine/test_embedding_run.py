@@ -261,7 +261,7 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
     assert validate(yaml.safe_load(dump_config(config)), "dumped") == config
     notes: list[str] = []
     begin = Runtime(cores=1, threads=1)
-    state = build_state(config, begin, lambda model: notes.extend(load_pretrained(config, model)))
+    state = build_state(config, begin, lambda *given: notes.extend(load_pretrained(config, *given)))
     assert notes == [f"weights of the backbone from {tmp_path}/backbone.safetensors"]
     own, given = state.model.state_dict(), other.state_dict()
     assert set(own) == {f"backbone.{name}" for name in given if not name.startswith("fc.")}

@@ -135,7 +135,7 @@ def test_missing_counts_are_an_error():
 
 def test_state_computes_weights_from_its_training_data(make_config, cpu):
     config = make_config(Loss__Train=[{"CELoss": {"class_weight": "balanced", "logit_adjustment": 1.0}}])
-    state = build_state(config, cpu, lambda model: None)
+    state = build_state(config, cpu, lambda *_: None)
     labels = state.loader.index.labels
     share = np.bincount(labels) / len(labels)
     logits = RNG.standard_normal((3, len(share))).astype("float32")

@@ -77,7 +77,7 @@ def train_split(config: Config) -> Split:
 def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
     """Returns our training step on one synthetic batch, or on the config's data for source ``loader``."""
     synthetic = SyntheticLoader(config, train_split(config), runtime) if source == "synthetic" else None
-    state = build_state(config, runtime, lambda _: None, synthetic)
+    state = build_state(config, runtime, lambda *_: None, synthetic)
     # The first losses depend on the gradients. Later the weights stay, or they would memorize a few images.
     state.schedule = lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0
     step, execution = choose_step(config, state)

@@ -21,6 +21,7 @@ from ppcls.config.base.fields import (
 from ppcls.registry import ARCHITECTURES, suggest
 from ppcls.zoo import ZOO, architecture, families_with
 
+AUTO = "auto"  # value of `Arch.pretrained`
 ALL_OPTIONS = tuple(dict.fromkeys(option for entry in ZOO.values() for option in entry.options))
 
 
@@ -51,8 +52,9 @@ class Arch(Section):
     pretrained: str | bool = False
     """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, the name of an
     architecture whose published weights are used, or `hf-hub:OWNER/MODEL`. True uses the published weights of
-    this architecture. They are downloaded once, to ~/.paddleclas/weights. Global.pretrained_model takes
-    precedence."""
+    this architecture. They are downloaded once, to ~/.paddleclas/weights. `auto` uses them if they exist, can
+    be downloaded, and there are at most 20,000 training images; otherwise it trains from scratch, and the log
+    gives the reason. Global.pretrained_model takes precedence."""
     use_ssld: bool = False
     """With pretrained: True, use the weights that PaddleClas distilled (SSLD)."""
     img_size: Side | None = None

@@ -38,7 +38,7 @@ from ppcls.runtime.start import Runtime
 def build_state(
     config: Config,
     runtime: Runtime,
-    load_weights: Callable[[nn.Layer], object],
+    load_weights: Callable[[nn.Layer, int], object],
     loader: Loader | None = None,
 ) -> TrainState:
     """Builds a run at its beginning, without waiting for other ranks; `TrainState.connect` does that later.
@@ -46,7 +46,8 @@ def build_state(
     Args:
         config: Config of the run.
         runtime: Rank and device.
-        load_weights: Loads weights into the new model, before it is cast or wrapped.
+        load_weights: Loads weights into the new model, before it is cast or wrapped. It also gets the number
+            of training images.
         loader: Loader of the training data; None to build it from ``DataLoader.Train``.
 
     Raises:
@@ -63,7 +64,7 @@ def build_state(
         _check_half_update(config.Optimizer, precision)
     paddle.seed(config.Global.seed)
     model = build_network(config.Arch, pretrained=True)
-    load_weights(model)
+    load_weights(model, len(loader.index.labels))
     join_beside(model, config.Arch, config.Loss.Train)
     frozen = freeze(config.Optimizer, model)
     if config.Global.sync_bn:

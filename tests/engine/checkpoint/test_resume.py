@@ -149,7 +149,7 @@ def test_another_metric_begins_with_a_best_of_its_own(
         Optimizer__lr=judged,
         Metric__Eval=[{"PerClassRecall": {}}, {"TopkAcc": {"topk": 1}}],
     )
-    state = build_state(other, cpu, lambda model: None)
+    state = build_state(other, cpu, lambda *_: None)
     plan = "\n".join(resume(state, output(other) / "latest"))
     assert state.best is None
     assert "best metric" not in plan.split("kept: ")[1].splitlines()[0]
@@ -158,7 +158,7 @@ def test_another_metric_begins_with_a_best_of_its_own(
     assert state.plateau is not None
     assert state.plateau.state_dict()["best"] is None
     longer = make_config(Global__epochs=1, Optimizer__lr=judged, Metric__Eval=[{"TopkAcc": {"topk": [1, 3]}}])
-    same = build_state(longer, cpu, lambda model: None)
+    same = build_state(longer, cpu, lambda *_: None)
     assert "ReduceOnPlateau state, best metric" in resume(same, output(longer) / "latest")[1]
     assert same.best is not None
 
@@ -185,12 +185,12 @@ def test_another_loader_goes_on_with_the_same_samples(
     config = make_config("switch", Global__save_steps=1, Global__use_dali=True)
     run_and_kill(config, cpu, 2, monkeypatch)
     switched = make_config("switch", Global__use_dali=False, Global__checkpoints="auto")
-    state = build_state(switched, cpu, lambda model: None)
+    state = build_state(switched, cpu, lambda *_: None)
     folder = Checkpoints(output(switched), switched).find("auto")
     assert folder is not None
     resume(state, folder)
     assert (state.epoch, state.step, state.update) == (0, 2, 2)
-    fresh = build_state(config, cpu, lambda model: None)
+    fresh = build_state(config, cpu, lambda *_: None)
     expected = [batch.label.numpy().tolist() for batch in fresh.loader][2:]
     assert [batch.label.numpy().tolist() for batch in state.loader] == expected
 
@@ -213,13 +213,13 @@ def test_another_batch_size_within_an_epoch_leaves_no_sample_out(
 ) -> None:
     config = make_config(Global__save_steps=1)
     run_and_kill(config, cpu, 2, monkeypatch)
-    expected = labels(build_state(config, cpu, lambda model: None))[16 - twice :]
+    expected = labels(build_state(config, cpu, lambda *_: None))[16 - twice :]
     other = make_config(
         Global__checkpoints="auto",
         Global__update_freq=update_freq,
         DataLoader__Train__sampler__batch_size=batch_size,
     )
-    state = build_state(other, cpu, lambda model: None)
+    state = build_state(other, cpu, lambda *_: None)
     plan = "\n".join(resume(state, output(other) / "latest"))
     assert (state.step, state.update) == (step, 2)
     assert labels(state) == expected
@@ -248,7 +248,7 @@ def test_other_data_of_the_same_size_is_told(
     lines = Path(split.dataset.cls_label_path).read_text().splitlines()  # type: ignore[union-attr]
     (tmp_path / "turned.txt").write_text("\n".join(lines[::-1]))
     other = make_config(DataLoader__Train__dataset__cls_label_path=str(tmp_path / "turned.txt"))
-    state = build_state(other, cpu, lambda model: None)
+    state = build_state(other, cpu, lambda *_: None)
     plan = "\n".join(resume(state, output(other) / "latest"))
     assert "changed: the training data, 26 samples (" in plan
     assert "the remaining samples of epoch 1" not in plan.splitlines()[1]
@@ -349,7 +349,7 @@ def test_another_batch_size_at_an_epochs_end_keeps_the_schedules_place(
     train(config, cpu, output(config))
     folder = output(config) / "epoch_1"
     other = make_config("other", DataLoader__Train__sampler__batch_size=4, Global__epochs=2)
-    state = build_state(other, cpu, lambda model: None)
+    state = build_state(other, cpu, lambda *_: None)
     fresh = state.schedule
     assert state.updates_per_epoch == 7
     resume(state, folder)
@@ -367,6 +367,6 @@ def test_a_failed_evaluation_does_not_lose_the_epoch(
         train(config, cpu, output(config))
     folder = Checkpoints(output(config), config).find("auto")
     assert folder is not None
-    state = build_state(config, cpu, lambda model: None)
+    state = build_state(config, cpu, lambda *_: None)
     resume(state, folder)
     assert (state.epoch, state.step) == (1, 0)

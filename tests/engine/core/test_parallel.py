@@ -113,7 +113,7 @@ def test_synchronize_batch_norm_skips_frozen_layers() -> None:
 def test_synchronize_batch_norm_with_one_process_changes_nothing(
     make_config: Callable[..., Config], cpu: Runtime
 ) -> None:
-    state = build_state(make_config(Global__sync_bn=True), cpu, lambda model: None)
+    state = build_state(make_config(Global__sync_bn=True), cpu, lambda *_: None)
     assert not any(isinstance(each, nn.SyncBatchNorm) for each in state.model.sublayers())
 
 

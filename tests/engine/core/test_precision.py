@@ -447,9 +447,9 @@ def test_optimizer_without_half_precision_kernel_is_an_error_before_training(
     runtime = Runtime(device="gpu", device_id=0, cores=2, threads=2)
     if paddle.__version__.startswith("2."):
         with pytest.raises(UserError, match=r"AMP O2 bfloat16: Momentum of Paddle 2\.\d"):
-            build_state(config, runtime, lambda model: None)
+            build_state(config, runtime, lambda *_: None)
     else:
-        build_state(config, runtime, lambda model: None)
+        build_state(config, runtime, lambda *_: None)
 
 
 @pytest.mark.gpu
