@@ -136,7 +136,8 @@ def _cells(arguments: argparse.Namespace) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Decodes all images; writes a list of the bad ones and raises `UserError` if there are any."""
     from ppcls.data.bad_images.lists import BadImage, bad_image_error, write_bad_images
-    from ppcls.dataset_tools.check import find_bad_images
+    from ppcls.data.index.files import FileIndex, describe_skipped
+    from ppcls.dataset_tools.check import describe_unused, find_bad_images
     from ppcls.files import check_writable
     from ppcls.runtime.hardware import usable_cores
 
@@ -145,9 +146,12 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError(f"--out {out}: expected a file for the list, found a folder")
     check_writable(out)
     checked, bad = 0, list[BadImage]()
+    notes = [line for path in arguments.paths if path.is_dir() for line in describe_unused(path)]
     try:
         with progress_bars() as bars:
             for name, index, decoder in _splits_to_check(arguments):
+                if isinstance(index, FileIndex) and arguments.config:
+                    notes.append(describe_skipped(index.root, index.skipped))
                 task = bars.add_task(name, total=len(index))
                 for found in find_bad_images(index, decoder, usable_cores()):
                     bars.advance(task)
@@ -158,6 +162,7 @@ def _check(arguments: argparse.Namespace) -> None:
             arguments.interrupted = f"{out} lists {len(bad)} bad images of the first {checked} images"
         raise
     write_bad_images(out, bad)
+    write_output("".join(f"{line}\n" for line in dict.fromkeys(notes) if line))
     if bad:
         raise UserError(f"{len(bad)} of {checked} images are bad; {out} lists them\n{bad_image_error(bad)}")
     write_output(f"all {checked} images decode\n")

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import BadImage, to_bad_images
 from ppcls.data.bad_images.search import find_undecodable
+from ppcls.data.index.class_names import join_first
+from ppcls.data.index.files import count_skipped, describe_skipped
 from ppcls.data.index.protocol import Index
 from ppcls.dataset_tools.jobs import map_on_threads
+from ppcls.files import IMAGE_EXTENSIONS
+
+
+def describe_unused(folder: Path) -> list[str]:
+    """Returns lines about files in a folder that are not images, and about subfolders without images.
+
+    Args:
+        folder: Folder that is searched with its subfolders.
+    """
+    skipped, empty = Counter[str](), []
+    for place, folders, files in os.walk(folder):
+        others = count_skipped(files, IMAGE_EXTENSIONS)
+        skipped += others
+        hidden = sum(file.startswith(".") for file in files)
+        if not folders and len(files) == others.total() + hidden:
+            empty.append(str(Path(place).relative_to(folder)))
+    lines = [describe_skipped(folder, skipped)]
+    lines += [f"{folder}: no images in {join_first(sorted(empty))}"] if empty else []
+    return [line for line in lines if line]
 
 
 def find_bad_images(index: Index, decoder: Transform, threads: int) -> Iterator[list[BadImage]]:

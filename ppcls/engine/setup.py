@@ -26,7 +26,7 @@ from ppcls.data.index.class_names import (
     list_class_folders,
     read_class_names,
 )
-from ppcls.data.index.files import FileIndex
+from ppcls.data.index.files import FileIndex, describe_skipped
 from ppcls.data.index.folders import (
     describe_folders,
     describe_imbalance,
@@ -214,9 +214,8 @@ def _describe_data(config: Config, run: Run) -> list[str]:
         line for split in config.used_splits.values() for line in describe_unclassified_images(split.dataset)
     ]
     for index in run.indexes.values():
-        if isinstance(index, FileIndex) and index.skipped:
-            files = ", ".join(f"{count} {ending}" for ending, count in sorted(index.skipped.items()))
-            unclassified.append(f"{index.root}: skipped files that are not images of a known format: {files}")
+        if isinstance(index, FileIndex) and (line := describe_skipped(index.root, index.skipped)):
+            unclassified.append(line)
     if imbalance := describe_imbalance(run.state.loader.index.labels, run.checkpoints.class_names):
         notes.append(imbalance)
     return [*notes, *dict.fromkeys(unclassified)]  # two parts of one folder have the same lines

@@ -182,8 +182,7 @@ def read_folder(
             relative = Path(folder).relative_to(root)
             images = sorted(file for file in files if file.lower().endswith(extensions))
             if len(images) < len(files):
-                others = (file for file in files if not file.lower().endswith(extensions))
-                skipped.update(_ending(file) for file in others if not file.startswith("."))
+                skipped.update(count_skipped(files, extensions))
             paths += [os.fsencode(relative / file) for file in images]
             labels += [label] * len(images)
     if not paths:
@@ -193,9 +192,16 @@ def read_folder(
     return index
 
 
-def _ending(file: str) -> str:
-    """Returns what a file's name ends in, such as ``.gif``."""
-    return Path(file).suffix.lower() or "without an ending"
+def count_skipped(files: Sequence[str], extensions: tuple[str, ...]) -> Counter[str]:
+    """Returns the number of files that are not images by their endings, such as ``.gif``, without hidden files."""
+    others = (file for file in files if not file.lower().endswith(extensions) and not file.startswith("."))
+    return Counter(Path(file).suffix.lower() or "without an ending" for file in others)
+
+
+def describe_skipped(root: Path, skipped: Mapping[str, int]) -> str:
+    """Returns a line about files that are not images; "" for none."""
+    files = ", ".join(f"{count} {ending}" for ending, count in sorted(skipped.items()))
+    return f"{root}: skipped files that are not images of a known format: {files}" if files else ""
 
 
 def list_files(files: Sequence[Path]) -> FileIndex:

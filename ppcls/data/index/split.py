@@ -24,13 +24,18 @@ def allocate_validation(counts: Sequence[int], total: int) -> list[int]:
 
     Uses largest remainders (Hamilton's method): each class gets its share rounded down, and the rest goes to
     the largest fractions, in the order of the classes if equal. Each class keeps at least one training image.
+    Each class of two or more images gets a validation image, at the cost of the largest ones, if ``total``
+    suffices.
 
     Args:
         counts: [C] images of each class, each > 0.
         total: Number of validation images, 0..sum(counts) - C.
     """
     exact = [Fraction(count * total, sum(counts)) for count in counts]
-    shares = [min(int(share), count - 1) for share, count in zip(exact, counts, strict=True)]
+    least = int(total >= sum(count > 1 for count in counts))
+    shares = [min(max(int(share), least), count - 1) for share, count in zip(exact, counts, strict=True)]
+    while sum(shares) > total:
+        shares[shares.index(max(shares))] -= 1
     while rest := total - sum(shares):
         candidates = [label for label, count in enumerate(counts) if shares[label] < count - 1]
         candidates.sort(key=lambda label: shares[label] - exact[label])  # stable
@@ -88,7 +93,10 @@ def choose_validation(
     """
     _check_unique(index)
     labels, counts = np.unique(index.labels, return_counts=True)
-    shares = allocate_validation(counts.tolist(), validation_size(val, len(index), len(labels), key))
+    total = validation_size(val, len(index), len(labels), key)
+    if isinstance(val, Fraction):  # with many small classes more than the share
+        total = max(total, int((counts > 1).sum()))
+    shares = allocate_validation(counts.tolist(), total)
     hashes = np.array([_hash(seed, bytes(path)) for path in index.paths])
     chosen = np.zeros(len(index), np.bool_)
     for label, share in zip(labels, shares, strict=True):

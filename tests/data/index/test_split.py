@@ -34,7 +34,10 @@ def test_allocate_validation_is_proportional(counts: list[int], data: st.DataObj
     exact = [count * total / sum(counts) for count in counts]
     for count, each, wanted in zip(counts, given, exact, strict=True):
         assert 0 <= each < count
-        assert each > wanted - 1, "no class gets less than its share, rounded down"
+        if min(exact) >= 1:
+            assert each > wanted - 1, "no class gets less than its share, rounded down"
+    if total >= sum(count > 1 for count in counts):
+        assert all(each >= 1 for count, each in zip(counts, given, strict=True) if count > 1)
     if all(np.ceil(wanted) < count for count, wanted in zip(counts, exact, strict=True)):
         assert all(each < wanted + 1 for each, wanted in zip(given, exact, strict=True))
 
@@ -56,6 +59,14 @@ def test_choose_validation_ignores_the_order(labels: list[int], seed: int, rando
     shuffled = choose_validation(index_of([labels[each] for each in numbers], numbers), 5, seed)
     assert straight.sum() == 5
     assert (shuffled == straight[numbers]).all()
+
+
+def test_choose_validation_gives_each_class_of_two_images_one() -> None:
+    assert allocate_validation([60, 2, 1], 13) == [12, 1, 0]
+    index = index_of([0] * 60 + [1] * 2 + [2])
+    assert np.bincount(index.labels[choose_validation(index, Fraction(1, 5), 0)]).tolist() == [12, 1]
+    pairs = index_of([0, 0, 1, 1, 2, 2])  # a fifth of six images is one
+    assert np.bincount(pairs.labels[choose_validation(pairs, Fraction(1, 5), 0)]).tolist() == [1, 1, 1]
 
 
 def test_choose_validation_depends_on_the_seed() -> None:
