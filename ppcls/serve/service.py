@@ -21,6 +21,7 @@ from ppcls.serve.limits import AdmissionLimit, RequestError
 
 Array = NDArray[Any]
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_ANY_LENGTH = 224  # of the first image of a model that accepts any size
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -84,9 +85,10 @@ def load(source: ModelSource, batch_size: int) -> Predictor:
         UserError: If the model cannot be loaded.
     """
     predictor = Predictor(source)
-    shape = predictor.description.Input.shape[1:]
+    expected = predictor.description.Input
+    shape = [length if length > 0 else _ANY_LENGTH for length in expected.shape[1:]]
     for count in {1, batch_size}:
-        predictor.model.run(np.zeros((count, *shape), np.float32))
+        predictor.model.run(np.zeros((count, *shape), expected.dtype))
     return predictor
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import yaml
 from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
 
 from ppcls.cli import export as export_cli
@@ -129,6 +130,16 @@ def test_damaged_export_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.yml").write_text(large)
     with pytest.raises(ConfigError, match=r"resize_short: expected an integer > 0 and <= 16384, got 60000"):
         Predictor(tmp_path)
+    description = yaml.safe_load((exported / "inference.yml").read_text())
+    for shape, found in (
+        ([-1, 3, 100_000, 8], r"Input\.shape\[2\]: expected an integer >= -1 and <= 16384, got 100000"),
+        ([-1, 64, 16_384, 16_384], "at most 268435456 numbers per image"),
+        ([-1, 3, 0, 8], "expected lengths > 0"),
+    ):
+        tree = {**description, "Input": {**description["Input"], "shape": shape}}
+        (tmp_path / "inference.yml").write_text(yaml.safe_dump(tree))
+        with pytest.raises(ConfigError, match=found):
+            Predictor(tmp_path)
     (tmp_path / "inference.yml").write_text("Input: {name: x}\n")
     with pytest.raises(ConfigError, match=r"Input\.shape: missing"):
         Predictor(tmp_path)

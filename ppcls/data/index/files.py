@@ -130,6 +130,9 @@ def read_list(
             continue
         paths.append(os.fsencode(path))
         labels.append([flag.strip() == "1" for flag in label.split(",")] if multi_label else int(label))
+        if multi_label and len(labels[-1]) != len(labels[0]):
+            problem = f"labels of {len(labels[-1])} classes, but line {lines[0]} has {len(labels[0])}"
+            problems.append(f"{listing}, line {number}: {problem}")
         lines.append(number)
     raise_line_errors(problems)
     if not paths:

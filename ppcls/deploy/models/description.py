@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,19 +12,20 @@ from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import Bound, Count, Fraction, Positive, Section
+from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, Positive, Section
 from ppcls.config.load import read_tree
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, Topk
 from ppcls.config.sections.infer import PostProcess as PostprocessSpec
-from ppcls.data.transforms.specs import NormalizeImage, Op, ResizeImage, plan_chain
+from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain
 from ppcls.errors import UserError
 
 DESCRIPTION = "inference.yml"
 INPUT = "x"
-_MAX_SIDE = 16384  # a larger image needs more memory than a process has
+_MAX_INPUT = 1 << 28  # numbers of one image; 1 GiB in float32
+_Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
 Activation = Literal["softmax", "sigmoid", "l2_norm"]  # of the output; l2_norm is for embeddings
 
 
@@ -35,9 +37,18 @@ class _InputTensor(Section):
     """The input of the model. -1 is any length."""
 
     name: str
-    shape: tuple[int, int, int, int]
+    shape: tuple[_Length, _Length, _Length, _Length]
     dtype: Literal["float32", "uint8"]
     layout: Literal["NCHW", "NHWC"]
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        if 0 in self.shape or math.prod(map(abs, self.shape[1:])) > _MAX_INPUT:
+            raise ValueError(
+                f"shape: expected lengths > 0, or -1, and at most {_MAX_INPUT} numbers per image, got "
+                f"{list(self.shape)}"
+            )
+        return self
 
 
 class _Preprocessing(Section):
@@ -130,15 +141,6 @@ class ModelDescription(Section):
     def _check_input(self) -> Self:
         if self.PreProcess.in_graph != (self.Input.dtype == "uint8"):
             raise ValueError(f"in_graph is {self.PreProcess.in_graph}, but the input is {self.Input.dtype}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
-        for spec in self.PreProcess.transform_ops:
-            if isinstance(spec, ResizeImage):
-                side = max(spec.size or (spec.resize_short or 0,))
-                if side > _MAX_SIDE:
-                    raise ValueError(f"ResizeImage: expected at most {_MAX_SIDE} pixels per side, got {side}")
         return self
 
     @model_validator(mode="after")

@@ -6,23 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ppcls.config.base.fields import show
-from ppcls.config.load import dump_config
+from ppcls.config.load import read_tree
 from ppcls.config.schema import Config
 from ppcls.data.index.protocol import describe_index
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, restore_paddleclas
-from ppcls.engine.checkpoint.snapshot import CONFIG, SavedState, has_average, restore
+from ppcls.engine.checkpoint.snapshot import CONFIG, STATE, SavedState, has_average, restore
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
-from ppcls.files import read_regular
 
 # Settings that do not affect training.
 _IGNORED = ("Global.checkpoints", "Global.output_dir", "Global.pretrained_model")
 _SHOWN = 20
+_EPOCHS = "Global.epochs"
 _EFFECTS = {
-    "Global.epochs": " (the schedule now has the new length)",
+    _EPOCHS: " (the schedule now has the new length)",
     "Global.use_dali": " (same samples and random decisions; decoders differ in the last bits)",
     "Train.dataset.transform_ops": " (from the next batch)",
     "batch_transform_ops": " (from the next batch)",
@@ -60,7 +58,10 @@ def resume(state: TrainState, source: Path, *, has_best: bool = True) -> list[st
     if state.best is not None:
         kept.append(f"best metric {state.best:.4f}")
     if saved is not None and state.config is not None:
-        lines += [f"changed: {line}" for line in _changed(source / CONFIG, state.config)]
+        lines += [
+            f"changed: {line}"
+            for line in _changed(source / CONFIG, state.config, state.epoch + (state.step > 0))
+        ]
     position = f"epoch {state.epoch + 1}, batch {state.step}, update {state.update}"
     if saved is not None and saved.world != world:
         position += f", saved by {saved.world} processes, now {world}"
@@ -123,13 +124,19 @@ def _keeps_plateau(state: TrainState, saved: SavedState) -> bool:
     return bool(saved.plateau.get("of", state.plateau.of) == state.plateau.of)
 
 
-def _changed(path: Path, config: Config) -> Iterator[str]:
-    """Yields the keys that differ from the checkpoint's config, with both values."""
-    try:
-        before = dict(_leaves(yaml.safe_load(read_regular(path))))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: damaged: {error}") from None
-    now = dict(_leaves(yaml.safe_load(dump_config(config))))
+def _changed(path: Path, config: Config, epochs: int) -> Iterator[str]:
+    """Yields the keys that differ from the checkpoint's config, with both values.
+
+    Raises:
+        UserError: The checkpoint's config can't be read, or its number of epochs contradicts the position.
+    """
+    before, now = dict(_leaves(read_tree(path))), dict(_leaves(config.model_dump(mode="json")))
+    # Otherwise the run resumes with fewer or more epochs, which is allowed.
+    if before.get(_EPOCHS) == now[_EPOCHS] < epochs:
+        raise UserError(
+            f"{path.with_name(STATE)}: damaged: loader.epoch: expected at most {now[_EPOCHS]} epochs, as in "
+            f"{CONFIG}, got {epochs}"
+        )
     keys = [key for key in {**before, **now} if key not in _IGNORED and before.get(key) != now.get(key)]
     for key in keys[:_SHOWN]:
         effect = next((text for part, text in _EFFECTS.items() if part in key), "")

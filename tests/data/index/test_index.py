@@ -270,6 +270,12 @@ def test_read_list_long_path_is_rejected(tmp_path: Path) -> None:
     assert problem == f", line 2: a path of 500000 bytes, '{shown}'…; expected at most 4095 bytes"
 
 
+def test_read_list_labels_of_unequal_length_are_rejected(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("a.jpg 0,1\nb.jpg 0,1,1\n")
+    with pytest.raises(UserError, match="line 2: labels of 3 classes, but line 1 has 2"):
+        read_list_file(tmp_path, tmp_path / "list.txt", " ", multi_label=True)
+
+
 @pytest.mark.hostile
 def test_read_list_huge_list_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "list.txt").touch()

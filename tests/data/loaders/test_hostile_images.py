@@ -46,6 +46,33 @@ def test_check_header_accepts_many_scans_of_a_small_image() -> None:
     check_header(DecodeImage(), read_header(repeat_last_scan(jpeg(64, progressive=True), 500)))
 
 
+def test_dali_skips_a_pipe_that_it_may_not_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid_writing(path: Any, flags: int, *rest: Any, _open: Any = os.open, **options: Any) -> int:
+        if flags & os.O_WRONLY and os.fsdecode(path).endswith(".jpg"):  # root may do so, whatever the mode
+            raise PermissionError(path)
+        return int(_open(path, flags, *rest, **options))
+
+    names = [f"{number}.jpg".encode() for number in range(6)]
+    for name in names:
+        (tmp_path / os.fsdecode(name)).write_bytes(jpeg(32))
+    index = FileIndex(tmp_path, np.array(names), np.arange(6), tmp_path)
+    (tmp_path / "1.jpg").unlink()
+    os.mkfifo(tmp_path / "1.jpg")
+    monkeypatch.setattr(os, "open", forbid_writing)
+    ops = plan_chain([DecodeImage(), ResizeImage(size=8), NormalizeImage()], "CHW")
+    quarantine = Quarantine(index, tmp_path / "bad_images.txt")
+    loader = MAKERS["dali-cpu"](
+        index,
+        Order(SequentialSampler(6), batch_size=3),
+        ops,
+        quarantine=quarantine,  # type: ignore[call-arg]
+    )
+    labels = [label for batch in loader for label in batch.label.numpy()[: batch.valid].tolist()]
+    loader.release()
+    assert sorted(labels) == [0, 2, 3, 4, 5]
+    assert "not a regular file" in (tmp_path / "bad_images.txt").read_text()
+
+
 @pytest.mark.parametrize("kind", FAST)
 def test_hostile_images_are_skipped_by_name(kind: str, tmp_path: Path) -> None:
     names = [f"{number}.jpg".encode() for number in range(12)]

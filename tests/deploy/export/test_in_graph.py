@@ -23,9 +23,11 @@ from ppcls.data.transforms.specs import (
 )
 from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.infer import predict_files
+from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
+from ppcls.serve.service import load
 
 NORMALIZE = NormalizeImage(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
 CHAINS = {
@@ -108,6 +110,8 @@ def test_export_with_preprocessing_predicts_the_same(
     )
     content = yaml.safe_load((tmp_path / kind / "inference.yml").read_text())
     assert content["PreProcess"]["in_graph"] is True
+    served = load(find_source(tmp_path / kind, ["Global.device=cpu"]), 4)
+    assert [each.class_ids for each in served.predict(images)] == [each.class_ids for each in expected]
     by_dali = Predictor(tmp_path / kind, device="cpu", overrides=["Global.use_dali=True"])
     with pytest.raises(UserError, match="prepares its images itself, so DALI cannot do it"):
         predict_files(by_dali, files, Runtime())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import read_arrays
+from ppcls.weights.manifest import read_manifest, read_record, write_manifest
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "dali": {"Global__use_dali": True},
@@ -279,6 +281,25 @@ def test_the_plan_is_told_before_training_goes_on(
         "  changed: DataLoader.Train.dataset.transform_ops.2.",
     ):
         assert resumed < log.index(line) < log.index("epoch 2/2"), line
+
+
+def test_resume_of_more_epochs_than_the_config_has_is_rejected(
+    make_config: Callable[..., Config], cpu: Runtime
+) -> None:
+    config = make_config(Global__epochs=1)
+    train(config, cpu, output(config))
+    folder = (output(config) / "latest").resolve()
+    state = json.loads((folder / "state.json").read_text())
+    state["loader"]["epoch"] = state["update"]
+    (folder / "state.json").write_text(json.dumps(state))
+    manifest = read_manifest(folder)
+    files = {name: read_record(folder / name) for name in manifest.files}
+    write_manifest(folder, manifest.model_copy(update={"epoch": state["update"], "files": files}))
+    again = make_config(Global__epochs=1, Global__checkpoints=str(folder))
+    with pytest.raises(UserError, match=r"state.json: damaged: loader.epoch: expected at most 1 epochs"):
+        train(again, cpu, output(again))
+    fewer = make_config(Global__epochs=2, Global__checkpoints=str(folder))
+    assert train(fewer, cpu, output(fewer)).epoch == state["update"]
 
 
 def test_auto_passes_over_a_damaged_checkpoint_and_says_so(
