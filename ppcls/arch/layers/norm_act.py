@@ -21,14 +21,26 @@ def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -
         x: [B, C, H, W] or [B, H, W, C], in the layout of ``norm``.
         shortcut: Tensor of the same shape.
     """
-    if fuses(norm, x):
+    if fuses(norm, x, shortcut):
         return _fused(norm, x, shortcut)
     x = norm(x)
     return F.relu(x if shortcut is None else x + shortcut)
 
 
-def fuses(norm: nn.BatchNorm2D, x: Tensor) -> bool:
+def expect_float16(model: nn.Layer) -> None:
+    """Makes a model's compiled program fuse operators that automatic casting (O1) will run in float16.
+
+    Paddle casts a program after it is built, so its tensors still are float32 when the operators are chosen.
+    """
+    for layer in model.sublayers():
+        if isinstance(layer, nn.BatchNorm2D):
+            layer.float16_expected = True
+
+
+def fuses(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> bool:
     """Returns whether there is a fused operator: in programs of Paddle 2.6, for NHWC float16 on a GPU."""
+    # Automatic casting knows only the operator with an addition.
+    half = x.dtype == paddle.float16 or (shortcut is not None and getattr(norm, "float16_expected", False))
     return (
         not paddle.in_dynamic_mode()
         and not paddle.framework.in_pir_mode()
@@ -36,7 +48,7 @@ def fuses(norm: nn.BatchNorm2D, x: Tensor) -> bool:
         and norm.training
         and not norm._use_global_stats  # set in frozen layers
         and norm._data_format == "NHWC"
-        and x.dtype == paddle.float16
+        and half
         and paddle.is_compiled_with_cuda()
     )
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import paddle
 from paddle import nn
 
+from ppcls.arch.layers.norm_act import expect_float16
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.run import AMP
 from ppcls.errors import UserError
@@ -147,19 +148,27 @@ def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime
             "set Global.to_static to auto or False"
         )
     network = paddle.jit.to_static(CompiledModel(model), full_graph=True)
-    if _is_faster(arch, amp, runtime) and stop_cudnn_search():
-        sum_gradients_in_convolutions(network.forward)
+    if _is_nhwc_float16(arch, amp, runtime):
+        if amp is not None and amp.level == "O1":
+            expect_float16(model)
+        if stop_cudnn_search():
+            sum_gradients_in_convolutions(network.forward)
     return network
 
 
 def _is_faster(arch: Arch, amp: AMP | None, runtime: Runtime) -> bool:
     """Returns whether compiled steps were measured to be faster than eager ones."""
+    return _is_nhwc_float16(arch, amp, runtime) and amp is not None and amp.level == "O2"
+
+
+def _is_nhwc_float16(arch: Arch, amp: AMP | None, runtime: Runtime) -> bool:
+    """Returns whether a program can use cuDNN's fused operators for NHWC float16, as Paddle 2.6 has them."""
     return (
         runtime.device == "gpu"
         and measured()
         and amp is not None
         and amp.use_amp
-        and (amp.level, amp.dtype) == ("O2", "float16")
+        and amp.dtype == "float16"
         and arch.data_format == "NHWC"
     )
 
