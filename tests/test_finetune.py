@@ -104,7 +104,8 @@ def test_a_class_folder_with_another_name_is_told(
         (
             {"Arch.name": "EfficientNet_lite0"},
             r"weights from .*\.pth; classifier.bias, classifier.weight are random, for 3 classes\n"
-            r".*chosen by Arch.pretrained=auto; Arch.pretrained=False trains from scratch",
+            r"warning: .*\.pth expects other images: DataLoader.Train: NormalizeImage with mean \[0.498, .*\n"
+            r"chosen by Arch.pretrained=auto; Arch.pretrained=False trains from scratch",
         ),
         (
             {"Arch.name": "EfficientNet_lite0", "Arch.pretrained": "False"},

@@ -222,20 +222,24 @@ def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
     return {f"{path}.{key}": folder for path in paths}
 
 
-def _set_model(tree: Tree, name: str) -> dict[str, Any]:
-    """Sets the architecture, and the mean and standard deviation of its published weights.
+def _set_model(tree: Tree, model: str) -> dict[str, Any]:
+    """Sets the architecture, and the preprocessing of its published weights.
 
-    A mean or deviation that is not the one of the config's architecture stays unchanged.
+    A mean, deviation or interpolation that is not the one of the config's architecture stays unchanged.
     """
-    overrides: dict[str, Any] = {"Arch.name": name}
-    before, after = architecture(str(node_at(tree, "Arch.name"))), architecture(name)
+    overrides: dict[str, Any] = {"Arch.name": model}
+    before, after = architecture(str(node_at(tree, "Arch.name"))), architecture(model)
     for path in _transform_lists(tree):
         for position, transform in enumerate(node_at(tree, path) or []):
-            found = transform.get("NormalizeImage") if isinstance(transform, dict) else None
-            settings = found if isinstance(found, dict) else {}
-            for key in ("mean", "std"):
-                if settings.get(key) == list(getattr(before, key)) != list(getattr(after, key)):
-                    overrides[f"{path}.{position}.NormalizeImage.{key}"] = list(getattr(after, key))
+            for kind, found in transform.items() if isinstance(transform, dict) else ():
+                settings, key = found if isinstance(found, dict) else {}, f"{path}.{position}.{kind}"
+                for name in ("mean", "std") if kind == "NormalizeImage" else ():
+                    if settings.get(name) == list(getattr(before, name)) != list(getattr(after, name)):
+                        overrides[f"{key}.{name}"] = list(getattr(after, name))
+                used = settings.get("interpolation", "bilinear")
+                if kind == "ResizeImage" and used == before.interpolation != after.interpolation:
+                    backend = "cv2" if after.interpolation == "bilinear" else "pil"
+                    overrides |= {f"{key}.interpolation": after.interpolation, f"{key}.backend": backend}
     return overrides
 
 
@@ -337,8 +341,8 @@ TRAIN_FLAGS = {
         _set_train_data,
     ),
     "model": Flag(
-        "Arch.name, mean and std",
-        "architecture, such as ResNet50, and the mean and standard deviation of its published weights",
+        "Arch.name, NormalizeImage.mean and std, ResizeImage.interpolation",
+        "architecture, such as ResNet50, and the preprocessing of its published weights",
         {"metavar": "NAME"},
         _set_model,
     ),

@@ -42,6 +42,7 @@ from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.execution import choose_step
 from ppcls.engine.loop import Run
+from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
 from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.runtime.collectives import fail_together
@@ -140,7 +141,9 @@ def _start_from(config: Config, model: nn.Layer, source: str) -> list[str]:
     lines = [f"weights from {source}"]
     if started.random:
         lines[0] += f"; {', '.join(started.random)} are random, for {config.Arch.class_num} classes"
-    return [*lines, started.adapted] if started.adapted else lines
+    if started.adapted:
+        lines.append(started.adapted)
+    return [*lines, *compare_preprocessing(config, source)]
 
 
 def _from_scratch(config: Config) -> str:

@@ -12,14 +12,15 @@ PREFIX = "hf-hub:"
 _FILE = "model.safetensors"
 
 
-def fetch_from_hub(name: str) -> Path:
-    """Returns the local copy of a model's weights, which is downloaded if it is missing.
+def fetch_from_hub(name: str, file: str = _FILE) -> Path:
+    """Returns the local copy of a model's file, by default its weights; it is downloaded if it is missing.
 
     The package keeps the copies in its own cache (``HF_HOME``) and reads its own settings, such as
     ``HF_ENDPOINT``, ``HF_TOKEN`` and proxies.
 
     Args:
         name: Such as ``hf-hub:timm/resnet50.a1_in1k``; a revision may follow after ``@``.
+        file: Name of the file.
 
     Raises:
         UserError: The package is not installed, or the file can't be downloaded.
@@ -38,14 +39,14 @@ def fetch_from_hub(name: str) -> Path:
     offline = os.environ.get(OFFLINE, "0") not in ("", "0")
     try:
         found = huggingface_hub.hf_hub_download(
-            model, _FILE, revision=revision or None, local_files_only=offline
+            model, file, revision=revision or None, local_files_only=offline
         )
     except LocalEntryNotFoundError as error:
         reason = f"{OFFLINE} forbids downloads" if offline else _first_line(error.__cause__ or error)
         raise UserError(f"{name}: not downloaded yet: {reason}") from None
     except EntryNotFoundError:
         raise UserError(
-            f"{name}: this model has no {_FILE}; download its .pth file and set its path"
+            f"{name}: this model has no {file}; download its .pth file and set its path"
         ) from None
     except HFValidationError as error:
         raise UserError(f"{name}: expected hf-hub:OWNER/MODEL: {_first_line(error)}") from None

@@ -40,6 +40,14 @@ def value_at(tree: Any, path: str) -> Any:
     ("arguments", "expected"),
     [
         (["--model", "ResNet18"], {"Arch.name": "ResNet18"}),
+        (
+            ["--model", "EfficientNet_lite0"],
+            {
+                "DataLoader.Train.dataset.transform_ops.3.NormalizeImage.std": [0.5019608] * 3,
+                "DataLoader.Eval.dataset.transform_ops.1.ResizeImage.interpolation": "bicubic",
+                "Infer.transforms.3.NormalizeImage.mean": [0.4980392] * 3,
+            },
+        ),
         (["--epochs", "7"], {"Global.epochs": 7}),
         (
             ["--batch-size", "64"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,9 +14,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from ppcls.config.load import load_config
+from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
 from ppcls.weights.files import read_weights
 
+SETTINGS = {"mean": [0.5] * 3, "std": [0.25] * 3, "crop_pct": 0.95, "interpolation": "bicubic"}
+CONFIG = json.dumps({"architecture": "resnet50", "pretrained_cfg": SETTINGS}).encode()
 CONTENT = safetensors.numpy.save({"w": np.arange(10, dtype=np.float32)})
 MODEL = Path("hf-hub:timm/resnet50.a1_in1k")
 
@@ -28,7 +33,9 @@ class Hub(BaseHTTPRequestHandler):
         self.answer()
 
     def answer(self) -> None:
-        if self.path != "/timm/resnet50.a1_in1k/resolve/main/model.safetensors":
+        files = {"model.safetensors": CONTENT, "config.json": CONFIG}
+        folder, _, file = self.path.rpartition("/")
+        if folder != "/timm/resnet50.a1_in1k/resolve/main" or file not in files:
             self.send_response(404)
             self.send_header("X-Error-Code", "EntryNotFound" if "resnet18" in self.path else "RepoNotFound")
             self.send_header("X-Repo-Commit", "0" * 40)
@@ -36,11 +43,12 @@ class Hub(BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.send_header("X-Repo-Commit", "0" * 40)
-        self.send_header("ETag", f'"{hashlib.sha256(CONTENT).hexdigest()}"')
-        self.send_header("Content-Length", str(len(CONTENT)))
+        content = files[file]
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(CONTENT)
+            self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -70,6 +78,30 @@ def test_weights_of_the_hub_are_downloaded_once(
     np.testing.assert_array_equal(read_weights(MODEL)["w"], np.arange(10))
     monkeypatch.setenv("PPCLS_OFFLINE", "1")
     np.testing.assert_array_equal(read_weights(MODEL)["w"], np.arange(10))
+
+
+def test_other_preprocessing_than_that_of_the_hub_is_a_warning(hub: ThreadingHTTPServer) -> None:
+    overrides = {"DataLoader.Eval": None, "Global.eval_during_train": False}
+    config = load_config("ResNet50", {**overrides, "Arch.pretrained": str(MODEL)})
+    normalize = "NormalizeImage with mean [0.5, 0.5, 0.5] and std [0.25, 0.25, 0.25]"
+    assert compare_preprocessing(config, str(MODEL)) == [
+        f"warning: {MODEL} expects other images: DataLoader.Train: {normalize}; Infer: {normalize}; Infer: "
+        "ResizeImage with interpolation bicubic; Infer: ResizeImage with resize_short 236 (crop ratio 0.95)"
+    ]
+    same = load_config(
+        "ResNet50",
+        {
+            **overrides,
+            "DataLoader.Train.dataset.transform_ops.3.NormalizeImage.mean": [0.5] * 3,
+            "DataLoader.Train.dataset.transform_ops.3.NormalizeImage.std": [0.25] * 3,
+            "Infer": None,
+        },
+    )
+    assert compare_preprocessing(same, str(MODEL)) == []
+
+
+def test_model_of_the_hub_without_settings_gives_no_warning(hub: ThreadingHTTPServer) -> None:
+    assert compare_preprocessing(load_config("ResNet50"), "hf-hub:timm/resnet18.a1_in1k") == []
 
 
 @pytest.mark.parametrize(

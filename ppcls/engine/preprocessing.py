@@ -1,0 +1,100 @@
+"""Compares a config's transforms with those that pretrained weights expect."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ppcls.config.schema import Config
+from ppcls.data.transforms.specs.basic import CropImage, NormalizeImage, ResizeImage
+from ppcls.errors import UserError
+from ppcls.weights.hub import PREFIX, fetch_from_hub
+from ppcls.zoo import ZOO, architecture, weights_folders
+
+_PIXEL = 1 / 255  # factor of `NormalizeImage` that maps pixels to 0..1
+_RATIO_TOLERANCE = 0.02  # of the crop ratio; sides are rounded to pixels
+
+
+class Preprocessing(NamedTuple):
+    """How the images were prepared that weights were trained and evaluated with.
+
+    Attributes:
+        mean: Mean of the pixels of each channel, 0..1.
+        std: Standard deviation of the pixels of each channel, 0..1.
+        crop_ratio: Side of the centre crop, relative to the short side of the resized image.
+        interpolation: Interpolation of the resizing.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop_ratio: float
+    interpolation: str
+
+
+def compare_preprocessing(config: Config, source: str) -> list[str]:
+    """Returns a warning if a config prepares images in another way than its initial weights expect.
+
+    Args:
+        config: Config of the run.
+        source: The weights: a file, or a model of the hub, whose ``config.json`` is read.
+    """
+    expected = _expected_preprocessing(config.Arch.name, source)
+    if expected is None:
+        return []
+    differences = list(dict.fromkeys(_differences(config, expected)))
+    if not differences:
+        return []
+    return [f"warning: {source} expects other images: {'; '.join(differences)}"]
+
+
+def _expected_preprocessing(name: str, source: str) -> Preprocessing | None:
+    """Returns what weights expect; None if it is unknown."""
+    if source.startswith(PREFIX):
+        return _read_hub(source)
+    entry, path = architecture(source if source in ZOO else name), Path(source)
+    published = (
+        source in ZOO or path.parent in weights_folders() or (entry.package and path == entry.weights_file())
+    )
+    return Preprocessing(entry.mean, entry.std, entry.crop_ratio, entry.interpolation) if published else None
+
+
+def _read_hub(source: str) -> Preprocessing | None:
+    """Returns what the ``config.json`` of a model on the hub says; None if it has none or says nothing."""
+    try:
+        content: Any = json.loads(fetch_from_hub(source, "config.json").read_bytes())
+        found = content["pretrained_cfg"]
+        mean, std = (tuple(float(value) for value in found[key]) for key in ("mean", "std"))
+        return Preprocessing(mean, std, float(found["crop_pct"]), str(found["interpolation"]))
+    except (UserError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _differences(config: Config, expected: Preprocessing) -> Iterator[str]:
+    """Yields what differs, with the keys of the config."""
+    chains = {
+        f"DataLoader.{place}": split.dataset.transform_ops for place, split in config.used_splits.items()
+    }
+    if config.Infer is not None:
+        chains["Infer"] = config.Infer.transforms
+    for place, specs in chains.items():
+        for spec in specs:
+            if isinstance(spec, NormalizeImage) and len(spec.mean) == len(expected.mean):
+                pixels = tuple(value * _PIXEL / spec.scale for value in (*spec.mean, *spec.std))
+                wanted = (*expected.mean, *expected.std)
+                if not all(math.isclose(*pair, abs_tol=1e-3) for pair in zip(pixels, wanted, strict=True)):
+                    mean, std = ([round(value, 4) for value in values] for values in expected[:2])
+                    yield f"{place}: NormalizeImage with mean {mean} and std {std}"
+        resize = next((spec for spec in specs if isinstance(spec, ResizeImage)), None)
+        crop = next((spec for spec in specs if isinstance(spec, CropImage)), None)
+        if place == "DataLoader.Train" or resize is None or crop is None:
+            continue
+        if resize.interpolation != expected.interpolation:
+            yield f"{place}: ResizeImage with interpolation {expected.interpolation}"
+        if resize.resize_short is not None:
+            ratio = min(crop.size) / resize.resize_short
+            if abs(ratio - expected.crop_ratio) > _RATIO_TOLERANCE:
+                side = round(min(crop.size) / expected.crop_ratio)
+                yield f"{place}: ResizeImage with resize_short {side} (crop ratio {expected.crop_ratio})"
