@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import select
 import signal
 import socket
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from PIL import Image
 from running import Running, running
 from small_classifier import write_config
 
@@ -125,6 +127,17 @@ def test_many_connections_leave_room_for_others(strict: Running) -> None:
 def test_host_header_names_the_server(strict: Running, host: str, status: int) -> None:
     text = answer(strict, f"GET /live HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     assert text.startswith(f"HTTP/1.1 {status} ".encode()), text
+
+
+def test_image_of_thousands_of_scans_is_rejected_before_decoding(config: Path, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.new("L", (9990, 9990)).save(file, "JPEG", progressive=True)
+    whole = file.getvalue()
+    image = whole[:-2] + whole[whole.rindex(b"\xff\xda") : -2] * 4000 + whole[-2:]
+    with running(tmp_path, "-c", config) as server, server.client() as client:
+        answer = client.post("/predict", content=image, headers={"Content-Type": "image/jpeg"})
+        assert answer.status_code == 422
+        assert "a JPEG with 4006 scans of 9990x9990 pixels" in answer.json()["error"]
 
 
 def test_bare_line_feeds_are_rejected(strict: Running) -> None:

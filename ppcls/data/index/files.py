@@ -196,7 +196,7 @@ def read_folder(
 
 
 def count_skipped(files: Sequence[str], extensions: tuple[str, ...]) -> Counter[str]:
-    """Returns the number of files that are no images by ending, such as ``.gif``; hidden files do not count."""
+    """Returns the number of other files by ending, such as ``.gif``; hidden files do not count."""
     others = (file for file in files if not file.lower().endswith(extensions) and not file.startswith("."))
     return Counter(Path(file).suffix.lower() or "without an ending" for file in others)
 
