@@ -58,7 +58,8 @@ def test_a_compiled_model_trains_the_same_bits(make_config: Callable[..., Config
     [
         ("auto", GPU, O2, True),
         ("auto", Runtime(), O2, False),
-        ("auto", GPU, O2 | {"AMP": {"level": "O1"}}, False),
+        ("auto", GPU, O2 | {"AMP": {"level": "O1"}}, True),
+        ("auto", GPU, O2 | {"AMP": {"level": "O1", "dtype": "bfloat16"}}, False),
         ("auto", GPU, {"AMP": {"level": "O2"}}, False),
         ("auto", GPU, {}, False),
         (True, Runtime(), {}, True),

@@ -157,11 +157,11 @@ class Global(Section):
     save_inference_dir: str = "./inference"
     """Folder of the exported model; by default `inference` in `output_dir`, if that is set."""
     to_static: Literal["auto", True, False] = "auto"
-    """Compile the model for training; `auto`: where this is faster, which is AMP O2 in float16 with NHWC on a
+    """Compile the model for training; `auto`: as `autotune` measures, else with AMP in float16 and NHWC on a
     GPU with Paddle 2.6."""
     cuda_graph: Literal["auto", True, False] = "auto"
     """Capture a training step as a CUDA graph and replay it, so that the host no longer launches each kernel;
-    `auto`: with Paddle 2.6 on one node."""
+    `auto`: as `autotune` measures, else with Paddle 2.6 on one node."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph` and
     Arch.data_format are fastest with equal losses, and use them where these settings are `auto` or absent.

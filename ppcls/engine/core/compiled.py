@@ -133,7 +133,7 @@ def compiles(wanted: bool | Literal["auto"], arch: object, amp: AMP | None, runt
     """
     if not isinstance(arch, Arch):
         return False
-    return _is_faster(arch, amp, runtime) if wanted == "auto" else wanted
+    return _is_nhwc_float16(arch, amp, runtime) if wanted == "auto" else wanted
 
 
 def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime) -> nn.Layer:
@@ -156,13 +156,8 @@ def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime
     return network
 
 
-def _is_faster(arch: Arch, amp: AMP | None, runtime: Runtime) -> bool:
-    """Returns whether compiled steps were measured to be faster than eager ones."""
-    return _is_nhwc_float16(arch, amp, runtime) and amp is not None and amp.level == "O2"
-
-
 def _is_nhwc_float16(arch: Arch, amp: AMP | None, runtime: Runtime) -> bool:
-    """Returns whether a program can use cuDNN's fused operators for NHWC float16, as Paddle 2.6 has them."""
+    """Returns whether programs have cuDNN's fused operators, as in Paddle 2.6, and so are faster."""
     return (
         runtime.device == "gpu"
         and measured()
