@@ -22,6 +22,7 @@ def test_a_python_source(tmp_path: Path, use_dali: bool) -> None:
         f"Global.output_dir={tmp_path}",
         f"Global.use_dali={use_dali}",
         "Global.epochs=1",
+        "Arch.name=ShuffleNetV2_x0_25",
         "DataLoader.Train.dataset.source=evaluation shapes",  # a quarter of the images
     ]
     example = ROOT / "examples" / "python_source.py"

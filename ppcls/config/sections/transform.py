@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from numpy.typing import NDArray
 from pydantic import AfterValidator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.fields import Fraction, Keyed, Positive, Section, Spec
 from ppcls.registry import BATCH_TRANSFORMS
+
+if TYPE_CHECKING:  # --help and --print-config must not wait for NumPy
+    from numpy.typing import NDArray
 
 
 class BatchTransform(Spec):

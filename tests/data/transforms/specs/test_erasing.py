@@ -115,6 +115,7 @@ def test_rectangle_distribution(log: bool) -> None:
     counts, _ = np.histogram(aspect, bins=limits)
     np.testing.assert_allclose(counts / there.sum(), 0.25, atol=0.025)
     place = start / (200 - size + 1)
+    assert abs(np.corrcoef(place, rowvar=False)[0, 1]) < 0.05
     for axis in (0, 1):
         counts, _ = np.histogram(place[:, axis], bins=4, range=(0, 1))
         np.testing.assert_allclose(counts / there.sum(), 0.25, atol=0.03)
