@@ -207,7 +207,7 @@ def test_what_the_readme_sets_for_your_own_pictures_is_valid(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
     text = read(ROOT / "README.md")
     settings = re.findall(r"^\| `'?((?:Optimizer|Arch)\.[^`]*?=[^`]*?)'?` \|", text, re.MULTILINE)
-    assert len(settings) == 4
+    assert len(settings) == 5
     for setting in settings:
         root = f"DataLoader.Train.dataset.image_root={tmp_path}"
         load_config(ROOT / "configs" / "finetune.yaml", [root, setting])

@@ -26,7 +26,6 @@ def export(argv: Arguments = None) -> None:
     options = config_parser(
         "Export a model for Paddle Inference or as ONNX, or its weights for PaddleClas or timm.",
         (
-            "ppcls export --model runs/pets/best_model",
             "ppcls export --model runs/pets/best_model --format onnx -o Global.save_inference_dir=onnx",
             "ppcls export --model runs/pets/best_model --pdparams pets.pdparams",
             "ppcls export --model runs/pets/best_model --safetensors pets.safetensors",
