@@ -120,9 +120,9 @@ class LimitedProtocol(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        try:
             super().send_400_response(msg)
-        else:
+        except h11.LocalProtocolError:  # a response has started already, or may have no content (HEAD)
             self.transport.close()
 
     def _set_request_deadline(self) -> None:

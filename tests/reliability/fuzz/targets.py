@@ -274,7 +274,7 @@ def http_request(data: bytes, folder: Path) -> None:
             await asyncio.sleep(0)
 
     asyncio.run(serve())
-    assert not errors, errors[0].getMessage()
+    assert not errors, logging.Formatter().format(errors[0])
     assert b"HTTP/1.1 500" not in transport.written
 
 
