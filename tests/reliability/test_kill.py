@@ -60,7 +60,7 @@ def test_kill_9_at_random_instants(tmp_path: Path) -> None:
             finally:
                 os._exit(1)
         os.close(mouth)
-        told = b"".join(os.read(ears, 4) for _ in range(chance.randint(0, 3)))  # however long these saves take
+        told = b"".join(os.read(ears, 4) for _ in range(chance.randint(0, 3)))  # waits for these saves
         time.sleep(chance.uniform(0.0, 0.02))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
