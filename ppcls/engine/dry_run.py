@@ -139,7 +139,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
                 *describe(measured),
                 f"memory        at most {peak_memory(runtime).describe()}",
                 *([run.memory_report()] if run.memory_report is not None else []),
-                f"change first  {advise(_loading_speed(split, feed, run.state, measured))}",
+                f"advice        {advise(_loading_speed(split, feed, run.state, measured))}",
                 _describe_written(run),
                 *_describe_conflict(run),
             ]

@@ -221,7 +221,7 @@ def _describe_data(config: Config, run: Run) -> list[str]:
             unclassified.append(line)
     if imbalance := describe_imbalance(run.state.loader.index.labels, run.checkpoints.class_names):
         notes.append(imbalance)
-    return [*notes, *dict.fromkeys(unclassified)]  # two parts of one folder have the same lines
+    return [*notes, *dict.fromkeys(unclassified)]  # both splits of one folder yield the same lines
 
 
 def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[str, ...]:

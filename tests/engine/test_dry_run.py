@@ -44,7 +44,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 def figures(said: str) -> dict[str, str]:
     """Returns the lines by their first words."""
-    names = ("speed", "data wait", "training only", "loader only", "whole run", "memory", "change first")
+    names = ("speed", "data wait", "training only", "loader only", "whole run", "memory", "advice")
     found = {name: line for line in said.splitlines() for name in names if line.startswith(name + " ")}
     assert tuple(found) == names
     return found
@@ -169,7 +169,7 @@ def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     run(LINEAR, "-c", str(config), "--dry-run", ranks=2, logs=tmp_path / "log")
     found = figures((tmp_path / "log" / "workerlog.0").read_text())
     assert " for 4 updates and 2 evaluations " in found["whole run"]
-    assert "change first" not in (tmp_path / "log" / "workerlog.1").read_text()
+    assert "advice" not in (tmp_path / "log" / "workerlog.1").read_text()
     assert not (tmp_path / "run").exists()
 
 

@@ -1,4 +1,4 @@
-"""Which setting to change first, for measured facts."""
+"""`advise`: the setting to change, for each kind of measured bottleneck."""
 
 from __future__ import annotations
 

@@ -151,8 +151,8 @@ def find_conclusions(measured: Sequence[MeasuredVariant], inspection: Inspection
     on_cpu, gpu = inspection.device.kind == "cpu", inspection.device.kind == "gpu"
     if on_cpu and any(found.key.processes > 1 for found in done):
         yield (
-            f"The processes are gloo processes that share {inspection.device.cores} CPU cores: they show "
-            "that training works and what the exchange costs, not how GPUs scale."
+            f"All processes share {inspection.device.cores} CPU cores and exchange gradients by gloo: these "
+            "figures show the cost of the exchange, not how training scales on GPUs."
         )
     bfloat16 = [found.key for found in done if "bfloat16" in found.key.precision]
     if on_cpu and any(variant.framework == "Paddle" for variant in bfloat16):

@@ -66,7 +66,7 @@ class Variant:
     """One way to train. Its fields are labels of the result row.
 
     Attributes:
-        processes: Number of GPUs, or of gloo processes that share a CPU.
+        processes: Number of GPUs, or of processes that share a CPU.
         precision: One of `PRECISIONS`.
         layout: ``NCHW`` or ``NHWC``.
         cudnn_search: ``on``, ``off``, ``auto`` as in training, or ``none`` on a CPU.

@@ -172,9 +172,10 @@ class AdamW(DecoupledSpec):
     epsilon: Positive = 1e-8
     """Added to the root of the mean squared gradient."""
     layerwise_decay: Annotated[float, Bound(gt=0, le=1)] | None = None
-    """Factor of the learning rate from each numbered block to the previous one (Howard & Ruder 2018, section
-    3.2). Of `n` blocks, block `i` from 0 has `layerwise_decay ** (n - i)`, everything before the first block,
-    such as embeddings, `layerwise_decay ** (n + 1)`, and the head 1."""
+    """Each numbered block has the learning rate of the next one times this factor (Howard & Ruder 2018,
+    section 3.2). With `n` blocks, the head has factor 1, block `i` (counted from 0) has
+    `layerwise_decay ** (n - i)`, and layers before the blocks, such as embeddings, have
+    `layerwise_decay ** (n + 1)`."""
 
 
 class AdamWDL(AdamW):

@@ -90,7 +90,7 @@ def read_records(
         indexes = _expand_patterns(index_paths, indexes=True)
     if len(indexes) != len(shard_paths):
         raise UserError(
-            f"index_paths names {len(indexes)} files, but paths names {len(shard_paths)}; expected as many"
+            f"index_paths: expected {len(shard_paths)} files, one for each of paths, got {len(indexes)}"
         )
     files = OpenFiles()
     with ThreadPoolExecutor(_PARALLEL_SHARDS) as pool:

@@ -100,9 +100,9 @@ class LMDBFormat(RecordFormat):
         if not (path / DATA).exists():
             found = "no such folder"
             if path.is_dir():
-                hint = f"write for example {path}/*{self.suffix}"
-                found = f"found a folder without it; for LMDB folders in it, {hint}"
-            raise UserError(f"{path}: expected an LMDB folder with {DATA}, {found}")
+                hint = f"write {path}/*{self.suffix}"
+                found = f"a folder without it; if it contains LMDB folders, {hint}"
+            raise UserError(f"{path}: expected an LMDB folder with {DATA}, found {found}")
         with open_shard_file(path / DATA) as file:
             try:
                 for key, offset, size in list_entries(file):

@@ -49,7 +49,7 @@ def list_entries(file: ShardFile) -> Iterator[Entry]:
     """
     page_size, root, last = _read_meta(file)
     if file.size < (expected := (last + 1) * page_size):
-        raise PageError(f"expected {expected} bytes, found {file.size}; the file is cut short")
+        raise PageError(f"expected {expected} bytes, found {file.size}; the file is truncated")
     stack = [] if root == _NO_PAGE else [root]
     left = last + 1  # a page is part of the tree once
     while stack:
@@ -69,7 +69,7 @@ def list_entries(file: ShardFile) -> Iterator[Entry]:
             elif flags == 0:
                 offset, end = number * page_size + begin, (number + 1) * page_size
             else:
-                raise PageError("expected one value per key, found several, or a database in the database")
+                raise PageError("expected one value per key, found several values, or a nested database")
             if offset + size > end:
                 raise PageError(f"damaged: a value of {size} bytes at byte {offset} ends beyond byte {end}")
             yield Entry(key, offset, size)
@@ -93,7 +93,9 @@ def _read_meta(file: ShardFile) -> tuple[int, int, int]:
         _, flags, _, _, _, _, _, root = _DATABASE.unpack_from(page, at + _DATABASE.size)
         last, transaction = _LAST.unpack_from(page, at + 2 * _DATABASE.size)
         if page_size not in _PAGE_SIZES or flags:
-            raise PageError(f"expected one value per key in pages of 4 to 64 KiB, found {page_size} bytes")
+            raise PageError(
+                f"expected pages of 4 to 64 KiB with one value per key, found pages of {page_size} bytes, flags {flags}"
+            )
         found.append((transaction, page_size, root, last))
     return max(found)[1:]
 
@@ -102,13 +104,13 @@ def _list_nodes(page: bytes) -> tuple[int, list[tuple[int, int, int, int, int]]]
     """Returns the kind of a page of the tree, and the words of its nodes with the position behind each."""
     _, _, flags, lower, _ = _HEADER.unpack_from(page)
     if flags not in (_BRANCH, _LEAF) or not _HEADER.size <= lower <= len(page):
-        raise PageError("damaged: a page of the tree is of another kind")
+        raise PageError("damaged: a page of the tree is neither a branch nor a leaf")
     nodes = []
     for (at,) in struct.iter_unpack("<H", page[_HEADER.size : lower - lower % 2]):
         if at + _NODE.size > len(page):
             raise PageError("damaged: an entry lies outside its page")
         words = _NODE.unpack_from(page, at)
         if at + _NODE.size + words[3] > len(page):
-            raise PageError("damaged: a key ends outside its page")
+            raise PageError("damaged: a key extends beyond its page")
         nodes.append((*words, at + _NODE.size))
     return flags, nodes

@@ -2,7 +2,7 @@
 
 A record has one or more parts. A part consists of the magic number (4 bytes), a word with flag and length
 (4), the content, and zeros up to a multiple of 4. If the content has the magic number at a multiple of 4, the
-writer drops it there and starts a new part, so that this number always marks the start of a part (dmlc-core,
+writer removes it and starts a new part, so that this number always marks the start of a part (dmlc-core,
 recordio.h).
 """
 
@@ -28,7 +28,7 @@ _MAX_LABEL = 1 << 24  # float32 has no larger consecutive integers
 
 
 class _PartError(ValueError):
-    """Bytes that are not a part; the text says what was expected and found."""
+    """The bytes are not a part; the text is what was expected and what was found."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RecordIOFormat(FileFormat):
         sizes = np.diff(offsets, append=file.size)
         if sizes.min() <= 0:
             raise index.mismatch(
-                f"its last offset is {offsets[-1]}, or one repeats; the file has {file.size} bytes"
+                f"an offset repeats, or the last one, {offsets[-1]}, is not within the file of {file.size} bytes"
             )
         labels = [
             _read_label(file, offset, size)
@@ -102,7 +102,7 @@ def _split_parts(content: bytes) -> Iterator[bytes]:
 def _parse_part_head(head: bytes | memoryview) -> tuple[int, int]:
     """Returns the flag of a part and the bytes of its content."""
     if len(head) < _HEAD:
-        raise _PartError(f"a part head of {_HEAD} bytes, found the end after {len(head)}")
+        raise _PartError(f"a part head of {_HEAD} bytes, found only {len(head)} bytes")
     if head[:4] != _MAGIC:
         raise _PartError(f"the magic number {_MAGIC.hex()}, found {head[:4].hex()}")
     word = struct.unpack("<I", head[4:_HEAD])[0]
@@ -122,10 +122,12 @@ def _record_end(file: ShardFile, offset: int) -> int:
         except _PartError as error:
             raise UserError(f"{file.path}, byte {offset}: expected {error}") from None
         if not _may_follow(kind, first=first):
-            raise file.damaged(offset, "a record" if first else "the next part of a record", f"part {kind}")
+            raise file.damaged(
+                offset, "a record" if first else "the next part of a record", f"a part with flag {kind}"
+            )
         size += _HEAD + -size % 4
         if offset + size > file.size:
-            found = f"the end of the file after {file.size - offset}"
+            found = f"only {file.size - offset} bytes"
             raise file.damaged(offset, f"a part of {size} bytes", found)
         offset, first = offset + size, False
         if kind in (_WHOLE, _LAST):
@@ -143,10 +145,10 @@ def _join_parts(record: bytes | memoryview) -> bytes | memoryview:
     while True:
         kind, size = _parse_part_head(record[at : at + _HEAD])
         if not _may_follow(kind, first=not contents):
-            raise _PartError(f"another part, found part {kind}")
+            raise _PartError(f"the next part of a record, found a part with flag {kind}")
         at += _HEAD
         if at + size > len(record):
-            raise _PartError(f"{size} bytes, found {len(record) - at}")
+            raise _PartError(f"a part of {size} bytes, found only {len(record) - at}")
         contents.append(record[at : at + size])
         at += size + -size % 4
         if kind in (_WHOLE, _LAST):
@@ -162,7 +164,7 @@ def _parse_image_head(content: bytes | memoryview) -> tuple[int, float]:
         raise _PartError(f"one label, found {flag}")
     if flag == 1:
         if len(content) < _IMAGE_HEAD.size + 4:
-            raise _PartError("a label, found the end of the record")
+            raise _PartError("a label of 4 bytes after the image header, found the end of the record")
         (label,) = struct.unpack_from("<f", content, _IMAGE_HEAD.size)
     return _IMAGE_HEAD.size + 4 * flag, label
 

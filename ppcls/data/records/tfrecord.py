@@ -57,7 +57,7 @@ class TFRecordFormat(FileFormat):
         """Returns offsets, sizes and labels; see `FileFormat`."""
         offsets, sizes = index.parse_pairs("'offset size'").T
         if (end := int((offsets + sizes).max())) != file.size:
-            raise index.mismatch(f"it ends at byte {end}, the file at {file.size}")
+            raise index.mismatch(f"its last record ends at byte {end}, the file at byte {file.size}")
         order = np.argsort(offsets)
         if (offsets[order][1:] < (offsets + sizes)[order][:-1]).any():
             raise index.mismatch("its records overlap")
@@ -84,7 +84,7 @@ class TFRecordFormat(FileFormat):
         data = BlockReader(file)
         head = data[offset : offset + _HEAD]
         if _record_size(file, head, offset, offset + size) != size:
-            raise file.damaged(offset, f"a record of {size} bytes as in its index", "another length")
+            raise file.damaged(offset, f"a record of {size} bytes, as the index says", "another length")
         label = None
         try:
             for value in _find_feature(data, offset + _HEAD, offset + size - _TAIL, _LABEL):
@@ -110,14 +110,14 @@ def _record_size(file: ShardFile, head: bytes, offset: int, end: int) -> int:
     """Returns the bytes of the record that starts with ``head`` and must not extend beyond ``end``."""
     if len(head) < _HEAD:
         raise file.damaged(
-            offset, f"a record head of {_HEAD} bytes", f"the end of the file after {len(head)}"
+            offset, f"a record header of {_HEAD} bytes", f"the end of the file after {len(head)} bytes"
         )
     if _checksum(head[:8]) != head[8:]:
         found = "other bytes: damaged, compressed, or not a TFRecord file"
         raise file.damaged(offset, "a record's length with its checksum", found)
     size = int(struct.unpack("<Q", head[:8])[0]) + _HEAD + _TAIL
     if offset + size > end:
-        raise file.damaged(offset, f"a record of {size} bytes", f"the end of the file after {end - offset}")
+        raise file.damaged(offset, f"a record of {size} bytes", f"the end after {end - offset} bytes")
     return size
 
 

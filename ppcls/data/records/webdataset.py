@@ -26,7 +26,7 @@ _MAX_LABEL_DIGITS = 18
 
 
 class _SampleError(ValueError):
-    """A sample that can't be used; the text says what was expected and found."""
+    """The sample can't be used; the text is what was expected and what was found."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,9 @@ class WebDatasetFormat(FileFormat):
         for line, sample in enumerate(_parse_index(index), start=2):
             end = max(member.offset + member.size for member in sample)
             if end > file.size:
-                raise index.mismatch(f"line {line} ends at byte {end}, the file at {file.size}")
+                raise index.mismatch(
+                    f"the sample of line {line} ends at byte {end}, the file at byte {file.size}"
+                )
             try:
                 rows.append(self._read_sample(file, sample))
             except _SampleError as error:
@@ -124,7 +126,7 @@ def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
     offset = members[-1].offset_data + (-(-members[-1].size // _BLOCK)) * _BLOCK if members else 0
     block = file.read(offset, _BLOCK)
     if block != bytes(_BLOCK):
-        found = "other bytes" if block else "the end of the file, which is cut short"
+        found = "other bytes" if block else "the end of the file, which is truncated"
         raise file.damaged(offset, "a file header, or a block of zeros at the end", found)
     for member in members:
         stem, extension = _split_name(member.name)

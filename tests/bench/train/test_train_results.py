@@ -145,7 +145,7 @@ def test_find_conclusions_limits_of_a_cpu() -> None:
     sentences = " ".join(
         find_conclusions([measured(each, 5.0) for each in cpu], inspection(TrainingDevice("cpu", 2)))
     )
-    assert "gloo processes that share 2 CPU cores" in sentences
+    assert "All processes share 2 CPU cores" in sentences
     assert "bfloat16 on a CPU rounds" in sentences
     assert "No MFU: the peak rate of a CPU is unknown." in sentences
 

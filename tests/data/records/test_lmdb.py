@@ -116,7 +116,7 @@ def test_lmdb_rejects_truncated_file(tmp_path: Path) -> None:
     os.truncate(data, whole - 4096)
     with pytest.raises(UserError) as caught:
         opened("lmdb", path)
-    assert str(caught.value) == f"{data}: expected {whole} bytes, found {whole - 4096}; the file is cut short"
+    assert str(caught.value) == f"{data}: expected {whole} bytes, found {whole - 4096}; the file is truncated"
 
 
 def test_lmdb_rejects_other_folders(tmp_path: Path) -> None:

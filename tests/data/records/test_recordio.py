@@ -90,7 +90,10 @@ def test_recordio_sorts_the_index(tmp_path: Path) -> None:
         (part(0, header(float("nan"))), "expected a whole number up to 16777216 as label, found nan"),
         (part(0, header(float("inf"))), "expected a whole number up to 16777216 as label, found inf"),
         (part(0, b"short"), "expected an image header of 24 bytes, found 5"),
-        (part(0, header(0, flag=1)), "expected a label, found the end of the record"),
+        (
+            part(0, header(0, flag=1)),
+            "expected a label of 4 bytes after the image header, found the end of the record",
+        ),
     ],
 )
 def test_recordio_open_reports_missing_label(tmp_path: Path, data: bytes, text: str) -> None:
@@ -104,9 +107,9 @@ def test_recordio_open_reports_missing_label(tmp_path: Path, data: bytes, text: 
     ("data", "text"),
     [
         (b"no recordio", f"expected the magic number {MAGIC.hex()}, found {b'no r'.hex()}"),
-        (b"no", "expected a part head of 8 bytes, found the end after 2"),
-        (part(3, b"x"), "expected a record, found part 3"),
-        (part(0, b"x")[:-1], "expected a part of 12 bytes, found the end of the file after 11"),
+        (b"no", "expected a part head of 8 bytes, found only 2 bytes"),
+        (part(3, b"x"), "expected a record, found a part with flag 3"),
+        (part(0, b"x")[:-1], "expected a part of 12 bytes, found only 11 bytes"),
     ],
 )
 def test_recordio_build_index_rejects_other_files(tmp_path: Path, data: bytes, text: str) -> None:
@@ -119,7 +122,9 @@ def test_recordio_build_index_rejects_other_files(tmp_path: Path, data: bytes, t
 def test_recordio_build_index_rejects_wrong_order_of_parts(tmp_path: Path) -> None:
     data = part(1, header(0)) + part(1, b"x")
     (tmp_path / "a.rec").write_bytes(data)
-    with pytest.raises(UserError, match=r"a\.rec, byte 32: expected the next part of a record, found part 1"):
+    with pytest.raises(
+        UserError, match=r"a\.rec, byte 32: expected the next part of a record, found a part with flag 1"
+    ):
         FORMATS["recordio"].build_index(tmp_path / "a.rec")
 
 

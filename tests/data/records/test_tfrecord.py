@@ -141,8 +141,7 @@ def test_tfrecord_build_index_rejects_truncated_record(tmp_path: Path) -> None:
         FORMATS["tfrecord"].build_index(path)
     size = len(data) - begin
     assert str(caught.value) == (
-        f"{path}, byte {begin}: expected a record of {size} bytes, "
-        f"found the end of the file after {size - 10}"
+        f"{path}, byte {begin}: expected a record of {size} bytes, found the end after {size - 10} bytes"
     )
 
 

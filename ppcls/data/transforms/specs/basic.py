@@ -276,7 +276,9 @@ class NormalizeImage(Transform):
     @model_validator(mode="after")
     def _check_lengths(self) -> NormalizeImage:
         if len(self.mean) != len(self.std):
-            raise ValueError(f"expected as many std as mean, got {len(self.std)} and {len(self.mean)}")
+            raise ValueError(
+                f"expected mean and std of equal length, got {len(self.mean)} and {len(self.std)} values"
+            )
         if self.scale == 0:
             raise ValueError("expected a scale other than 0")
         if self.channel_num not in (None, 1) and len(self.mean) == 1:
