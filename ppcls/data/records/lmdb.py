@@ -100,8 +100,8 @@ class LMDBFormat(RecordFormat):
         if not (path / DATA).exists():
             found = "no such folder"
             if path.is_dir():
-                hint = f"write {path}/*{self.suffix}"
-                found = f"a folder without it; if it contains LMDB folders, {hint}"
+                hint = f"write for example {path}/*{self.suffix}"
+                found = f"a folder without it; for LMDB folders in it, {hint}"
             raise UserError(f"{path}: expected an LMDB folder with {DATA}, found {found}")
         with open_shard_file(path / DATA) as file:
             try:
