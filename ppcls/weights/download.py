@@ -23,6 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.weights.manifest import read_record
+from ppcls.zoo import known_digest
 
 OFFLINE = "PPCLS_OFFLINE"
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry
@@ -65,16 +66,18 @@ def download(path: Path, url: str, check: Callable[[Path], object], *, retry: bo
 
 
 def verify_download(path: Path) -> None:
-    """Compares a file with the SHA-256 of its first download, if that was recorded.
+    """Compares a file with the SHA-256 in the table of models, or else with that of its first download.
 
     Raises:
-        UserError: The file has changed since.
+        UserError: The file has another one.
     """
     expected = _read_digest(path)
     if expected and (found := read_record(path).sha256) != expected:
+        record = _digest_file(path)
+        fix = f"remove it to download it again, or remove {record.name} to use it as it is"
         raise UserError(
-            f"{path}: damaged or replaced: expected SHA-256 {expected}, found {found}; remove it to download "
-            f"it again, or remove {_digest_file(path).name} to use it as it is"
+            f"{path}: damaged or replaced: expected SHA-256 {expected}, found {found}; "
+            f"{fix if record.is_file() else 'install its package again'}"
         )
 
 
@@ -83,7 +86,9 @@ def _digest_file(path: Path) -> Path:
 
 
 def _read_digest(path: Path) -> str:
-    """Returns the recorded SHA-256 of a file; "" without a record."""
+    """Returns the SHA-256 of a file in the table of models or of its first download; "" if unknown."""
+    if known := known_digest(path):
+        return known
     try:
         return _digest_file(path).read_text(encoding="ascii").split()[0].lower()
     except (OSError, ValueError, IndexError):
@@ -154,7 +159,7 @@ class _Download:
             write_text(_digest_file(self._path), f"{found}  {self._path.name}\n")
         elif found != expected:
             raise UserError(
-                f"{self._url}: SHA-256 {found} differs from {expected}, that of the first download; if the "
+                f"{self._url}: SHA-256 {found} differs from {expected}, the known one; if the "
                 f"published file was replaced on purpose, remove {_digest_file(self._path)}"
             )
 

@@ -23,7 +23,15 @@ from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
 from ppcls.weights.torch_file import TORCH_ENDINGS, read_torch
 from ppcls.weights.torch_names import from_torch, is_torch
-from ppcls.zoo import ZOO, missing_weights_hint, published_file, weights_folders, weights_url
+from ppcls.zoo import (
+    ZOO,
+    known_digest,
+    missing_weights_hint,
+    package_file,
+    published_file,
+    weights_folders,
+    weights_url,
+)
 
 Arrays = dict[str, NDArray[Any]]
 _SHOWN = 5
@@ -154,6 +162,8 @@ def fetch_weights(path: Path, *, retry: bool = True) -> Path:
         raise UserError(f"{path}: file not found: {hint}, or set `pretrained` to another file")
     if path.parent in weights_folders() and (url := weights_url(path.name)) is not None:
         download(path, url, read_pdparams, retry=retry)
+        verify_download(path)
+    elif known_digest(path) and any(path == package_file(entry.package) for entry in ZOO.values()):
         verify_download(path)
     return path
 

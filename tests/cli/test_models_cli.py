@@ -50,3 +50,8 @@ def test_unknown_name_suggests_nearest(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "error: no architecture matches 'Resnet_50'; did you mean 'ResNet50'?\n"
     assert main(["list", "Q*"]) == 1
     assert capsys.readouterr().err.endswith("; `list` without a pattern prints all names\n")
+
+
+def test_measure_speed_adds_images_per_second(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", "LeNet", "--speed"]) == 0
+    assert "images/s of one core" in capsys.readouterr().out

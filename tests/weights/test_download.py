@@ -23,7 +23,7 @@ from ppcls.cli.models import main
 from ppcls.errors import UserError
 from ppcls.weights import download as downloads
 from ppcls.weights.files import fetch_weights, read_weights
-from ppcls.zoo import architecture
+from ppcls.zoo import ZOO, architecture, package_file
 
 FILE = "PPLCNet_x0_25_pretrained.pdparams"
 VALUES = np.arange(50_000, dtype=np.float32)
@@ -198,7 +198,7 @@ def test_changed_file_is_an_error(server: Server, cache: Path) -> None:
         read_weights(Path("PPLCNet_x0_25"))
     path.unlink()
     (cache / f"{FILE}.sha256").write_text("0" * 64 + f"  {FILE}\n")
-    with pytest.raises(UserError, match=r"SHA-256 .* differs from 0{64}, that of the first download"):
+    with pytest.raises(UserError, match=r"SHA-256 .* differs from 0{64}, the known one"):
         read_weights(Path("PPLCNet_x0_25"))
     assert names(cache) == {f"{FILE}.sha256"}
 
@@ -320,3 +320,12 @@ def test_killed_download_leaves_no_file(server: Server, cache: Path) -> None:
             time.sleep(0.05)
         process.kill()
     assert names(cache) == set()
+
+
+def test_changed_file_of_a_package_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "weights_package" / Path(ZOO["EfficientNet_lite0"].package).name
+    file.parent.mkdir()
+    file.write_bytes(package_file(ZOO["EfficientNet_lite0"].package).read_bytes()[:-1])
+    monkeypatch.setattr("ppcls.weights.files.package_file", lambda _: file)
+    with pytest.raises(UserError, match=r"damaged or replaced: expected SHA-256 579344.*install its package"):
+        read_weights(file)
