@@ -125,8 +125,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
     """
     with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
         run = build_run(config, runtime, Path(config.Global.output_dir), writing=False)
-        split = config.DataLoader.Train
-        assert split is not None  # checked by build_run
+        split = config.DataLoader.need_train()
         feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
         try:
             measured, batches = _measure(run, feed.prefetched)

@@ -208,8 +208,7 @@ def _describe_model(config: Config, state: TrainState) -> list[str]:
 
 
 def _describe_data(config: Config, run: Run) -> list[str]:
-    train, labels = config.DataLoader.Train, None
-    assert train is not None  # checked by build_state
+    train, labels = config.DataLoader.need_train(), None
     if run.evaluator is not None:
         labels = np.concatenate([loader.index.labels for loader in run.evaluator.loaders.values()])
     notes = describe_folders(train.dataset, run.folder_classes, run.state.loader.index.labels, labels)

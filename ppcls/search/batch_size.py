@@ -29,9 +29,7 @@ def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
         UserError: Not even the smallest batch fits, or training fails for another reason.
     """
     check_single_process("--find-batch-size")
-    if config.DataLoader.Train is None:
-        raise UserError("--find-batch-size needs DataLoader.Train")
-    key, size = config.DataLoader.Train.sampler.batch_setting
+    key, size = config.DataLoader.need_train().sampler.batch_setting
     name, total = f"DataLoader.Train.sampler.{key}", size * config.Global.update_freq
     sizes = [
         batch

@@ -156,9 +156,7 @@ def read_workload(config: Config, runtime: Runtime, images: int) -> LoaderWorklo
     Raises:
         UserError: There is no ``DataLoader.Train``, its data cannot be used, or there are several processes.
     """
-    split = config.DataLoader.Train
-    if split is None:
-        raise UserError("the benchmark needs DataLoader.Train in the config")
+    split = config.DataLoader.need_train()
     if runtime.world_size > 1:
         raise UserError("this benchmark needs a single process; start it without paddle.distributed.launch")
     if split.input_size is not None:

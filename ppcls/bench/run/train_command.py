@@ -15,7 +15,6 @@ from ppcls.bench.measure.runner import MeasurementFailed, Measurements, Sample
 from ppcls.bench.results.schema import ResultRow
 from ppcls.bench.run.split import PARTS, OutputLine, split_time
 from ppcls.config.schema import Config
-from ppcls.errors import UserError
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import StepRecord
 from ppcls.runtime.launch import child_environment
@@ -40,9 +39,7 @@ def run_training(config: Config, path: str, overrides: Sequence[str], timeout: f
     Raises:
         MeasurementFailed: The run failed, or exceeded the timeout.
     """
-    split = config.DataLoader.Train
-    if split is None:
-        raise UserError("training needs DataLoader.Train in the config")
+    split = config.DataLoader.need_train()
     with tempfile.TemporaryDirectory(prefix="ppcls-bench-") as folder:
         output_dir = Path(folder) / "run"
         command = ["-c", path, "-o", *overrides, f"Global.output_dir={output_dir}"]

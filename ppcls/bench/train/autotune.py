@@ -181,8 +181,7 @@ def _tuned_card(config: Config) -> Card | None:
 
 
 def _count_updates(config: Config) -> int:
-    train = config.DataLoader.Train
-    assert train is not None  # by _tuned_card
+    train = config.DataLoader.need_train()
     index = read_index(train.dataset, config.class_count(training=True))
     world = read_launch().world_size
     images = train.sampler.rows(world) * world * config.Global.update_freq
@@ -221,8 +220,7 @@ def _written(config: Config) -> Iterator[Path]:
 
 def _cache_key(config: Config, card: Card) -> str:
     """Returns a key of everything that can change the fastest way."""
-    train = config.DataLoader.Train
-    assert train is not None  # by _tuned_card
+    train = config.DataLoader.need_train()
     parts = {
         "arch": config.Arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),
         "amp": config.AMP.model_dump(mode="json") if config.AMP is not None else None,

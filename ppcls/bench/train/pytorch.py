@@ -68,8 +68,7 @@ class PyTorchPython:
             inspection: Facts about machine and model.
             timeout: Seconds after which a measurement is aborted.
         """
-        split, device = config.DataLoader.Train, inspection.device
-        assert split is not None  # by inspect_machine
+        split, device = config.DataLoader.need_train(), inspection.device
         base = {
             "model": config.Arch.exported.name,
             "classes": config.Arch.class_num,

@@ -11,7 +11,6 @@ from ppcls.bench.measure.runner import powers_of_two
 from ppcls.bench.results.schema import Label
 from ppcls.bench.train.peak_flops import Format
 from ppcls.config.schema import Config
-from ppcls.errors import UserError
 
 Source = Literal["synthetic", "loader", "bare"]
 
@@ -131,13 +130,11 @@ def config_variant(config: Config, device: TrainingDevice, source: Source) -> Va
     Raises:
         UserError: The config has no ``DataLoader.Train``.
     """
-    if config.DataLoader.Train is None:
-        raise UserError("training needs DataLoader.Train in the config")
+    name, size = config.DataLoader.need_train().sampler.batch_setting
     amp = config.AMP
     precision = "TF32" if device.has_tf32 else "float32"
     if amp is not None and amp.use_amp:
         precision = amp.level if amp.dtype == "float16" else f"{amp.level}-bfloat16"
-    name, size = config.DataLoader.Train.sampler.batch_setting
     search = "off" if config.Global.deterministic else "auto"
     return Variant(
         processes=1,

@@ -14,7 +14,7 @@ from ppcls.arch.cost import measure as measure_cost
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.variants import TrainingDevice
-from ppcls.bench.train.workloads import Workload, bare_workload, image_shape, our_workload, train_split
+from ppcls.bench.train.workloads import Workload, bare_workload, image_shape, our_workload
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.transform import check_chain
@@ -36,14 +36,14 @@ def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
     Raises:
         UserError: The config has no ``DataLoader.Train``.
     """
-    split = train_split(config)
+    split = config.DataLoader.need_train()
     device = TrainingDevice(runtime.device, runtime.cores)
     if runtime.device == "gpu":
         cuda = paddle.device.cuda
         gpus, card = cuda.device_count(), cuda.get_device_name(runtime.device_id)
         major, minor = cuda.get_device_capability(runtime.device_id)
         device = TrainingDevice("gpu", runtime.cores, gpus, card, (major, minor))
-    arch, shape = config.Arch.exported, image_shape(config, split)
+    arch, shape = config.Arch.exported, image_shape(config.Arch.data_format, split)
     cost = rgb = measure_cost(lambda: build_network(config.Arch), shape)
     if arch.input_image_channel != 3:
         three = tuple(3 if side == arch.input_image_channel else side for side in shape)

@@ -63,20 +63,9 @@ class Workload:
     losses: Sequence[paddle.Tensor] = ()
 
 
-def train_split(config: Config) -> Split:
-    """Returns ``DataLoader.Train``.
-
-    Raises:
-        UserError: The config has none.
-    """
-    if config.DataLoader.Train is None:
-        raise UserError("training needs DataLoader.Train in the config")
-    return config.DataLoader.Train
-
-
 def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
     """Returns our training step on one synthetic batch, or on the config's data for source ``loader``."""
-    synthetic = SyntheticLoader(config, train_split(config), runtime) if source == "synthetic" else None
+    synthetic = SyntheticLoader(config, runtime) if source == "synthetic" else None
     state = build_state(config, runtime, lambda *_: None, synthetic)
     # The first losses depend on the gradients. Later the weights stay, or they would memorize a few images.
     state.schedule = lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0
@@ -120,14 +109,14 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
     Raises:
         UserError: That loop cannot do what the config requires.
     """
-    split, amp = train_split(config), config.AMP
+    split, amp = config.DataLoader.need_train(), config.AMP
     if isinstance(split.dataset, MultiLabelDataset):
         raise UserError("the bare loop supports only images with one label")
     if config.Global.update_freq > 1:
         raise UserError("the bare loop does not support gradient accumulation (Global.update_freq)")
     if runtime.device == "cpu" and amp is not None and amp.use_amp:
         raise UserError("on a CPU, Paddle's own AMP computes in float32")
-    loader = SyntheticLoader(config, split, runtime)
+    loader = SyntheticLoader(config, runtime)
     step = bare_step(config, next(iter(loader)), runtime.world_size)
     execution = "steps: operator by operator, Paddle's own loop"
     return Workload(lambda _: step(), loader.order.batch_size, lambda: 0.0, execution, False, loader.release)
@@ -173,12 +162,11 @@ def bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
     return step
 
 
-def image_shape(config: Config, split: Split) -> tuple[int, ...]:
+def image_shape(data_format: str, split: Split) -> tuple[int, ...]:
     """Returns the shape of a split's images in the model's layout: [C, H, W] or [H, W, C]."""
     chain = check_chain(split.dataset.transform_ops)
     assert chain.size is not None  # by the config's check
-    nchw = config.Arch.data_format == "NCHW"
-    return (chain.channels, *chain.size) if nchw else (*chain.size, chain.channels)
+    return (chain.channels, *chain.size) if data_format == "NCHW" else (*chain.size, chain.channels)
 
 
 class SyntheticIndex:
@@ -228,15 +216,16 @@ class SyntheticLoader:
     Batch transforms, such as Mixup, are not applied.
 
     Args:
-        config: Config with image shape, batch size and accumulation.
-        split: ``DataLoader.Train``; its images are not read.
+        config: Config with image shape, batch size and accumulation; its images are not read.
         runtime: Rank and device.
     """
 
     quarantine: Quarantine | None = None
 
-    def __init__(self, config: Config, split: Split, runtime: Runtime) -> None:
-        shape, dtype = image_shape(config, split), check_chain(split.dataset.transform_ops).dtype
+    def __init__(self, config: Config, runtime: Runtime) -> None:
+        split = config.DataLoader.need_train()
+        shape = image_shape(config.Arch.data_format, split)
+        dtype = check_chain(split.dataset.transform_ops).dtype
         rows, world = split.sampler.rows(runtime.world_size), runtime.world_size
         multi_label = isinstance(split.dataset, MultiLabelDataset)
         count = rows * world * _EPOCH_STEPS

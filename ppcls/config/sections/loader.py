@@ -11,6 +11,7 @@ from typing_extensions import Self
 from ppcls.config.base.fields import Bound, Count, Fraction, Index, Section, Tagged, Workers, error_at
 from ppcls.config.sections.dataset import Dataset
 from ppcls.config.sections.sampler import InputSize, SamplerSpec, check_sizes
+from ppcls.errors import UserError
 from ppcls.registry import DATASETS, INPUT_SIZES, SAMPLERS
 
 _AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
@@ -139,6 +140,16 @@ class DataLoader(Section):
             return value
         two = isinstance(value, dict) and bool(value.keys() & QueryAndGallery.model_fields)
         return (QueryAndGallery if two else Split).model_validate(value)
+
+    def need_train(self) -> Split:
+        """Returns ``Train``.
+
+        Raises:
+            UserError: The config has none.
+        """
+        if self.Train is None:
+            raise UserError("DataLoader.Train: missing; training needs it in the config")
+        return self.Train
 
     @property
     def evaluated(self) -> dict[str, Split]:

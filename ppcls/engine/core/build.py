@@ -53,9 +53,7 @@ def build_state(
     Raises:
         UserError: The config has no ``DataLoader.Train``, or its data cannot be used.
     """
-    split = config.DataLoader.Train
-    if split is None:
-        raise UserError("DataLoader.Train: missing; training needs it in the config")
+    split = config.DataLoader.need_train()
     if loader is None:
         classes = config.class_count(training=True)
         loader = build_loader(split, "Train", runtime, config.Global, config.Arch, classes)

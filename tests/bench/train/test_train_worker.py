@@ -108,9 +108,7 @@ def test_a_inspect(make_config: MakeConfig) -> None:
 
 def test_synthetic_loader_yields_one_batch(make_config: MakeConfig) -> None:
     config = make_config(Arch__data_format="NHWC", Global__update_freq=2)
-    split = config.DataLoader.Train
-    assert split is not None
-    loader = SyntheticLoader(config, split, Runtime(rank=1, world_size=2))
+    loader = SyntheticLoader(config, Runtime(rank=1, world_size=2))
     batches = iter(loader)
     first, second = next(batches), next(batches)
     assert first.image.shape == [8, 16, 16, 3]

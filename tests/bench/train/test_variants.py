@@ -143,5 +143,5 @@ def test_overrides_keep_a_global_batch_size() -> None:
 
 
 def test_config_variant_without_training_data_is_rejected() -> None:
-    with pytest.raises(UserError, match=r"training needs DataLoader\.Train"):
+    with pytest.raises(UserError, match=r"DataLoader\.Train: missing"):
         config_variant(config("ResNet50.yaml", "DataLoader.Train=null"), CPU, "loader")
