@@ -78,9 +78,12 @@ class Run:
         """Reports a line of text."""
         self.reporter.message(text, self.state.update)
 
-    def save(self, names: Sequence[str], score: float | None = None) -> None:
-        """Saves a checkpoint under ``names``, together with the other ranks; see `Checkpoints.save`."""
-        self.checkpoints.save(self.state, names, score)
+    def save(self, names: Sequence[str], score: float | None = None, *, in_background: bool = False) -> None:
+        """Saves a checkpoint under ``names``, together with the other ranks; see `Checkpoints.save`.
+
+        Hooks see a checkpoint that is written, so with hooks nothing is written in the background.
+        """
+        self.checkpoints.save(self.state, names, score, in_background=in_background and not self.run_hooks)
         for hook in self.run_hooks:
             hook.on_checkpoint(self, tuple(names))
 
@@ -95,7 +98,8 @@ def fit(run: Run) -> None:
     state, settings = run.state, run.settings
     output_dir, last_good = Path(settings.output_dir), run.checkpoints.newest_intact
     monitor = NonFiniteMonitor(state, settings.max_bad_steps, output_dir, last_good)
-    with handle_signals(state.runtime.world_size, state.runtime.embedded) as signals:
+    world, embedded = state.runtime.world_size, state.runtime.embedded
+    with handle_signals(world, embedded) as signals, run.checkpoints.finished():
         requests = SaveStopRequests(settings, state.runtime, signals)
         while state.closing or not _is_finished(state, settings):
             if not state.closing:
@@ -149,7 +153,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
         if requests.must_save(state.update) and done < updates_per_epoch:
             meter.check(epoch)
             state.share_statistics()
-            run.save([LATEST])
+            run.save([LATEST], in_background=True)
             requests.saved()
             requests.raise_if_stopped()
 
@@ -199,7 +203,7 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
     if epoch % settings.save_interval == 0 or last:
         roles.append(f"epoch_{epoch}")
     state.closing = False
-    run.save(roles, score)
+    run.save(roles, score, in_background=True)
 
 
 def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tuple[float | None, bool]:

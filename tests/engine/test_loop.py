@@ -195,7 +195,7 @@ def test_the_average_is_evaluated_and_the_weights_train_on() -> None:
     notes = Notes()
     whole = notes.save
 
-    def save(state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
+    def save(state: TrainState, roles: Iterable[str], score: float | None = None, **_: bool) -> None:
         averages.append({name: each.numpy().copy() for name, each in state.ema.state_dict().items()})
         whole(state, roles)
 

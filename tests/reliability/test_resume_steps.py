@@ -48,7 +48,7 @@ def test_a_run_goes_on_from_each_step(
     }
     whole, kept = Checkpoints.save, dict[int, Path]()
 
-    def save(self: Checkpoints, state: Any, roles: Any, score: float | None = None) -> None:
+    def save(self: Checkpoints, state: Any, roles: Any, score: float | None = None, **_: bool) -> None:
         whole(self, state, roles, score)
         if state.update not in kept:  # also the end of an epoch is one of its steps
             kept[state.update] = tmp_path / f"from_{state.update}"

@@ -94,7 +94,9 @@ def note_saves() -> None:
     whole = Checkpoints.save
     deadly = Deadly(*map(int, KILL.split(":"))) if KILL else None
 
-    def save(self: Checkpoints, state: Any, roles: Iterable[str], score: float | None = None) -> None:
+    def save(
+        self: Checkpoints, state: Any, roles: Iterable[str], score: float | None = None, **_options: bool
+    ) -> None:
         if not state.step:  # an epoch's end
             if str(state.epoch) in os.environ.get("REST", "").split(","):
                 time.sleep(_CLOSED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from ppcls.engine.core.state import TrainState
 from ppcls.report.record import EvalRecord, Record, StepRecord
@@ -36,9 +37,15 @@ class Notes:
     def close(self) -> None:
         raise AssertionError
 
-    def save(self, state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
+    def save(
+        self, state: TrainState, roles: Iterable[str], score: float | None = None, **_options: bool
+    ) -> None:
         self.saved.append((state.update, list(roles)))
         self.order.append("checkpoint")
+
+    def finished(self) -> AbstractContextManager[None]:
+        """Nothing is written in the background."""
+        return nullcontext()
 
     def newest_intact(self) -> None:
         """None is kept."""

@@ -25,7 +25,9 @@ def note_saves() -> None:
 
     whole = Checkpoints.save
 
-    def save(self: Checkpoints, state: object, roles: Iterable[str], score: float | None = None) -> None:
+    def save(
+        self: Checkpoints, state: object, roles: Iterable[str], score: float | None = None, **_options: bool
+    ) -> None:
         note("saved", f"{state.update} {' '.join(roles)}")  # type: ignore[attr-defined]
         whole(self, state, roles, score)  # type: ignore[arg-type]
 

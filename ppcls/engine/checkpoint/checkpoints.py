@@ -1,13 +1,16 @@
 """The checkpoints of a run: saving, finding, and protecting those of another run.
 
 A checkpoint such as ``checkpoints/step_00000360`` is written under a temporary name, read back, and then
-renamed. ``latest``, ``best_model`` and ``epoch_N`` are links to such folders, each replaced in one rename. A
-folder that loses its last link is removed after the newer checkpoint exists.
+renamed, while the next steps train. ``latest``, ``best_model`` and ``epoch_N`` are links to such folders,
+each replaced in one rename. A folder that loses its last link is removed after the newer checkpoint exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import paddle
@@ -47,20 +50,36 @@ class Checkpoints:
         self._store = self._stores[0]
         self.damaged: list[str] = []
         self.class_names: tuple[str, ...] = ()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
 
-    def save(self, state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
+    def save(
+        self,
+        state: TrainState,
+        roles: Iterable[str],
+        score: float | None = None,
+        *,
+        in_background: bool = False,
+    ) -> None:
         """Saves the state on rank 0, as `save_alone` does, while the other ranks wait.
 
         Raises:
-            UserError: The checkpoint can't be written, or weights are NaN or infinite. Earlier checkpoints
-                are unchanged.
+            UserError: The checkpoint, or the previous one in the background, can't be written; or weights are
+                NaN or infinite. Earlier checkpoints are unchanged.
         """
-        self.save_alone(state, roles, score)
+        self.save_alone(state, roles, score, in_background=in_background)
         if state.runtime.world_size > 1:
             state.runtime.progress.report("waiting for all processes after a checkpoint", slow=True)
             paddle.distributed.barrier()
 
-    def save_alone(self, state: TrainState, roles: Iterable[str], score: float | None = None) -> None:
+    def save_alone(
+        self,
+        state: TrainState,
+        roles: Iterable[str],
+        score: float | None = None,
+        *,
+        in_background: bool = False,
+    ) -> None:
         """Saves the state on rank 0 and does nothing on other ranks; waits for no rank.
 
         If the output folder still can't be written after some seconds, the checkpoint goes to the fallback
@@ -70,16 +89,67 @@ class Checkpoints:
             state: State between two updates.
             roles: Names of the links to the checkpoint. ``best_model`` marks the best so far.
             score: Score of the evaluation just done, higher is better; None without one.
+            in_background: Whether to return once the state is copied to host memory. A thread writes it, and
+                `wait` or the next `save` reports its errors.
 
         Raises:
             UserError: See `save`.
         """
         if not state.runtime.is_main:
             return
-        roles, failed = list(roles), list[str]()
+        state.runtime.progress.report("waiting for the previous checkpoint", slow=True)
+        self.wait()
+        content = list(self._files(state))
+        manifest = Manifest(
+            serial=0,
+            update=state.update,
+            epoch=state.epoch,
+            step=state.step,
+            score=score,
+            judge=state.judge,
+            versions=_VERSIONS,
+            files={},
+        )
+        write = partial(self._write, content, manifest, list(roles))
+        if in_background:
+            self._writing = self._thread.submit(write)
+        else:
+            write()
+
+    def wait(self) -> None:
+        """Waits for the checkpoint that is written in the background.
+
+        Raises:
+            UserError: It can't be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    @contextmanager
+    def finished(self) -> Iterator[None]:
+        """Waits at the end of the block for the checkpoint in the background.
+
+        If the block fails, its error is raised, and that of the checkpoint is only printed.
+
+        Raises:
+            UserError: The checkpoint can't be written.
+        """
+        try:
+            yield
+        except BaseException:
+            try:
+                self.wait()
+            except UserError as error:
+                print_error(str(error))
+            raise
+        self.wait()
+
+    def _write(self, content: list[tuple[str, bytes]], manifest: Manifest, roles: list[str]) -> None:
+        failed = list[str]()
         for store in self._stores:
             try:
-                folder = retry_io(lambda store=store: self._save_in(store, state, roles, score))  # type: ignore[misc]
+                folder = retry_io(lambda store=store: self._write_to(store, content, manifest, roles))  # type: ignore[misc]
             except OSError as error:
                 failed.append(f"{store.folder}: can't write a checkpoint: {error.strerror or error}")
             else:
@@ -113,6 +183,7 @@ class Checkpoints:
 
     def newest_intact(self) -> Path | None:
         """Returns the newest checkpoint without damage, None if there is none; sets `damaged`."""
+        self.wait()
         self.damaged = []
         for folder, store in self._newest_first():
             try:
@@ -163,19 +234,12 @@ class Checkpoints:
             progress.report(f"saving {LABEL_LIST}", slow=True)
             yield LABEL_LIST, format_label_list(self.class_names).encode()
 
-    def _save_in(self, store: Store, state: TrainState, roles: list[str], score: float | None) -> Path:
+    def _write_to(
+        self, store: Store, content: list[tuple[str, bytes]], manifest: Manifest, roles: list[str]
+    ) -> Path:
         serials = [serial for store in self._stores for serial in store.folders().values()]
-        manifest = Manifest(
-            serial=1 + max(serials, default=-1),
-            update=state.update,
-            epoch=state.epoch,
-            step=state.step,
-            score=score,
-            judge=state.judge,
-            versions=_VERSIONS,
-            files={},
-        )
-        folder = store.write(self._files(state), manifest)
+        manifest = manifest.model_copy(update={"serial": 1 + max(serials, default=-1)})
+        folder = store.write(content, manifest)
         for role in roles:
             if role != BEST:
                 store.link(role, folder)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from ppcls.optimizer.state import optimizer_state
 from ppcls.weights import store
 from ppcls.weights.files import AVERAGE, WEIGHTS, read_arrays, read_weights, write_arrays
 from ppcls.weights.manifest import MANIFEST, Manifest, read_manifest, write_file, write_manifest
+from ppcls.weights.store import Store
 
 STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 
@@ -143,6 +146,42 @@ def test_the_precision_comes_back(output: Path, checkpoints: Checkpoints) -> Non
     again = Scaled()
     resume(make_state(precision=again), output / LATEST)
     assert again.scale == 1024.5
+
+
+def test_save_in_background_writes_the_state_of_that_moment(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, whole = Event(), Store.write
+
+    def write(*arguments: Any) -> Path:
+        go.wait()
+        return whole(*arguments)
+
+    monkeypatch.setattr(Store, "write", write)
+    state = train_epochs(make_state())
+    expected, update = content(state.model), state.update
+    checkpoints.save(state, [LATEST], in_background=True)
+    assert not (output / LATEST).exists()
+    train_epochs(state)  # meanwhile
+    go.set()
+    checkpoints.wait()
+    assert_equal(read_arrays(output / LATEST / WEIGHTS), expected)
+    assert read_manifest(output / LATEST).update == update < state.update
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_save_in_background_that_fails_is_reported_by_the_next_save_or_wait(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    def write(*_arguments: Any) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Store, "write", write)
+    state = make_state()
+    checkpoints.save(state, [LATEST], in_background=True)
+    with pytest.raises(UserError, match="can't write a checkpoint: No space left on device; earlier"):
+        checkpoints.save(state, [LATEST]) if again else checkpoints.wait()
+    checkpoints.wait()  # reported once
 
 
 def test_state_and_versions_are_plain_json(output: Path, checkpoints: Checkpoints) -> None:
