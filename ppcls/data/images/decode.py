@@ -44,7 +44,8 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
     header = read_header(encoded)
     check_header(spec, header)
     if not header.coloured:
-        pixels = turn_upright(_by_tifffile(encoded), header.orientation)
+        shape = header.height, header.width, header.channels
+        pixels = turn_upright(_by_tifffile(encoded, shape), header.orientation)
     elif spec.channels == 3:
         deep = cv2.IMREAD_ANYDEPTH if spec.dtype == "uint16" else 0
         pixels = cv2.cvtColor(_by_opencv(encoded, cv2.IMREAD_COLOR | deep), cv2.COLOR_BGR2RGB)
@@ -72,20 +73,30 @@ def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA))
 
 
-def _by_tifffile(encoded: bytes | memoryview) -> Array:
+def _by_tifffile(encoded: bytes | memoryview, shape: tuple[int, int, int]) -> Array:
     try:
         with tifffile.TiffFile(io.BytesIO(encoded)) as file:
             page: Any = file.pages[0]
+            if page.shape != shape:  # it may have more dimensions
+                raise DecodeError(f"a TIFF of {list(shape)}, which tifffile reads as {list(page.shape)}")
             if any(
                 offset + count > len(encoded)
                 for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True)
             ):
                 raise DecodeError("the file ends before its pixels")
-            return np.asarray(page.asarray(maxworkers=1))
+            return np.asarray(page.asarray(maxworkers=1)).reshape(shape)
     except DecodeError:
         raise
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, struct.error) as error:
-        # tifffile and its decompressors raise ValueErrors and RuntimeErrors.
+    except (
+        ArithmeticError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
+        # tifffile and its decompressors raise all of these for damaged files.
         raise DecodeError(f"tifffile can't decode it: {error}") from None
 
 

@@ -250,7 +250,9 @@ def check_header(spec: DecodeImage, header: Header) -> None:
 
 
 def check_pixel_count(spec: DecodeImage, height: int, width: int) -> None:
-    """Raises `DecodeError` if an image has more pixels than ``spec`` allows."""
+    """Raises `DecodeError` if an image has no pixels, or more than ``spec`` allows."""
+    if height < 1 or width < 1:
+        raise DecodeError(f"an image of {width}x{height} pixels")
     if height * width > spec.max_pixels:
         found = f"{width}x{height} pixels"
         raise DecodeError(f"{found} are more than DecodeImage's max_pixels, {spec.max_pixels}")
