@@ -94,7 +94,8 @@ def _read_meta(file: ShardFile) -> tuple[int, int, int]:
         last, transaction = _LAST.unpack_from(page, at + 2 * _DATABASE.size)
         if page_size not in _PAGE_SIZES or flags:
             raise PageError(
-                f"expected pages of 4 to 64 KiB with one value per key, found pages of {page_size} bytes, flags {flags}"
+                "expected pages of 4 to 64 KiB with one value per key, "
+                f"found pages of {page_size} bytes, flags {flags}"
             )
         found.append((transaction, page_size, root, last))
     return max(found)[1:]

@@ -62,7 +62,7 @@ class RecordIOFormat(FileFormat):
         sizes = np.diff(offsets, append=file.size)
         if sizes.min() <= 0:
             raise index.mismatch(
-                f"an offset repeats, or the last one, {offsets[-1]}, is not within the file of {file.size} bytes"
+                f"an offset repeats, or the last one, {offsets[-1]}, is not in the file of {file.size} bytes"
             )
         labels = [
             _read_label(file, offset, size)
