@@ -248,6 +248,12 @@ def test_load_nul_or_surrogate_in_text_is_reported(key: str, value: str) -> None
     assert problem.startswith(f"{key}: contains a NUL or surrogate character")
 
 
+def test_load_nul_in_image_root_is_reported_before_its_classes_are_counted() -> None:
+    data = {"DataLoader.Train.dataset": {"name": "ImageFolderDataset", "image_root": "a\0b"}}
+    with pytest.raises(ConfigError, match=r"DataLoader\.Train\.dataset\.image_root: contains a NUL"):
+        load_config(PATH, {"Arch.class_num": "auto", **data})
+
+
 @pytest.mark.parametrize(
     "text", ["1e-3", "2024-01-01", "yes", "null", "5", "ünï cödé", " a ", "a: b", "#", "1.0/2", ""]
 )

@@ -74,6 +74,8 @@ def test_multi_scale_sampler_limits_the_pixels_of_a_batch() -> None:
     assert spec.input_size == EqualPixels(sizes=(160, 192, 224, 320), rows=(500, 347, 255, 125))
     assert (spec.rows(8), spec.global_batch(8)) == (500, 4000)
     assert spec.rows(8, group=3) == 498
+    odd = MultiScaleSampler(scales=[64, 64], first_bs=5)
+    assert (odd.rows(2), odd.global_batch(2)) == (5, 10)
     tiny = MultiScaleSampler(scales=[32, 64], first_bs=1)
     assert tiny.input_size.rows == (1, 1)
 
