@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import pytest
@@ -95,3 +98,38 @@ def test_the_notebook_in_a_kernel(few_digits: Path, monkeypatch: pytest.MonkeyPa
     assert "done: 2 epochs, 2 updates; all files are in output/notebook" in said
     assert "the best model on DataLoader.Eval: {'top1': " in said
     assert re.search(r"a seven: \d \w+ [\d.]+ %, ", said)
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    return importlib.import_module("finetune_study")
+
+
+@pytest.mark.slow
+def test_study_trains_each_setting_once(
+    study: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "EPOCHS", 1)
+    study.make_data(tmp_path)
+    for _ in range(2):
+        study.train(tmp_path, "digits", 1, 0.03, 1)
+    results = (tmp_path / "results.jsonl").read_text().splitlines()
+    expected = {"data": "digits", "setting": "weights, last layer only", "rate": 0.03, "seed": 1}
+    assert [json.loads(line) | {"curve": None} for line in results] == [{**expected, "curve": None}]
+    log = (tmp_path / "runs" / "digits-1-0.03-1" / "train.log").read_text()
+    assert "60 training images, 120 validation images" in log
+    assert "frozen:" in log
+
+
+def test_study_reports_mean_and_spread(
+    study: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = [
+        {"data": "photos", "setting": "x", "rate": 0.1, "seed": seed, "curve": {"5": 0.1, "10": last}}
+        for seed, last in enumerate((0.2, 0.3, 0.7))
+    ]
+    (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, results)) + "\n")
+    study.report(tmp_path)
+    assert "| photos | x | 0.1 | 3 | 0.40 (0.20 to 0.70) |" in capsys.readouterr().out
+    assert "top-1" in (tmp_path / "study.svg").read_text()

@@ -49,7 +49,7 @@ from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fetch_weights, read_weights, start_from
-from ppcls.zoo import architecture
+from ppcls.zoo import architecture, nearest_with_weights
 
 _LARGE_FLOPS = 1_500_000_000  # from which an architecture is slow on a CPU
 _SMALL_DATA = 20_000  # training images, up to which `Arch.pretrained: auto` uses published weights
@@ -155,7 +155,9 @@ def _load_automatically(config: Config, arch: Arch, model: nn.Layer, images: int
     """Loads published weights if there are some, they can be had, and the data set is small."""
     published = arch.model_copy(update={"pretrained": True}).weights
     if not architecture(arch.name).top1 or published is None:
-        reason = f"{arch.name} has no published weights"
+        reason = (
+            f"{arch.name} has no published weights; {', '.join(nearest_with_weights(arch.name))} have some"
+        )
     elif images > _SMALL_DATA:
         reason = f"{images:,} training images are more than {_SMALL_DATA:,}"
     else:
