@@ -61,11 +61,18 @@ def add_train(commands: Subcommands) -> None:
     add_config_options(parser)
     axes = parser.add_argument_group("axes")
     many: dict[str, Any] = {"nargs": "+", "default": []}
-    axes.add_argument("--precision", **many, choices=list(PRECISIONS), help="O1 and O2 are float16")
+    axes.add_argument(
+        "--precision",
+        **many,
+        choices=list(PRECISIONS),
+        help="number formats; O1 and O2 are mixed precision in float16",
+    )
     axes.add_argument("--layout", **many, choices=["NCHW", "NHWC"], help="layout of images and activations")
-    axes.add_argument("--cudnn-search", **many, choices=["on", "off"], help="exhaustive search of kernels")
+    axes.add_argument(
+        "--cudnn-search", **many, choices=["on", "off"], help="whether cuDNN searches for the fastest kernels"
+    )
     numbers = many | {"type": positive_int, "metavar": "N"}
-    axes.add_argument("--processes", **numbers, help="GPUs, or gloo processes on a CPU")
+    axes.add_argument("--processes", **numbers, help="number of GPUs, or of processes on a CPU")
     axes.add_argument("--accumulate", **numbers, help="batches per update")
     axes.add_argument("--batch-size", **numbers, help="images per batch and process")
     parser.add_argument(

@@ -65,11 +65,18 @@ def _parser() -> argparse.ArgumentParser:
             "ppcls dataset check -c configs/ResNet50.yaml --out bad_images.txt",
         ),
     )
-    check.add_argument("paths", nargs="*", type=Path, help="files and folders, instead of a config")
+    check.add_argument(
+        "paths", nargs="*", type=Path, help="files and folders to check, instead of the data sets of a config"
+    )
     check.add_argument("-c", "--config", help="check the data sets of this config, with its decoding")
     add_override(check, "set values of the config")
     check.add_argument("--split", choices=["Train", "Eval"], help="check only this data set of the config")
-    check.add_argument("--out", type=Path, default=Path("bad_images.txt"), help="the list (%(default)s)")
+    check.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bad_images.txt"),
+        help="file for the list of bad images (%(default)s)",
+    )
     check.set_defaults(run=_check)
     dataset_files.add_commands(subcommands)
     return parser
@@ -105,7 +112,9 @@ def _add_demo_commands(subcommands: Subcommands) -> None:
     cells.add_argument("--seed", type=non_negative_int, default=0, help="seed of the cells (%(default)s)")
     cells.set_defaults(run=_cells)
     for name, parser in (("digits", digits), ("photos", photos), ("cells", cells)):
-        parser.add_argument("--out", type=Path, default=Path("dataset", name), help="folder (%(default)s)")
+        parser.add_argument(
+            "--out", type=Path, default=Path("dataset", name), help="output folder (%(default)s)"
+        )
 
 
 def _digits(arguments: argparse.Namespace) -> None:

@@ -106,8 +106,10 @@ def add_commands(subcommands: Subcommands) -> None:
         "write DALI's index files next to containers",
         ("ppcls dataset index shards/*.tar", "ppcls dataset index part-000 --format tfrecord"),
     )
-    index.add_argument("files", type=Path, nargs="+", help=".tar, .tfrecord or .rec")
-    index.add_argument("--format", choices=_CONTAINERS, help="needed if the file name does not show it")
+    index.add_argument("files", type=Path, nargs="+", help="containers: .tar, .tfrecord or .rec files")
+    index.add_argument(
+        "--format", choices=_CONTAINERS, help="format of the containers, if their names do not show it"
+    )
     index.set_defaults(run=_index, interrupted="the printed index files are complete")
     convert = add_subcommand(
         subcommands,

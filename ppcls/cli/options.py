@@ -84,7 +84,7 @@ def add_config_options(
         required: Whether the command needs ``-c`` or ``--model``.
     """
     group = parser.add_mutually_exclusive_group(required=required) if model is not None else parser
-    group.add_argument("-c", "--config", required=required and model is None, help="YAML file")
+    group.add_argument("-c", "--config", required=required and model is None, help="config: a YAML file")
     if model is not None:
         group.add_argument("--model", metavar="PATH", help=model)
     add_override(parser, "set values of the config, such as Global.epochs=10")
@@ -348,8 +348,9 @@ TRAIN_FLAGS = {
     ),
     "pretrained": Flag(
         "Global.pretrained_model; Arch.pretrained without a value",
-        "initial weights, a file or checkpoint folder; without a value, the published ones, or an error. The "
-        "default config tries these for small data sets; -o Arch.pretrained=False trains from scratch",
+        "initial weights: a file or a checkpoint folder; without a value: the published weights, which the "
+        "default config also uses for small data sets if they can be downloaded. -o Arch.pretrained=False "
+        "trains from scratch",
         {"nargs": "?", "const": True, "metavar": "PATH"},
         _set_pretrained,
     ),

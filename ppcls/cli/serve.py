@@ -72,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="further names of this server in requests, besides addresses, localhost and its own; * for any",
+        help="names by which requests may address this server, in addition to addresses, localhost and its "
+        "host name; * for any",
     )
 
     def number(option: str, read: Callable[[str], float], default: float, text: str, unit: str = "N") -> None:
@@ -82,11 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     number("--max-batch", within(int, ge=1, le=4096), 16, "maximum number of images per batch")
     waits = "milliseconds that an image waits for others to join its batch"
     number("--max-wait", within(float, ge=0, le=1000), 5.0, waits, "MS")
-    opened = "maximum number of connections, half of them from one address; more are closed"
+    opened = "maximum number of connections; one address may have half of them. Further ones are closed"
     number("--max-connections", within(int, ge=1, le=100_000), 512, opened)
-    in_work = "maximum number of images in work; more are answered with 503"
+    in_work = (
+        "maximum number of images that wait or are being predicted; further requests are answered with 503"
+    )
     number("--max-waiting", within(int, ge=1, le=100_000), 256, in_work)
-    per_request = "maximum number of images per request; more are answered with 413"
+    per_request = "maximum number of images per request; larger requests are answered with 413"
     number("--max-images", within(int, ge=1, le=10_000), 32, per_request)
     size = "maximum size of a request in MiB; larger ones are answered with 413"
     number("--max-mib", within(float, ge=0.001, le=1024), 32.0, size, "MIB")

@@ -57,17 +57,19 @@ def train(argv: Arguments = None) -> None:
     parser.elsewhere = {"--confusion": "eval"}
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
-        "--explain-data", action="store_true", help="print the data pipelines, without training"
+        "--explain-data",
+        action="store_true",
+        help="print how images are loaded and transformed, without training",
     )
     mode.add_argument(
         "--dry-run",
         action="store_true",
-        help="run a few steps and print the time and memory of the whole run",
+        help="train a few updates, and print the expected duration and memory of the whole run",
     )
     mode.add_argument(
         "--find-lr",
         action="store_true",
-        help="train some updates with a rising learning rate, draw the loss, and suggest a learning rate",
+        help="train at most 100 updates with a rising learning rate, draw the loss, and suggest a rate",
     )
     mode.add_argument(
         "--find-batch-size",
@@ -78,12 +80,14 @@ def train(argv: Arguments = None) -> None:
         "--folds",
         type=within(int, ge=2, le=100),
         metavar="K",
-        help="cross-validate: train K models, each evaluated on another K-th of DataLoader.Train",
+        help="cross-validate: train K models, each on K - 1 parts of DataLoader.Train, and evaluate it on "
+        "the remaining part",
     )
     mode.add_argument(
         "--profile",
         metavar="START:STOP",
-        help="trace these steps, counted from 0 at the start of this run, and print where their time went",
+        help="profile the updates from START to STOP - 1, counted from 0 at the start of this run, and "
+        "print the duration of each phase",
     )
     arguments = parser.parse_args(argv)
     if arguments.folder is not None and "=" in arguments.folder and not Path(arguments.folder).exists():

@@ -240,15 +240,15 @@ def folder_problems(data: DataLoader) -> Problems:
             continue
         if (train.part, dataset.part) not in ((None, None), ("train", "val")):
             yield problem(
-                "expected train for DataLoader.Train and val here, or they have images in common; "
+                "expected part: train in DataLoader.Train and part: val here, so that they share no images; "
                 f"got {train.part or 'null'} and {dataset.part or 'null'}",
                 *(*_split_loc(place), "dataset", "part"),
             )
         for name in ("val_share", "split_seed"):
             if getattr(train, name) != getattr(dataset, name):
                 yield problem(
-                    f"expected {getattr(train, name)} as in DataLoader.Train, or the parts have images in "
-                    f"common, got {getattr(dataset, name)}; remove it",
+                    f"expected {getattr(train, name)} as in DataLoader.Train, so that the parts share no "
+                    f"images, got {getattr(dataset, name)}; remove it",
                     *(*_split_loc(place), "dataset", name),
                 )
 

@@ -186,7 +186,7 @@ def _suggest_config(path: Path) -> str:
     else:
         hint = suggest(path.stem, [*here, *installed], f"ppcls has: {', '.join(sorted(installed))}")
     if "ppcls/configs/" in path.as_posix():
-        hint += "; for PaddleClas's file, name its place in a checkout of PaddleClas"
+        hint += "; for a file of PaddleClas, give its path in a clone of PaddleClas"
     return hint
 
 
@@ -217,7 +217,7 @@ def apply_override(tree: dict[str, Any], override: str) -> tuple[str, str]:
     if not equals or not path.strip():
         raise ConfigError(name, [_FORM])
     if len(text) > _MAX_BYTES:
-        raise ConfigError(name, ["longer than any value of a config"])
+        raise ConfigError(name, [f"expected a value of at most {_MAX_BYTES} bytes"])
     set_value(tree, path, _parse(text, name), name)
     return path, name
 

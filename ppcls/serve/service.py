@@ -32,7 +32,8 @@ class BatchingOptions:
     Attributes:
         max_batch: Maximum number of images of a batch.
         max_wait: Seconds that an image waits for others to join its batch.
-        max_waiting: Maximum number of images in work, over all requests. More are rejected.
+        max_waiting: Maximum number of images of all requests that wait or are being predicted. Further
+            requests are rejected.
     """
 
     max_batch: int

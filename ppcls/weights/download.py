@@ -216,7 +216,10 @@ class _Download:
         missing = int(length) if length.isdigit() else 0
         total = done + missing if missing else None
         if missing > shutil.disk_usage(self._part.parent).free:
-            raise OSError(errno.ENOSPC, f"the disk has less than the {missing / 1e6:.0f} MB that are missing")
+            raise OSError(
+                errno.ENOSPC,
+                f"{missing / 1e6:.0f} MB are still to download, but the disk has less free space",
+            )
         version = response.headers.get("etag") or response.headers.get("last-modified", "")
         if not done and not version.startswith("W/"):  # a weak version can't be resumed
             write_text(self._version_file, version)

@@ -321,7 +321,7 @@ class PickleInterpreter:
             return self._encode(expect_type(str, arguments[0]))
         if kind == "bytes" and not arguments:
             return b""
-        raise RejectedFileError(f"it calls {kind} with arguments that no array needs")
+        raise RejectedFileError(f"it calls {kind} with unexpected arguments")
 
     def _encode(self, text: str) -> bytes:
         self._budget.charge(1, len(text))
@@ -340,7 +340,7 @@ class PickleInterpreter:
         size = dtype.itemsize
         for side in shape:
             if type(side) is not int or not 0 <= side < _MAX_INTEGER:
-                raise ValueError("a shape is not made of whole numbers")
+                raise ValueError("an array's shape has a value that is not a whole number >= 0")
             size *= side
         if len(expect_type(bytes, raw)) != size:
             raise ValueError(f"an array has {len(raw)} bytes; its shape needs {size}")

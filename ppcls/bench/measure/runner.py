@@ -67,7 +67,7 @@ class Measurements(Generic[Key]):
     @property
     def note(self) -> str:
         """Remark for the result row: why there are no values, or fewer than expected."""
-        count = f"no more rounds after {len(self.samples)}: " if self.samples and self.reason else ""
+        count = f"rounds measured: {len(self.samples)}; " if self.samples and self.reason else ""
         return f"{count}{self.reason}"
 
     def quantity(self, name: str, unit: str, better: Better = "more", factor: float = 1) -> Quantity:

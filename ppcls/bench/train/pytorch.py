@@ -126,7 +126,7 @@ def find_pytorch(python: str, *, compiled: bool) -> PyTorchPython:
     except OSError as error:
         raise UserError(f"--torch {python}: cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"--torch {python}: has not imported torch after {_IMPORT_SECONDS:.0f} s") from None
+        raise UserError(f"--torch {python}: did not import torch within {_IMPORT_SECONDS:.0f} s") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise UserError(

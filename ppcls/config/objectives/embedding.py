@@ -91,9 +91,9 @@ class RecModel(Section):
     Head: Annotated[HeadSpec, Tagged(HEADS)] | None = None
     """Classifier for training."""
     infer_output_key: Literal["features"] = "features"
-    """Accepted for PaddleClas."""
+    """Accepted for PaddleClas; has no effect."""
     infer_add_softmax: bool = False
-    """Accepted for PaddleClas."""
+    """Accepted for PaddleClas; has no effect."""
 
     @field_validator("Neck")
     @classmethod
@@ -171,7 +171,7 @@ class TripletLossV2(LossSpec):
     labels: ClassVar[Labels] = "one"
     on_embeddings: ClassVar[bool] = True
     margin: Positive = 0.5
-    """Smallest difference between the distances."""
+    """By how much images of other identities must be farther away than those of the same identity."""
     normalize_feature: bool = True
     """Normalize embeddings to length 1."""
     feature_from: Literal["features", "backbone"] = "features"

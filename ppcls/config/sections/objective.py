@@ -205,7 +205,8 @@ class TprAtFpr(MetricSpec):
 
     whole_dataset: ClassVar[bool] = True
     max_fpr: Fraction = 0.001
-    """Largest share of the first class's images that may be false alarms."""
+    """Largest accepted false positive rate, the share of the first class's images that are predicted as the
+    second."""
 
 
 class Loss(Section):

@@ -214,7 +214,7 @@ class LARS(DecoupledSpec):
     lars_coeff: Positive = 1e-3
     """Trust coefficient, `eta` in the paper."""
     epsilon: NonNegative = 0.0
-    """Added to the norms."""
+    """Added to the norms, so that no divisor is zero."""
 
 
 class Lion(DecoupledSpec):
@@ -225,9 +225,9 @@ class Lion(DecoupledSpec):
     """
 
     beta1: Decay = 0.9
-    """Weight of the average in the step."""
+    """Weight of the averaged gradient in an update; the current gradient has the rest."""
     beta2: Decay = 0.99
-    """Decay of the average."""
+    """Decay of the averaged gradient."""
 
 
 class RMSProp(CoupledSpec):

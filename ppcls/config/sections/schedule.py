@@ -39,11 +39,11 @@ class Schedule(Spec):
     }
     ordered: ClassVar[tuple[str, str] | None] = None
     warmup_epoch: NonNegative = 0.0
-    """Length of the warm-up in epochs; 0: no warm-up. In a run that is not longer, half of the run."""
+    """Length of the warm-up in epochs; 0: no warm-up. If the run is not longer than this, its first half."""
     warmup_start_lr: NonNegative = 0.0
-    """Rate of the first update of the warm-up."""
+    """Learning rate of the first update of the warm-up."""
     by_epoch: bool = False
-    """Change the rate once per epoch instead of at every update."""
+    """Change the learning rate once per epoch instead of at every update."""
 
     @property
     def peak(self) -> float:
@@ -72,7 +72,7 @@ class RatedSchedule(Schedule):
     """A schedule whose first rate is ``learning_rate``."""
 
     learning_rate: Positive
-    """Rate after the warm-up."""
+    """Learning rate after the warm-up."""
 
     @property
     def peak(self) -> float:
@@ -88,11 +88,11 @@ class Piecewise(Schedule):
     """``values[i]`` before epoch ``decay_epochs[i]``, and the last value after all of them."""
 
     decay_epochs: tuple[Count, ...]
-    """Epochs at which the value changes, counted from 0 at the start of the run."""
+    """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
     values: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    """Rates, one more than `decay_epochs`."""
+    """Learning rates: one before the first of `decay_epochs`, then one from each of them on."""
     learning_rate: Positive | None = None
-    """May repeat `values[0]`."""
+    """Accepted for PaddleClas; must equal `values[0]`."""
 
     @property
     def peak(self) -> float:
@@ -119,9 +119,9 @@ class MultiStepDecay(RatedSchedule):
     """Multiplies the rate by ``gamma`` at each epoch of ``milestones``."""
 
     milestones: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Epochs, counted from 0 at the start of the run."""
+    """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
     gamma: Factor = 0.1
-    """Factor of the rate."""
+    """Factor of the learning rate at each change."""
 
     @model_validator(mode="after")
     def _check_milestones(self) -> Self:
@@ -134,7 +134,7 @@ class Cosine(RatedSchedule):
 
     ordered: ClassVar[tuple[str, str] | None] = ("eta_min", "learning_rate")
     eta_min: NonNegative = 0.0
-    """Last rate."""
+    """Learning rate at the end of the run."""
 
 
 class Polynomial(RatedSchedule):
@@ -142,7 +142,7 @@ class Polynomial(RatedSchedule):
 
     ordered: ClassVar[tuple[str, str] | None] = ("end_lr", "learning_rate")
     end_lr: NonNegative = 0.0
-    """Last rate."""
+    """Learning rate at the end of the run."""
     power: Positive = 1.0
     """Exponent; 1 gives a straight line."""
 
@@ -155,9 +155,9 @@ class Step(RatedSchedule):
     """Multiplies the rate by ``gamma`` every ``step_size`` epochs, counted from the end of the warm-up."""
 
     step_size: Positive
-    """Epochs, possibly fractional."""
+    """Epochs between two changes of the learning rate; may be fractional."""
     gamma: Factor = 0.1
-    """Factor of the rate."""
+    """Factor of the learning rate at each change."""
 
 
 class Cyclic(Schedule):
@@ -173,9 +173,9 @@ class Cyclic(Schedule):
     }
     ordered: ClassVar[tuple[str, str] | None] = ("base_learning_rate", "max_learning_rate")
     base_learning_rate: NonNegative
-    """Lower rate, at the end of the warm-up."""
+    """Lowest learning rate, at the end of the warm-up."""
     max_learning_rate: Positive
-    """Upper rate."""
+    """Highest learning rate."""
     step_size_up: Count
     """Length of the rise."""
     step_size_down: Count | None = None
@@ -205,11 +205,11 @@ class OneCycleLR(Schedule):
     """
 
     max_learning_rate: Positive
-    """Highest rate."""
+    """Highest learning rate."""
     divide_factor: Annotated[float, Bound(ge=1)] = 25.0
-    """Highest rate divided by the first one."""
+    """Highest learning rate divided by the first one."""
     end_learning_rate: NonNegative = 1e-10
-    """Last rate."""
+    """Learning rate at the end of the run."""
     phase_pct: Part = 0.3
     """Share of the run in which the rate rises."""
     anneal_strategy: Literal["cos", "linear"] = "cos"
@@ -252,7 +252,7 @@ class ReduceOnPlateau(RatedSchedule):
     """`min` monitors the loss of evaluation, `max` the first metric of Metric.Eval, in the direction that is
     better for this metric."""
     factor: Part = 0.1
-    """Factor of the rate."""
+    """Factor of the learning rate at each change."""
     patience: Index = 10
     """Evaluations in a row without an improvement; the next one lowers the rate."""
     threshold: NonNegative = 1e-4
@@ -262,6 +262,6 @@ class ReduceOnPlateau(RatedSchedule):
     cooldown: Index = 0
     """Evaluations to ignore after a change of the rate."""
     min_lr: NonNegative = 0.0
-    """Smallest rate."""
+    """Smallest learning rate."""
     epsilon: NonNegative = 1e-8
-    """Smallest change of the rate; smaller ones are skipped."""
+    """Smallest change of the learning rate; smaller ones are skipped."""

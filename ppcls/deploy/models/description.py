@@ -111,7 +111,9 @@ class Comparison(Section):
     )
     exported_accuracy: float | None
     agreement: float = Field(description="share of equal decisions")
-    largest_difference: float = Field(description="of two scores, or of two values of an embedding")
+    largest_difference: float = Field(
+        description="largest difference of two scores, or of two values of an embedding"
+    )
 
 
 class ExportRecord(Section):

@@ -124,7 +124,7 @@ def test_command_interrupted_writes_results(
     where = ["-o", "Global.device=cpu", "--out", str(tmp_path / "out")]
     assert benchmark.main(["infer", "--model", str(exported["onnx"]), *arguments, *where]) == 130
     (row,) = read_results(tmp_path / "out").rows
-    assert row.note == "no more rounds after 1: interrupted"
+    assert row.note == "rounds measured: 1; interrupted"
 
 
 def test_command_missing_model_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

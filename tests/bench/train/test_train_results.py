@@ -98,7 +98,7 @@ def test_make_rows_failure_is_a_row_with_its_reason() -> None:
     )
     assert rows[1].metrics == {}
     assert rows[1].note == "no data"
-    assert rows[2].note == "no more rounds after 1: hung"
+    assert rows[2].note == "rounds measured: 1; hung"
 
 
 def test_make_rows_different_executions_are_noted() -> None:

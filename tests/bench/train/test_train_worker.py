@@ -195,5 +195,5 @@ def test_command_interrupted_writes_results(
     config = make_yaml(Arch__name="PPLCNet_x0_25")
     assert benchmark.main(["train", "-c", str(config), *arguments, *one]) == 128 + signal.SIGTERM
     (row,) = read_results(tmp_path / "out").rows
-    assert row.note == "no more rounds after 1: interrupted"
+    assert row.note == "rounds measured: 1; interrupted"
     assert (tmp_path / "out" / "results.txt").is_file()

@@ -103,7 +103,7 @@ def test_distillation_trainable_teacher_needs_a_gradient(loss: str) -> None:
         ("Arch.pretrained_list=[a, b, c]", "Arch.pretrained_list: expected one for each of 2 models, got 3"),
         (
             "Arch.models.0.Teacher.pretrained=False",
-            "Arch.models[0].Teacher: is frozen but has no weights to teach; set `pretrained` to a file",
+            "Arch.models[0].Teacher: is frozen, but has no trained weights; set `pretrained` to a file",
         ),
         (
             "Arch.freeze_params_list=[False, True]",

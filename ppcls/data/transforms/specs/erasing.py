@@ -152,8 +152,8 @@ class GridMask(Transform):
 
     draws: ClassVar[int] = 5
 
-    d1: Count = Field(96, description="smallest d")
-    d2: Count = Field(224, description="largest d plus one")
+    d1: Count = Field(96, description="smallest period d of the grid in pixels")
+    d2: Count = Field(224, description="largest period d plus one")
     rotate: NonNegative = Field(1, description="upper limit of the angle in whole degrees, exclusive")
     ratio: Fraction = Field(0.5, description="width of the grid's bars as a share of d")
     mode: Literal[0, 1] = Field(0, description="0 keeps only the squares, 1 erases them")

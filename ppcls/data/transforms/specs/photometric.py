@@ -58,11 +58,15 @@ class ColorJitter(ColorMap):
     draws: ClassVar[int] = 5
 
     prob: Fraction = Field(1.0, description="share of the images that are changed")
-    brightness: Factors = Field((1.0, 1.0), description="factor, min and max; b means [max(0, 1 - b), 1 + b]")
-    contrast: Factors = Field((1.0, 1.0), description="factor, as brightness")
-    saturation: Factors = Field((1.0, 1.0), description="factor, as brightness; 0 is grey")
+    brightness: Factors = Field(
+        (1.0, 1.0), description="factor as [min, max]; one number b means [max(0, 1 - b), 1 + b]"
+    )
+    contrast: Factors = Field((1.0, 1.0), description="factor, written like brightness")
+    saturation: Factors = Field(
+        (1.0, 1.0), description="factor, written like brightness; 0 gives grey images"
+    )
     hue: Annotated[tuple[Turn, Turn], AroundZero] = Field(
-        (0.0, 0.0), description="share of a full turn of hues, min and max; h means [-h, h]"
+        (0.0, 0.0), description="share of a full turn of hues as [min, max]; one number h means [-h, h]"
     )
 
 
@@ -133,9 +137,9 @@ class GaussianBlur(Transform):
     draws: ClassVar[int] = 2
 
     prob: Fraction = Field(0.5, description="share of the images that are blurred")
-    kernel_size: Count = Field(23, description="odd, in pixels")
+    kernel_size: Count = Field(23, description="side of the kernel in pixels; must be odd")
     sigma: Annotated[tuple[Positive, Positive], Itself] = Field(
-        (0.1, 2.0), description="standard deviation in pixels, min and max, or one number"
+        (0.1, 2.0), description="standard deviation in pixels: [min, max], or one number"
     )
 
     @model_validator(mode="after")

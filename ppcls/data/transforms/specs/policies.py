@@ -218,7 +218,9 @@ class TrivialAugment(Policy):
     draws: ClassVar[int] = 3
     furthest_pixels: ClassVar[int | None] = 32
 
-    num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(31, description="magnitudes to draw from")
+    num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(
+        31, description="number of magnitudes to draw from"
+    )
 
     @property
     def space(self) -> SearchSpace:
@@ -249,7 +251,7 @@ def parse_timm_config(text: str) -> TimmStrength:
     """
     policy, *parts = text.split("-")
     if policy != "rand":
-        raise ValueError(f"expected a text such as rand-m9-mstd0.5-inc1, got '{text}'; see also AutoAugment")
+        raise ValueError(f"expected text such as rand-m9-mstd0.5-inc1, got '{text}'; see also AutoAugment")
     found: dict[str, str] = {}
     for part in parts:
         match = _TIMM_PART.fullmatch(part)

@@ -152,7 +152,7 @@ def test_option_defaults() -> None:
     [
         (lambda: RandAugment(magnitude=11), "expected a magnitude < num_magnitude_bins, 11, got 11"),
         (lambda: RandAugment(num_layers=0), "expected an integer > 0, got 0"),
-        (lambda: TimmAutoAugment(config_str="augmix-m3"), "expected a text such as rand-m9-mstd0.5-inc1"),
+        (lambda: TimmAutoAugment(config_str="augmix-m3"), "expected text such as rand-m9-mstd0.5-inc1"),
         (lambda: TimmAutoAugment(config_str="rand-m9-inc1-w0"), "expected parts m, mstd, inc and n, .* 'w0'"),
         (lambda: TimmAutoAugment(config_str="rand-m9"), "expected the part inc1"),
         (lambda: TrivialAugment(fill_value=256), "expected an integer >= 0 and <= 255, got 256"),
