@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from paths import ROOT
+from runs import GUARD
 
 from ppcls.cli.models import main
 
@@ -20,7 +21,7 @@ def test_list_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_list_does_not_import_paddle() -> None:
     code = "import sys; from ppcls.cli.models import main; main(['list']); sys.exit('paddle' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=GUARD)
 
 
 def test_measure_prints_json_only() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from paths import SUPPORT
+from runs import GUARD
 
 from ppcls.weights.manifest import verify
 
@@ -23,7 +24,7 @@ LONG = {"Arch__name": "Linear", "Global__epochs": 100_000, "Global__print_batch_
 
 
 def wait_for_lines(log: Path, count: int, process: subprocess.Popen[Any]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + GUARD
     while not log.exists() or log.read_text().count("\n") < count:
         assert process.poll() is None
         assert time.monotonic() < deadline, "the run stands still"
@@ -43,7 +44,7 @@ def test_unread_output_does_not_stop_training(
             os.close(writer)
             wait_for_lines(tmp_path / "run" / "train.log", 80, process)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 143
+            assert process.wait(GUARD) == 143
         finally:
             process.kill()
     verify(tmp_path / "run" / "latest")
@@ -72,7 +73,7 @@ def test_nohup_in_the_background_saves_and_stops_on_sigterm(
             process.send_signal(signal.SIGHUP)
             time.sleep(1)
             process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=GUARD)
         finally:
             process.kill()
     assert process.returncode == 143, errors
@@ -88,6 +89,6 @@ def test_sighup_during_the_start_is_ignored_under_nohup() -> None:
         "with interruptible(): os.kill(os.getpid(), signal.SIGHUP); print('alive')"
     )
     done = subprocess.run(
-        ["nohup", sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        ["nohup", sys.executable, "-c", code], capture_output=True, text=True, timeout=GUARD, check=False
     )
     assert (done.returncode, done.stdout) == (0, "alive\n")

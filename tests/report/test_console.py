@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_records import EVALUATION, STEP
 from rich.console import Console
+from runs import GUARD
 
 from ppcls.report import console as module
 from ppcls.report.console import LiveConsole, LogFile, PlainConsole, build_console, clock, format_record
@@ -191,7 +192,7 @@ def test_build_console_drops_lines_that_nobody_reads() -> None:
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            assert process.wait(60) == 0
+            assert process.wait(GUARD) == 0
         finally:
             process.kill()
         assert process.stdout is not None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -109,12 +109,10 @@ def test_slow_tracker_does_not_delay_the_run(
 ) -> None:
     monkeypatch.setattr(loggers, "_CLOSE_SECONDS", 0.2)
     monkeypatch.setattr(loggers, "_MAX_WAITING", 5)
-    start = time.monotonic()
-    logger = BackgroundLogger("wandb", lambda: time.sleep(5))  # type: ignore[arg-type, return-value]
+    logger = BackgroundLogger("wandb", threading.Event().wait)  # type: ignore[arg-type]
     for _ in range(50):
         logger.record(EVALUATION)
     logger.close()
-    assert time.monotonic() - start < 3
     assert "wandb: not finished after 0 s" in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ import httpx
 import pytest
 from PIL import Image
 from running import Running, running
+from runs import GUARD
 from small_classifier import write_config
 
 pytestmark = pytest.mark.hostile
@@ -36,7 +37,7 @@ def strict(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 def connect(server: Running) -> socket.socket:
     where = urlsplit(server.address)
-    return socket.create_connection((where.hostname, where.port), timeout=20)
+    return socket.create_connection((where.hostname, where.port), timeout=GUARD)
 
 
 def answer(server: Running, request: bytes) -> bytes:
@@ -53,26 +54,22 @@ def answer(server: Running, request: bytes) -> bytes:
 
 def test_slow_headers_end_after_the_timeout(strict: Running) -> None:
     with connect(strict) as connection:
-        start = time.monotonic()
         connection.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /live HTTP/1.1\r\nHost:")
-        try:
+        with suppress(ConnectionError):
             while connection.recv(1000):
                 connection.sendall(b"x")
-        except OSError:
-            pass
-        assert time.monotonic() - start < 15
 
 
-def wait_for_end(connection: socket.socket, seconds: float) -> bool:
+def wait_for_end(connection: socket.socket) -> bool:
     """Returns whether the server ends the connection, without reading what it sent."""
     poll = select.poll()
     poll.register(connection, 0)  # errors and hang-ups are always reported
-    return bool(poll.poll(seconds * 1000))
+    return bool(poll.poll(GUARD * 1000))
 
 
 def send_until_error(connection: socket.socket, data: bytes, pause: float = 0.0) -> OSError | None:
-    """Sends data again and again, for 30 seconds if there is no error."""
-    end = time.monotonic() + 30
+    """Sends data again and again until there is an error."""
+    end = time.monotonic() + GUARD
     while time.monotonic() < end:
         try:
             connection.sendall(data)
@@ -90,7 +87,7 @@ def test_unread_responses_end_the_connection(strict: Running) -> None:
         connection.settimeout(1)
         request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
         send_until_error(connection, request * 100)
-        assert wait_for_end(connection, 30)
+        assert wait_for_end(connection)
 
 
 def test_body_that_never_ends_after_its_answer_ends_the_connection(strict: Running) -> None:
@@ -106,10 +103,8 @@ def test_many_connections_leave_room_for_others(strict: Running) -> None:
         for _ in range(300):
             stack.enter_context(connect(strict)).sendall(b"GET /health HTTP/1.1\r\n")
         time.sleep(4)
-        start = time.monotonic()
         with strict.client() as client:
             assert client.get("/health").status_code == 200
-        assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize(
@@ -159,6 +154,6 @@ def test_sigterm_ends_the_server_although_its_threads_hang(config: Path, tmp_pat
         with pytest.raises(httpx.HTTPError), httpx.Client(timeout=0.2) as client:
             client.post(f"{server.address}/predict", content=b"image", headers=headers)
         server.process.send_signal(signal.SIGTERM)
-        _, errors = server.process.communicate(timeout=30)
+        _, errors = server.process.communicate(timeout=GUARD)
         assert server.process.returncode == 1
         assert "error: threads did not end within 5 s after the signal; exiting without them" in errors

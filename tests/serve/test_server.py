@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import TOOL, Running, running
+from runs import GUARD
 from small_classifier import CLASSES, write_config, write_huge_png
 
 from ppcls.cli import export as export_cli
@@ -211,14 +212,14 @@ def test_invalid_http_is_rejected(server: Running, images: list[bytes]) -> None:
         b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 3\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /live HTTP/1.1\r\nHost: x\r\n\r\n",
     ):
-        with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+        with socket.create_connection((where.hostname, where.port), timeout=GUARD) as connection:
             connection.sendall(said)
             answer = b""
             while part := connection.recv(1000):
                 answer += part
             assert b" 400 " in answer.split(b"\r\n")[0]
             assert answer.count(b"HTTP/1.1 ") == 1, "the connection is closed"
-    with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+    with socket.create_connection((where.hostname, where.port), timeout=GUARD) as connection:
         connection.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 99\r\n\r\nabc"
         )

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import paddle
 import pytest
+from runs import GUARD
 
 from ppcls.cli.models import main
 from ppcls.errors import UserError
@@ -315,7 +316,7 @@ def test_killed_download_leaves_no_file(server: Server, cache: Path) -> None:
     server.delay = 20.0
     code = "from ppcls.cli.main import main; main(['models', 'fetch', 'PPLCNet_x0_25'])"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + GUARD
         while not server.requests and time.monotonic() < deadline:
             time.sleep(0.05)
         process.kill()

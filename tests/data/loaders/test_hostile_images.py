@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +87,9 @@ def test_hostile_images_are_skipped_by_name(kind: str, tmp_path: Path) -> None:
     quarantine = Quarantine(index, tmp_path / "bad_images.txt")
     order = Order(SequentialSampler(12), batch_size=4)
     loader = MAKERS[kind](index, order, ops, quarantine=quarantine)  # type: ignore[call-arg]
-    start = time.monotonic()
     labels = [label for batch in loader for label in batch.label.numpy()[: batch.valid].tolist()]
     loader.release()
     assert sorted(labels) == [0, 2, 3, 5, 7, 8, 9, 11]
-    assert time.monotonic() - start < 60
     lines = (tmp_path / "bad_images.txt").read_text()
     assert "1.jpg" in lines
     assert "a JPEG with 4006 scans of 9990x9990 pixels" in lines
