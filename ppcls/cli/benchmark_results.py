@@ -125,10 +125,12 @@ def measure_and_report(
     Raises:
         KeyboardInterrupt: Measuring was interrupted; what was measured before is written.
     """
-    found = run_rounds(candidates, rounds, report, lambda measured: keep(arguments, make_results(measured)))
-    finish(arguments, make_results(found.measured))
-    if found.interrupt is not None:
-        raise found.interrupt
+    finished = run_rounds(
+        candidates, rounds, report, lambda measured: keep(arguments, make_results(measured))
+    )
+    finish(arguments, make_results(finished.measured))
+    if finished.interrupt is not None:
+        raise finished.interrupt
 
 
 def report(line: str) -> None:

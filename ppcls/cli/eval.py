@@ -108,14 +108,14 @@ def calibrate(argv: Arguments = None) -> None:
     result = api.evaluate(config.model_copy(update={"Metric": metric}), own_process=True)
     if read_launch().rank > 0:
         return
-    found = result.metrics
-    if not math.isfinite(found["temperature"]):
+    metrics = result.metrics
+    if not math.isfinite(metrics["temperature"]):
         raise UserError(f"{checkpoint}: the model returns NaN or infinite values")
-    file = write_temperature(checkpoint, found["temperature"])
+    file = write_temperature(checkpoint, metrics["temperature"])
     sys.stdout.write(
-        f"[Calibrate] {file}: temperature {found['temperature']:.3f}; {result.images} images: "
-        f"ece {found['ece']:.4f} -> {found['ece_scaled']:.4f}, "
-        f"nll {found['nll']:.4f} -> {found['nll_scaled']:.4f}\n"
+        f"[Calibrate] {file}: temperature {metrics['temperature']:.3f}; {result.images} images: "
+        f"ece {metrics['ece']:.4f} -> {metrics['ece_scaled']:.4f}, "
+        f"nll {metrics['nll']:.4f} -> {metrics['nll_scaled']:.4f}\n"
     )
 
 

@@ -286,12 +286,12 @@ def _set_image_size(tree: Tree, side: int) -> dict[str, Any]:
                 raise UserError(f"--image-size {side}: {path}.{key} sets the image sizes; change them there")
     sizes = {path: dict(_sizes(path, node_at(tree, path))) for path in _transform_lists(tree)}
     channels, height, width = node_at(tree, "Global.image_shape") or (3, 224, 224)
-    for found in sizes.values():  # the last size is what the model gets
-        if final := [size for key, size in found.items() if key.endswith(".size")]:
+    for chain_sizes in sizes.values():  # the last size is what the model gets
+        if final := [size for key, size in chain_sizes.items() if key.endswith(".size")]:
             width, height = final[-1]
             break
     overrides: dict[str, Any] = {"Global.image_shape": [channels, side, side]}
-    for key, size in (item for found in sizes.values() for item in found.items()):
+    for key, size in (item for chain_sizes in sizes.values() for item in chain_sizes.items()):
         if key.endswith(".resize_short"):
             overrides[key] = round(size[0] * side / min(width, height))
         else:

@@ -152,8 +152,8 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
 def _count_folders(folder: Path) -> int:
     names = list_class_folders(folder)
     if len(names) < 2:
-        found = f"only {names[0]}" if names else "none"
+        folders = f"only {names[0]}" if names else "none"
         raise UserError(
-            f"{folder}: expected one subfolder of images per class, at least two classes, found {found}"
+            f"{folder}: expected one subfolder of images per class, at least two classes, found {folders}"
         )
     return len(names)

@@ -68,14 +68,14 @@ class DatasetStats:
 
     def describe(self) -> str:
         """Returns the main statistics as text, with lines for a config."""
-        found = self.as_dict()
+        values = self.as_dict()
         least, most = int(self.counts.min()), int(self.counts.max())
-        megabytes = found["bytes"] / 1e6
+        megabytes = values["bytes"] / 1e6
         lines = [
-            f"{self.name}: {found['images']} images of {len(self.names)} classes, {megabytes:.1f} MB",
+            f"{self.name}: {values['images']} images of {len(self.names)} classes, {megabytes:.1f} MB",
             f"images per class: {least} to {most}, median {np.median(self.counts):g}",
             *(
-                f"{text}: {_range(found[key])}"
+                f"{text}: {_range(values[key])}"
                 for key, text in (
                     ("width", "width"),
                     ("height", "height"),
@@ -113,8 +113,8 @@ def collect_stats(
 
 def _spread(values: NDArray[np.int64]) -> dict[str, float]:
     """Returns percentiles and the mean."""
-    found = dict(zip(map(str, _PERCENTILES), np.percentile(values, _PERCENTILES).tolist(), strict=True))
-    return {**found, "mean": float(values.mean())}
+    percentiles = dict(zip(map(str, _PERCENTILES), np.percentile(values, _PERCENTILES).tolist(), strict=True))
+    return {**percentiles, "mean": float(values.mean())}
 
 
 def _range(spread: dict[str, float]) -> str:

@@ -62,15 +62,15 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
 
 def compare(hosts: tuple[str, ...], facts: tuple[Facts, ...]) -> list[str]:
     """Returns the first differences of the ranks' facts from those of rank 0, as lines."""
-    found = [
+    differences = [
         f"rank {rank} on {hosts[rank]}: {name} is {_show(other, name)}, "
         f"but {_show(facts[0], name)} on rank 0 on {hosts[0]}"
         for rank, other in enumerate(facts)
         for name in dict.fromkeys([*facts[0], *other])
         if _show(facts[0], name) != _show(other, name)
     ]
-    more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    return [*found[:_SHOWN], *more]
+    more = [f"… and {len(differences) - _SHOWN} more"] if len(differences) > _SHOWN else []
+    return [*differences[:_SHOWN], *more]
 
 
 def _show(facts: Facts, name: str) -> str:
@@ -82,14 +82,14 @@ def _software() -> dict[str, str]:
     package = Path(__file__).parents[1]
     for file in sorted(package.rglob("*.py")):
         digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
-    found = {
+    versions = {
         "ppcls": f"{__version__} ({digest.hexdigest()})",
         "Paddle": paddle.__version__,
         "OpenCV": cv2.__version__,
     }
     if (dali := sys.modules.get("nvidia.dali")) is not None:  # only if it is used: it may not be installed
-        found["DALI"] = str(dali.__version__)
-    return found
+        versions["DALI"] = str(dali.__version__)
+    return versions
 
 
 def _flatten(tree: Any, path: str = "") -> Facts:

@@ -45,11 +45,11 @@ class LearningRateTest:
     @property
     def smoothed(self) -> NDArray[np.float64]:
         """The losses, averaged with decreasing weights over earlier ones, [N]."""
-        average, found = 0.0, []
+        average, averages = 0.0, []
         for number, loss in enumerate(self.losses, start=1):
             average = _SMOOTHING * average + (1.0 - _SMOOTHING) * loss
-            found.append(average / (1.0 - _SMOOTHING**number))
-        return np.array(found)
+            averages.append(average / (1.0 - _SMOOTHING**number))
+        return np.array(averages)
 
     @property
     def suggestion(self) -> float | None:

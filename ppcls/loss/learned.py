@@ -241,10 +241,10 @@ def _check_shape(name: str, feature: Tensor, shape: Sequence[int]) -> None:
     Raises:
         UserError: It has not.
     """
-    found = list(feature.shape[1:])
-    if found != list(shape):
+    actual = list(feature.shape[1:])
+    if actual != list(shape):
         raise UserError(
-            f"Loss.Train: {name} has the shape {found}, channels first, but the loss expects {list(shape)}; "
+            f"Loss.Train: {name} has the shape {actual}, channels first, but the loss expects {list(shape)}; "
             "correct the shape there, or choose another layer"
         )
 

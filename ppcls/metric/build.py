@@ -246,8 +246,8 @@ def _shares(counts: Floats, images: float) -> list[float]:
 
 
 def _recall_values(counts: Floats, _images: float, per_class: bool) -> list[float]:
-    found = single_label.recalls(counts)
-    return [float(np.nanmean(found)), float(np.nanmin(found)), *(found.tolist() if per_class else [])]
+    recalls = single_label.recalls(counts)
+    return [float(np.nanmean(recalls)), float(np.nanmin(recalls)), *(recalls.tolist() if per_class else [])]
 
 
 def _of_logits(count: Callable[[Tensor, Tensor], Tensor]) -> Count:

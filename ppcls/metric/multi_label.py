@@ -45,8 +45,10 @@ def mean_average_precision(
         labels: Labels [N, C], 0 or 1.
         kind: Definition of the average precision.
     """
-    found = [_average_precision(scores[:, k], labels[:, k], kind) for k in np.flatnonzero(labels.any(axis=0))]
-    return float(np.mean(found)) if found else float("nan")
+    precisions = [
+        _average_precision(scores[:, k], labels[:, k], kind) for k in np.flatnonzero(labels.any(axis=0))
+    ]
+    return float(np.mean(precisions)) if precisions else float("nan")
 
 
 def _average_precision(score: NDArray[np.float32], label: NDArray[np.float64], kind: str) -> float:
@@ -87,8 +89,6 @@ def attribute_measures(
 
 def _shares(part: NDArray[np.bool_], whole: NDArray[np.bool_], axis: int) -> NDArray[np.float64]:
     """Returns the share of ``whole`` that is in ``part``; 0 if ``whole`` is empty."""
-    found, all_of_them = part.sum(axis=axis), whole.sum(axis=axis)
-    shares: NDArray[np.float64] = np.divide(
-        found, all_of_them, out=np.zeros(len(found)), where=all_of_them > 0
-    )
+    parts, wholes = part.sum(axis=axis), whole.sum(axis=axis)
+    shares: NDArray[np.float64] = np.divide(parts, wholes, out=np.zeros(len(parts)), where=wholes > 0)
     return shares

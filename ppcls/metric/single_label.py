@@ -64,8 +64,8 @@ def _classes(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
 def recalls(counts: Floats) -> Floats:
     """Maps sums of `class_hits`, [2 * C], to recalls [C]; NaN for classes without images."""
     right, images = counts.reshape(2, -1)
-    found: Floats = np.divide(right, images, out=np.full(len(images), np.nan), where=images > 0)
-    return found
+    result: Floats = np.divide(right, images, out=np.full(len(images), np.nan), where=images > 0)
+    return result
 
 
 def macro_averages(counts: Floats) -> list[float]:
@@ -100,8 +100,8 @@ def _class_shares(counts: Floats) -> tuple[list[Floats], NDArray[np.bool_]]:
 
 
 def _quotient(above: Floats, below: Floats) -> Floats:
-    found: Floats = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
-    return found
+    quotient: Floats = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
+    return quotient
 
 
 def calibration_counts(logits: Tensor, label: Tensor, bins: int) -> Tensor:

@@ -77,15 +77,15 @@ def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
         UserError: A pattern matches no parameter, or ``layerwise_decay`` finds no numbered blocks.
     """
     names = [name for name, parameter in model.named_parameters() if not parameter.stop_gradient]
-    found: dict[str, Factors] = {}
+    result: dict[str, Factors] = {}
     if isinstance(spec, AdamW) and spec.layerwise_decay is not None:
-        found = {name: Factors(rate=rate) for name, rate in layer_rates(names, spec.layerwise_decay).items()}
+        result = {name: Factors(rate=rate) for name, rate in layer_rates(names, spec.layerwise_decay).items()}
     every = [name for name, _ in model.named_parameters()]
     for position, rule in enumerate(spec.by_name):
         for name in _matching(f"by_name.{position}.pattern", rule.pattern, every, model):
-            before = found.get(name, Factors())
-            found[name] = Factors(before.rate * rule.lr_mult, before.decay * rule.decay_mult)
-    return found
+            before = result.get(name, Factors())
+            result[name] = Factors(before.rate * rule.lr_mult, before.decay * rule.decay_mult)
+    return result
 
 
 def layer_rates(names: Iterable[str], decay: float) -> dict[str, float]:
@@ -138,7 +138,7 @@ def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
 
 
 def _matching(key: str, patterns: Iterable[str], names: Iterable[str], model: nn.Layer) -> set[str]:
-    known, found = list(names), set[str]()
+    known, matched = list(names), set[str]()
     for pattern in patterns:
         if pattern == CLASSIFIER:
             layers = {f"{layer}.{kind}" for layer in classifier_layers(model) for kind in ("weight", "bias")}
@@ -149,8 +149,8 @@ def _matching(key: str, patterns: Iterable[str], names: Iterable[str], model: nn
             prefixes = dict.fromkeys(name.partition(".")[0] for name in known)
             hint = suggest(pattern, [f"{prefix}.*" for prefix in prefixes])
             raise UserError(f"Optimizer.{key}: '{pattern}' matches no parameter of this model{hint}")
-        found |= matches
-    return found
+        matched |= matches
+    return matched
 
 
 def classifier_layers(model: nn.Layer) -> list[str]:

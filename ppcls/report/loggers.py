@@ -249,17 +249,17 @@ class RunIds:
 
 def flatten_config(config: str) -> dict[str, str]:
     """Returns the values of a YAML config by path, shortened: ``{"Global.epochs": "90", …}``."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
 
     def visit(node: Any, path: str) -> None:
         if isinstance(node, dict) and node:
             for key, child in node.items():
                 visit(child, f"{path}.{key}" if path else str(key))
         else:
-            found[path] = str(node)[:_MAX_LENGTH]
+            values[path] = str(node)[:_MAX_LENGTH]
 
     visit(yaml.safe_load(config) or {}, "")
-    return {path: value for path, value in found.items() if path}
+    return {path: value for path, value in values.items() if path}
 
 
 def start_loggers(specs: Sequence[LoggerSpec], run: TrackedRun) -> list[Reporter]:

@@ -44,13 +44,13 @@ def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
             report(f"{key} {batch}: {text}")
             return fit
 
-        found = largest_fitting(sizes, fits)
-    if found is None:
+        largest = largest_fitting(sizes, fits)
+    if largest is None:
         raise UserError(f"--find-batch-size: not even {key} {sizes[-1]} fits into memory")
-    freq = total // found
+    freq = total // largest
     return (
-        f"largest {key} that fits: {found}, with {total} images per update as in the config: "
-        f"-o {name}={found} Global.update_freq={freq}"
+        f"largest {key} that fits: {largest}, with {total} images per update as in the config: "
+        f"-o {name}={largest} Global.update_freq={freq}"
     )
 
 

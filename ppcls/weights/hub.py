@@ -38,7 +38,7 @@ def fetch_from_hub(name: str, file: str = _FILE) -> Path:
     model, _, revision = name.removeprefix(PREFIX).partition("@")
     offline = os.environ.get(OFFLINE, "0") not in ("", "0")
     try:
-        found = huggingface_hub.hf_hub_download(
+        path = huggingface_hub.hf_hub_download(
             model, file, revision=revision or None, local_files_only=offline
         )
     except LocalEntryNotFoundError as error:
@@ -52,7 +52,7 @@ def fetch_from_hub(name: str, file: str = _FILE) -> Path:
         raise UserError(f"{name}: expected hf-hub:OWNER/MODEL: {_first_line(error)}") from None
     except (HfHubHTTPError, OSError) as error:
         raise UserError(f"{name}: the download failed: {_first_line(error)}") from None
-    return Path(found)
+    return Path(path)
 
 
 def _first_line(error: BaseException) -> str:

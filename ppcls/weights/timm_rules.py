@@ -60,11 +60,11 @@ def _shift(template: str, by: int) -> _Replacement:
 
 def _positions(firsts: Iterable[bool]) -> list[tuple[int, int]]:
     """Returns (stage, position in the stage) of each block, given whether it starts a stage."""
-    found: list[tuple[int, int]] = []
+    positions: list[tuple[int, int]] = []
     for first in firsts:
-        stage, i = found[-1] if found else (-1, 0)
-        found.append((stage + 1, 0) if first else (stage, i + 1))
-    return found
+        stage, i = positions[-1] if positions else (-1, 0)
+        positions.append((stage + 1, 0) if first else (stage, i + 1))
+    return positions
 
 
 def _resnet(model: nn.Layer) -> Rules:
@@ -119,11 +119,11 @@ _INVERTED = {  # parts of an inverted residual in timm's names: convolution and 
 
 def _efficientnet(model: nn.Layer) -> Rules:
     """EfficientNet with the padding and the epsilon of TensorFlow, which are also ours."""
-    found = dict[int, bool]()
+    expands = dict[int, bool]()
     for name in model.state_dict():
         if match := re.match(r"_ef\.(_blocks|block)\.(\d+)\.\.", name):
-            found[int(match[2])] = match[1] == "_blocks"
-    places = _positions(found[i] for i in sorted(found))
+            expands[int(match[2])] = match[1] == "_blocks"
+    places = _positions(expands[i] for i in sorted(expands))
     parts = {"e": "expand", "d": "depthwise", "p": "project"}
 
     def rename(match: re.Match[str]) -> str:

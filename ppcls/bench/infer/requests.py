@@ -137,14 +137,14 @@ def make_rows(measured: Sequence[Measurements[Request]]) -> list[ResultRow]:
     return [ResultRow(found.key.labels(), _metrics(found), found.note) for found in measured]
 
 
-def _metrics(found: Measurements[Request]) -> dict[str, Quantity]:
-    if not found.samples:
+def _metrics(measurements: Measurements[Request]) -> dict[str, Quantity]:
+    if not measurements.samples:
         return {}
     return {
-        **{name: found.quantity(name, "ms", "less", 1e3) for name in _PERCENTILES},
-        "images/s": found.rate(),
-        "CPU load": found.quantity("cpu_cores", "cores", "neither"),
-        "host memory": found.quantity("host_memory", "MiB", "less", 1.0),
+        **{name: measurements.quantity(name, "ms", "less", 1e3) for name in _PERCENTILES},
+        "images/s": measurements.rate(),
+        "CPU load": measurements.quantity("cpu_cores", "cores", "neither"),
+        "host memory": measurements.quantity("host_memory", "MiB", "less", 1.0),
     }
 
 
@@ -160,15 +160,15 @@ def make_charts(measured: Sequence[Measurements[Request]]) -> list[ChartSpec]:
 
 def find_conclusions(measured: Sequence[Measurements[Request]]) -> Iterator[str]:
     """Yields the conclusions, one sentence each."""
-    done = [found for found in measured if found.samples]
+    done = [row for row in measured if row.samples]
     if not done:
         yield "Nothing could be measured; each row has the reason."
         return
-    fastest = min(done, key=lambda found: _metrics(found)["p50"].median)
+    fastest = min(done, key=lambda row: _metrics(row)["p50"].median)
     yield f"Lowest latency: {fastest.name}: {_metrics(fastest)['p50'].median:.4g} ms."
-    most = max(done, key=lambda found: found.rate().median)
+    most = max(done, key=lambda row: row.rate().median)
     yield f"Highest throughput: {most.name}: {most.rate().median:.4g} images/s."
-    few = min(sample["requests"] for found in done for sample in found.samples)
+    few = min(sample["requests"] for row in done for sample in row.samples)
     if few < _FEW:
         yield (
             f"Some rounds had only {few} requests. With fewer than {_FEW}, p99 is hardly more than the "

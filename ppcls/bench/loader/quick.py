@@ -49,11 +49,11 @@ def quick_candidates(
 def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
     """Returns one row per loader, with its ratio to the bare pipeline."""
     rows = []
-    for found in measured:
-        metrics = {"throughput": found.rate()} if found.samples else {}
-        if found.samples and measured[0].samples:
-            metrics[f"of {_BARE}"] = found.ratio(measured[0])
-        rows.append(ResultRow({"loader": found.key}, metrics, found.note))
+    for row in measured:
+        metrics = {"throughput": row.rate()} if row.samples else {}
+        if row.samples and measured[0].samples:
+            metrics[f"of {_BARE}"] = row.ratio(measured[0])
+        rows.append(ResultRow({"loader": row.key}, metrics, row.note))
     return rows
 
 

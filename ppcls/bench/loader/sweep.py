@@ -144,18 +144,18 @@ class SweepRunner:
             return SweepResult([*measured, *plan.unsupported])
 
         sweep = run_rounds(candidates, self.rounds, self.report, lambda measured: keep(result(measured)))
-        found = replace(result(sweep.measured), interrupt=sweep.interrupt)
+        outcome = replace(result(sweep.measured), interrupt=sweep.interrupt)
         present = present_setting(self.workload)
         choice = choose(sweep.measured, present, own_backend(self.workload))
         if choice is None or sweep.interrupt is not None:
-            return found
+            return outcome
         try:
             final = run_rounds(self._final_candidates(choice), self.rounds, self.report)
         except KeyboardInterrupt as interrupt:
-            return replace(found, interrupt=interrupt)
+            return replace(outcome, interrupt=interrupt)
         if final.interrupt is None and not any(measurements.reason for measurements in final.measured):
             return replace(
-                found,
+                outcome,
                 choice=choice,
                 finals={measurements.key: measurements for measurements in final.measured},
             )
@@ -164,7 +164,7 @@ class SweepRunner:
             for measurements in final.measured
             if measurements.reason
         ]
-        return replace(found, sweep=[*found.sweep, *failed], interrupt=final.interrupt)
+        return replace(outcome, sweep=[*outcome.sweep, *failed], interrupt=final.interrupt)
 
     def _read_all(self) -> None:
         """Reads all images, so that all settings find them in the operating system's page cache."""

@@ -90,14 +90,14 @@ class Drawing:
 
 def drawings(results: Results) -> list[Drawing]:
     """Returns the charts that have rows."""
-    found = [drawing for chart in results.charts if (drawing := _drawing(chart, results)) is not None]
-    names = dict.fromkeys(series.name for drawing in found for series in drawing.series if series.name)
+    charts = [drawing for chart in results.charts if (drawing := _drawing(chart, results)) is not None]
+    names = dict.fromkeys(series.name for drawing in charts for series in drawing.series if series.name)
     colours = {"": COLOURS[0], **dict(zip(names, cycle(COLOURS), strict=False))}
     return [
         replace(
             drawing, series=tuple(replace(series, colour=colours[series.name]) for series in drawing.series)
         )
-        for drawing in found
+        for drawing in charts
     ]
 
 
@@ -135,7 +135,8 @@ def _drawing(chart: ChartSpec, results: Results) -> Drawing | None:
         name = ", ".join(label_text(row.labels[label]) for label in chart.series if label in row.labels)
         points.setdefault(name, []).append(_point(chart, row, categories))
     series = [
-        ChartSeries(name, tuple(sorted(found, key=lambda metric: metric.x))) for name, found in points.items()
+        ChartSeries(name, tuple(sorted(points_of_series, key=lambda metric: metric.x)))
+        for name, points_of_series in points.items()
     ]
     metrics = [row.metrics[chart.metric] for row in rows]
     medians = [metric.median for metric in metrics]

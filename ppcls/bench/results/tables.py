@@ -100,7 +100,7 @@ class Headings:
 def headings(rows: Sequence[ResultRow]) -> Headings:
     """Returns the headings of a table of these rows; a single row keeps all its labels."""
     values = {name: {row.labels.get(name) for row in rows} for name in label_names(rows)}
-    shared = [name for name, found in values.items() if len(found) == 1 and len(rows) > 1]
+    shared = [name for name, column in values.items() if len(column) == 1 and len(rows) > 1]
     units = {name: metric.unit for row in rows for name, metric in row.metrics.items()}
     return Headings(
         caption=", ".join(f"{name}: {label_text(rows[0].labels[name])}" for name in shared),

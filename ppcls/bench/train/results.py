@@ -39,29 +39,35 @@ _PHASES = {
 
 def make_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) -> list[ResultRow]:
     """Returns a row for each variant, with the reason if it could not be measured; then rows of phases."""
-    single = {found.key: found for found in measured if found.key.processes == 1}
+    single = {variant.key: variant for variant in measured if variant.key.processes == 1}
     executions = _common_executions(measured)
     whole, phases = [], []
-    for found in measured:
-        labels: dict[str, Label] = {"model": inspection.model, "image": inspection.size, **found.key.labels()}
-        metrics = _metrics(found, inspection)
-        base = single.get(replace(found.key, processes=1))
-        if metrics and base is not None and base.samples and found is not base:
-            ratios = found.ratio(base).values
-            metrics[EFFICIENCY] = Quantity(tuple(1e2 * ratio / found.key.processes for ratio in ratios), "%")
-        whole.append(ResultRow(labels, metrics, _note(found, executions)))
-        if split := _phases(found):
+    for variant in measured:
+        labels: dict[str, Label] = {
+            "model": inspection.model,
+            "image": inspection.size,
+            **variant.key.labels(),
+        }
+        metrics = _metrics(variant, inspection)
+        base = single.get(replace(variant.key, processes=1))
+        if metrics and base is not None and base.samples and variant is not base:
+            ratios = variant.ratio(base).values
+            metrics[EFFICIENCY] = Quantity(
+                tuple(1e2 * ratio / variant.key.processes for ratio in ratios), "%"
+            )
+        whole.append(ResultRow(labels, metrics, _note(variant, executions)))
+        if split := _phases(variant):
             phases.append(ResultRow({**labels, "of": "phases of a step"}, split))
     return [*whole, *phases]
 
 
 def _common_executions(measured: Sequence[MeasuredVariant]) -> dict[str, str]:
     """Returns how steps were executed, for each framework that executed all its variants alike."""
-    found: dict[str, set[str]] = {}
+    executions: dict[str, set[str]] = {}
     for measurements in measured:
         for sample in measurements.samples[:1]:
-            found.setdefault(measurements.key.framework, set()).add(sample["execution"])
-    return {framework: kinds.pop() for framework, kinds in found.items() if len(kinds) == 1}
+            executions.setdefault(measurements.key.framework, set()).add(sample["execution"])
+    return {framework: kinds.pop() for framework, kinds in executions.items() if len(kinds) == 1}
 
 
 def _phases(measured: MeasuredVariant) -> dict[str, Quantity]:
@@ -112,7 +118,7 @@ def _note(measured: MeasuredVariant, executions: dict[str, str]) -> str:
 
 def make_charts(measured: Sequence[MeasuredVariant]) -> list[ChartSpec]:
     """Returns one chart for each axis that was varied."""
-    labels = [found.key.labels() for found in measured if found.samples]
+    labels = [variant.key.labels() for variant in measured if variant.samples]
     varied = [
         name
         for name in (labels[0] if labels else {})
@@ -134,33 +140,33 @@ def _follows_framework(name: str, labels: Sequence[dict[str, Label]]) -> bool:
     values: dict[Label, set[Label]] = {}
     for row in labels:
         values.setdefault(row["framework"], set()).add(row[name])
-    return name not in _SERIES and all(len(found) == 1 for found in values.values())
+    return name not in _SERIES and all(len(framework_labels) == 1 for framework_labels in values.values())
 
 
 def find_conclusions(measured: Sequence[MeasuredVariant], inspection: Inspection) -> Iterator[str]:
     """Yields the conclusions, one sentence each."""
-    done = [found for found in measured if found.samples]
+    done = [row for row in measured if row.samples]
     if not done:
         yield "Nothing could be measured; each row has the reason."
         return
-    fastest = max(done, key=lambda found: found.rate().median)
+    fastest = max(done, key=lambda row: row.rate().median)
     yield f"Fastest: {fastest.name}: {fastest.rate().median:.4g} images/s."
-    yield from spread_warning(found.rate() for found in done)
+    yield from spread_warning(row.rate() for row in done)
     for framework, execution in _common_executions(done).items():
         yield f"{framework} {execution}."
     on_cpu, gpu = inspection.device.kind == "cpu", inspection.device.kind == "gpu"
-    if on_cpu and any(found.key.processes > 1 for found in done):
+    if on_cpu and any(row.key.processes > 1 for row in done):
         yield (
             f"All processes share {inspection.device.cores} CPU cores and exchange gradients by gloo: these "
             "figures show the cost of the exchange, not how training scales on GPUs."
         )
-    bfloat16 = [found.key for found in done if "bfloat16" in found.key.precision]
+    bfloat16 = [row.key for row in done if "bfloat16" in row.key.precision]
     if on_cpu and any(variant.framework == "Paddle" for variant in bfloat16):
         yield "bfloat16 on a CPU rounds, but computes in float32: it shows accuracy, not speed."
-    rates = [_peak_rate(found.key, inspection) for found in done]
+    rates = [_peak_rate(row.key, inspection) for row in done]
     for reason in dict.fromkeys(rate for rate in rates if isinstance(rate, str)):
         yield f"No MFU: {reason}."
-    if any("phases" in found.samples[0] for found in done):
+    if any("phases" in row.samples[0] for row in done):
         waiting = ", which wait for the GPU between phases" if gpu else ""
         yield (
             f"Phases are timed in ordinary steps after the counted ones{waiting}: compare their shares; "

@@ -84,9 +84,9 @@ def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
         UserError: The config cannot be trained here.
     """
     task = {"config": str(config), "overrides": list(overrides)}
-    found = MeasuringProcess(worker_command("inspect"), task, _INSPECT_SECONDS).run()
-    device = {**found["device"], "capability": tuple(found["device"]["capability"])}
-    return Inspection(**{**found, "device": TrainingDevice(**device)})
+    facts = MeasuringProcess(worker_command("inspect"), task, _INSPECT_SECONDS).run()
+    device = {**facts["device"], "capability": tuple(facts["device"]["capability"])}
+    return Inspection(**{**facts, "device": TrainingDevice(**device)})
 
 
 def settle_seconds(device: str) -> float:

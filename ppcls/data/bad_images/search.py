@@ -60,5 +60,5 @@ def is_image_error(error: str) -> bool:
 
 def error_reason(error: str) -> str:
     """Returns the cause in DALI's error as one line, without the traceback."""
-    found = _REASON.search(error)
-    return " ".join((found[1] if found else error).split()).rstrip(" :")
+    match = _REASON.search(error)
+    return " ".join((match[1] if match else error).split()).rstrip(" :")

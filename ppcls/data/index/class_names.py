@@ -153,7 +153,9 @@ def describe_other_classes(path: Path, names: Sequence[str]) -> str:
         return ""
     added, removed = sorted(set(names) - set(old)), sorted(set(old) - set(names))
     changes = [
-        f"{verb} {join_first(found)}" for verb, found in (("added", added), ("removed", removed)) if found
+        f"{verb} {join_first(changed)}"
+        for verb, changed in (("added", added), ("removed", removed))
+        if changed
     ]
     return f"{len(old)} classes before, {len(names)} now ({'; '.join(changes)})"
 

@@ -232,8 +232,8 @@ def _check_paths(index: FileIndex, follow_links: bool) -> None:
     )
 
 
-def _path_problem(path: str, found: str, delimiter: str) -> str | None:
-    if not found or not path:
+def _path_problem(path: str, separator: str, delimiter: str) -> str | None:
+    if not separator or not path:
         return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
     if "\0" in path:
         return "expected text, got a zero byte"

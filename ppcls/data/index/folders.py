@@ -101,11 +101,13 @@ def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
     """
     if labels.ndim != 1 or not len(labels) or not np.issubdtype(labels.dtype, np.integer):
         return ""
-    found, counts = np.unique(labels, return_counts=True)
-    if len(found) < 2 or counts.max() < _UNBALANCED * counts.min():
+    labelled, counts = np.unique(labels, return_counts=True)
+    if len(labelled) < 2 or counts.max() < _UNBALANCED * counts.min():
         return ""
     order = np.argsort(-counts, kind="stable")
-    names = [classes[label] if label < len(classes) else f"class {label}" for label in found[order].tolist()]
+    names = [
+        classes[label] if label < len(classes) else f"class {label}" for label in labelled[order].tolist()
+    ]
     amounts = [f"{name} {count:,}" for name, count in zip(names, counts[order].tolist(), strict=True)]
     shown = amounts if len(amounts) <= 2 * _ENDS else [*amounts[:_ENDS], "…", *amounts[-_ENDS:]]
     return (

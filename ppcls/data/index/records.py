@@ -110,7 +110,7 @@ def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
     Raises:
         UserError: A pattern has no match, or a file occurs twice.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for pattern in patterns:
         # Path.glob does not accept absolute patterns.
         matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]  # noqa: PTH207
@@ -118,10 +118,10 @@ def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
             matches = [match for match in matches if not match.endswith(INDEX_SUFFIX)]
         if not matches:
             raise UserError(f"{pattern}: no file matches")
-        found += map(Path, matches)
+        paths += map(Path, matches)
     seen: set[Path] = set()
-    for path in found:
+    for path in paths:
         if path.resolve() in seen:
             raise UserError(f"{path}: named twice; expected each file once")
         seen.add(path.resolve())
-    return found
+    return paths

@@ -77,7 +77,7 @@ def list_entries(file: ShardFile) -> Iterator[Entry]:
 
 def _read_meta(file: ShardFile) -> tuple[int, int, int]:
     """Returns the size of a page, the root and the number of the last page."""
-    found: list[tuple[int, int, int, int]] = []
+    versions: list[tuple[int, int, int, int]] = []
     page_size = _MIN_PAGE
     for number in (0, 1):
         page = file.read(number * page_size, _MIN_PAGE)
@@ -97,8 +97,8 @@ def _read_meta(file: ShardFile) -> tuple[int, int, int]:
                 "expected pages of 4 to 64 KiB with one value per key, "
                 f"found pages of {page_size} bytes, flags {flags}"
             )
-        found.append((transaction, page_size, root, last))
-    return max(found)[1:]
+        versions.append((transaction, page_size, root, last))
+    return max(versions)[1:]
 
 
 def _list_nodes(page: bytes) -> tuple[int, list[tuple[int, int, int, int, int]]]:

@@ -104,12 +104,12 @@ def _build_weighted(spec: specs.WeightedSampler, index: Index) -> WeightedRandom
 
 def _build_identity(spec: specs.PKSampler, index: Index, world: int) -> IdentitySampler:
     needed = spec.global_batch(world) // spec.sample_per_id
-    found = len(np.unique(index.labels))
-    if found < needed:
+    identities = len(np.unique(index.labels))
+    if identities < needed:
         name, size = spec.batch_setting
         ranks = f" x {world} processes" if name == "batch_size" else ""
         raise UserError(
-            f"{index.source}: {found} identities, but PKSampler needs {needed} different ones per step "
+            f"{index.source}: {identities} identities, but PKSampler needs {needed} different ones per step "
             f"({name} {size} / sample_per_id {spec.sample_per_id}{ranks}); "
             f"decrease DataLoader.Train.sampler.{name} or increase its sample_per_id"
         )

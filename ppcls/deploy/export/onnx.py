@@ -42,7 +42,7 @@ def _installed_version(name: str) -> str | None:
 def _is_installed(name: str, bounds: str) -> bool:
     names = [name, f"{name}-gpu"] if name == "onnxruntime" else [name]
     versions = map(_installed_version, names)
-    return any(found is not None and found in SpecifierSet(bounds) for found in versions)
+    return any(version is not None and version in SpecifierSet(bounds) for version in versions)
 
 
 def convert(program: Path, name: str) -> bytes:

@@ -190,11 +190,11 @@ def _check_position(saved: SavedState, path: Path) -> None:
         UserError: It contradicts the manifest, or the number of samples or updates.
     """
     manifest, loader = read_manifest(path.parent), saved.loader
-    found = {"update": saved.update, "loader.epoch": loader.get("epoch"), "loader.step": loader.get("step")}
+    actual = {"update": saved.update, "loader.epoch": loader.get("epoch"), "loader.step": loader.get("step")}
     expected = {"update": manifest.update, "loader.epoch": manifest.epoch, "loader.step": manifest.step}
     problems = [
         f"{name}: expected {expected[name]} as in {MANIFEST}, got {value!r}"
-        for name, value in found.items()
+        for name, value in actual.items()
         if type(value) is not int or value != expected[name]
     ]
     if manifest.epoch > manifest.update:

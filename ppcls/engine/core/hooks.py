@@ -186,8 +186,8 @@ def read_profile_window(text: str) -> ProfileWindow:
     Raises:
         UserError: The text is not a window.
     """
-    found = re.fullmatch(r"(\d+):(\d+)", text, re.ASCII)
-    window = ProfileWindow(int(found[1]), int(found[2])) if found else None
+    match = re.fullmatch(r"(\d+):(\d+)", text, re.ASCII)
+    window = ProfileWindow(int(match[1]), int(match[2])) if match else None
     if window is None or window.start >= window.stop:
         raise UserError(
             f"--profile: expected START:STOP, two whole numbers with START < STOP, got '{text}'; "

@@ -130,12 +130,12 @@ def build_distilling(
 
 def _loss_layers(arch: DistillationModel, losses: Losses) -> dict[str, list[str]]:
     """Returns the layers of each model whose outputs the losses use."""
-    found: dict[str, list[str]] = {name: [] for name in arch.members}
+    layers: dict[str, list[str]] = {name: [] for name in arch.members}
     for spec in losses:
         for name, layer in spec.layers(arch) if isinstance(spec, DistillationLossSpec) else ():
-            if layer not in found[name]:
-                found[name].append(layer)
-    return found
+            if layer not in layers[name]:
+                layers[name].append(layer)
+    return layers
 
 
 def read_inferred(config: Config, source: Path) -> Arrays:

@@ -96,11 +96,11 @@ def _count_confidences(rows: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def _find_worst(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
     """Returns the wrong predictions with the highest loss, highest first: [at most WORST, 5]."""
-    found = np.concatenate([rows, positions[:, None].astype(np.float64)], axis=1)
-    found = found[(rows[:, 0] != rows[:, 1]) & (positions >= 0)]
-    losses = np.nan_to_num(found[:, 2], nan=np.inf, posinf=np.inf)
+    wrong = np.concatenate([rows, positions[:, None].astype(np.float64)], axis=1)
+    wrong = wrong[(rows[:, 0] != rows[:, 1]) & (positions >= 0)]
+    losses = np.nan_to_num(wrong[:, 2], nan=np.inf, posinf=np.inf)
     # Equal losses are ordered by position, so the result does not depend on the number of ranks.
-    worst: NDArray[np.float64] = found[np.lexsort((found[:, 4], -losses))[:WORST]]
+    worst: NDArray[np.float64] = wrong[np.lexsort((wrong[:, 4], -losses))[:WORST]]
     return worst
 
 

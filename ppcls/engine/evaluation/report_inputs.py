@@ -131,7 +131,7 @@ def _to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
 @paddle.no_grad()  # type: ignore[untyped-decorator]
 def weight_histograms(model: nn.Layer) -> dict[str, Histogram]:
     """Returns a histogram of each trainable tensor that is finite, by name; computed on the device."""
-    found = {}
+    histograms = {}
     for name, weight in model.named_parameters():
         if weight.stop_gradient:  # frozen, or BatchNorm statistics, which Paddle lists as parameters
             continue
@@ -143,5 +143,5 @@ def weight_histograms(model: nn.Layer) -> dict[str, Histogram]:
             low, high = low - 0.5, high + 0.5
         bins = ((values - low) * (_BINS / (high - low))).clip(0, _BINS)  # Paddle 2.6 needs integer limits
         counts = paddle.histogram(bins, bins=_BINS, min=0, max=_BINS)
-        found[name] = Histogram(np.asarray(counts.numpy(), np.int64), np.linspace(low, high, _BINS + 1))
-    return found
+        histograms[name] = Histogram(np.asarray(counts.numpy(), np.int64), np.linspace(low, high, _BINS + 1))
+    return histograms

@@ -98,8 +98,8 @@ def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
 
 def _requested(text: str) -> str:
     """Returns the size of the failed allocation, if the message of Paddle or NumPy has it."""
-    if found := _REQUESTED.search(text):
-        return f": could not allocate {found[1] or found[2]} more"
-    if found := _REQUESTED_BYTES.search(text):
-        return f": could not allocate {int(found[1]) >> 20} MiB more"
+    if match := _REQUESTED.search(text):
+        return f": could not allocate {match[1] or match[2]} more"
+    if match := _REQUESTED_BYTES.search(text):
+        return f": could not allocate {int(match[1]) >> 20} MiB more"
     return ""

@@ -192,17 +192,17 @@ def nodes_between(node: Node, before: Iterable[Node]) -> list[Node]:
         Nodes, each after its inputs.
     """
     known = {node.name for node in before}
-    found: dict[int, Node] = {}
+    nodes: dict[int, Node] = {}
 
     def visit(node: Node) -> None:
-        if node.name in known or id(node.source) in found:
+        if node.name in known or id(node.source) in nodes:
             return
         for parent in node.source.inputs:
             visit(parent)
-        found[id(node.source)] = node
+        nodes[id(node.source)] = node
 
     visit(node)
-    return list(found.values())
+    return list(nodes.values())
 
 
 def operator_name(node: Node) -> str:

@@ -173,10 +173,10 @@ class VariableSize(Transform):
     @property
     def crop(self) -> ResizeImage | RandCropImage:
         """The transform that resizes."""
-        found: ResizeImage | RandCropImage = (
+        transform: ResizeImage | RandCropImage = (
             self.part.crop if isinstance(self.part, DecodeRandCrop) else self.part
         )
-        return found
+        return transform
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state after the transform."""

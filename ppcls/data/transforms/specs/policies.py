@@ -252,19 +252,19 @@ def parse_timm_config(text: str) -> TimmStrength:
     policy, *parts = text.split("-")
     if policy != "rand":
         raise ValueError(f"expected text such as rand-m9-mstd0.5-inc1, got '{text}'; see also AutoAugment")
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in parts:
         match = _TIMM_PART.fullmatch(part)
         if match is None:
             raise ValueError(f"expected parts m, mstd, inc and n, each with a number, got '{part}'")
-        found |= {name: number for name, number in match.groupdict().items() if number is not None}
-    if "inc" not in found:
+        values |= {name: number for name, number in match.groupdict().items() if number is not None}
+    if "inc" not in values:
         raise ValueError(
             f"expected the part inc1, for magnitudes that strengthen all operations, got '{text}'; "
             "for the others use RandAugment with monotonic_mag: False"
         )
     return TimmStrength(
-        float(found.get("m", _MAX_TIMM_MAGNITUDE)), float(found.get("mstd", 0)), int(found.get("n", 2))
+        float(values.get("m", _MAX_TIMM_MAGNITUDE)), float(values.get("mstd", 0)), int(values.get("n", 2))
     )
 
 
