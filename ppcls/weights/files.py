@@ -163,7 +163,7 @@ def fetch_weights(path: Path, *, retry: bool = True) -> Path:
     if path.parent in weights_folders() and (url := weights_url(path.name)) is not None:
         download(path, url, read_pdparams, retry=retry)
         verify_download(path)
-    elif known_digest(path) and any(path == package_file(entry.package) for entry in ZOO.values()):
+    elif any(entry.package and path == package_file(entry.package) for entry in ZOO.values()):
         verify_download(path)
     return path
 
