@@ -37,6 +37,7 @@ TOOLS: dict[str, Callable[[list[str]], object]] = {
     "models": models_cli.main,
     "serve": serve_cli.serve,
     "train": cli.train,
+    "tune": cli.tune,
 }
 EXAMPLE = "configs/quickstart.yaml"
 NOT_OURS = {"utils.py", "tools/export_model.py"}  # what there shall not be, and what PaddleClas has

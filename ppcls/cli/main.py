@@ -12,6 +12,7 @@ import ppcls
 # Each command is imported when it runs.
 _COMMANDS = {
     "train": ("ppcls.cli.train:train", "train a model"),
+    "tune": ("ppcls.cli.train:tune", "search settings of the config with Optuna"),
     "eval": ("ppcls.cli.eval:evaluate", "evaluate a model"),
     "calibrate": ("ppcls.cli.eval:calibrate", "make the probabilities of a model match its accuracy"),
     "infer": ("ppcls.cli.infer:infer", "predict image files"),

@@ -1,4 +1,4 @@
-"""``ppcls train`` and ``tools/train.py``."""
+"""``ppcls train``, ``ppcls tune`` and their scripts in tools/."""
 
 from __future__ import annotations
 
@@ -132,6 +132,49 @@ def train(argv: Arguments = None) -> None:
         _explain_data(config)
     else:
         api.fit(config, profiled=profiled, own_process=True)
+
+
+@command
+def tune(argv: Arguments = None) -> None:
+    """Searches settings of the config."""
+    parser = config_parser(
+        "Search settings with Optuna: each trial trains with other values of some keys. The same command "
+        "resumes a search.",
+        (
+            "ppcls tune -c configs/quickstart.yaml --search Optimizer.lr.learning_rate=log:0.01..1",
+            "ppcls tune -c configs/quickstart.yaml --space examples/tune.yaml --trials 50",
+        ),
+    )
+    parser.add_argument(
+        "--search",
+        action="append",
+        default=[],
+        metavar="KEY=SPACE",
+        help="values of a key: LOW..HIGH, log:LOW..HIGH, or a list such as [AdamW, Lion]; can be repeated",
+    )
+    parser.add_argument("--space", type=Path, metavar="FILE", help="YAML file with a line KEY: SPACE per key")
+    parser.add_argument(
+        "--trials", type=within(int, gt=0), default=20, metavar="N", help="number of all trials (%(default)s)"
+    )
+    arguments = parser.parse_args(argv)
+    config = read_config(arguments)
+    if config is None:
+        return
+    import yaml
+
+    from ppcls.api import create_output_dir
+    from ppcls.search.space import read_space
+    from ppcls.search.tune import tune as search
+
+    settings = read_tree(arguments.space) if arguments.space is not None else {}
+    for text in arguments.search:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--search {text}: expected KEY=SPACE, such as Global.epochs=5..20")
+        settings[key] = yaml.safe_load(value) if value.strip().startswith("[") else value
+    space = read_space(settings)
+    output_dir = create_output_dir(Path(config.Global.output_dir))
+    write_output(search(config, space, arguments.trials, output_dir, _report))
 
 
 def _report(line: str) -> None:

@@ -1,0 +1,77 @@
+"""Search spaces of config keys: ``0.01..1``, ``log:1e-5..1e-2``, ``5..20`` or a list of choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ppcls.errors import UserError
+
+if TYPE_CHECKING:
+    from optuna import Trial
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"(log:)?\s*({_NUMBER})\.\.({_NUMBER})")
+_FORM = "expected LOW..HIGH, log:LOW..HIGH or a list of choices"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A key with a few possible values, which may be any YAML."""
+
+    values: tuple[str, ...]
+
+    def suggest(self, trial: Trial, key: str) -> str:
+        """Returns a value as YAML."""
+        chosen: str = trial.suggest_categorical(key, self.values)
+        return chosen
+
+
+@dataclass(frozen=True)
+class NumberRange:
+    """A key with numbers from ``low`` to ``high``, integers if both are."""
+
+    low: float
+    high: float
+    log: bool
+
+    def suggest(self, trial: Trial, key: str) -> str:
+        """Returns a value as YAML."""
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return str(trial.suggest_int(key, self.low, self.high, log=self.log))
+        return repr(trial.suggest_float(key, self.low, self.high, log=self.log))
+
+
+Dimension = Choices | NumberRange
+
+
+def read_space(settings: Mapping[str, Any]) -> dict[str, Dimension]:
+    """Returns the search space of each key.
+
+    Raises:
+        UserError: A space is invalid, or there is none.
+    """
+    if not settings:
+        raise UserError("no search space; write --search KEY=LOW..HIGH or --space FILE")
+    return {str(key): _read_dimension(str(key), value) for key, value in settings.items()}
+
+
+def _read_dimension(key: str, value: Any) -> Dimension:
+    if isinstance(value, list) and value:
+        return Choices(
+            tuple(
+                yaml.safe_dump(item, default_flow_style=True).removesuffix("...\n").strip() for item in value
+            )
+        )
+    found = _RANGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise UserError(f"{key}: {_FORM}, got {value!r}")
+    low, high = (int(text) if text.lstrip("+-").isdigit() else float(text) for text in found.group(2, 3))
+    log = found[1] is not None
+    if not low < high or (log and low <= 0):
+        raise UserError(f"{key}: expected {'0 < ' if log else ''}LOW < HIGH, got {value!r}")
+    return NumberRange(low, high, log)

@@ -1,0 +1,208 @@
+"""``ppcls tune``: searches settings with Optuna, a process for each trial."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppcls.config.schema import Config
+from ppcls.errors import UserError
+from ppcls.files import write_text
+from ppcls.search.page import render_page
+from ppcls.search.space import Dimension, NumberRange
+from ppcls.search.trials import (
+    as_path,
+    check_single_process,
+    last_lines,
+    read_evaluations,
+    start_training,
+    write_config,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
+
+PAGE, STORAGE = "tune.html", "tune.log"
+_POLL_SECONDS = 0.5
+
+
+def tune(
+    config: Config,
+    space: Mapping[str, Dimension],
+    trials: int,
+    output_dir: Path,
+    report: Callable[[str], None],
+) -> str:
+    """Runs trials until there are as many as asked, including those of an earlier search in the folder.
+
+    A trial trains ``config`` with other values of the searched keys, in a folder of its own. Its value is
+    the best first metric of ``Metric.Eval``. Trials that are worse than the median of the others at the same
+    evaluation are stopped.
+
+    Args:
+        config: Config of the runs.
+        space: Search space of each key.
+        trials: Number of all trials.
+        output_dir: Existing folder of the trials, the storage and the page.
+        report: Receives a line about each trial.
+
+    Returns:
+        The best settings as a line of text.
+
+    Raises:
+        UserError: Optuna is missing, the search in the folder has another space, or every trial fails.
+    """
+    check_single_process("ppcls tune")
+    try:
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+    except ModuleNotFoundError:
+        raise UserError("ppcls tune needs the package optuna: pip install '.[tune]'") from None
+    if not config.Global.eval_during_train or not config.DataLoader.evaluated:
+        raise UserError("ppcls tune needs DataLoader.Eval and Global.eval_during_train: True")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    metric = config.Metric.Eval[0]
+    study = optuna.create_study(
+        study_name="ppcls",
+        storage=optuna.storages.JournalStorage(JournalFileBackend(str(output_dir / STORAGE))),
+        direction="minimize" if metric.lower_is_better else "maximize",
+        sampler=optuna.samplers.TPESampler(seed=config.Global.seed + _count(output_dir)),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+        load_if_exists=True,
+    )
+    _restart_interrupted(study)
+    file, name = write_config(config, output_dir / "config.yaml"), metric.names[0]
+
+    def objective(trial: Trial) -> float:
+        values = {key: dimension.suggest(trial, key) for key, dimension in space.items()}
+        return _train(trial, values, file, name, output_dir)
+
+    def finish(_study: Study, trial: FrozenTrial) -> None:
+        report(_describe(trial, name))
+        _write_page(study, name, space, output_dir)
+
+    if (left := trials - len(_finished(study))) > 0:
+        study.optimize(objective, n_trials=left, callbacks=[finish], catch=(UserError,))
+    if not any(trial.state.name == "COMPLETE" for trial in study.trials):
+        raise UserError(f"every trial failed; the last one: {study.trials[-1].user_attrs.get('error')}")
+    best = study.best_trial
+    changes = " ".join(shlex.quote(f"{key}={value}") for key, value in best.user_attrs["values"].items())
+    return f"best trial {best.number}: {name} {best.value:.4f}: -o {changes}; results: {output_dir / PAGE}\n"
+
+
+def _count(output_dir: Path) -> int:
+    """Returns the number of trials in the folder, so that a resumed search draws other values."""
+    return len(list(output_dir.glob("trial_*")))
+
+
+def _finished(study: Study) -> list[FrozenTrial]:
+    return [trial for trial in study.trials if trial.state.is_finished() and not _is_interrupted(trial)]
+
+
+def _is_interrupted(trial: FrozenTrial) -> bool:
+    return trial.state.name == "FAIL" and "error" not in trial.user_attrs
+
+
+def _restart_interrupted(study: Study) -> None:
+    """Queues the settings of trials that were running when an earlier search ended."""
+    from optuna.trial import TrialState
+
+    for trial in study.get_trials(states=[TrialState.RUNNING]):
+        study.tell(trial.number, state=TrialState.FAIL)
+    trials = study.trials
+    known = [trial.params for trial in trials if not _is_interrupted(trial)]
+    known += [trial.system_attrs.get("fixed_params", {}) for trial in trials]
+    for trial in filter(_is_interrupted, trials):
+        if trial.params and trial.params not in known:
+            study.enqueue_trial(trial.params)
+
+
+def _train(trial: Trial, values: dict[str, str], config: Path, name: str, output_dir: Path) -> float:
+    """Returns the best value of a run, which is stopped if it is not promising.
+
+    Raises:
+        optuna.TrialPruned: The run was stopped.
+        UserError: The run failed.
+    """
+    import optuna
+
+    trial.set_user_attr("values", values)
+    folder = output_dir / f"trial_{trial.number:04d}"
+    folder.mkdir(exist_ok=True)
+    log, seen = folder / "output.log", 0
+    overrides = [*(f"{key}={value}" for key, value in values.items()), as_path(folder)]
+    with start_training(config, overrides, log) as process:
+        while True:
+            ended = process.poll() is not None
+            records = read_evaluations(folder)
+            for record in records[seen:]:
+                trial.report(record.metrics[name], record.epoch)
+                if not ended and trial.should_prune():
+                    raise optuna.TrialPruned
+            seen = len(records)
+            if ended:
+                break
+            time.sleep(_POLL_SECONDS)
+    if process.returncode or not records:
+        error = last_lines(log)
+        trial.set_user_attr("error", error)
+        raise UserError(error)
+    found = [record.metrics[name] for record in records]
+    return min(found) if trial.study.direction.name == "MINIMIZE" else max(found)
+
+
+def _describe(trial: FrozenTrial, name: str) -> str:
+    values = trial.user_attrs.get("values", {})
+    settings = " ".join(f"{key}={value}" for key, value in values.items())
+    result = f"{name} {trial.value:.4f}" if trial.state.name == "COMPLETE" else trial.state.name.lower()
+    if trial.state.name == "FAIL":
+        result = f"failed: {trial.user_attrs.get('error', 'interrupted')}"
+    return f"trial {trial.number}: {result}: {settings}"
+
+
+def _write_page(study: Study, name: str, space: Mapping[str, Dimension], output_dir: Path) -> None:
+    trials = [trial for trial in study.trials if trial.state.is_finished()]
+    sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
+    trials.sort(key=lambda trial: (trial.state.name != "COMPLETE", sign * (trial.value or 0.0), trial.number))
+    rows = [
+        [
+            str(trial.number),
+            "" if trial.value is None else f"{trial.value:.4f}",
+            trial.state.name.lower(),
+            *(str(trial.user_attrs.get("values", {}).get(key, "")) for key in space),
+        ]
+        for trial in trials
+    ]
+    page = render_page(
+        f"Search for settings: {name}",
+        [f"Trials from best to worst; pruned ones were stopped early. Runs: {output_dir}/trial_*."],
+        ["trial", name, "state", *space],
+        rows,
+        [0],
+        _draw(trials, name, space),
+    )
+    write_text(output_dir / PAGE, page)
+
+
+def _draw(trials: list[FrozenTrial], name: str, space: Mapping[str, Dimension]) -> Figure:
+    """Returns charts of the metric over the trials and over each key."""
+    from matplotlib.figure import Figure
+
+    done = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    values: list[Any] = [trial.value for trial in done]
+    figure = Figure(figsize=(4 * (1 + len(space)), 3.2), layout="constrained")
+    for position, key in enumerate(["trial", *space], start=1):
+        axes = figure.add_subplot(1, 1 + len(space), position)
+        axes.scatter([trial.number if key == "trial" else trial.params[key] for trial in done], values, s=14)
+        dimension = space.get(key)
+        if isinstance(dimension, NumberRange) and dimension.log:
+            axes.set_xscale("log")
+        axes.set_xlabel(key.rpartition(".")[2])
+        axes.set_ylabel(name)
+        axes.grid(alpha=0.25)
+    return figure
