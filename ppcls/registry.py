@@ -135,7 +135,15 @@ DATASETS = Registry(
     "dataset",
     _in(
         f"{_SECTIONS}.dataset",
-        *("ImageNetDataset", "MultiScaleDataset", "ImageFolderDataset", "MultiLabelDataset"),
+        *(
+            "ImageNetDataset",
+            "MultiScaleDataset",
+            "VeriWild",
+            "CompCars",
+            "ICartoonDataset",
+            "ImageFolderDataset",
+            "MultiLabelDataset",
+        ),
         *("WebDataset", "TFRecordDataset", "RecordIODataset", "LMDBDataset", "PythonDataset"),
     ),
 )
@@ -183,7 +191,7 @@ LOSSES = Registry(
         ),
         **_in(f"{_OBJECTIVES}.layer_losses", "DistillationDistanceLoss", "DistillationRKDLoss"),
         **_in(f"{_OBJECTIVES}.layer_losses", "DistillationPairLoss", "AFDLoss"),
-        **_in(f"{_OBJECTIVES}.embedding", "TripletLossV2", "TripletLoss"),
+        **_in(f"{_OBJECTIVES}.embedding", "TripletLossV2", "TripletLoss", "SupConLoss"),
     },
     {
         "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
@@ -206,10 +214,13 @@ METRICS = Registry(
     },
     {"Topk": "write TopkAcc, with topk"},
 )
-HEADS = Registry("head", _in(f"{_OBJECTIVES}.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin"))
+HEADS = Registry(
+    "neck or head",
+    _in(f"{_OBJECTIVES}.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin", "VehicleNeck", "BNNeck"),
+)
 POSTPROCESSES = Registry(
     "post-processing method",
-    _in(f"{_SECTIONS}.infer", "Topk", "MultiLabelThreshOutput", "DistillationPostProcess"),
+    _in(f"{_SECTIONS}.infer", "Topk", "ThreshOutput", "MultiLabelThreshOutput", "DistillationPostProcess"),
 )
 OPTIMIZERS = Registry(
     "optimizer",

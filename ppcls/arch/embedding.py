@@ -24,6 +24,30 @@ class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
         return self.fc(embedding)
 
 
+class EmbeddingConvolution(nn.Layer):  # type: ignore[misc]
+    """A linear layer with the parameter names of PaddleClas's VehicleNeck, ``conv``."""
+
+    def __init__(self, size: int, out: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2D(size, out, 1)
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        """Maps [B, size] to [B, out]."""
+        return self.conv(embedding.unsqueeze([2, 3])).flatten(1)
+
+
+class EmbeddingNorm(nn.Layer):  # type: ignore[misc]
+    """BatchNorm of embeddings with PaddleClas's parameter name, ``feat_bn``."""
+
+    def __init__(self, size: int, _out: int) -> None:
+        super().__init__()
+        self.feat_bn = nn.BatchNorm1D(size)
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        """Maps [B, size] to the same shape."""
+        return self.feat_bn(embedding)
+
+
 class CosineHead(nn.Layer):  # type: ignore[misc]
     """Cosines between embeddings and learned directions of classes, in float32.
 

@@ -11,7 +11,7 @@ from ppcls.config.base.fields import problem
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.sections.dataset import ImageFolderDataset, MultiLabelDataset
-from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, Topk
+from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.config.sections.loader import DataLoader, Split
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.objective import (
@@ -186,6 +186,12 @@ def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) ->
     post, where = infer.PostProcess, ("Infer", "PostProcess")
     if isinstance(post, Topk) and post.topk > arch.class_num:
         yield problem(f"expected at most Arch.class_num ({arch.class_num}), got {post.topk}", *where, "topk")
+    if isinstance(post, ThreshOutput) and arch.class_num != 2:
+        yield problem(f"expected two classes, but Arch.class_num is {arch.class_num}", *where, "name")
+    thresholds = getattr(post, "threshold", None)
+    if isinstance(thresholds, tuple) and len(thresholds) != arch.class_num:
+        text = f"expected Arch.class_num ({arch.class_num}) thresholds, got {len(thresholds)}"
+        yield problem(text, *where, "threshold")
     split = next(iter(data.splits.values()), None)
     if split is None:
         return

@@ -15,6 +15,7 @@ from ppcls.config.base.errors import ConfigError, describe_problems, split_path
 from ppcls.config.base.fields import show
 from ppcls.config.class_folders import fill_from_class_folders
 from ppcls.config.compat import translate_old_keys
+from ppcls.config.paddleclas import describe_other_file, translate_paddleclas
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import MODULE_NAME
 from ppcls.errors import UserError
@@ -334,8 +335,11 @@ def load_config(
         listed = [overrides] if isinstance(overrides, str) else overrides
         applied = dict(apply_override(tree, override) for override in listed)
     _check_texts(tree, name, applied)
+    if reason := describe_other_file(tree):
+        raise ConfigError(name, [reason], applied)
     _import_modules(tree)
     translate_old_keys(tree)
+    translate_paddleclas(tree)
     try:
         fill_from_class_folders(tree)
     except UserError as error:

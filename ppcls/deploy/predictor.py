@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ppcls.config.base.fields import show
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
-from ppcls.config.sections.infer import MultiLabelThreshOutput, Topk
+from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.deploy.results import Classification, Embedding, Prediction
@@ -196,8 +196,10 @@ class Predictor:
         match postprocess:
             case Topk():
                 chosen = ranked[: topk or postprocess.topk]
+            case ThreshOutput():
+                chosen = np.array([int(output[1] >= postprocess.threshold)])
             case MultiLabelThreshOutput():
-                chosen = ranked[output[ranked] >= postprocess.threshold][:topk]
+                chosen = ranked[(output >= np.array(postprocess.threshold))[ranked]][:topk]
             case _:
                 raise TypeError(f"{postprocess.kind} does not choose classes")
         return Classification(

@@ -154,9 +154,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
     left = settings.epochs - done
     steps = left * state.updates_per_epoch - state.updates_of_epoch
     batches_left = left * len(state.loader) - state.step
-    due = [
-        e % settings.eval_interval == 0 or e == settings.epochs for e in range(done + 1, settings.epochs + 1)
-    ]
+    due = [settings.evaluates_after(epoch) for epoch in range(done + 1, settings.epochs + 1)]
     state.network.train()
     batches = _endless(state.loader)
     last = _feed(run, batches, _warm_up(run))

@@ -186,7 +186,7 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
     roles, score = [LATEST], None
     try:
         requests.raise_if_stopped()
-        if run.evaluator is not None and (epoch % settings.eval_interval == 0 or last):
+        if run.evaluator is not None and settings.evaluates_after(epoch):
             score, best = _evaluate(run, run.evaluator, requests)
             if best:
                 roles.append(BEST)

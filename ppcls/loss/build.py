@@ -24,7 +24,14 @@ from ppcls.config.objectives.distillation_losses import (
     DistillationWSLLoss,
     LogitPairLoss,
 )
-from ppcls.config.objectives.embedding import ArcMargin, CircleMargin, CosMargin, MarginHead, TripletLossV2
+from ppcls.config.objectives.embedding import (
+    ArcMargin,
+    CircleMargin,
+    CosMargin,
+    MarginHead,
+    SupConLoss,
+    TripletLossV2,
+)
 from ppcls.config.objectives.layer_losses import DistillationDistanceLoss, DistillationRKDLoss
 from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
 from ppcls.config.sections.objective import BCELoss, CELoss, FocalLoss, LossSpec
@@ -123,6 +130,11 @@ def _term(spec: LossSpec, images: ClassStatistics) -> Criterion:
         case TripletLossV2():
             return lambda outputs, label: embedding.hard_triplets(
                 outputs[spec.feature_from], label, spec.margin, spec.normalize_feature
+            )
+        case SupConLoss():
+            factor = spec.temperature / spec.base_temperature
+            return lambda outputs, label: (
+                factor * embedding.supervised_contrast(outputs[spec.feature_from], label, spec.temperature)
             )
     if isinstance(spec, LogitPairLoss):
         pairs, pair_loss = spec.model_name_pairs, _pair_loss(spec, images.share)

@@ -51,6 +51,29 @@ def circle_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) ->
     return scale * _of_label(positive, negative, label)
 
 
+def supervised_contrast(features: Tensor, label: Tensor, temperature: float) -> Tensor:
+    """Returns the supervised contrastive loss (Khosla et al. 2020, equation 2), without its factor.
+
+    Args:
+        features: Embeddings [B, D], any floating dtype, which are normalized to length 1.
+        label: Identities [B] int64.
+        temperature: Divisor of the cosines.
+
+    Returns:
+        The mean over rows with another row of their identity, a float32 scalar; 0 without such rows.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z = F.normalize(features.astype("float32"), axis=1)
+        others = 1.0 - paddle.eye(z.shape[0])
+        logits = z @ z.t() / temperature
+        logits = logits - logits.detach().max(axis=1, keepdim=True)
+        log_p = logits - (logits.exp() * others).sum(axis=1, keepdim=True).clip(min=1e-30).log()
+        same = (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32") * others
+        count = same.sum(axis=1)
+        cost = -(same * log_p).sum(axis=1) / count.clip(min=1.0)
+        return cost.sum() / (count > 0).astype("float32").sum().clip(min=1.0)
+
+
 def _of_label(positive: Tensor, negative: Tensor, label: Tensor) -> Tensor:
     return paddle.where(F.one_hot(label, positive.shape[-1]) > 0.5, positive, negative)
 

@@ -7,7 +7,13 @@ import paddle
 import pytest
 
 from ppcls.arch.build import build_model
-from ppcls.arch.embedding import CosineHead, EmbeddingNetwork, remove_classifier
+from ppcls.arch.embedding import (
+    CosineHead,
+    EmbeddingConvolution,
+    EmbeddingNetwork,
+    EmbeddingNorm,
+    remove_classifier,
+)
 from ppcls.arch.embedding import EmbeddingLinear as Neck
 
 
@@ -54,3 +60,30 @@ def test_embedding_network_has_paddleclas_names_and_returns_cosines() -> None:
     )
     assert outputs["logits"].dtype == paddle.float32
     np.testing.assert_allclose(outputs["logits"].numpy(), unit @ directions, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        (EmbeddingConvolution, {"conv.weight", "conv.bias"}),
+        (EmbeddingNorm, {"feat_bn.weight", "feat_bn.bias", "feat_bn._mean", "feat_bn._variance"}),
+    ],
+)
+def test_necks_have_paddleclas_names(layer, names) -> None:
+    neck = layer(6, 6)
+    assert set(neck.state_dict()) == names
+    assert neck(paddle.randn([4, 6])).shape == [4, 6]
+
+
+def test_options_of_strides_change_the_resolution() -> None:
+    image = paddle.randn([1, 3, 64, 64])
+    sizes = {}
+    for stride in (1, 2):
+        model = build_model("ResNet50", 2, last_stage_stride=stride)
+        sizes[stride] = model.blocks(model.max_pool(model.stem(image))).shape
+    assert sizes == {1: [1, 2048, 4, 4], 2: [1, 2048, 2, 2]}
+    model = build_model("PPLCNet_x0_25", 2, stride_list=(2, (2, 1), (2, 1), (2, 1), (2, 1)))
+    shapes = []
+    model.blocks6.register_forward_post_hook(lambda *found: shapes.append(found[2].shape[2:]))
+    model(image)
+    assert shapes == [[2, 32]]

@@ -143,3 +143,33 @@ def test_damaged_export_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.yml").write_text("Input: {name: x}\n")
     with pytest.raises(ConfigError, match=r"Input\.shape: missing"):
         Predictor(tmp_path)
+
+
+def test_threshold_decides_between_two_classes(tmp_path: Path, images: list[bytes]) -> None:
+    import paddle
+
+    from ppcls.arch.build import build_model
+    from ppcls.weights.files import write_arrays
+
+    paddle.seed(3)
+    weights = tmp_path / "two.safetensors"
+    write_arrays(weights, build_model("ResNet18", 2).state_dict())
+    tree = config_tree(weights, None)
+    tree["Arch"]["class_num"] = 2
+    names = {"label_0": "nobody", "label_1": "someone"}
+    for threshold, chosen in ((0.0, 1), (1.0, 0)):
+        tree["Infer"]["PostProcess"] = {"name": "ThreshOutput", "threshold": threshold, **names}
+        found = Predictor(validate(tree, "test")).predict(images[:1])
+        assert found[0].class_ids == (chosen,)
+        assert found[0].names == (list(names.values())[chosen],)
+    folder = tmp_path / "inference"
+    config = write_config(tmp_path / "config.yaml", tree)
+    assert export_cli.export(["-c", str(config), "-o", f"Global.save_inference_dir={folder}"]) == 0
+    assert Predictor(folder, device="cpu").predict(images[:1])[0].names == ("nobody",)
+
+
+def test_threshold_per_class_chooses_labels(tree: dict[str, Any], images: list[bytes]) -> None:
+    thresholds = [1.0, 0.0, 0.0]
+    spec = {"name": "MultiLabelThreshOutput", "threshold": thresholds}
+    changed = {**tree, "Infer": {**tree["Infer"], "PostProcess": spec}}
+    assert set(Predictor(validate(changed, "test")).predict(images[:1])[0].class_ids) == {1, 2}

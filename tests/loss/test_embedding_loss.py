@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.objectives.embedding import ArcMargin, CircleMargin, CosMargin, TripletLoss, TripletLossV2
+from ppcls.config.objectives.embedding import (
+    ArcMargin,
+    CircleMargin,
+    CosMargin,
+    SupConLoss,
+    TripletLoss,
+    TripletLossV2,
+)
 from ppcls.config.sections.objective import CELoss
 from ppcls.loss.build import build_criterion
 
@@ -103,3 +110,26 @@ def test_hard_triplets_equal_plain_loop(seed, rows, margin, normalize):
     assert float(loss) == pytest.approx(triplets(features, label, margin, normalize), rel=1e-3, abs=2e-3)
     loss.backward()
     assert np.isfinite(tensor.grad.numpy()).all()
+
+
+def contrast(features, label, temperature):
+    z = features / np.linalg.norm(features, axis=1, keepdims=True)
+    costs = []
+    for i in range(len(z)):
+        others = [k for k in range(len(z)) if k != i]
+        total = sum(math.exp(z[i] @ z[k] / temperature) for k in others)
+        logs = [z[i] @ z[k] / temperature - math.log(total) for k in others if label[k] == label[i]]
+        costs += [-np.mean(logs)] if logs else []
+    return np.mean(costs)
+
+
+def test_supervised_contrast_equals_plain_loop_and_has_a_finite_gradient():
+    rng = np.random.default_rng(0)
+    features, label = rng.standard_normal((7, 4)).astype("float32"), np.array([1, 1, 2, 3, 2, 1, 9])
+    tensor = paddle.to_tensor(features, stop_gradient=False)
+    spec = SupConLoss(temperature=0.2, base_temperature=0.1)
+    loss = build_criterion((spec,))({"features": tensor}, paddle.to_tensor(label))
+    assert float(loss) == pytest.approx(2 * contrast(features.astype("float64"), label, 0.2), rel=1e-4)
+    loss.backward()
+    assert np.isfinite(tensor.grad.numpy()).all()
+    assert float(build_criterion((spec,))({"features": tensor}, paddle.arange(7))) == 0

@@ -7,6 +7,7 @@ checkpoints, that convolution, ``dw_conv``, also exists during training, where i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from paddle import Tensor, nn
@@ -33,6 +34,7 @@ class PPLCNet(LateFeatures):
     Args:
         scale: Factor on all channels but the last ones.
         dropout_prob: Dropout before the classifier.
+        stride_list: Strides of the first convolution and of the first blocks of the later stages.
     """
 
     def __init__(
@@ -42,15 +44,18 @@ class PPLCNet(LateFeatures):
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
         dropout_prob: float = 0.2,
+        stride_list: Sequence[int | tuple[int, int]] = (2, 2, 2, 2, 2),
     ) -> None:
         super().__init__()
         conv = partial(kaiming_conv(data_format), act=F.hardswish)
         channels = round_channels(16 * scale)
-        self.conv1 = conv(input_image_channel, channels, 3, 2)
+        self.conv1 = conv(input_image_channel, channels, 3, stride_list[0])
+        later = iter(stride_list[1:])
         for name, rows in _STAGES.items():
             blocks = []
-            for kernel, width, stride, use_se in rows:
+            for kernel, width, first_stride, use_se in rows:
                 out = round_channels(width * scale)
+                stride = next(later) if first_stride == 2 else 1
                 se = SqueezeExcitation(channels, channels // 4, data_format=data_format) if use_se else None
                 blocks.append(DepthwiseSeparable(channels, out, kernel, stride, conv, se))
                 channels = out

@@ -83,6 +83,7 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         depths: Number of blocks per stage.
         vd: Whether it is a "vd" network.
         layer_type: Kind of the inner convolutions of basic blocks.
+        last_stage_stride: Stride of the last stage.
         use_first_short_conv: Whether the first block projects its shortcut; in the paper it does not.
     """
 
@@ -96,12 +97,14 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
         layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] = "ConvBNLayer",
         use_first_short_conv: bool = True,
+        last_stage_stride: int = 2,
     ) -> None:
         super().__init__()
         style = ResidualStyle(
             pooled_shortcut=vd,
             diverse=layer_type == "DiverseBranchBlock",
             first_projected=use_first_short_conv,
+            last_stride=last_stage_stride,
         )
         stem = (32, 32, 64) if vd else (64,)
         self.stem = nn.Sequential(*make_stem(style.conv, input_image_channel, stem, data_format))

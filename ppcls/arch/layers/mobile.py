@@ -29,7 +29,7 @@ class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
         in_channels: int,
         out_channels: int,
         kernel: int,
-        stride: int,
+        stride: int | tuple[int, int],
         conv: partial[ConvNorm],
         se: nn.Layer | None = None,
     ) -> None:

@@ -29,6 +29,7 @@ class ResidualStyle:
         excited: Whether squeeze-and-excitation ends the residual.
         diverse: Whether the convolutions of a `BasicBlock` are `DiverseBranchBlock`s.
         first_projected: Whether the first block of the network projects its shortcut.
+        last_stride: Stride of the last stage.
     """
 
     conv: type[ConvNorm] = ConvNorm
@@ -38,6 +39,7 @@ class ResidualStyle:
     excited: bool = False
     diverse: bool = False
     first_projected: bool = True
+    last_stride: int = 2
 
 
 class ResidualBlock(nn.Layer):  # type: ignore[misc]
@@ -150,10 +152,12 @@ def make_blocks(
     style: ResidualStyle,
     data_format: DataFormat,
 ) -> Iterator[tuple[int, int, ResidualBlock]]:
-    """Yields (stage, position in the stage, block); each stage but the first halves the size."""
+    """Yields (stage, position in the stage, block); each stage but the first usually halves the size."""
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         for i in range(depth):
             stride = 2 if stage > 0 and i == 0 else 1
+            if stage == len(depths) - 1 and i == 0:
+                stride = style.last_stride
             project = i == 0 and (stage > 0 or style.first_projected)
             yield stage, i, kind(channels, width, stride, project, style, data_format)
             channels = kind.out_channels(width, style)

@@ -41,6 +41,49 @@ class FC(HeadSpec):
     """A linear layer."""
 
 
+class VehicleNeck(Spec):
+    """A 1x1 convolution with PaddleClas's parameter names. It equals FC."""
+
+    in_channels: Count
+    """Channels of the backbone's output."""
+    out_channels: ClassCount
+    """Length of an embedding."""
+    kernel_size: Literal[1] = 1
+    """Must be 1."""
+    stride: Literal[1] = 1
+    """Must be 1."""
+
+    @property
+    def embedding_size(self) -> int:
+        """Length of the input."""
+        return self.in_channels
+
+    @property
+    def class_num(self) -> int:
+        """Length of the output."""
+        return self.out_channels
+
+
+class BNNeck(Spec):
+    """BatchNorm of the embeddings (Luo et al. 2019)."""
+
+    num_features: ClassCount
+    """Channels of the backbone's output."""
+
+    @property
+    def embedding_size(self) -> int:
+        """Length of the input."""
+        return self.num_features
+
+    @property
+    def class_num(self) -> int:
+        """Length of the output."""
+        return self.num_features
+
+
+NeckSpec = FC | VehicleNeck | BNNeck
+
+
 class MarginHead(HeadSpec):
     """Cosines of the embedding and each class's weight. The loss applies a margin to the label's cosine."""
 
@@ -80,14 +123,15 @@ class StopLayer(Section):
 class RecModel(Section):
     """A backbone without its classifier, an optional layer that shrinks its output, and a training head."""
 
+    ignored: ClassVar[Mapping[str, str]] = {"is_rec": "Arch.name: RecModel implies it"}
     name: Literal["RecModel"]
     """Must be RecModel."""
     Backbone: MemberArch
     """Keys of Arch, and a file as `pretrained`."""
     BackboneStopLayer: StopLayer = StopLayer()
     """Last layer of the backbone."""
-    Neck: Annotated[FC, Tagged(HEADS)] | None = None
-    """FC, whose output is the embedding."""
+    Neck: Annotated[NeckSpec, Tagged(HEADS)] | None = None
+    """FC, VehicleNeck or BNNeck, whose output is the embedding."""
     Head: Annotated[HeadSpec, Tagged(HEADS)] | None = None
     """Classifier for training."""
     infer_output_key: Literal["features"] = "features"
@@ -98,8 +142,15 @@ class RecModel(Section):
     @field_validator("Neck")
     @classmethod
     def _check_neck(cls, value: Any) -> Any:
-        if value is not None and not isinstance(value, FC):
-            raise ValueError(f"expected FC, got {value.kind}")
+        if value is not None and not isinstance(value, NeckSpec):
+            raise ValueError(f"expected FC, VehicleNeck or BNNeck, got {value.kind}")
+        return value
+
+    @field_validator("Head")
+    @classmethod
+    def _check_head(cls, value: Any) -> Any:
+        if isinstance(value, (VehicleNeck, BNNeck)):
+            raise ValueError(f"expected FC or a head with a margin, got {value.kind}")
         return value
 
     @model_validator(mode="after")
@@ -183,6 +234,28 @@ class TripletLoss(TripletLossV2):
 
     margin: Positive = 1.0
     normalize_feature: Literal[False] = False
+
+
+class SupConLoss(LossSpec):
+    """Supervised contrastive loss of embeddings of length 1 (Khosla et al. 2020, equation 2).
+
+    Images of the same identity are searched for in the batch of the process, as in `TripletLossV2`. Images
+    without one are ignored.
+    """
+
+    ignored: ClassVar[Mapping[str, str]] = {"views": "sample_per_id of PKSampler is the number of images"}
+    labels: ClassVar[Labels] = "one"
+    on_embeddings: ClassVar[bool] = True
+    temperature: Positive = 0.07
+    """Divisor of the cosines."""
+    base_temperature: Positive = 0.07
+    """The loss is multiplied by `temperature` divided by this."""
+    normalize_feature: Literal[True] = True
+    """Must be True."""
+    contrast_mode: Literal["all"] = "all"
+    """Must be `all`."""
+    feature_from: Literal["features", "backbone"] = "features"
+    """`features`: embeddings; `backbone`: the input of Neck."""
 
 
 class RetrievalSpec(MetricSpec):

@@ -86,6 +86,24 @@ class ImageNetDataset(FileDataset):
     """List file."""
     delimiter: str = Field(" ", min_length=1)
     """Separates path and label. A path may contain it."""
+    relabel: bool = False
+    """Number the labels that occur from 0, in ascending order, for lists with gaps."""
+
+
+class VeriWild(ImageNetDataset):
+    """PaddleClas's name for an ImageNetDataset of identities. Its lists must not have a third column."""
+
+    ignored: ClassVar[Mapping[str, str]] = {"backend": "the loader chooses the decoder"}
+
+
+class CompCars(ImageNetDataset):
+    """PaddleClas's name for an ImageNetDataset of cars, without cropping them to boxes."""
+
+
+class ICartoonDataset(ImageNetDataset):
+    """PaddleClas's name for an ImageNetDataset with tabs between path and label."""
+
+    delimiter: str = Field("\t", min_length=1)
 
 
 class MultiScaleDataset(ImageNetDataset):

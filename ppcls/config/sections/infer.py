@@ -37,12 +37,23 @@ class DistillationPostProcess(Topk):
     """Accepted for PaddleClas; has no effect."""
 
 
+class ThreshOutput(PostProcess):
+    """The second of two classes if its softmax score reaches the threshold, else the first one."""
+
+    threshold: Fraction = 0.5
+    """Smallest score of the second class."""
+    label_0: str | None = None
+    """Name of the first class."""
+    label_1: str | None = None
+    """Name of the second class."""
+
+
 class MultiLabelThreshOutput(PostProcess):
     """All classes of an image whose sigmoid reaches the threshold, possibly none."""
 
     activation: ClassVar[Activation] = "sigmoid"
-    threshold: Fraction = 0.5
-    """Smallest score of a predicted class."""
+    threshold: Fraction | tuple[Fraction, ...] = 0.5
+    """Smallest score of a predicted class; or a list, one per class."""
 
 
 class Infer(Section):

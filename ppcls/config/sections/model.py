@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from typing_extensions import Self
@@ -33,12 +33,18 @@ def _known_architecture(name: str) -> str:
     return name
 
 
+Stride = Count | tuple[Count, Count]
+
+
 class Arch(Section):
     """The model."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
         "return_patterns": "only the models of a DistillationModel have it, for their losses",
         "return_stages": "write return_patterns with the names of the layers",
+    }
+    ignored: ClassVar[Mapping[str, str]] = {
+        "infer_add_softmax": "Infer.PostProcess determines the activation of the exported model"
     }
     name: Annotated[str, AfterValidator(_known_architecture)]
     """Architecture, such as `ResNet50`."""
@@ -77,6 +83,12 @@ class Arch(Section):
     shift_single_window: bool | None = None
     """Swin: whether every second block shifts its window even if it covers the whole feature map, as in
     PaddleClas; False, as in the paper, for weights of timm and torchvision; default: True."""
+    last_stage_stride: Literal[1, 2] | None = None
+    """ResNet50 and other ResNets: stride of the last stage. 1 doubles the resolution of the features, as in
+    re-identification; default: 2."""
+    stride_list: tuple[Stride, Stride, Stride, Stride, Stride] | None = None
+    """PP-LCNet: strides of the first convolution and of the four later stages, a number or [vertical,
+    horizontal] each; default: 2."""
     dropout_prob: Decay | None = 0.2
     """MobileNetV3, PP-LCNet: dropout before the classifier; null for none."""
     use_fused_attn: Literal[False] | None = None
@@ -119,7 +131,7 @@ class Arch(Section):
         return (self,)
 
     @property
-    def options(self) -> dict[str, float | str]:
+    def options(self) -> dict[str, Any]:
         """The values that are set of this architecture's options."""
         accepted = architecture(self.name).options
         values = {key: getattr(self, key) for key in accepted if not key.startswith("use_fused")}
@@ -129,7 +141,7 @@ class Arch(Section):
 
     @field_validator(*ALL_OPTIONS)
     @classmethod
-    def _check_option(cls, value: float | str | None, info: ValidationInfo) -> float | str | None:
+    def _check_option(cls, value: Any, info: ValidationInfo) -> Any:
         name, option = info.data.get("name"), info.field_name
         assert option is not None
         if name is None or value == cls.model_fields[option].default:

@@ -104,6 +104,8 @@ class Global(Section):
     """Evaluate on DataLoader.Eval during training."""
     eval_interval: Count = 1
     """Epochs between evaluations."""
+    start_eval_epoch: Index = 0
+    """First epoch that is evaluated; the last one is always evaluated."""
     early_stopping: Count | None = None
     """End the run after this many evaluations in a row without an improvement. The learning-rate schedule
     remains that of all `epochs`."""
@@ -166,6 +168,11 @@ class Global(Section):
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph` and
     Arch.data_format are fastest with equal losses, and use them where these settings are `auto` or absent.
     Takes about a minute, once for each model, batch size, precision, card and version."""
+
+    def evaluates_after(self, epoch: int) -> bool:
+        """Returns whether an evaluation is due at the end of an epoch, counted from 1."""
+        due = epoch % self.eval_interval == 0 and epoch >= self.start_eval_epoch
+        return due or epoch == self.epochs
 
     @model_validator(mode="before")
     @classmethod

@@ -35,6 +35,8 @@ class Schedule(Spec):
 
     ignored: ClassVar[Mapping[str, str]] = {
         "epochs": "Global.epochs is the length of the run",
+        "last_epoch": "a resumed run continues its schedule",
+        "verbose": "the log shows the learning rate",
         "step_each_epoch": "the number of updates per epoch follows from the data set and the batch size",
     }
     ordered: ClassVar[tuple[str, str] | None] = None

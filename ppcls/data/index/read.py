@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from ppcls.config.sections.dataset import (
     Dataset,
@@ -13,12 +16,13 @@ from ppcls.config.sections.dataset import (
     PythonDataset,
     RecordDataset,
 )
-from ppcls.data.index.files import read_list
+from ppcls.data.index.files import FileIndex, read_list
 from ppcls.data.index.folders import read_part
 from ppcls.data.index.protocol import Index
 from ppcls.data.index.python_source import read_source
 from ppcls.data.index.records import read_records
 from ppcls.data.records.formats import dataset_format
+from ppcls.errors import UserError
 
 
 def read_index(dataset: Dataset, class_num: int | None) -> Index:
@@ -33,14 +37,16 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
     """
     match dataset:
         case ImageNetDataset() | MultiLabelDataset():
-            return read_list(
+            relabel = isinstance(dataset, ImageNetDataset) and dataset.relabel
+            index = read_list(
                 Path(dataset.image_root),
                 Path(dataset.cls_label_path),
                 dataset.delimiter,
-                class_num,
+                None if relabel else class_num,
                 follow_links=dataset.follow_links,
                 multi_label=isinstance(dataset, MultiLabelDataset),
             )
+            return _relabel(index, class_num) if relabel else index
         case ImageFolderDataset():
             return read_part(dataset, class_num)
         case RecordDataset():
@@ -49,3 +55,17 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
         case PythonDataset():
             return read_source(dataset.source, class_num)
     raise TypeError(f"no index for {dataset.kind}")
+
+
+def _relabel(index: FileIndex, class_num: int | None) -> FileIndex:
+    """Numbers the labels that occur from 0, in ascending order.
+
+    Raises:
+        UserError: There are more than ``class_num``.
+    """
+    found, labels = np.unique(index.labels, return_inverse=True)
+    if class_num is not None and len(found) > class_num:
+        raise UserError(
+            f"{index.source}: has {len(found)} different labels, but Arch.class_num is {class_num}"
+        )
+    return replace(index, labels=labels.reshape(-1).astype(np.int64))

@@ -17,7 +17,7 @@ from ppcls.config.load import read_tree
 from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
-from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, Topk
+from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.config.sections.infer import PostProcess as PostprocessSpec
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain
 from ppcls.errors import UserError
@@ -75,20 +75,21 @@ class _TopkNames(Section):
 
 
 class _ThresholdNames(Section):
-    threshold: Fraction
+    threshold: Fraction | tuple[Fraction, ...]
     label_list: tuple[str, ...] | None = None
 
 
 class _Postprocessing(Section):
-    """One of the two ways to choose classes."""
+    """One of the three ways to choose classes."""
 
     Topk: _TopkNames | None = None
+    ThreshOutput: _ThresholdNames | None = None
     MultiLabelThreshOutput: _ThresholdNames | None = None
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
-        if (self.Topk is None) == (self.MultiLabelThreshOutput is None):
-            raise ValueError("expected either Topk or MultiLabelThreshOutput")
+        if sum(spec is not None for spec in (self.Topk, self.ThreshOutput, self.MultiLabelThreshOutput)) != 1:
+            raise ValueError("expected one of Topk, ThreshOutput and MultiLabelThreshOutput")
         return self
 
 
@@ -166,7 +167,8 @@ class ModelDescription(Section):
         """[class_num] names of the classes, or None if they are not known."""
         if self.PostProcess is None:
             return None
-        chosen = self.PostProcess.Topk or self.PostProcess.MultiLabelThreshOutput
+        ways = self.PostProcess
+        chosen = ways.Topk or ways.ThreshOutput or ways.MultiLabelThreshOutput
         assert chosen is not None  # by _check_one
         return chosen.label_list
 
@@ -177,6 +179,8 @@ class ModelDescription(Section):
             return None
         if self.PostProcess.Topk is not None:
             return Topk(topk=self.PostProcess.Topk.topk)
+        if self.PostProcess.ThreshOutput is not None:
+            return ThreshOutput(threshold=self.PostProcess.ThreshOutput.threshold)
         assert self.PostProcess.MultiLabelThreshOutput is not None  # by _check_one
         return MultiLabelThreshOutput(threshold=self.PostProcess.MultiLabelThreshOutput.threshold)
 
@@ -262,7 +266,15 @@ def describe_model(
 
 def dump_postprocess(spec: PostprocessSpec, names: Sequence[str] | None) -> dict[str, Any]:
     """Returns ``PostProcess`` as plain data."""
-    return {spec.kind: {**spec.model_dump(exclude={"class_id_map_file"}), "label_list": names}}
+    if (
+        isinstance(spec, ThreshOutput)
+        and names is None
+        and spec.label_0 is not None
+        and spec.label_1 is not None
+    ):
+        names = (spec.label_0, spec.label_1)
+    excluded = {"class_id_map_file", "label_0", "label_1"}
+    return {spec.kind: {**spec.model_dump(exclude=excluded), "label_list": names}}
 
 
 def read_description(folder: Path) -> ModelDescription:

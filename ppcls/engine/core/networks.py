@@ -15,7 +15,7 @@ from ppcls.arch.embedding import CosineHead, remove_classifier
 from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import DistillationLossSpec
-from ppcls.config.objectives.embedding import HeadSpec, MarginHead, RecModel
+from ppcls.config.objectives.embedding import BNNeck, HeadSpec, MarginHead, NeckSpec, RecModel, VehicleNeck
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.run import AMP
@@ -66,12 +66,16 @@ def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
     return embedding.EmbeddingNetwork(backbone, neck, head, size)
 
 
-def _build_head(name: str, spec: HeadSpec, size: int) -> nn.Layer:
+_LAYERS = {VehicleNeck: embedding.EmbeddingConvolution, BNNeck: embedding.EmbeddingNorm}
+
+
+def _build_head(name: str, spec: HeadSpec | NeckSpec, size: int) -> nn.Layer:
     if spec.embedding_size != size:
         raise UserError(
             f"Arch.{name}.embedding_size: expected {size} (its inputs), got {spec.embedding_size}"
         )
-    return (CosineHead if isinstance(spec, MarginHead) else embedding.EmbeddingLinear)(size, spec.class_num)
+    usual = CosineHead if isinstance(spec, MarginHead) else embedding.EmbeddingLinear
+    return _LAYERS.get(type(spec), usual)(size, spec.class_num)
 
 
 def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:

@@ -316,3 +316,12 @@ def test_list_class_folders_unwritable_name_is_rejected(tmp_path: Path, name: by
     with pytest.raises(UserError) as caught:
         list_class_folders(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}: class folder {shown}: expected a name in UTF-8 without")
+
+
+def test_labels_with_gaps_are_numbered_anew(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("a.jpg 70\nb.jpg 3\nc.jpg 70\n")
+    paths = {"image_root": str(tmp_path), "cls_label_path": str(tmp_path / "list.txt")}
+    dataset = ImageNetDataset(**paths, relabel=True, transform_ops=CHAIN)
+    assert file_index(dataset, 2).labels.tolist() == [1, 0, 1]
+    with pytest.raises(UserError, match=r"has 2 different labels, but Arch\.class_num is 1"):
+        read_index(dataset, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -29,6 +30,10 @@ _MAX_PIXELS = 100_000_000
 class DecodeImage(Transform):
     """Decodes JPEG, PNG, TIFF, BMP, WebP or JPEG 2000 and applies the EXIF orientation."""
 
+    ignored: ClassVar[Mapping[str, str]] = {
+        "backend": "the loader chooses the decoder",
+        "to_np": "transforms always receive arrays",
+    }
     to_rgb: bool = Field(True, description="RGB order; False for BGR")
     channel_first: Literal[False] = Field(False, description="use ToCHWImage for CHW")
     channels: Count = Field(
@@ -175,6 +180,7 @@ class RandCropImage(_ResamplingTransform):
         (0.08, 1.0), description="share of the image's area, min and max"
     )
     ratio: tuple[Ratio, Ratio] = Field((0.75, 4 / 3), description="width / height, min and max")
+    use_log_aspect: bool = Field(False, description="draw the logarithm of width / height uniformly")
 
     @model_validator(mode="after")
     def _check_ranges(self) -> RandCropImage:
@@ -200,8 +206,9 @@ def random_windows(
 ) -> NDArray[np.int32]:
     """Computes the windows of PaddleClas's RandCropImage.
 
-    The aspect ratio is uniform in ``ratio`` and the share of the area uniform in ``scale``, both limited to
-    what the image can hold. All positions at which the window fits are equally likely.
+    The aspect ratio, or its logarithm, is uniform in ``ratio`` and the share of the area uniform in
+    ``scale``, both limited to what the image can hold. All positions at which the window fits are equally
+    likely.
 
     Args:
         spec: The transform.
@@ -213,7 +220,10 @@ def random_windows(
     """
     height, width = sides.astype(np.float64).T
     draw_aspect, draw_area, draw_left, draw_top = draws.astype(np.float64).T
-    aspect = spec.ratio[0] + (spec.ratio[1] - spec.ratio[0]) * draw_aspect
+    low, high = np.log(spec.ratio) if spec.use_log_aspect else spec.ratio
+    aspect = low + (high - low) * draw_aspect
+    if spec.use_log_aspect:
+        aspect = np.exp(aspect)
     bound = np.minimum(width / height / aspect, height / width * aspect)
     lowest, highest = np.minimum(spec.scale[0], bound), np.minimum(spec.scale[1], bound)
     area = width * height * (lowest + (highest - lowest) * draw_area)

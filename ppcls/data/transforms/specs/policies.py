@@ -297,6 +297,7 @@ class TimmAutoAugment(Policy):
         116,
         description="grey level of the area that a translation, shear or rotation uncovers; ImageNet's mean",
     )
+    prob: Fraction = Field(1.0, description="share of the images that are augmented")
 
     @property
     def strength(self) -> TimmStrength:
@@ -305,9 +306,12 @@ class TimmAutoAugment(Policy):
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """An operation, a coin and a sign for each layer; an even count for the normal distribution."""
+        """An operation, a coin and a sign for each layer; an even count for the normal distribution.
+
+        With ``prob``, also a coin for the image.
+        """
         layers = self.strength.layers
-        return 3 * layers + 2 * -(-layers // 2)
+        return 3 * layers + 2 * -(-layers // 2) + (self.prob < 1)
 
     @property
     def space(self) -> SearchSpace:
@@ -324,8 +328,9 @@ def decide_timm_layers(spec: TimmAutoAugment, draws: Draws, sides: Sides) -> Dec
     drawn = _pick(draws[:, :layers], identity)
     operation = np.where(draws[:, layers : 2 * layers] < 0.5, drawn, identity).astype(np.int32)
     negated = _coin(draws[:, 2 * layers : 3 * layers])
-    magnitude = np.clip(
-        mean + deviation * normals(draws[:, 3 * layers :])[:, :layers], 0, _MAX_TIMM_MAGNITUDE
-    )
+    if spec.prob < 1:
+        operation = np.where(draws[:, -1:] < spec.prob, operation, identity).astype(np.int32)
+    gaussian = normals(draws[:, 3 * layers : 3 * layers + 2 * -(-layers // 2)])[:, :layers]
+    magnitude = np.clip(mean + deviation * gaussian, 0, _MAX_TIMM_MAGNITUDE)
     bins = np.rint(magnitude * _TIMM_BINS_PER_UNIT).astype(np.int32)
     return operation, bins, negated, *spec.sides_for_translation(sides)

@@ -268,6 +268,14 @@ def test_timm_magnitudes_are_normal_and_half_of_operations_skipped() -> None:
     assert (chosen_of(strongest, 100)[1] == strongest.bins - 1).all()
 
 
+def test_timm_policy_changes_the_given_share_of_images() -> None:
+    spec = TimmAutoAugment(prob=0.25)
+    operations = chosen_of(spec, 20000)[0]
+    assert TimmAutoAugment().draws == spec.draws - 1
+    # Each of the two operations of a changed image is skipped in half of the cases.
+    assert abs((operations != 15).any(axis=1).mean() - 0.25 * 3 / 4) < 0.01
+
+
 # Pixels
 
 

@@ -144,3 +144,10 @@ def test_window_position_is_uniform() -> None:
         counts = np.bincount(start.astype(int), minlength=6)
         assert len(counts) == 6
         assert ((counts - 10_000) ** 2 / 10_000).sum() < 25  # chi squared, 5 degrees of freedom
+
+
+def test_logarithm_of_the_aspect_ratio_is_uniform() -> None:
+    spec = RandCropImage(size=(8, 8), ratio=(0.5, 2.0), scale=(0.2, 0.2), use_log_aspect=True)
+    for share, aspect in ((0.0, 0.5), (0.5, 1.0), (LAST, 2.0)):
+        found = window(spec, 4000, 4000, [share, 0.5, 0.5, 0.5])
+        assert math.isclose(found.width / found.height, aspect, rel_tol=0.01)

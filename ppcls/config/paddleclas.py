@@ -1,0 +1,159 @@
+"""Translates keys of PaddleClas's files into ours, in place, before validation.
+
+Only settings whose meaning we have are translated. Others are left to validation, which names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Tree = dict[str, Any]
+# Sections of files that are no configs of a training run, and what to do with such a file.
+_OTHER_FILES = {
+    "base_config_file": "a search for settings, not a training run; write their spaces for ppcls tune",
+    "ARCHITECTURE": "a file for PaddleClas's former static engine, which PaddleClas itself no longer reads",
+    "IndexProcess": "a file for PaddleClas's retrieval system, not for a training run",
+    "UnLabelLoss": "semi-supervised training is not supported; docs/from-paddleclas.md says why",
+    "MLDecoder": "the head MLDecoder is missing",
+}
+
+_PERSON_ATTRIBUTES, _GLASSES, _HOLD = 26, 1, 18  # classes of PA100K
+_COLORS, _TYPES = 10, 9  # classes of VeRi's attributes
+_TABLE_KEYS = ("source", "number", "color", "clarity", "obstruction", "angle")
+_LCNET_STAGES = ("conv1.*", *(f"blocks{stage}.*" for stage in range(2, 7)))
+
+
+def describe_other_file(tree: Tree) -> str:
+    """Returns why a file can't be a config of a training run; "" if it may be one."""
+    return next((f"{key}: {text}" for key, text in _OTHER_FILES.items() if key in tree), "")
+
+
+def translate_paddleclas(tree: Tree) -> None:
+    """Replaces keys of PaddleClas's files by ours, in place.
+
+    Args:
+        tree: The YAML, which may be invalid.
+    """
+    settings = tree.get("Global")
+    settings = settings if isinstance(settings, dict) else {}
+    arch = tree.get("Arch")
+    if isinstance(arch, dict):
+        for model in _models(arch):
+            _translate_model(model)
+        if isinstance(tree.get("Optimizer"), dict):
+            _translate_stage_rates(arch, tree["Optimizer"])
+        if isinstance(arch.get("use_sync_bn"), bool):
+            tree["Global"] = settings = {"sync_bn": arch.pop("use_sync_bn"), **settings}
+    _translate_settings(settings)
+    for chain in _chains(tree):
+        _translate_padding(chain)
+    infer = tree.get("Infer")
+    if isinstance(infer, dict) and isinstance(infer.get("PostProcess"), dict):
+        _translate_attributes(infer["PostProcess"])
+        if infer["PostProcess"].get("delimiter") == " ":  # of the file of class names
+            del infer["PostProcess"]["delimiter"]
+
+
+def _translate_settings(settings: Tree) -> None:
+    if settings.get("save_interval") == -1:  # no checkpoint but the latest and the best
+        settings["save_interval"] = settings.get("epochs", 1)
+    # These are the only values that we support.
+    for key, value in (("feature_normalize", True), ("re_ranking", False), ("feature_binarize", False)):
+        if settings.get(key) is value:
+            del settings[key]
+    if settings.get("retrieval_feature_from") == "features":
+        del settings["retrieval_feature_from"]
+
+
+def _models(arch: Tree) -> Iterator[Tree]:
+    """Yields everything in Arch that may name an architecture."""
+    listed = arch.get("models")
+    named = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    members = [member for item in named for member in item.values()]
+    yield from (model for model in (arch, arch.get("Backbone"), *members) if isinstance(model, dict))
+
+
+def _translate_model(model: Tree) -> None:
+    if model.get("name") == "ResNet50_last_stage_stride1":
+        model |= {"name": "ResNet50", "last_stage_stride": 1}
+    rates = model.get("lr_mult_list")
+    if isinstance(rates, list) and all(rate == 1 for rate in rates):
+        del model["lr_mult_list"]
+
+
+def _translate_stage_rates(arch: Tree, optimizer: Tree) -> None:
+    """Turns the learning-rate factors of PP-LCNet's stages into rules; a factor of 0 freezes the stage."""
+    rates = arch.get("lr_mult_list")
+    is_valid = isinstance(rates, list) and len(rates) == len(_LCNET_STAGES)
+    if (
+        not is_valid
+        or not str(arch.get("name")).startswith("PPLCNet_")
+        or {"by_name", "freeze"} & set(optimizer)
+    ):
+        return
+    rates = dict(zip(_LCNET_STAGES, arch.pop("lr_mult_list"), strict=True))
+    if frozen := [pattern for pattern, rate in rates.items() if rate == 0]:
+        optimizer["freeze"] = frozen
+    if rules := [
+        {"pattern": pattern, "lr_mult": rate} for pattern, rate in rates.items() if rate not in (0, 1)
+    ]:
+        optimizer["by_name"] = rules
+
+
+def _chains(tree: Tree) -> Iterator[list[Any]]:
+    """Yields the transforms of all data sets and of prediction."""
+
+    def visit(node: Any) -> Iterator[list[Any]]:
+        for key, value in node.items() if isinstance(node, dict) else ():
+            if key in ("transform_ops", "transforms") and isinstance(value, list):
+                yield value
+            else:
+                yield from visit(value)
+
+    yield from visit({key: tree.get(key) for key in ("DataLoader", "Infer")})
+
+
+def _translate_padding(chain: list[Any]) -> None:
+    """Replaces `Padv2` after a transform that sets the size by `Pad` with the widths of the border."""
+    size: tuple[int, int] | None = None  # width and height
+    for position, transform in enumerate(chain):
+        if not isinstance(transform, dict) or len(transform) != 1:
+            return
+        ((name, settings),) = transform.items()
+        settings = settings if isinstance(settings, dict) else {}
+        if name == "Padv2" and size is not None:
+            padded, mode = _pair(settings.get("size")), settings.get("pad_mode", 0)
+            if padded is None or set(settings) - {"size", "pad_mode", "fill_value"} or mode not in (0, 1, 2):
+                return
+            margins = padded[0] - size[0], padded[1] - size[1]
+            left, top = (margin * mode // 2 for margin in margins)
+            border = [left, top, margins[0] - left, margins[1] - top]
+            chain[position] = {"Pad": {"padding": border, "fill": settings.get("fill_value", 127.5)}}
+            size = padded
+        elif name.startswith(("Resize", "RandCrop", "Crop", "RandomCrop")):
+            size = _pair(settings.get("size"))
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    sides = size if isinstance(size, list) else [size, size]
+    valid = len(sides) == 2 and all(isinstance(side, int) for side in sides)
+    return (sides[0], sides[1]) if valid else None
+
+
+def _translate_attributes(spec: Tree) -> None:
+    """Turns the thresholds of attributes into one threshold per class."""
+    name, keys = spec.get("name"), set(spec) - {"name"}
+    if name == "PersonAttribute" and keys <= {"threshold", "glasses_threshold", "hold_threshold"}:
+        thresholds = [spec.get("threshold", 0.5)] * _PERSON_ATTRIBUTES
+        thresholds[_GLASSES] = spec.get("glasses_threshold", 0.3)
+        thresholds[_HOLD] = spec.get("hold_threshold", 0.6)
+    elif name == "VehicleAttribute" and keys <= {"color_threshold", "type_threshold"}:
+        thresholds = [spec.get("color_threshold", 0.5)] * _COLORS
+        thresholds += [spec.get("type_threshold", 0.5)] * _TYPES
+    elif name == "TableAttribute" and keys <= {f"{key}_threshold" for key in _TABLE_KEYS}:
+        thresholds = [spec.get(f"{key}_threshold", 0.5) for key in _TABLE_KEYS]
+    else:
+        return
+    spec.clear()
+    spec |= {"name": "MultiLabelThreshOutput", "threshold": thresholds}

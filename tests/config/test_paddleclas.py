@@ -1,0 +1,136 @@
+"""Keys of PaddleClas's files, translated into ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paddleclas_trees import attributes, plain, retrieving
+
+from ppcls.config.base.errors import ConfigError
+from ppcls.config.compat import config_warnings
+from ppcls.config.load import load_config
+from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
+
+LCNET = "PPLCNet_x1_0"
+
+
+def pulc(name: str = LCNET) -> dict[str, Any]:
+    """A file of PULC: two classes and keys that ImageNet's files do not have."""
+    tree = plain(name)
+    tree["Global"] |= {"start_eval_epoch": 10, "save_interval": -1}
+    tree["Arch"] |= {"class_num": 2, "use_sync_bn": True, "infer_add_softmax": False}
+    tree["Metric"] = {"Eval": [{"TprAtFpr": {}}]}
+    tree["Infer"]["PostProcess"] = {"name": "ThreshOutput", "threshold": 0.9}
+    tree["Infer"]["PostProcess"] |= {"label_0": "nobody", "label_1": "someone"}
+    ops = tree["DataLoader"]["Train"]["dataset"]["transform_ops"]
+    ops.insert(3, {"TimmAutoAugment": {"prob": 0.3, "config_str": "rand-m9-mstd0.5-inc1"}})
+    return tree
+
+
+def test_file_of_pulc_loads_with_its_meaning() -> None:
+    config = load_config(pulc())
+    settings = config.Global
+    assert (settings.start_eval_epoch, settings.save_interval, settings.sync_bn) == (10, 360, True)
+    assert [epoch for epoch in range(1, 13) if settings.evaluates_after(epoch)] == [10, 11, 12]
+    assert settings.evaluates_after(360)
+    assert config.Infer is not None
+    assert config.Infer.PostProcess == ThreshOutput(threshold=0.9, label_0="nobody", label_1="someone")
+    assert any("infer_add_softmax has no effect" in line for line in config_warnings(config))
+
+
+def test_two_classes_are_needed_for_a_threshold() -> None:
+    tree = pulc()
+    tree["Arch"]["class_num"] = 3
+    tree["Metric"] = {"Eval": [{"TopkAcc": {"topk": 1}}]}
+    with pytest.raises(ConfigError, match=r"Infer\.PostProcess\.name: expected two classes"):
+        load_config(tree)
+
+
+def test_stage_rates_of_pp_lcnet_become_rules() -> None:
+    tree = plain(LCNET)
+    tree["Arch"] |= {"lr_mult_list": [0.0, 0.4, 0.4, 0.8, 0.8, 1.0]}
+    tree["Arch"]["stride_list"] = [2, [2, 1], [2, 1], [2, 1], [2, 1]]
+    config = load_config(tree)
+    assert config.Optimizer.freeze == ("conv1.*",)
+    rules = [(rule.pattern, rule.lr_mult) for rule in config.Optimizer.by_name]
+    assert rules == [
+        ((f"blocks{stage}.*",), rate) for stage, rate in ((2, 0.4), (3, 0.4), (4, 0.8), (5, 0.8))
+    ]
+    assert config.Arch.options["stride_list"] == (2, (2, 1), (2, 1), (2, 1), (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "border"), [(0, (0, 0, 20, 20)), (1, (10, 10, 10, 10)), (2, (20, 20, 0, 0))]
+)
+def test_padding_to_a_size_becomes_a_border(mode: int, border: tuple[int, ...]) -> None:
+    tree = attributes()
+    ops = tree["DataLoader"]["Train"]["dataset"]["transform_ops"]
+    padded = {"size": [212, 276], "pad_mode": mode, "fill_value": 0}
+    ops[1:3] = [
+        {"ResizeImage": {"size": [192, 256]}},
+        {"Padv2": padded},
+        {"RandomCropImage": {"size": [192, 256]}},
+    ]
+    train = load_config(tree).DataLoader.Train
+    assert train is not None
+    assert train.dataset.transform_ops[2].model_dump()["padding"] == border
+    del ops[1]
+    with pytest.raises(ConfigError, match=r"\[1\]\.Padv2: unknown transform"):
+        load_config(tree)
+
+
+@pytest.mark.parametrize(
+    ("spec", "classes", "thresholds"),
+    [
+        ({"name": "PersonAttribute", "threshold": 0.5}, 26, (0.5, 0.3, *[0.5] * 16, 0.6, *[0.5] * 7)),
+        ({"name": "VehicleAttribute", "color_threshold": 0.4}, 19, (*[0.4] * 10, *[0.5] * 9)),
+        ({"name": "TableAttribute", "angle_threshold": 0.7}, 6, (*[0.5] * 5, 0.7)),
+    ],
+)
+def test_attributes_get_a_threshold_per_class(spec: Any, classes: int, thresholds: tuple[float, ...]) -> None:
+    tree = attributes()
+    tree["Infer"] = {"transforms": plain(LCNET)["Infer"]["transforms"], "PostProcess": spec}
+    tree["Arch"]["class_num"] = classes
+    config = load_config(tree)
+    assert config.Infer is not None
+    assert config.Infer.PostProcess == MultiLabelThreshOutput(threshold=thresholds)
+    tree["Arch"]["class_num"] = classes + 1
+    tree["Infer"]["PostProcess"] = {"name": "MultiLabelThreshOutput", "threshold": list(thresholds)}
+    with pytest.raises(
+        ConfigError, match=rf"threshold: expected Arch\.class_num \({classes + 1}\) thresholds"
+    ):
+        load_config(tree)
+
+
+def test_vehicle_file_loads_with_its_neck_and_loss() -> None:
+    tree = retrieving()
+    tree["Global"] |= {"feature_normalize": True, "re_ranking": False}
+    tree["Arch"] |= {"is_rec": True}
+    tree["Arch"]["Backbone"]["name"] = "ResNet50_last_stage_stride1"
+    tree["Arch"]["Neck"] = {"name": "VehicleNeck", "in_channels": 2048, "out_channels": 512}
+    tree["Loss"]["Train"][1] = {"SupConLoss": {"weight": 1.0, "views": 2}}
+    tree["DataLoader"]["Train"]["dataset"]["name"] = "VeriWild"
+    config = load_config(tree)
+    assert config.Arch.architectures[0].options["last_stage_stride"] == 1
+    assert config.Arch.architectures[0].name == "ResNet50"
+    tree["Arch"]["Neck"] = {"name": "ArcMargin", "embedding_size": 2048, "class_num": 512}
+    tree["Arch"]["Head"]["name"] = "BNNeck"
+    with pytest.raises(ConfigError) as caught:
+        load_config(tree)
+    assert any("expected FC, VehicleNeck or BNNeck, got ArcMargin" in line for line in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("base_config_file", "ppcls tune"),
+        ("ARCHITECTURE", "static engine"),
+        ("UnLabelLoss", "semi-supervised training is not supported"),
+        ("MLDecoder", "the head MLDecoder is missing"),
+    ],
+)
+def test_other_files_are_rejected_with_one_line(key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        load_config({key: {}, "other": 1})
+    assert len(caught.value.problems) == 1
