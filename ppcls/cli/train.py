@@ -205,11 +205,11 @@ def _find_problems(arguments: argparse.Namespace, tree: Tree) -> list[str]:
 
 
 def _missing_data(tree: Tree) -> Iterator[str]:
-    """Yields a line for each folder and list of images that is missing."""
-    reported = set()
+    """Yields a line for each folder and list of images that training reads and that is missing."""
+    reported, evaluates = set(), node_at(tree, "Global.eval_during_train") is not False
     kinds = {"image_root": "folder", "cls_label_path": "list file; expected lines of 'path label'"}
     for key, kind in kinds.items():
-        for split in splits(tree):
+        for split in splits(tree) if evaluates else ("DataLoader.Train",):
             path = node_at(tree, f"{split}.dataset.{key}")
             if isinstance(path, str) and path not in reported and not Path(path).exists():
                 reported.add(path)

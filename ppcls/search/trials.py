@@ -15,7 +15,7 @@ from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
-from ppcls.runtime.launch import read_launch
+from ppcls.runtime.launch import child_environment, read_launch
 
 _PACKAGES = str(Path(__file__).parents[2])
 _STOP_SECONDS = 60.0  # for a stopped run to save its checkpoint
@@ -50,13 +50,14 @@ def start_training(
         options: Further options.
     """
     changes = ["-o", *overrides] if overrides else []
-    path = os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")]))
+    environment = child_environment({})
+    path = os.pathsep.join(filter(None, [_PACKAGES, environment.get("PYTHONPATH")]))
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "ppcls", "train", "-c", str(config), *options, *changes],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**environment, "PYTHONPATH": path},
         )
     try:
         yield process

@@ -262,3 +262,5 @@ def test_missing_lists_are_named_before_training(
     message = capsys.readouterr().err
     assert "/train_list.txt: no such list file" in message
     assert "(DataLoader.Eval.dataset.cls_label_path)" in message
+    assert train(["-c", "ResNet50", "-o", "Global.eval_during_train=False"]) == 1
+    assert "DataLoader.Eval" not in capsys.readouterr().err

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import paddle
@@ -102,8 +103,8 @@ def test_other_gpu_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         check_gpu_kernels(0)
 
 
-def test_missing_gpu_is_one_line_on_the_command_line(tmp_path: Path) -> None:
-    arguments = ["-c", "configs/quickstart.yaml", "-o", "Global.device=gpu", f"Global.output_dir={tmp_path}"]
+def test_missing_gpu_is_one_line_on_the_command_line(make_yaml: Callable[..., Path]) -> None:
+    arguments = ["-c", str(make_yaml(Global__device="gpu"))]
     done = subprocess.run(
         [sys.executable, "tools/train.py", *arguments],
         cwd=ROOT,

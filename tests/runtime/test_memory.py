@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -319,10 +320,11 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_invalid_variable_is_one_line_on_the_command_line(tmp_path: Path, device: str) -> None:
-    arguments = [f"Global.device={device}", f"Global.output_dir={tmp_path}"]
+def test_invalid_variable_is_one_line_on_the_command_line(
+    make_yaml: Callable[..., Path], device: str
+) -> None:
     done = subprocess.run(
-        [sys.executable, "tools/train.py", "-c", "configs/quickstart.yaml", "-o", *arguments],
+        [sys.executable, "tools/train.py", "-c", str(make_yaml(Global__device=device))],
         cwd=ROOT,
         env=os.environ | {FRACTION: "1.5"},
         capture_output=True,
