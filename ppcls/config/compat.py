@@ -63,8 +63,9 @@ def translate_old_keys(tree: dict[str, Any]) -> None:
     ``AMP.use_pure_fp16`` and ``AMP.amp_level`` become ``AMP.level``, the section ``AMP_BF16`` becomes ``AMP``
     with ``dtype: bfloat16``, ``PPLCNet`` with a ``scale`` becomes the architecture of this scale, and
     ``Global.class_num`` becomes ``Arch.class_num``, and ``Global.output_dir: ./output/``, the default of all
-    files, gets the architecture's name as in PaddleClas. Keys with invalid values, or next to their current
-    name, are left to validation.
+    files, gets the architecture's name as in PaddleClas. ``Global.save_inference_dir: ./inference``, their
+    other default, becomes ours, ``inference`` in the output folder. Keys with invalid values, or next to
+    their current name, are left to validation.
 
     Args:
         tree: The YAML, which may be invalid.
@@ -106,6 +107,8 @@ def _translate_output(settings: dict[str, Any], arch: dict[str, Any]) -> None:
     default = settings.get("output_dir", "./output") in ("./output", "./output/")
     if default and isinstance(name, str) and name in ARCHITECTURES:
         settings["output_dir"] = f"./output/{name}"
+    if settings.get("save_inference_dir") in ("./inference", "./inference/"):
+        del settings["save_inference_dir"]  # by default in output_dir, where no other model is
 
 
 def _translate_class_num(settings: dict[str, Any], arch: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,12 @@ def test_default_output_folder_gets_the_name_of_the_architecture(folder: str, ex
     tree = plain("ResNet50")
     tree["Global"]["output_dir"] = folder
     assert load_config(tree).Global.output_dir == expected
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"), [("./inference", "./output/ResNet50/inference"), ("inference", "inference")]
+)
+def test_default_folder_of_exported_models_is_in_the_output_folder(folder: str, expected: str) -> None:
+    tree = plain("ResNet50")
+    tree["Global"]["save_inference_dir"] = folder
+    assert Path(load_config(tree).Global.save_inference_dir) == Path(expected)

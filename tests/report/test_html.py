@@ -46,12 +46,14 @@ def test_report_exists_from_the_first_record(tmp_path: Path) -> None:
     assert not (tmp_path / "report.html").exists()
     report(page, make_records(1)[:1])
     updated = re.search(r">Last update: (.*)\. The run had not ended by then\.", text(tmp_path))
+    assert '<meta http-equiv="refresh" content="30">' in text(tmp_path)
     assert updated is not None
     assert datetime.strptime(updated[1], "%Y-%m-%d %H:%M:%S") <= datetime.now()
     report(page, make_records(1)[1:])
     assert "0.9861 (epoch 1)" in text(tmp_path), "the evaluation is in it"
     page.close()
     assert re.search(r">Written at [-0-9]+ [:0-9]+\. The run has ended\.<", text(tmp_path))
+    assert 'http-equiv="refresh"' not in text(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 

@@ -18,7 +18,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.loader import Dali
 from ppcls.config.sections.run import Global
-from ppcls.data.index.class_names import LABEL_LIST, find_names_file, read_class_names
+from ppcls.data.index.class_names import IMAGENET_NAMES, LABEL_LIST, find_names_file, read_class_names
 from ppcls.deploy.models.description import (
     DESCRIPTION,
     ModelDescription,
@@ -37,6 +37,7 @@ ONNX = "inference.onnx"
 PROGRAMS = ("inference.json", "inference.pdmodel")  # of Paddle 3, and of 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
+_IMAGENET_CLASSES = 1000
 _NAMES_KEY = "Infer.PostProcess.class_id_map_file"
 _EXPECTED = "a checkpoint folder such as output/best_model, or a folder written by tools/export.py"
 
@@ -192,9 +193,13 @@ def _trained_source(
     config: Config, weights: Path, names_file: str | None, folders: Sequence[Path]
 ) -> ModelSource:
     file = find_names_file(str(check_path(_NAMES_KEY, names_file))) if names_file else None
+    reason = "no such file"
+    if file is not None and file.name == IMAGENET_NAMES.name and config.Arch.class_num != _IMAGENET_CLASSES:
+        # PaddleClas's configs name this file whatever the classes are.
+        file, reason = None, f"has ImageNet's classes, but the model has {config.Arch.class_num} others"
     if names_file and file is None:
         print(  # noqa: T201
-            f"warning: {names_file}: no such file; classes have numbers instead of names. "
+            f"warning: {names_file}: {reason}; classes have numbers instead of names. "
             "Set Infer.PostProcess.class_id_map_file to a file with lines of 'id name'",
             file=sys.stderr,
         )

@@ -46,7 +46,7 @@ function valueRange(chart) {
 function draw(place, chart, log) {
   const kept = curve => curve.y.map(value => value !== null && value <= 0 ? undefined : value);
   const useLog = log && chart.curves.some(curve => curve.y.some(value => value > 0));
-  const line = () => css("--line"), axis = {stroke: () => css("--ink"), grid: {stroke: line}, ticks: {stroke: line}};
+  const line = () => css("--line"), axis = {stroke: () => css("--ink"), grid: {stroke: line, width: 1}, ticks: {stroke: line}};
   const tables = chart.curves.map(curve => [curve.x, useLog ? kept(curve) : curve.y]);
   return new uPlot({
     width: Math.max(200, place.clientWidth),
