@@ -25,7 +25,6 @@ from ppcls.weights.torch_file import TORCH_ENDINGS, read_torch
 from ppcls.weights.torch_names import from_torch, is_torch
 from ppcls.zoo import (
     ZOO,
-    known_digest,
     missing_weights_hint,
     package_file,
     published_file,
