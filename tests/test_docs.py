@@ -90,7 +90,7 @@ def calls(document: Path) -> list[tuple[str, list[str]]]:
 
 
 @of_documents
-def test_its_links_lead_somewhere(document: Path) -> None:
+def test_document_links_exist(document: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", read(document)):
         if not link.startswith(("http://", "https://")):
             path, _, anchor = link.partition("#")
@@ -100,7 +100,7 @@ def test_its_links_lead_somewhere(document: Path) -> None:
 
 
 @of_written
-def test_the_files_that_it_names_are_there(document: Path) -> None:
+def test_document_names_existing_files(document: Path) -> None:
     text = read(document)
     for name in re.findall(r"(?<![\w/.-])(?:configs|docs|examples|tools|tests|ppcls)/[\w./-]+\.\w+", text):
         assert name in NOT_OURS or (ROOT / name).exists(), f"{document.name}: {name}"
@@ -110,14 +110,14 @@ def test_the_files_that_it_names_are_there(document: Path) -> None:
 
 
 @of_written
-def test_the_goals_of_make_that_it_names_are_there(document: Path) -> None:
+def test_document_names_existing_make_targets(document: Path) -> None:
     goals = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for literal in [*blocks(document), *spans(document)]:
         named = re.match(r"make ([a-z][\w-]*)", literal)
         assert named is None or named[1] in goals, f"{document.name}: {literal}"
 
 
-def test_every_document_is_named_in_the_readme() -> None:
+def test_readme_names_every_document() -> None:
     text = read(ROOT / "README.md")
     assert [path.name for path in DOCUMENTS if path.name != "README.md" and path.name not in text] == []
 
@@ -130,7 +130,7 @@ KEY = r"\b(?:Global|AMP|EMA|Arch|Optimizer|DataLoader|Infer)\.[\w.]*\w"
     [path for path in WRITTEN if path.name != "from-paddleclas.md"],  # it names keys that are not there
     ids=lambda path: path.name,
 )
-def test_the_keys_that_it_names_are_in_the_schema(document: Path) -> None:
+def test_document_names_existing_config_keys(document: Path) -> None:
     text = render()
     headings = " ".join(re.findall(r"^#+ (.*)$", text, re.MULTILINE))
     keys = {*re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE), *re.findall(r"\w+", headings)}
@@ -154,7 +154,7 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("document", [path for path in WRITTEN if calls(path)], ids=lambda path: path.name)
-def test_the_commands_that_it_shows_are_right(
+def test_document_shows_valid_commands(
     document: Path, parse_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is parsed by its tool; its config and what it sets there are checked as the tool would."""
@@ -203,7 +203,7 @@ def test_help_ends_with_examples_that_parse(tool: str, monkeypatch: pytest.Monke
                 load_config(ROOT / arguments.config, arguments.override)
 
 
-def test_what_the_readme_sets_for_your_own_pictures_is_valid(tmp_path: Path) -> None:
+def test_readme_shows_valid_settings_for_own_pictures(tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         (tmp_path / name).mkdir()
     text = read(ROOT / "README.md")

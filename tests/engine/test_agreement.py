@@ -110,7 +110,7 @@ def test_another_config_or_other_data_is_named(ended: tuple[dict[str, Any], ...]
         assert 'but "26 samples (' in each["other data"]
 
 
-def test_a_disk_that_is_not_shared_is_told(ended: tuple[dict[str, Any], ...], scratch: Path) -> None:
+def test_agreement_reports_disk_that_is_not_shared(ended: tuple[dict[str, Any], ...], scratch: Path) -> None:
     assert [each["shared"] for each in ended] == [[], []]
     told = f"is not shared with {HOST}: only rank 0 writes there"
     assert [told in each["not shared"][0] for each in ended] == [True, True]
@@ -129,7 +129,7 @@ def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratc
     assert ["not a checkpoint folder" in each["none such"] for each in ended] == [True, True]
 
 
-def test_a_run_ends_where_one_rank_has_no_data(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_run_stops_if_one_rank_has_no_data(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     """Which of them says so first is open; `test_all_end_where_one_fails` hears both."""
     config = make_yaml("run", Arch__name="Linear")
     odd = "1:DataLoader.Train.dataset.image_root=/nowhere"
@@ -140,7 +140,7 @@ def test_a_run_ends_where_one_rank_has_no_data(make_yaml: Callable[..., Path], t
 
 
 @pytest.mark.parametrize("error", [UserError("mine"), OSError(28, "No space left on device")])
-def test_one_process_needs_nobody(
+def test_agreement_of_one_process_exchanges_nothing(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, error: Exception
 ) -> None:
     assert all_gather_json(cpu, ["told"]) == [["told"]]

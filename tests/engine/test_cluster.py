@@ -134,7 +134,7 @@ def evaluations(run: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 @pytest.mark.slow
-def test_the_documented_ssh_script_goes_on_after_a_killed_worker(
+def test_documented_ssh_script_restarts_after_killed_worker(
     make_run: Callable[[str], Path], folder: Path, undisturbed: dict[str, Any], hosts: Hosts, tmp_path: Path
 ) -> None:
     (script,) = [each for each in blocks("bash") if "# train.sh" in each]
@@ -209,7 +209,7 @@ def etcd(hosts: Hosts, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_an_elastic_run_goes_on_without_a_lost_host(
+def test_elastic_run_continues_without_lost_host(
     make_run: Callable[[str], Path],
     folder: Path,
     undisturbed: dict[str, Any],

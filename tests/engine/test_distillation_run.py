@@ -132,7 +132,7 @@ def test_teachers_stay_as_they_are_and_are_kept_apart(images: Path, tmp_path: Pa
     assert len(network.parameters()) == 2
 
 
-def test_a_teacher_computes_in_the_precision_of_training(images: Path, tmp_path: Path, teacher: Path) -> None:
+def test_teacher_computes_in_the_precision_of_training(images: Path, tmp_path: Path, teacher: Path) -> None:
     state = state_of(taught(images, tmp_path / "run", teacher, AMP={"dtype": "bfloat16"}))
     image = paddle.randn([4, 3, 16, 16])
     state.network.train()
@@ -149,9 +149,7 @@ def test_a_teacher_computes_in_the_precision_of_training(images: Path, tmp_path:
     assert (expected != alone(image).numpy()).any()
 
 
-def test_the_students_gradient_is_that_of_a_plain_computation(
-    images: Path, tmp_path: Path, teacher: Path
-) -> None:
+def test_student_gradient_equals_plain_computation(images: Path, tmp_path: Path, teacher: Path) -> None:
     tree = taught(images, tmp_path / "run", teacher, Loss__Train=[{"DistillationCELoss": PAIR}])
     state = state_of(tree)
     image = paddle.randn([4, 3, 16, 16])
@@ -174,7 +172,7 @@ def test_the_students_gradient_is_that_of_a_plain_computation(
     np.testing.assert_allclose(moved, want, atol=2e-4)
 
 
-def test_a_rank_without_rows_takes_part(images: Path, tmp_path: Path, teacher: Path) -> None:
+def test_distillation_accepts_rank_without_rows(images: Path, tmp_path: Path, teacher: Path) -> None:
     state = state_of(taught(images, tmp_path / "run", teacher))
     state.network.train()
     before = [each.numpy().copy() for each in state.model.parameters()]
@@ -195,7 +193,7 @@ def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return tree
 
 
-def test_the_student_alone_is_evaluated_predicts_and_is_exported(
+def test_eval_infer_and_export_use_the_student_alone(
     trained: dict[str, Any], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = Path(trained["Global"]["output_dir"])
@@ -241,7 +239,9 @@ def test_both_models_learn_and_their_shares_are_told(trained: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("mutual", [False, True], ids=["teacher", "mutual"])
-def test_a_stopped_run_goes_on_bit_for_bit(images: Path, tmp_path: Path, teacher: Path, mutual: bool) -> None:
+def test_stopped_distillation_resumes_bit_for_bit(
+    images: Path, tmp_path: Path, teacher: Path, mutual: bool
+) -> None:
     trees = {
         name: taught(
             images, tmp_path / name, None if mutual else teacher, Global__save_steps=1, Global__use_dali=False
@@ -328,7 +328,7 @@ def test_two_ranks_learn_by_a_layer_as_one(images: Path, tmp_path: Path) -> None
         assert b.loss == pytest.approx(a.loss, rel=1e-5)
 
 
-def test_what_is_wrong_with_the_weights_is_told(images: Path, tmp_path: Path, teacher: Path) -> None:
+def test_distillation_reports_invalid_weights(images: Path, tmp_path: Path, teacher: Path) -> None:
     gone = taught(images, tmp_path / "run", tmp_path / "gone.pdparams")
     with pytest.raises(UserError, match=r"gone.pdparams: no such file"):
         state_of(gone)

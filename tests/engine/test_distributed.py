@@ -158,7 +158,7 @@ def test_ranks_share_batch_norms_statistics(make_yaml: Callable[..., Path], tmp_
 
 
 @pytest.mark.parametrize("bad", [0, 1])
-def test_a_bad_image_on_one_rank_ends_the_run(
+def test_bad_image_on_one_rank_stops_all_ranks(
     make_yaml: Callable[..., Path], images: Path, tmp_path: Path, bad: int
 ) -> None:
     """The other rank waits for it in the evaluation: nothing on the way out may wait for that one."""

@@ -51,7 +51,7 @@ def figures(said: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("use_dali", [True, False], ids=["dali", "paddle.io"])
-def test_a_dry_run(
+def test_dry_run_prints_figures_and_writes_nothing(
     make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], use_dali: bool
 ) -> None:
     config = make(Global__use_dali=use_dali, Global__epochs=30, Global__eval_interval=4)
@@ -67,7 +67,7 @@ def test_a_dry_run(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_starts_after_a_dry_run_and_is_estimated_to_its_end(
+def test_run_starts_after_dry_run_with_estimate_of_the_rest(
     make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, rest = (
@@ -104,7 +104,7 @@ def test_epochs_of_less_than_three_steps(
     figures(said)
 
 
-def test_an_epoch_of_fewer_batches_than_a_step_takes_that_much_less(
+def test_dry_run_of_epoch_shorter_than_an_update(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[DryRunFigures] = []
@@ -122,7 +122,7 @@ def spoil(images: Path, tmp_path: Path, split: str = "Train") -> dict[str, str]:
     return {f"DataLoader__{split}__dataset__cls_label_path": str(listing)}
 
 
-def test_a_bad_image(
+def test_dry_run_stops_at_bad_image(
     make: Callable[..., Path], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = make(**spoil(images, tmp_path))
@@ -135,7 +135,7 @@ def test_a_bad_image(
 
 
 @pytest.mark.parametrize("split", ["Train", "Eval"])
-def test_a_bad_image_that_is_skipped_is_listed_and_said(
+def test_dry_run_lists_and_reports_skipped_image(
     make: Callable[..., Path], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], split: str
 ) -> None:
     config = make(**spoil(images, tmp_path, split), **{f"DataLoader__{split}__dataset__on_error": "skip"})
@@ -154,7 +154,7 @@ def test_too_little_memory(make: Callable[..., Path], capsys: pytest.CaptureFixt
     assert "error: out of memory: could not allocate 134217728 MiB more" in capsys.readouterr().err
 
 
-def test_an_output_folder_that_cannot_be(
+def test_dry_run_reports_invalid_output_folder(
     make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run").write_text("a file")
@@ -174,7 +174,7 @@ def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_tells_its_memory(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_dry_run_on_gpu_prints_memory(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     done = train_on_gpu(make_yaml(), "Global.epochs=2", "--dry-run")
     assert done.returncode == 0, done.stderr
     found = figures(done.stdout)

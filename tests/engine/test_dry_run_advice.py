@@ -65,11 +65,11 @@ def with_dali(**settings: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_first_thing_to_change(changes: dict[str, Any], said: str) -> None:
+def test_advise_names_the_setting_to_change(changes: dict[str, Any], said: str) -> None:
     assert advise(replace(SLOW, **changes)).startswith(said)
 
 
-def test_it_says_how_slow_the_loader_is() -> None:
+def test_advise_states_the_speed_of_the_loader() -> None:
     assert advise(SLOW).endswith("(alone, the loader is 0.50 times as fast as training)")
 
 
@@ -82,5 +82,5 @@ def test_it_says_how_slow_the_loader_is() -> None:
     threads=st.integers(1, 32),
     picture=st.none() | st.floats(1.0, 1e9),
 )
-def test_there_is_always_an_answer(**facts: Any) -> None:
+def test_advise_answers_for_any_measurement(**facts: Any) -> None:
     assert advise(replace(SLOW, **facts))

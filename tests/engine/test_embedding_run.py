@@ -226,7 +226,7 @@ def test_two_sets_are_evaluated_and_described(
     assert dataset_cli.main(["check", "-c", path, "--out", str(broken)]) == 0
 
 
-def test_a_bad_query_is_left_out(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retrieval_skips_bad_query(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = two_sets(images, tmp_path / "run", Global__epochs=1)
     query = tree["DataLoader"]["Eval"]["Query"]["dataset"]
     (tmp_path / "bad.png").write_bytes(b"no image")
@@ -248,7 +248,7 @@ def test_a_bad_query_is_left_out(images: Path, tmp_path: Path, capsys: pytest.Ca
     assert evaluations(tmp_path / "whole")[0].metrics == told.metrics
 
 
-def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_path: Path) -> None:
+def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -> None:
     paddle.seed(9)
     other = build_model("ResNet18", 3)
     write_arrays(tmp_path / "backbone.safetensors", other.state_dict())
@@ -325,13 +325,15 @@ def test_a_backbone_starts_from_its_file_whatever_its_classes(images: Path, tmp_
         ),
     ],
 )
-def test_what_is_wrong_is_told(images: Path, tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+def test_embedding_config_errors_are_reported(
+    images: Path, tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         validate(retrieving(images, tmp_path / "run", **changes), "tree")
     assert any(each.startswith(problem) for each in caught.value.problems), caught.value.problems
 
 
-def test_what_is_wrong_with_two_sets_is_told(images: Path, tmp_path: Path) -> None:
+def test_query_and_gallery_errors_are_reported(images: Path, tmp_path: Path) -> None:
     tree = two_sets(images, tmp_path / "run", Global__eval_mode="classification")
     tree["Metric"]["Eval"] = [{"TopkAcc": {"topk": 1}}]
     tree["DataLoader"]["Eval"]["Gallery"]["sampler"]["name"] = "PKSampler"
@@ -353,7 +355,7 @@ class Formless(Transform):
         return state
 
 
-def test_the_set_is_named_whose_chain_a_loader_can_not_do(
+def test_unsupported_transform_error_names_query_or_gallery(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TRANSFORMS._entries, "Formless", Formless)
@@ -364,7 +366,7 @@ def test_the_set_is_named_whose_chain_a_loader_can_not_do(
         build_evaluator(validate(tree, "tree"), Runtime(cores=1, threads=1), FP32())
 
 
-def test_a_size_that_does_not_come_in_is_told(images: Path, tmp_path: Path) -> None:
+def test_wrong_embedding_size_is_reported(images: Path, tmp_path: Path) -> None:
     tree = retrieving(images, tmp_path / "run", Arch__Neck__embedding_size=100)
     with pytest.raises(UserError, match=r"Arch\.Neck\.embedding_size: expected 768 \(its inputs\), got 100"):
         build_network(validate(tree, "tree").Arch)

@@ -30,11 +30,11 @@ def test_steps_and_evaluations_add_up() -> None:
     assert replace(FOUND, steps=0, full_steps=0.0, evaluations=0).seconds == 0
 
 
-def test_a_step_of_fewer_batches_takes_less() -> None:
+def test_estimate_of_partial_update_is_shorter() -> None:
     assert replace(FOUND, full_steps=10.5).seconds == pytest.approx(10.5 * 0.5 + 4 * 12)
 
 
-def test_a_stock_of_batches_does_not_hide_a_slow_loader() -> None:
+def test_estimate_ignores_prefetched_batches_of_slow_loader() -> None:
     assert replace(FOUND, loader=128.0).seconds == pytest.approx(1000 * 2.0 + 4 * 12)
 
 

@@ -38,7 +38,7 @@ def old_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_model_trains_the_same_bits(make_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_compiled_model_trains_the_same_bits(make_config: Callable[..., Config], tmp_path: Path) -> None:
     found = []
     for name, compile_it in (("plain", False), ("compiled", True)):
         config = make_config(name, Global__to_static=compile_it, EMA__decay=0.5)
@@ -67,7 +67,7 @@ def test_a_compiled_model_trains_the_same_bits(make_config: Callable[..., Config
     ],
 )
 @pytest.mark.usefixtures("old_paddle")
-def test_who_is_compiled(
+def test_choose_step_compiles_where_it_is_faster(
     make_config: Callable[..., Config],
     wanted: Any,
     device: Runtime,
@@ -86,7 +86,7 @@ def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) ->
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.usefixtures("old_paddle")
-def test_a_gpu_records_its_steps(make_config: Callable[..., Config], world: int) -> None:
+def test_choose_step_captures_graph_on_gpu(make_config: Callable[..., Config], world: int) -> None:
     state = replace(make_state(), runtime=replace(GPU, world_size=world))
     for wanted in ("auto", True):
         step, how = choose_step(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
@@ -97,7 +97,7 @@ def test_a_gpu_records_its_steps(make_config: Callable[..., Config], world: int)
     assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"
 
 
-def test_what_was_not_measured_records_when_asked(
+def test_choose_step_captures_unmeasured_case_on_request(
     make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for known, runtime, why in (
@@ -154,7 +154,7 @@ def test_memory_that_is_taken_at_once_is_not_recorded_in(
     ],
 )
 @pytest.mark.usefixtures("old_paddle")
-def test_what_can_not_be_recorded(
+def test_choose_step_explains_why_it_captures_no_graph(
     make_config: Callable[..., Config], overrides: dict[str, Any], state: dict[str, Any], hindrance: str
 ) -> None:
     if "model" in state:

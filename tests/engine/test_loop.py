@@ -79,20 +79,20 @@ def test_accumulation_logs_updates() -> None:
     assert notes.steps[-1].steps_per_epoch == 4
 
 
-def test_a_resumed_epoch_logs_what_is_left() -> None:
+def test_resumed_epoch_logs_remaining_updates() -> None:
     state = make_state(loader=MemoryLoader(size=50))
     next(iter(state.loader))
     state.update = 1
     assert steps(run(state, epochs=1, print_batch_step=3)) == [(1, 3, 3), (1, 6, 6), (1, 7, 7)]
 
 
-def test_a_finished_run_does_nothing() -> None:
+def test_loop_of_finished_run_does_nothing() -> None:
     state = make_state()
     run(state, epochs=1)
     assert run(state, epochs=1).order == []
 
 
-def test_a_run_ends_early_where_evaluations_become_no_better() -> None:
+def test_early_stopping_ends_run_without_improvement() -> None:
     state, said = make_state(), list[str]()
     notes = run(state, Scores(0.5, 0.6, 0.6, 0.4, math.nan), said=said, epochs=9, early_stopping=3)
     assert [each.epoch for each in notes.evaluations if each.best] == [1, 2]
@@ -153,7 +153,7 @@ def test_checkpoints_are_kept_at_their_interval_and_at_the_end() -> None:
     assert all(roles[0] == "latest" for _, roles in notes.saved)
 
 
-def test_the_best_is_better_and_finite() -> None:
+def test_best_model_is_better_and_finite() -> None:
     state, nan, said = make_state(), float("nan"), list[str]()
     evaluator = Scores(0.0, 0.5, 0.5, 0.9, 0.8, 0.6, losses=(1.0, 1.0, 1.0, nan, float("inf"), 1.0))
     notes = run(state, evaluator, epochs=6, said=said)
@@ -166,7 +166,7 @@ def test_the_best_is_better_and_finite() -> None:
     assert state.best == 0.6
 
 
-def test_a_score_that_is_not_a_number_is_never_best() -> None:
+def test_nan_score_is_never_best() -> None:
     state, said = make_state(), list[str]()
     notes = run(state, Scores(float("nan"), 0.1), epochs=2, said=said)
     assert said == ["epoch 1: the evaluation's top1 is nan, so this model can't become best_model"]
@@ -174,21 +174,21 @@ def test_a_score_that_is_not_a_number_is_never_best() -> None:
     assert state.best == 0.1
 
 
-def test_the_best_of_before_a_resume_counts() -> None:
+def test_best_score_before_resume_counts() -> None:
     state = make_state()
     state.best = 0.5
     notes = run(state, Scores(0.4, 0.6), epochs=2)
     assert [each.best for each in notes.evaluations] == [False, True]
 
 
-def test_an_evaluation_is_reported_as_it_was() -> None:
+def test_evaluation_record_has_loss_and_metrics() -> None:
     (record,) = run(make_state(), Scores(0.25), epochs=1).evaluations
     assert record == EvalRecord(
         epoch=1, update=3, loss=1.0, metrics={"top1": 0.25, "top2": 1.0}, images=11, seconds=0.5, best=True
     )
 
 
-def test_the_average_is_evaluated_and_the_weights_train_on() -> None:
+def test_ema_is_evaluated_and_weights_continue_training() -> None:
     state, evaluator = make_state(decay=0.9), Scores(0.1, 0.2)
     assert state.ema is not None
     averages = []
@@ -222,7 +222,7 @@ def test_latest_is_saved_between_epochs_too() -> None:
     ]
 
 
-def test_the_end_of_an_epoch_is_saved_once() -> None:
+def test_end_of_epoch_is_saved_once() -> None:
     notes = run(make_state(), epochs=2, save_steps=3)  # 3 updates an epoch
     assert [update for update, _ in notes.saved] == [3, 6]
 
@@ -244,7 +244,7 @@ class Diverging(MemoryLoader):
 
 @pytest.mark.parametrize("save_steps", [None, 1])
 @pytest.mark.parametrize("print_batch_step", [1, 10])
-def test_a_run_that_diverges_ends_and_keeps_the_model_before(
+def test_diverging_run_stops_and_keeps_previous_model(
     tmp_path: Path, make_config: Any, save_steps: int | None, print_batch_step: int
 ) -> None:
     state, notes = make_state(model=Flat(), loader=Diverging(size=50)), Notes()
@@ -269,7 +269,7 @@ def test_a_run_that_diverges_ends_and_keeps_the_model_before(
     assert all(np.isfinite(array).all() for array in content(again.model).values())
 
 
-def test_a_run_that_diverges_names_its_checkpoint_in_the_other_place(
+def test_diverging_run_names_checkpoint_in_fallback_folder(
     tmp_path: Path, make_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "RETRY_DELAYS", ())
@@ -295,7 +295,7 @@ class Skipping(FP32):
         pass
 
 
-def test_a_run_goes_on_after_a_skipped_update_and_says_so(tmp_path: Path, make_config: Any) -> None:
+def test_run_continues_after_skipped_update_and_logs_it(tmp_path: Path, make_config: Any) -> None:
     state = make_state(model=Flat(), loader=Diverging(size=50), precision=Skipping())
     notes, said = Notes(), list[str]()
     notes.message = lambda text, update=None: said.append(text)  # type: ignore[method-assign]
@@ -351,7 +351,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_an_evaluation_that_a_signal_cut_off_comes_first_when_the_run_goes_on(
+def test_resume_repeats_interrupted_evaluation_first(
     tmp_path: Path, make_config: Callable[..., Config]
 ) -> None:
     state, checkpoints = make_state(decay=0.9), Checkpoints(tmp_path, make_config())

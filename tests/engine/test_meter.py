@@ -52,7 +52,7 @@ def step(meter: Meter, state: TrainState, clock: Clock, sums: list[float], valid
     meter.add(paddle.to_tensor(sums, dtype="float32"), batch(valid))
 
 
-def test_a_record_says_what_happened_since_the_last(clock: Clock) -> None:
+def test_meter_record_covers_time_since_the_previous_one(clock: Clock) -> None:
     state = make_state()
     state.update = 10
     meter = Meter(state, 3, watch(state))
@@ -96,7 +96,7 @@ def test_means_leave_out_batches_whose_loss_is_not_finite(clock: Clock, loss: fl
     assert record.images_per_second == pytest.approx(18 / 12)
 
 
-def test_a_stretch_without_a_finite_loss_has_no_mean(clock: Clock) -> None:
+def test_meter_without_finite_loss_has_no_mean(clock: Clock) -> None:
     state = make_state()
     meter = Meter(state, 3, watch(state))
     step(meter, state, clock, [float("nan"), 8.0, 8.0], 8)
@@ -106,7 +106,7 @@ def test_a_stretch_without_a_finite_loss_has_no_mean(clock: Clock) -> None:
     assert meter.record(1, 2).loss == 1.0
 
 
-def test_a_look_in_between_changes_no_record(clock: Clock) -> None:
+def test_meter_preview_changes_no_record(clock: Clock) -> None:
     records = []
     for looks in (False, True):
         state = make_state()

@@ -174,7 +174,7 @@ def test_evaluation_is_that_of_the_images_one_by_one(
     assert found[-1].metrics["MultiLabelMAP"] > 0.6, "it learns"
 
 
-def test_a_lower_distance_is_a_better_model() -> None:
+def test_best_model_has_lowest_hamming_distance() -> None:
     metrics = {"HammingDistance": 0.25, "AccuracyScore": 0.75}
     result = EvalResult(loss=1.0, metrics=metrics, images=4, seconds=0.1, lower_is_better=True)
     assert result.score == -0.25
@@ -197,7 +197,7 @@ def test_prediction_tells_all_classes_above_the_threshold(
     assert capsys.readouterr().out == f"{files[0]}: no class\n"
 
 
-def test_the_exported_model_gives_sigmoids(trained: dict[str, Any], tmp_path: Path) -> None:
+def test_exported_multi_label_model_returns_sigmoids(trained: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "inference"
     path = write(trained, tmp_path / "run.yaml")
     assert export_cli.export(["-c", str(path), "-o", f"Global.save_inference_dir={folder}"]) == 0
@@ -228,13 +228,15 @@ def test_the_exported_model_gives_sigmoids(trained: dict[str, Any], tmp_path: Pa
         Predictor(folder, overrides=["Infer.PostProcess={name: Topk, topk: 1}"])
 
 
-def test_the_report_has_training_images_and_no_confusion(trained: dict[str, Any]) -> None:
+def test_multi_label_report_has_images_but_no_confusion_matrix(trained: dict[str, Any]) -> None:
     page = (Path(trained["Global"]["output_dir"]) / "report.html").read_text()
     assert '"confusion": {' not in page
     assert "MultiLabelMAP" in page
 
 
-def test_a_runs_pipeline_is_told(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_data_describes_multi_label_pipeline(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(write(several(images, tmp_path / "run"), tmp_path / "run.yaml"))
     assert cli.train(["-c", path, "--explain-data"]) == 0
     assert "labels [8, 4] float32" in capsys.readouterr().out

@@ -101,7 +101,7 @@ def alone(tree: Tree, name: str) -> Tree:
     return tree
 
 
-def test_it_trains_by_what_paddleclas_has_downloaded(tree: Tree, tmp_path: Path) -> None:
+def test_train_uses_weights_downloaded_by_paddleclas(tree: Tree, tmp_path: Path) -> None:
     config = load_config(tree)
     with pytest.raises(UserError, match=r"PPLCNet_x0_25_ssld_pretrained[.]pdparams: file not found"):
         fit(config)
@@ -207,7 +207,7 @@ def distilled(tree: Tree, loss: str, frozen: bool = True) -> Tree:
 @pytest.mark.parametrize(
     ("loss", "frozen"), [*((loss, True) for loss in OF_LAYERS), ("distance", False), ("MGD", False)]
 )
-def test_a_student_learns_and_goes_on_where_it_was(
+def test_paddleclas_distillation_learns_and_resumes(
     tree: Tree, tmp_path: Path, loss: str, frozen: bool
 ) -> None:
     """And what learns beside it is kept with it, and is no part of what is handed on."""
@@ -242,7 +242,7 @@ def test_layers_are_learnt_from_in_half_precision(tree: Tree, tmp_path: Path, lo
     assert np.isfinite(losses).all()
 
 
-def test_a_layer_that_is_not_there_ends_the_run_at_once(tree: Tree, tmp_path: Path) -> None:
+def test_missing_layer_stops_the_run_at_the_start(tree: Tree, tmp_path: Path) -> None:
     distilled(tree, "distance", frozen=False)
     for model in tree["Arch"]["models"]:
         for keys in model.values():

@@ -72,7 +72,7 @@ COMMON = {
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_and_stopped_ends_as_the_undisturbed_one(
+def test_killed_and_stopped_run_ends_like_undisturbed_run(
     make_yaml: Callable[..., Path], tmp_path: Path
 ) -> None:
     straight = Running(make_yaml("straight", **COMMON), tmp_path / "0", 1)
@@ -101,7 +101,7 @@ def test_a_run_that_is_killed_and_stopped_ends_as_the_undisturbed_one(
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
-def test_a_signal_to_one_rank_stops_all_at_one_update(
+def test_signal_to_one_rank_stops_all_at_the_same_update(
     make_yaml: Callable[..., Path], tmp_path: Path, device: str
 ) -> None:
     """On GPUs, gradients go by NCCL, and what ranks heard by gloo."""
@@ -124,7 +124,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_update(
     assert verify(tmp_path / "run" / "latest").update == updates[-1]
 
 
-def test_the_launchers_sigterm_stops_all(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_launcher_sigterm_stops_all_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     """It signals each rank three times, one rank after the other, and kills what is left after 30 s."""
     run = Running(make_yaml("run", **{**COMMON, "Global__epochs": 100_000}), tmp_path / "notes", 2)
     run.until(lambda: len(run.lines("saved")) > 1)

@@ -69,7 +69,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("use_dali", [True, False])
-def test_a_run_leaves_all_that_it_promises(
+def test_train_writes_all_documented_files(
     make: Callable[..., Config], cpu: Runtime, tmp_path: Path, use_dali: bool
 ) -> None:
     config = make(Global__use_dali=use_dali, EMA__decay=0.5)
@@ -112,7 +112,9 @@ def test_a_run_leaves_all_that_it_promises(
     assert [path.name for path in output.rglob(".*")] == [LOCK]
 
 
-def test_a_real_network_learns(make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path) -> None:
+def test_train_improves_a_real_network(
+    make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
     run(make_config(Arch__name="ResNet18", Global__epochs=6, Optimizer__lr__learning_rate=0.005), cpu)
     records = read_records(tmp_path / "run" / "metrics.jsonl")
     shares = [each.metrics["top1"] for each in records if isinstance(each, StepRecord) and each.epoch > 3]
@@ -134,7 +136,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["Mixup", "OpSampler"],
 )
-def test_a_model_learns_from_mixed_digits(
+def test_train_learns_from_mixed_digits(
     make: Callable[..., Config], cpu: Runtime, digits: Path, monkeypatch: pytest.MonkeyPatch, mixing: Any
 ) -> None:
     monkeypatch.setitem(ARCHITECTURES._entries, "Linear", build_linear)
@@ -158,7 +160,7 @@ def test_a_model_learns_from_mixed_digits(
     assert state.best > 0.8
 
 
-def test_the_same_config_gives_the_same_bits(make: Callable[..., Config], cpu: Runtime) -> None:
+def test_train_twice_produces_the_same_bits(make: Callable[..., Config], cpu: Runtime) -> None:
     assert_equal(content(run(make("one"), cpu).model), content(run(make("other"), cpu).model))
     other = run(make("third", Global__seed=6), cpu)
     assert not np.array_equal(other.model.fc.weight.numpy(), run(make("fourth"), cpu).model.fc.weight.numpy())
@@ -178,7 +180,7 @@ def pretrained(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("checkpoints", [None, "auto"])
-def test_a_run_starts_from_weights(
+def test_train_starts_from_weights(
     make: Callable[..., Config],
     cpu: Runtime,
     tmp_path: Path,
@@ -195,7 +197,7 @@ def test_a_run_starts_from_weights(
     assert f"weights from {pretrained}\n" in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_a_classifier_for_other_classes_starts_afresh_and_says_so(
+def test_train_logs_classifier_that_starts_from_scratch(
     make: Callable[..., Config],
     cpu: Runtime,
     tmp_path: Path,
@@ -209,7 +211,7 @@ def test_a_classifier_for_other_classes_starts_afresh_and_says_so(
     assert "; fc.bias, fc.weight are random, for 9 classes" in log
 
 
-def test_a_resumed_run_does_not_start_from_weights_again(
+def test_resumed_run_ignores_initial_weights(
     make: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trained = run(make(Global__epochs=1), cpu)
@@ -217,7 +219,7 @@ def test_a_resumed_run_does_not_start_from_weights_again(
     assert_equal(content(at_start(config, cpu, monkeypatch).model), content(trained.model))
 
 
-def test_a_second_run_in_a_folder_is_refused_and_changes_no_byte(
+def test_train_rejects_used_output_folder_without_changing_it(
     make: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     run(make(Global__epochs=1), cpu)
@@ -227,9 +229,7 @@ def test_a_second_run_in_a_folder_is_refused_and_changes_no_byte(
     assert digest(tmp_path / "run") == before
 
 
-def test_a_run_that_fails_says_why_in_its_files(
-    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
-) -> None:
+def test_failed_run_logs_the_reason(make: Callable[..., Config], cpu: Runtime, tmp_path: Path) -> None:
     config = make(Optimizer__lr={"name": "Constant", "learning_rate": 1e30})
     with pytest.raises(UserError, match="NaN or infinite"):
         run(config, cpu)
@@ -238,7 +238,7 @@ def test_a_run_that_fails_says_why_in_its_files(
         assert re.search(r"ended by an error: update \d+: the weights are NaN or infinite", text), name
 
 
-def test_a_run_resumed_from_elsewhere_leaves_both_folders(
+def test_run_resumed_into_another_folder_keeps_the_first(
     make: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     for name in ("one", "other"):
@@ -268,7 +268,7 @@ def test_resume_with_more_epochs_goes_on_and_drops_nothing(
     assert load_config(output / "config.yaml").Global.epochs == 3
 
 
-def test_a_finished_run_resumed_says_that_it_is_done(
+def test_resuming_finished_run_logs_that_it_is_done(
     make: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     run(make(Global__epochs=1), cpu)
@@ -279,7 +279,7 @@ def test_a_finished_run_resumed_says_that_it_is_done(
     assert "done: 1 epochs, 4 updates" in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_a_checkpoint_that_does_not_fit_changes_no_byte(
+def test_resuming_from_unsuitable_checkpoint_changes_no_file(
     make: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     run(make(Global__epochs=1), cpu)

@@ -158,6 +158,6 @@ def test_first_metric_decides_direction():
         build_metrics((AccuracyScore(), AccuracyScore()))
 
 
-def test_no_images_return_nan():
+def test_mean_average_precision_of_no_images_is_nan():
     values = build_metrics((AccuracyScore(), HammingDistance())).values(np.zeros(4), 0)
     assert all(math.isnan(each) for each in values.values())

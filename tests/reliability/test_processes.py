@@ -51,7 +51,7 @@ def steps_of(order: Order, epoch: int) -> list[list[int]]:
 
 
 @given(st.integers(1, 200), st.integers(7, 40), st.booleans(), st.integers(0, 9), st.integers(0, 3))
-def test_an_order_has_each_sample_once_for_any_number_of_processes(
+def test_order_has_each_sample_once_for_any_number_of_processes(
     size: int, batch: int, shuffle: bool, seed: int, epoch: int
 ) -> None:
     orders = [order_of(size, batch, world, shuffle=shuffle, seed=seed) for world in WORLDS]
@@ -61,7 +61,7 @@ def test_an_order_has_each_sample_once_for_any_number_of_processes(
 
 
 @given(st.integers(14, 200), st.integers(7, 40), st.lists(st.sampled_from(WORLDS), min_size=2), st.data())
-def test_an_epoch_that_changes_its_number_of_processes_has_each_sample_once(
+def test_epoch_with_changing_processes_has_each_sample_once(
     size: int, batch: int, worlds: list[int], data: st.DataObject
 ) -> None:
     cursor, seen = Cursor(1, 0), list[int]()

@@ -72,7 +72,7 @@ def links(output: Path) -> dict[str, str]:
 # What is written
 
 
-def test_a_checkpoint_holds_all_of_a_run(output: Path, checkpoints: Checkpoints, config: Config) -> None:
+def test_checkpoint_contains_the_whole_state(output: Path, checkpoints: Checkpoints, config: Config) -> None:
     state = train_epochs(make_state(decay=0.9))
     state.best = 0.25
     checkpoints.save(state, [LATEST])
@@ -90,7 +90,7 @@ def test_a_checkpoint_holds_all_of_a_run(output: Path, checkpoints: Checkpoints,
 
 
 @pytest.mark.parametrize("best", [None, 0.0, 1 / 3])
-def test_the_best_metric_comes_back_exactly(
+def test_checkpoint_restores_best_metric_exactly(
     output: Path, checkpoints: Checkpoints, best: float | None
 ) -> None:
     state = make_state()
@@ -102,7 +102,7 @@ def test_the_best_metric_comes_back_exactly(
     assert again.best == best
 
 
-def test_the_position_within_an_epoch_comes_back(output: Path, checkpoints: Checkpoints) -> None:
+def test_checkpoint_restores_position_within_epoch(output: Path, checkpoints: Checkpoints) -> None:
     state = make_state()
     next(iter(state.loader))
     checkpoints.save(state, [LATEST])
@@ -139,7 +139,7 @@ class Scaled(FP32):
         self.scale = state["scale"]
 
 
-def test_the_precision_comes_back(output: Path, checkpoints: Checkpoints) -> None:
+def test_checkpoint_restores_loss_scale(output: Path, checkpoints: Checkpoints) -> None:
     precision = Scaled()
     precision.scale = 1024.5
     checkpoints.save(make_state(precision=precision), [LATEST])
@@ -205,7 +205,7 @@ def test_links_are_relative_so_that_a_run_can_move(output: Path, checkpoints: Ch
     resume(make_state(), output.with_name("moved") / BEST)
 
 
-def test_what_no_link_names_is_removed(output: Path, checkpoints: Checkpoints) -> None:
+def test_checkpoints_without_link_are_removed(output: Path, checkpoints: Checkpoints) -> None:
     state = make_state()
     for roles in ([LATEST, BEST], [LATEST, "epoch_2"], [LATEST], [LATEST]):
         train_epochs(state)
@@ -218,7 +218,7 @@ def test_what_no_link_names_is_removed(output: Path, checkpoints: Checkpoints) -
     assert folders(output) == sorted(links(output).values())
 
 
-def test_an_old_checkpoint_goes_after_the_new_one_is_named(
+def test_old_checkpoint_is_removed_after_the_new_one_is_linked(
     output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = make_state()
@@ -236,7 +236,7 @@ def test_an_old_checkpoint_goes_after_the_new_one_is_named(
     assert removed == ["step_00000000"]
 
 
-def test_a_second_checkpoint_of_one_update_takes_another_name(output: Path, checkpoints: Checkpoints) -> None:
+def test_second_checkpoint_of_an_update_gets_another_name(output: Path, checkpoints: Checkpoints) -> None:
     state = make_state()
     checkpoints.save(state, [LATEST])
     checkpoints.save(state, [BEST])
@@ -255,7 +255,7 @@ def test_files_of_others_stay(output: Path, checkpoints: Checkpoints) -> None:
     assert all((output / name).is_dir() for name in strange)
 
 
-def test_a_rank_other_than_0_writes_nothing(output: Path, checkpoints: Checkpoints, cpu: Any) -> None:
+def test_checkpoints_of_other_ranks_are_not_written(output: Path, checkpoints: Checkpoints, cpu: Any) -> None:
     state = make_state()
     state.runtime = type(cpu)(rank=1)
     checkpoints.save(state, [LATEST])
@@ -303,7 +303,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failure_anywhere_leaves_whole_checkpoints(
+def test_failed_save_leaves_complete_checkpoints(
     output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     state = make_state(decay=0.9)
@@ -335,7 +335,7 @@ def test_a_failure_anywhere_leaves_whole_checkpoints(
     assert not [path.name for path in output.iterdir() if path.name.startswith(".")]
 
 
-def test_what_killed_runs_left_is_removed(output: Path, config: Config) -> None:
+def test_leftovers_of_killed_runs_are_removed(output: Path, config: Config) -> None:
     left = output / "checkpoints" / ".01ab23cd.step_00000040"
     left.mkdir(parents=True)
     (left / WEIGHTS).write_bytes(b"half a file")
@@ -345,7 +345,7 @@ def test_what_killed_runs_left_is_removed(output: Path, config: Config) -> None:
     assert links(output) == {LATEST: "step_00000000"}
 
 
-def test_what_another_run_is_writing_stays(output: Path, checkpoints: Checkpoints) -> None:
+def test_files_of_another_running_save_are_kept(output: Path, checkpoints: Checkpoints) -> None:
     """A hidden folder that appeared while this run lives may be in use."""
     busy = output / "checkpoints" / ".01ab23cd.step_00000040"
     busy.mkdir(parents=True)
@@ -353,7 +353,7 @@ def test_what_another_run_is_writing_stays(output: Path, checkpoints: Checkpoint
     assert busy.is_dir()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, config: Config) -> None:
+def test_checkpoint_error_names_folder_that_cannot_be_created(tmp_path: Path, config: Config) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/checkpoints: can't write a checkpoint: Not a directory"):
         Checkpoints(tmp_path / "file", config).save(make_state(), [LATEST])
@@ -404,7 +404,7 @@ def test_find_auto_takes_the_newest_that_is_whole(
     assert checkpoints.newest_intact() is None
 
 
-def test_a_damaged_file_is_named_with_both_digests(output: Path, checkpoints: Checkpoints) -> None:
+def test_damaged_file_error_names_file_and_digests(output: Path, checkpoints: Checkpoints) -> None:
     checkpoints.save(make_state(), [LATEST])
     path = output / LATEST / WEIGHTS
     before = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -419,7 +419,7 @@ def test_a_damaged_file_is_named_with_both_digests(output: Path, checkpoints: Ch
         read_weights(output / LATEST)
 
 
-def test_the_newest_is_the_last_that_was_saved(output: Path, checkpoints: Checkpoints) -> None:
+def test_newest_checkpoint_is_the_last_saved(output: Path, checkpoints: Checkpoints) -> None:
     """A run that went back to an earlier epoch goes on from what it did then."""
     state = make_state()
     checkpoints.save(train_epochs(state, 2), ["epoch_2"])
@@ -428,7 +428,7 @@ def test_the_newest_is_the_last_that_was_saved(output: Path, checkpoints: Checkp
     assert read_manifest(output / LATEST).update == 3
 
 
-def test_a_checkpoint_that_got_no_link_is_found(
+def test_newest_finds_checkpoint_without_link(
     output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = make_state()
@@ -450,7 +450,7 @@ def test_a_checkpoint_that_got_no_link_is_found(
         ((0.2, None, 0.2, 0.1), (0.2, 0.2, 0.1)),
     ],
 )
-def test_the_k_best_are_kept(
+def test_keep_best_keeps_k_checkpoints(
     output: Path,
     make_config: Callable[..., Config],
     scores: tuple[float | None, ...],
@@ -501,7 +501,7 @@ def test_find_auto_refuses_a_dangling_link(output: Path, checkpoints: Checkpoint
         checkpoints.find("auto")
 
 
-def test_a_new_run_refuses_the_folder_of_another(output: Path, checkpoints: Checkpoints) -> None:
+def test_new_run_rejects_folder_of_another_run(output: Path, checkpoints: Checkpoints) -> None:
     checkpoints.check_unused(None)
     checkpoints.save(make_state(), [LATEST])
     with pytest.raises(UserError, match=r"run already holds a run; resume it with -o Global\.checkpoints=au"):
@@ -511,7 +511,7 @@ def test_a_new_run_refuses_the_folder_of_another(output: Path, checkpoints: Chec
         checkpoints.check_unused(None)
 
 
-def test_a_run_resumed_from_elsewhere_refuses_the_folder_of_another(
+def test_resumed_run_rejects_folder_of_another_run(
     output: Path, checkpoints: Checkpoints, config: Config
 ) -> None:
     checkpoints.save(make_state(), [LATEST])
@@ -653,9 +653,7 @@ def test_resume_of_an_average_of_another_model(saved: Path, change: dict[str, An
         resume(make_state(decay=0.9), saved)
 
 
-def test_an_average_that_begins_at_resume_begins_with_the_weights(
-    output: Path, checkpoints: Checkpoints
-) -> None:
+def test_ema_added_at_resume_starts_from_the_weights(output: Path, checkpoints: Checkpoints) -> None:
     checkpoints.save(train_epochs(make_state()), [LATEST])
     state = make_state(seed=2, decay=0.9)
     resume(state, output / LATEST)
@@ -663,7 +661,7 @@ def test_an_average_that_begins_at_resume_begins_with_the_weights(
     assert_equal(state.ema.state_dict(), content(state.model))
 
 
-def test_an_average_that_is_not_wanted_any_more_is_left_behind(saved: Path, checkpoints: Checkpoints) -> None:
+def test_ema_removed_at_resume_is_ignored(saved: Path, checkpoints: Checkpoints) -> None:
     state = make_state()
     resume(state, saved)
     checkpoints.save(state, [LATEST])

@@ -45,7 +45,7 @@ def optimizer_content(state: TrainState) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("kind", [paddle.optimizer.Momentum, paddle.optimizer.AdamW, paddle.optimizer.SGD])
 @pytest.mark.parametrize("average", [False, True])
-def test_a_checkpoint_of_paddleclas_goes_on(
+def test_paddleclas_checkpoint_resumes(
     tmp_path: Path, make_config: Callable[..., Config], kind: type, average: bool
 ) -> None:
     decay = 0.9 if average else None
@@ -94,7 +94,7 @@ def test_masters_of_half_weights_come_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["pdparams", "pdopt", "pdstates"])
-def test_a_missing_or_damaged_file_is_named(tmp_path: Path, ending: str) -> None:
+def test_paddleclas_checkpoint_error_names_missing_or_damaged_file(tmp_path: Path, ending: str) -> None:
     prefix = tmp_path / "epoch_1"
     save_as_paddleclas(train_epochs(make_state()), prefix, epoch=1)
     assert is_paddleclas(prefix)
@@ -147,7 +147,7 @@ def test_paddleclas_loads_our_weights(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(logits), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-def test_a_pdparams_file_is_written_whole_and_overwrites_nothing(
+def test_pdparams_are_written_completely_and_overwrite_nothing(
     tmp_path: Path,
     make_config: Callable[..., Config],
     make_yaml: Callable[..., Path],

@@ -89,7 +89,7 @@ def same_files(one: Path, other: Path) -> None:
         for name in VARIANTS
     ],
 )
-def test_a_killed_run_ends_as_the_undisturbed_one(
+def test_killed_run_ends_like_undisturbed_run(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
     changes = {**VARIANTS[variant], "Global__save_steps": 1}
@@ -119,7 +119,7 @@ def test_resume_keeps_the_best_metric(make_config: Callable[..., Config], cpu: R
     assert train(longer, cpu, output(longer)).best == best
 
 
-def test_a_resumed_run_knows_how_long_it_was_not_better(
+def test_resume_keeps_the_count_of_early_stopping(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def linear(class_num: int, **_: Any) -> nn.Layer:
@@ -257,7 +257,7 @@ def test_other_data_of_the_same_size_is_told(
     assert "the remaining samples of epoch 1 can't be kept" in plan
 
 
-def test_the_plan_is_told_before_training_goes_on(
+def test_resume_plan_is_logged_before_training(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     config = make_config(Global__epochs=1, EMA__decay=0.9)
@@ -317,7 +317,7 @@ def test_auto_passes_over_a_damaged_checkpoint_and_says_so(
     assert ": epoch 2, batch 0, update 4" in log
 
 
-def test_an_epoch_whose_evaluation_failed_is_evaluated_after_all(
+def test_resume_evaluates_epoch_whose_evaluation_failed(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     listing = tmp_path / "eval.txt"
@@ -378,7 +378,7 @@ def test_another_batch_size_at_an_epochs_end_keeps_the_schedules_place(
     assert state.schedule(state.update) == fresh(7)
 
 
-def test_a_failed_evaluation_does_not_lose_the_epoch(
+def test_failed_evaluation_keeps_the_epoch(
     make_config: Callable[..., Config], cpu: Runtime, images: Path, tmp_path: Path
 ) -> None:
     listing = tmp_path / "bad.txt"

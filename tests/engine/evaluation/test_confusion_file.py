@@ -35,7 +35,7 @@ def config(make_yaml: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.M
     return str(made)
 
 
-def test_the_matrix_is_written_and_agrees_with_the_metrics(
+def test_confusion_file_agrees_with_the_metrics(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate(["-c", config, "--confusion", str(tmp_path / "confusion.csv")]) == 0
@@ -51,7 +51,7 @@ def test_the_matrix_is_written_and_agrees_with_the_metrics(
     assert f"macro_recall {recalls.mean():.4f}" in told
 
 
-def test_where_it_can_not_be_written_is_told_first(
+def test_confusion_file_in_missing_folder_is_rejected_before_evaluation(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate(["-c", config, "--confusion", str(tmp_path / "none" / "confusion.csv")]) == 1
@@ -63,7 +63,7 @@ def test_where_it_can_not_be_written_is_told_first(
     assert "expected a file, found a folder" in capsys.readouterr().err
 
 
-def test_a_bad_image_comes_with_advice(
+def test_eval_of_bad_image_suggests_skipping(
     config: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "spoilt.txt").write_text("eval.txt 0\n" + (images / "eval.txt").read_text())

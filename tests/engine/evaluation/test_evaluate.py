@@ -78,7 +78,7 @@ def test_padded_rows_count_nowhere(model: Net) -> None:
     assert [batch.valid for batch in loader] == [8, 5]
 
 
-def test_a_rank_without_real_rows_is_no_harm(model: Net) -> None:
+def test_evaluate_accepts_rank_without_valid_rows(model: Net) -> None:
     class Padded(MemoryLoader):
         def __iter__(self) -> Any:
             for batch in super().__iter__():
@@ -91,7 +91,7 @@ def test_a_rank_without_real_rows_is_no_harm(model: Net) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_as_it_was(model: Net, training: bool) -> None:
+def test_evaluate_does_not_change_the_model(model: Net, training: bool) -> None:
     before = content(model)
     model.train() if training else model.eval()
     modes = []
@@ -125,7 +125,7 @@ def test_images_are_asked_of_the_precision_for_evaluation(model: Net) -> None:
     assert asked == [False] * 3
 
 
-def test_a_config_without_data_to_evaluate_is_refused(
+def test_evaluate_rejects_config_without_evaluation_data(
     make_config: Callable[..., Config], cpu: Runtime
 ) -> None:
     with pytest.raises(UserError, match=r"needs DataLoader\.Eval.*set Global\.eval_during_train=False"):

@@ -92,7 +92,7 @@ def test_too_many_classes_have_no_matrix() -> None:
     assert [(each.label, each.predicted) for each in found.worst] == [(7, 5)]
 
 
-def test_no_sample_has_no_outcome() -> None:
+def test_outcomes_of_no_samples_are_empty() -> None:
     found = OutcomeCollector(3).outcomes(1)
     assert found.worst == ()
     assert found.confusion is not None
@@ -100,7 +100,7 @@ def test_no_sample_has_no_outcome() -> None:
     assert not found.confusion.any()
 
 
-def test_an_evaluation_collects_where_it_is_asked_to() -> None:
+def test_evaluation_collects_outcomes_on_request() -> None:
     loader, metrics = MemoryLoader(size=13, shuffle=False), build_metrics((TopkAcc(topk=(1,)),))
     asked = (Net(), loader, build_criterion((CELoss(),)), metrics, FP32())
     assert evaluate(*asked).outcomes is None
@@ -113,7 +113,7 @@ def test_an_evaluation_collects_where_it_is_asked_to() -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_finds_the_same() -> None:
+def test_outcomes_on_gpu_equal_those_on_cpu() -> None:
     rng = np.random.default_rng(2)
     logits, labels = rng.normal(0, 3, (50, CLASSES)).astype(np.float32), rng.integers(0, CLASSES, 50)
     on_gpu = collect(logits, labels, 8)

@@ -48,7 +48,7 @@ def spoil(state: TrainState) -> TrainState:
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(0, 4), st.data())
-def test_a_run_ends_where_more_than_the_limit_are_bad_in_a_row(
+def test_run_stops_after_too_many_consecutive_non_finite_updates(
     bad: list[bool], limit: int, data: st.DataObject
 ) -> None:
     watch = NonFiniteMonitor(STATE, limit, Path("nowhere"), no_checkpoint)
@@ -72,7 +72,7 @@ def test_a_run_ends_where_more_than_the_limit_are_bad_in_a_row(
 STATE = state(size=400)
 
 
-def test_it_says_step_rate_scale_checkpoint_and_files(tmp_path: Path) -> None:
+def test_non_finite_error_names_update_rate_scale_checkpoint_and_files(tmp_path: Path) -> None:
     run = state()
     (tmp_path / "step_00000030").mkdir()
     (tmp_path / "latest").symlink_to("step_00000030")
@@ -97,7 +97,7 @@ def test_it_says_step_rate_scale_checkpoint_and_files(tmp_path: Path) -> None:
     assert {each.reason for each in listed} == {"in the batch of update 31, rank 0"}
 
 
-def test_a_scale_below_its_floor_ends_the_run_at_once(tmp_path: Path) -> None:
+def test_loss_scale_below_minimum_stops_the_run(tmp_path: Path) -> None:
     watch = NonFiniteMonitor(state(), 20, tmp_path, no_checkpoint)
     watch.check(scaled(updates([1.0]), [True], [8.0], floor=8.0))
     with pytest.raises(UserError) as error:
@@ -111,7 +111,7 @@ def test_a_scale_below_its_floor_ends_the_run_at_once(tmp_path: Path) -> None:
     assert last.endswith("FLAGS_cudnn_batchnorm_spatial_persistent=0 in the environment")
 
 
-def test_a_scale_that_was_low_before_and_grows_is_no_reason_to_stop() -> None:
+def test_growing_loss_scale_does_not_stop_the_run() -> None:
     watch = NonFiniteMonitor(state(), 20, Path("nowhere"), no_checkpoint)
     watch.check(scaled(updates([1.0]), [False], [0.5], floor=1.0))
     assert watch.note() is None
@@ -134,7 +134,7 @@ def test_lost_weights_end_the_run_before_the_limit(tmp_path: Path) -> None:
         NonFiniteMonitor(spoil(state()), 20, tmp_path, no_checkpoint).check(updates([1.0, NAN, 1.0]))
 
 
-def test_the_files_are_those_of_the_ranks_that_went_wrong(tmp_path: Path) -> None:
+def test_non_finite_error_names_files_of_failing_ranks(tmp_path: Path) -> None:
     run = state(ranks=3)
     with pytest.raises(UserError):
         NonFiniteMonitor(run, 0, tmp_path, no_checkpoint).check(updates([[1.0, 1.0], [1.0, NAN], [1.0, 1.0]]))
@@ -143,7 +143,7 @@ def test_the_files_are_those_of_the_ranks_that_went_wrong(tmp_path: Path) -> Non
     assert [each.name for each in read_bad_images(tmp_path / BAD_STEPS)] == expected
 
 
-def test_where_only_gradients_overflow_they_are_those_of_all_ranks_and_batches(tmp_path: Path) -> None:
+def test_gradient_overflow_names_files_of_all_ranks_and_batches(tmp_path: Path) -> None:
     run = state(ranks=2, accumulate=2)
     losses = updates([[1.0] * 4, [1.0] * 4], every=2)
     with pytest.raises(UserError, match=r"images of update 2 \(epoch 1, batches 3 to 4\): "):
@@ -153,7 +153,7 @@ def test_where_only_gradients_overflow_they_are_those_of_all_ranks_and_batches(t
     assert {each.reason[-6:] for each in listed} == {"rank 0", "rank 1"}
 
 
-def test_one_bad_batch_makes_its_update_bad() -> None:
+def test_non_finite_batch_makes_its_update_non_finite() -> None:
     losses = updates([1.0, 1.0, NAN, 1.0, 1.0, 1.0], every=2)
     assert losses.bad().tolist() == [False, True, False]
     assert updates([[1.0, 1.0], [1.0, float("inf")]]).bad().tolist() == [False, True]
@@ -174,13 +174,13 @@ def test_only_rank_0_writes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_list_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
+def test_unwritable_bad_steps_file_does_not_hide_the_error(tmp_path: Path) -> None:
     (tmp_path / BAD_STEPS).mkdir()
     with pytest.raises(UserError, match=r"and 3 more \(.*bad_steps.txt can't be written: Is a directory\)"):
         NonFiniteMonitor(state(), 0, tmp_path, no_checkpoint).check(updates([NAN]))
 
 
-def test_what_was_skipped_is_noted_once() -> None:
+def test_skipped_updates_are_logged_once() -> None:
     watch = NonFiniteMonitor(state(), 20, Path("nowhere"), no_checkpoint)
     watch.check(scaled(updates([1.0] * 3, 0, 9), [False, True, False], [8.0, 4.0, 4.0]))
     assert watch.note() == "skipped update 11 because of non-finite gradients; the loss scale is 4"

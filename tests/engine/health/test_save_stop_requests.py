@@ -70,7 +70,7 @@ def test_another_rank_than_0_does_not_look_at_its_clock(clock: Clock) -> None:
     assert not must_save(requests, 1)
 
 
-def test_a_signal_saves_once_and_goes_on(clock: Clock) -> None:
+def test_sigusr1_saves_once_and_continues(clock: Clock) -> None:
     signals = SignalRequests()
     requests = make(Global(), Runtime(), signals)
     assert not must_save(requests, 1)
@@ -83,7 +83,7 @@ def test_a_signal_saves_once_and_goes_on(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops(clock: Clock, number: int) -> None:
+def test_signal_stops_the_run(clock: Clock, number: int) -> None:
     signals = SignalRequests()
     requests = make(Global(), Runtime(), signals)
     requests.check()

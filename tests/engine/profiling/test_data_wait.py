@@ -33,7 +33,7 @@ def test_on_a_cpu_all_of_it_counts() -> None:
     assert wait.seconds == 3.5
 
 
-def test_an_idle_device_waits_as_long_as_the_host() -> None:
+def test_data_wait_of_idle_device_equals_that_of_the_host() -> None:
     now = iter([10.0, 12.5])
     wait = DataWait(lambda: Device(done=True), clock=lambda: next(now))
     with wait.waiting():
@@ -41,7 +41,7 @@ def test_an_idle_device_waits_as_long_as_the_host() -> None:
     assert wait.seconds == 2.5
 
 
-def test_a_busy_device_does_not_wait() -> None:
+def test_data_wait_of_busy_device_is_zero() -> None:
     device = Device()
     wait = DataWait(lambda: device)
     with wait.waiting():
@@ -51,7 +51,7 @@ def test_a_busy_device_does_not_wait() -> None:
     device.done.set()  # lets the watcher end
 
 
-def test_a_device_that_gets_idle_waits_from_then_on() -> None:
+def test_data_wait_starts_when_the_device_becomes_idle() -> None:
     device = Device()
     wait = DataWait(lambda: device)
     began = time.perf_counter()
@@ -65,7 +65,7 @@ def test_a_device_that_gets_idle_waits_from_then_on() -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_works_does_not_wait() -> None:
+def test_data_wait_of_working_gpu_is_zero() -> None:
     import paddle
 
     from ppcls.runtime.start import Runtime

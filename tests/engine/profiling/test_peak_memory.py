@@ -41,7 +41,7 @@ SAID = (
 )
 
 
-def test_a_training_that_needs_too_much(
+def test_training_out_of_memory_names_settings(
     make_yaml: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.train(["-c", str(make_yaml(Arch__name="Hungry"))]) == 1
@@ -50,7 +50,7 @@ def test_a_training_that_needs_too_much(
     assert "Traceback" not in said
 
 
-def test_an_evaluation_that_needs_too_much_does_not_lose_the_epoch(
+def test_evaluation_out_of_memory_keeps_the_epoch(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     config = make_config(Arch__name="HungryInEvaluation")
@@ -123,7 +123,9 @@ def test_on_a_gpu(
     )
 
 
-def test_a_recorded_step_needs_memory_of_its_own(make_config: Callable[..., Config], gpu: Runtime) -> None:
+def test_out_of_memory_with_cuda_graph_suggests_disabling_it(
+    make_config: Callable[..., Config], gpu: Runtime
+) -> None:
     said = (
         r"; or set Global\.cuda_graph to False, since a CUDA graph needs additional memory; or raise Global"
     )
@@ -134,7 +136,7 @@ def test_a_recorded_step_needs_memory_of_its_own(make_config: Callable[..., Conf
         raise MemoryError(PADDLES)
 
 
-def test_the_peak_of_a_process(cpu: Runtime) -> None:
+def test_peak_memory_of_a_process_is_reported(cpu: Runtime) -> None:
     before = peak_memory(cpu)
     assert before.reserved is None
     kept: Any = np.ones(64 << 17)  # 64 MiB
@@ -152,7 +154,7 @@ def test_paddles_own_error_on_a_gpu(make_config: Callable[..., Config]) -> None:
 
 
 @pytest.mark.gpu
-def test_a_batch_too_large_for_the_gpu(
+def test_batch_too_large_for_the_gpu_names_settings(
     make_yaml: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = make_yaml(Global__device="gpu", Arch__name="Hungry")

@@ -52,7 +52,7 @@ def spans(trace: Path) -> dict[str, int]:
     return {name: names.count(f"phase: {name}") for name in ("data wait", "forward", "backward", "optimizer")}
 
 
-def test_a_profiled_run(make: Callable[..., Config], cpu: Runtime) -> None:
+def test_profile_writes_table_and_trace(make: Callable[..., Config], cpu: Runtime) -> None:
     config, plain = make(), make("plain")
     state = train(config, cpu, output(config), ProfileWindow(3, 7))
     assert_equal(content(state.model), content(train(plain, cpu, output(plain)).model))
@@ -89,7 +89,7 @@ def test_steps_are_updates_and_count_from_where_the_run_goes_on(
     assert not TRACES or spans(folder / "trace_rank0.json")["forward"] == 4
 
 
-def test_a_window_beyond_the_run(make: Callable[..., Config], cpu: Runtime) -> None:
+def test_profile_rejects_window_beyond_the_run(make: Callable[..., Config], cpu: Runtime) -> None:
     config = make()
     with pytest.raises(
         UserError,
@@ -115,7 +115,7 @@ def take_steps(profile: Profile, steps: int) -> None:
         profile.end_batch(batch.update)
 
 
-def test_a_run_that_ends_within_the_window(tmp_path: Path) -> None:
+def test_profile_of_run_that_ends_within_the_window(tmp_path: Path) -> None:
     told: list[str] = []
     broken = profile_of(tmp_path / "broken", told)
     take_steps(broken, 1)
@@ -126,7 +126,7 @@ def test_a_run_that_ends_within_the_window(tmp_path: Path) -> None:
     assert (tmp_path / "next" / "trace_rank0.json").exists() == TRACES
 
 
-def test_a_profile_that_cannot_be_written_does_not_end_the_training(tmp_path: Path) -> None:
+def test_training_continues_if_profile_cannot_be_written(tmp_path: Path) -> None:
     told: list[str] = []
     profile = profile_of(tmp_path / "gone", told)
     shutil.rmtree(tmp_path / "gone")
@@ -136,7 +136,7 @@ def test_a_profile_that_cannot_be_written_does_not_end_the_training(tmp_path: Pa
     ]
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_profile_reports_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file")
     with pytest.raises(UserError, match="can't create the folder of the profile: Not a directory"):
         build_profile(ProfileWindow(0, 1), make_state(), 1, tmp_path, print)
@@ -188,7 +188,7 @@ def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_has_its_kernels_in_the_trace(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_trace_on_gpu_contains_kernels(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Global__device="gpu")
     run(TRAIN, "-c", str(config), "--profile", "3:7", logs=tmp_path / "log")
     folder = tmp_path / "run" / "profile" / "3-7"

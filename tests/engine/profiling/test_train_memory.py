@@ -27,7 +27,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     return Runtime(device="gpu", device_id=0, cores=3, card=Card("GPU-x", 8192), budget=budget)
 
 
-def test_a_loaders_need_follows_the_config(make_config: Callable[..., Config], gpu: Runtime) -> None:
+def test_dali_memory_estimate_follows_the_config(make_config: Callable[..., Config], gpu: Runtime) -> None:
     config = make_config()
     split = config.DataLoader.Train
     assert split is not None
@@ -35,7 +35,9 @@ def test_a_loaders_need_follows_the_config(make_config: Callable[..., Config], g
     assert gpu_memory_need(split, Runtime(cores=3)) == 0
 
 
-def test_a_loader_needs_what_its_settings_ask_for(make_config: Callable[..., Config], gpu: Runtime) -> None:
+def test_dali_memory_estimate_includes_configured_buffers(
+    make_config: Callable[..., Config], gpu: Runtime
+) -> None:
     dali = {"cache_size": 700, "device_memory_padding": 64 << 20, "num_threads": 8}
     normalize = {"NormalizeImage": {"output_fp16": True}}
     config = make_config(
@@ -53,7 +55,7 @@ def test_a_loader_needs_what_its_settings_ask_for(make_config: Callable[..., Con
     assert pipeline != estimate_pipeline_memory(8, 2, (3, 512, 512), 8, padding=64 << 20)
 
 
-def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
+def test_dali_memory_estimate_of_several_sizes_uses_the_largest_batch(
     make_config: Callable[..., Config], gpu: Runtime
 ) -> None:
     sampler = {"name": "MultiScaleSampler", "scales": [32, 320], "first_bs": 200}
@@ -71,7 +73,7 @@ def test_a_loader_of_several_sizes_needs_what_its_largest_batch_does(
     assert gpu_memory_need(split, gpu) == max(of_each) < estimate_pipeline_memory(200, 2, (3, 320, 320), 1)
 
 
-def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Runtime) -> None:
+def test_log_states_the_shares_of_gpu_memory(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
     measure = _check_memory(make_config(), gpu, notes)
     assert notes == [
@@ -87,7 +89,7 @@ def test_the_log_says_who_gets_what(make_config: Callable[..., Config], gpu: Run
     )
 
 
-def test_a_split_that_does_not_run_needs_nothing(make_config: Callable[..., Config], gpu: Runtime) -> None:
+def test_dali_memory_estimate_ignores_unused_split(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
     _check_memory(make_config(Global__eval_during_train=False), gpu, notes)
     assert "(train 128, CUDA's libraries 1024)" in notes[1]
@@ -105,16 +107,16 @@ def test_without_a_budget_nothing_is_told(make_config: Callable[..., Config], cp
     assert notes == []
 
 
-def test_a_batch_too_large_for_what_is_left(make_config: Callable[..., Config], gpu: Runtime) -> None:
+def test_batch_too_large_for_remaining_memory_is_rejected(
+    make_config: Callable[..., Config], gpu: Runtime
+) -> None:
     config = make_config(DataLoader__Train__sampler__batch_size=8000)
     with pytest.raises(UserError, match=r"but 3804 MiB are left: .*; lower Global\.gpu_memory_fraction, or "):
         _check_memory(config, gpu, [])
 
 
 @pytest.mark.gpu
-def test_a_run_tells_its_memory_estimated_and_measured(
-    make_yaml: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_log_states_estimated_and_measured_memory(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     done = train_on_gpu(make_yaml())
     assert done.returncode == 0, done.stderr
     log = (tmp_path / "run" / "train.log").read_text()
