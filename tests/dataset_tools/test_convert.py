@@ -72,7 +72,7 @@ def source(images: FileIndex) -> list[tuple[bytes, int]]:
 
 
 def state(folder: Path) -> dict[str, tuple[int, int]]:
-    """Returns what tells whether a file was written anew."""
+    """Returns a value that changes if a file is written again."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
@@ -171,7 +171,7 @@ def test_convert_names_unreadable_image_and_resumes(
 
 @dataclass(frozen=True)
 class Faulty(RecordIOFormat):
-    """Writes one record otherwise than it was told."""
+    """Writes one record with other content than the given one."""
 
     label: int = 0
     image: bytes = b""

@@ -43,7 +43,7 @@ def run(resizing: ResizeJob) -> dict[str, str]:
 
 
 def state(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Returns what tells whether a file was written anew, or changed."""
+    """Returns a value that changes if a file is written again or modified."""
     return {
         str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
         for path in folder.rglob("*")

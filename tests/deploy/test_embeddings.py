@@ -96,9 +96,9 @@ def test_exported_model_returns_the_same_embeddings(
             "[Export] checked: the embeddings of the exported and the trained model differ by at most "
             in capsys.readouterr().out
         )
-    told = yaml.safe_load((tmp_path / "inference" / "inference.yml").read_text())
-    assert told["Output"] == {"shape": [-1, SIZE], "dtype": "float32", "activation": "l2_norm"}
-    assert told["PostProcess"] is None
+    description = yaml.safe_load((tmp_path / "inference" / "inference.yml").read_text())
+    assert description["Output"] == {"shape": [-1, SIZE], "dtype": "float32", "activation": "l2_norm"}
+    assert description["PostProcess"] is None
     predictor = Predictor(tmp_path / "inference", device="cpu", batch_size=2)
     assert predictor.names is None
     found = np.stack([each.vector for each in predictor.embed([image.read_bytes() for image in images])])
@@ -162,8 +162,8 @@ def test_embed_of_a_classifier_is_an_error(tmp_path: Path) -> None:
 
 def test_postprocess_of_an_embedding_model_has_no_effect(tree: dict[str, Any]) -> None:
     assert config_warnings(load_config(tree)) == []
-    told = {**tree, "Infer": {**tree["Infer"], "PostProcess": {"name": "Topk", "topk": 4}}}
-    assert config_warnings(load_config(told)) == [
+    changed = {**tree, "Infer": {**tree["Infer"], "PostProcess": {"name": "Topk", "topk": 4}}}
+    assert config_warnings(load_config(changed)) == [
         "warning: Infer.PostProcess has no effect; a RecModel returns embeddings"
     ]
     with pytest.raises(UserError, match="the model returns embeddings, not classes; remove topk"):

@@ -112,8 +112,8 @@ def test_another_config_or_other_data_is_named(ended: tuple[dict[str, Any], ...]
 
 def test_agreement_reports_disk_that_is_not_shared(ended: tuple[dict[str, Any], ...], scratch: Path) -> None:
     assert [each["shared"] for each in ended] == [[], []]
-    told = f"is not shared with {HOST}: only rank 0 writes there"
-    assert [told in each["not shared"][0] for each in ended] == [True, True]
+    warning = f"is not shared with {HOST}: only rank 0 writes there"
+    assert [warning in each["not shared"][0] for each in ended] == [True, True]
     assert not list(scratch.rglob(".shared.*"))
 
 
@@ -143,7 +143,7 @@ def test_run_stops_if_one_rank_has_no_data(make_yaml: Callable[..., Path], tmp_p
 def test_agreement_of_one_process_exchanges_nothing(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, error: Exception
 ) -> None:
-    assert all_gather_json(cpu, ["told"]) == [["told"]]
+    assert all_gather_json(cpu, ["value"]) == [["value"]]
     agree(make_config(), cpu, {})
     assert describe_unshared(cpu, tmp_path) == []
     with pytest.raises(type(error)) as caught, fail_together(cpu):

@@ -186,7 +186,7 @@ def etcd(hosts: Hosts, tmp_path: Path) -> Iterator[str]:
     binary = Path(distribution.__file__).parent / "etcdbin" / "etcd"
     clients, peers = (f"http://{hosts.addresses[0]}:{port}" for port in (hosts.port(), free_port()))
     log = tmp_path / "etcd.log"
-    with log.open("wb") as told:
+    with log.open("wb") as log_file:
         server = subprocess.Popen(
             [
                 *hosts.prefixes[0],
@@ -195,8 +195,8 @@ def etcd(hosts: Hosts, tmp_path: Path) -> Iterator[str]:
                 *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
                 *("--initial-cluster", f"default={peers}"),
             ],
-            stdout=told,
-            stderr=told,
+            stdout=log_file,
+            stderr=log_file,
         )
     try:
         while "ready to serve client requests" not in log.read_text():
@@ -234,32 +234,32 @@ def test_elastic_run_continues_without_lost_host(
     def start(number: int) -> subprocess.Popen[bytes]:
         log = ["--host", hosts.addresses[number], "--log_dir", str(tmp_path / f"log{number}")]
         command = [*hosts.prefixes[number], sys.executable, *launcher, *options, *log, str(RUN)]
-        with (tmp_path / f"launcher{number}").open("ab") as told:
+        with (tmp_path / f"launcher{number}").open("ab") as log_file:
             return subprocess.Popen(
                 [*command, "-c", str(config)],
                 env=asked,
-                stdout=told,
+                stdout=log_file,
                 stderr=subprocess.STDOUT,
                 cwd=tmp_path,
             )
 
-    def told() -> list[str]:
+    def read_logs() -> list[str]:
         return [(tmp_path / f"launcher{number}").read_text() for number in (0, 1)]
 
     started = [start(0), start(1)]
     try:
         codes = [each.wait(GUARD) for each in started]
-        assert codes.count(-signal.SIGKILL) == 1, told()
+        assert codes.count(-signal.SIGKILL) == 1, read_logs()
         survivor = 1 - codes.index(-signal.SIGKILL)
         # Paddle's launcher may end its heartbeat, where that comes just as its workers fail, and miss itself.
-        if codes[survivor] != 0 and "peer not ready" in told()[survivor]:
+        if codes[survivor] != 0 and "peer not ready" in read_logs()[survivor]:
             started[survivor] = start(survivor)
             codes[survivor] = started[survivor].wait(GUARD)
     finally:
         for each in started:
             each.kill()
-    assert codes[survivor] == 0, told()
-    assert "epoch 2, batch 2, update 6, saved by 2 processes, now 1" in told()[survivor]
+    assert codes[survivor] == 0, read_logs()
+    assert "epoch 2, batch 2, update 6, saved by 2 processes, now 1" in read_logs()[survivor]
     for file in FILES:
         found = read_arrays(folder / "lost" / "latest" / file)
         assert found.keys() == undisturbed[file].keys()

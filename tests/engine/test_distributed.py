@@ -144,7 +144,7 @@ def test_ranks_share_batch_norms_statistics(make_yaml: Callable[..., Path], tmp_
     sampler = {"DataLoader__Train__sampler__batch_size": 4}
     config = make_yaml("shared", **sampler, Arch__name="ResNet18", Global__epochs=1)
     run(TRAIN, "-c", str(config), ranks=2, logs=tmp_path / "log")
-    told = [
+    records = [
         each for each in read_records(tmp_path / "shared" / "metrics.jsonl") if isinstance(each, EvalRecord)
     ]
     done = subprocess.run(
@@ -153,8 +153,8 @@ def test_ranks_share_batch_norms_statistics(make_yaml: Callable[..., Path], tmp_
         text=True,
         check=True,
     )
-    assert f"loss {told[-1].loss:.4f}" in done.stdout
-    assert f"top1 {told[-1].metrics['top1']:.4f}" in done.stdout
+    assert f"loss {records[-1].loss:.4f}" in done.stdout
+    assert f"top1 {records[-1].metrics['top1']:.4f}" in done.stdout
 
 
 @pytest.mark.parametrize("bad", [0, 1])

@@ -124,8 +124,8 @@ def test_images_find_their_identity(
     assert f"loss 0.0000 recall1 {np.mean(nearest == index.labels):.4f}" in found
     assert "11 images" in found
     assert infer_cli.infer([index.name(0), "--model", str(tmp_path / "run"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    np.testing.assert_allclose(told["embedding"], unit[0], atol=1e-5)
+    answer = json.loads(capsys.readouterr().out)
+    np.testing.assert_allclose(answer["embedding"], unit[0], atol=1e-5)
     log = (tmp_path / "run" / "train.log").read_text()
     assert "backbone Layer, embeddings of size 6, ArcMargin of 4 classes" in log
 
@@ -212,11 +212,11 @@ def test_two_sets_are_evaluated_and_described(
     path = str(write(two_sets(images, tmp_path / "run", Global__epochs=1)))
     assert cli.train(["-c", path, "--dry-run"]) == 0
     assert cli.train(["-c", path]) == 0
-    (told,) = evaluations(tmp_path / "run")
+    (record,) = evaluations(tmp_path / "run")
     capsys.readouterr()
     assert evaluate(["-c", path]) == 0
     said = capsys.readouterr().out
-    assert f"recall1 {told.metrics['recall1']:.4f}" in said
+    assert f"recall1 {record.metrics['recall1']:.4f}" in said
     assert "11 images" in said
     assert cli.train(["-c", path, "--explain-data"]) == 0
     said = capsys.readouterr().out
@@ -241,11 +241,11 @@ def test_retrieval_skips_bad_query(images: Path, tmp_path: Path, capsys: pytest.
     assert advice is not None
     shutil.rmtree(tmp_path / "run")
     assert cli.train(["-c", str(write(tree)), "-o", *advice[1].split()]) == 0
-    (told,) = evaluations(tmp_path / "run")
-    assert told.images == 11
+    (record,) = evaluations(tmp_path / "run")
+    assert record.images == 11
     whole = two_sets(images, tmp_path / "whole", Global__epochs=1)
     assert cli.train(["-c", str(write(whole))]) == 0
-    assert evaluations(tmp_path / "whole")[0].metrics == told.metrics
+    assert evaluations(tmp_path / "whole")[0].metrics == record.metrics
 
 
 def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -> None:
@@ -342,10 +342,10 @@ def test_query_and_gallery_errors_are_reported(images: Path, tmp_path: Path) -> 
     chain[0], chain[-1] = {"DecodeImage": {"channels": 1}}, {"NormalizeImage": {"mean": [0.5], "std": [0.5]}}
     with pytest.raises(ConfigError) as caught:
         validate(tree, "tree")
-    told = "\n".join(caught.value.problems)
-    assert "DataLoader.Eval: has Query and Gallery; expected Global.eval_mode: retrieval" in told
-    assert "DataLoader.Eval.Gallery.sampler.name: evaluation uses each sample once" in told
-    assert "DataLoader.Eval.Query.dataset.transform_ops: produces images of 1 channels" in told
+    problems = "\n".join(caught.value.problems)
+    assert "DataLoader.Eval: has Query and Gallery; expected Global.eval_mode: retrieval" in problems
+    assert "DataLoader.Eval.Gallery.sampler.name: evaluation uses each sample once" in problems
+    assert "DataLoader.Eval.Query.dataset.transform_ops: produces images of 1 channels" in problems
 
 
 class Formless(Transform):

@@ -363,8 +363,8 @@ def test_resume_repeats_interrupted_evaluation_first(
     assert (again.epoch, again.step, again.closing) == (1, 0, True)
     assert_equal(content(again.model), content(state.model))
     fit(Run(again, Global(epochs=2), checkpoints, scores, notes))  # type: ignore[arg-type]
-    straight, told = make_state(decay=0.9), Notes()
-    fit(Run(straight, Global(epochs=2), told, Scores(0.3, 0.2), told))  # type: ignore[arg-type]
+    straight, undisturbed = make_state(decay=0.9), Notes()
+    fit(Run(straight, Global(epochs=2), undisturbed, Scores(0.3, 0.2), undisturbed))  # type: ignore[arg-type]
     assert [(each.epoch, each.best) for each in notes.evaluations] == [(1, True), (2, False)]
     assert_equal(content(again.model), content(straight.model))
     assert read_manifest(tmp_path / "best_model").score == 0.3

@@ -17,7 +17,7 @@ from ppcls.errors import UserError
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that only advances on request."""
 
     def __init__(self) -> None:
         self.now = 100.0

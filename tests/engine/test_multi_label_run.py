@@ -110,10 +110,10 @@ def test_two_ranks_train_and_evaluate_as_one(images: Path, tmp_path: Path) -> No
     for a, b in zip(alone, together, strict=True):
         assert b.metrics == pytest.approx(a.metrics, rel=1e-12)
         assert b.loss == pytest.approx(a.loss, rel=1e-5)
-    told = [each for each in alone if isinstance(each, EvalRecord)]
+    evaluations = [each for each in alone if isinstance(each, EvalRecord)]
     names = ["MultiLabelMAP", "HammingDistance", "AccuracyScore_sample", *ATTRMetric().names]
-    assert all(list(each.metrics) == names for each in told)
-    assert [each.images for each in told] == [11] * 2
+    assert all(list(each.metrics) == names for each in evaluations)
+    assert [each.images for each in evaluations] == [11] * 2
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,12 +161,12 @@ def test_evaluation_is_that_of_the_images_one_by_one(
         average_precision_score(labels[:, k], logits[:, k]) for k in range(CLASSES) if labels[:, k].any()
     ]
     assert evaluate(["-c", str(write(trained, tmp_path / "run.yaml"))]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
         f"MultiLabelMAP {np.mean(precision):.4f} HammingDistance {hamming_loss(labels, logits > 0):.4f}"
-        in told
+        in output
     )
-    assert "11 images" in told
+    assert "11 images" in output
     records = read_records(Path(trained["Global"]["output_dir"]) / "metrics.jsonl")
     found = [each for each in records if isinstance(each, EvalRecord)]
     best = max(found, key=lambda each: each.metrics["MultiLabelMAP"])
@@ -189,8 +189,8 @@ def test_prediction_tells_all_classes_above_the_threshold(
     files = [str(images / f"eval {i}.jpg") for i in range(11)]
     path = str(write(trained, tmp_path / "run.yaml"))
     assert infer_cli.infer([*files, "--json", "-c", path]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    for row, each in zip(scores, told, strict=True):
+    predictions = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for row, each in zip(scores, predictions, strict=True):
         found = dict(zip(each["class_ids"], each["scores"], strict=True))
         assert found == {k: pytest.approx(row[k], abs=1e-5) for k in np.flatnonzero(row >= 0.3)}
     assert infer_cli.infer([files[0], "-c", path, "-o", "Infer.PostProcess.threshold=1.0"]) == 0
@@ -201,9 +201,9 @@ def test_exported_multi_label_model_returns_sigmoids(trained: dict[str, Any], tm
     folder = tmp_path / "inference"
     path = write(trained, tmp_path / "run.yaml")
     assert export_cli.export(["-c", str(path), "-o", f"Global.save_inference_dir={folder}"]) == 0
-    told = yaml.safe_load((folder / "inference.yml").read_text())
-    assert told["Output"]["activation"] == "sigmoid"
-    assert told["PostProcess"] == {"MultiLabelThreshOutput": {"threshold": 0.3}}
+    description = yaml.safe_load((folder / "inference.yml").read_text())
+    assert description["Output"]["activation"] == "sigmoid"
+    assert description["PostProcess"] == {"MultiLabelThreshOutput": {"threshold": 0.3}}
     exported = paddle.jit.load(str(folder / "inference"))
     exported.eval()
     image = paddle.rand([2, 3, 16, 16])

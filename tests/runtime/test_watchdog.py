@@ -147,9 +147,9 @@ class RecordingProgress(Progress):
 @pytest.mark.parametrize(("world_size", "backward"), [(1, "backward"), (2, "backward and all-reduce")])
 def test_phases_are_reported(world_size: int, backward: str) -> None:
     progress = RecordingProgress()
-    told = ProgressHooks(StepHooks(), progress, world_size)
+    hooks = ProgressHooks(StepHooks(), progress, world_size)
     for phase in ("data wait", "forward", "backward", "optimizer"):
-        with told(phase):  # type: ignore[arg-type]
+        with hooks(phase):  # type: ignore[arg-type]
             pass
     assert progress.reports == ["waiting for data", "forward", backward, "optimizer"]
 

@@ -1,4 +1,4 @@
-"""A folder's manifest tells any change of any of its files."""
+"""A folder's manifest detects any change of its files."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def split(on_error: str) -> Split:
 )
 def test_suggest_skipping_names_splits_that_raise(train: str, evaluation: str, advised: str) -> None:
     splits = {"Train": split(train), "Eval": split(evaluation)}
-    told = rf"a\.jpg is bad; .* with -o DataLoader\.{advised}"
-    with pytest.raises(BadImageError, match=told), suggest_skipping(splits):
+    pattern = rf"a\.jpg is bad; .* with -o DataLoader\.{advised}"
+    with pytest.raises(BadImageError, match=pattern), suggest_skipping(splits):
         raise BadImageError("a.jpg is bad")
     with pytest.raises(TooManyBadImagesError, match=r"^too many$"), suggest_skipping(splits):
         raise TooManyBadImagesError("too many")

@@ -77,8 +77,10 @@ def test_multi_label_list_names_wrong_lines(tmp_path: Path) -> None:
     lines = ("a.jpg\t0,1", "b.jpg\t0,1,2", "c.jpg\t0,,1", "d.jpg 0,1,1", "e.jpg\t1,0,1", "../f.jpg\t1,0,1")
     with pytest.raises(UserError) as caught:
         read(tmp_path, "\n".join(lines))
-    told = [line.removeprefix(f"{tmp_path / 'list.txt'}, line ") for line in str(caught.value).splitlines()]
-    assert told == [
+    problems = [
+        line.removeprefix(f"{tmp_path / 'list.txt'}, line ") for line in str(caught.value).splitlines()
+    ]
+    assert problems == [
         "1: labels of 2 classes; Arch.class_num is 3",
         "2: expected a 0 or 1 for each class, separated by commas, got '2'",
         "3: expected a 0 or 1 for each class, separated by commas, got nothing after a comma",

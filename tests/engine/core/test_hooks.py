@@ -16,29 +16,29 @@ from ppcls.errors import UserError
 
 
 class Heard(StepHooks):
-    """Notes all that it is told."""
+    """Records the calls of hooks."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
 
     @contextmanager
     def __call__(self, phase: Phase) -> Iterator[None]:  # type: ignore[override]
-        self.told.append(phase)
+        self.events.append(phase)
         yield
-        self.told.append("")
+        self.events.append("")
 
     def begin_batch(self) -> None:
-        self.told.append("begin")
+        self.events.append("begin")
 
     def end_batch(self, update: bool) -> None:
-        self.told.append("end of step" if update else "end of batch")
+        self.events.append("end of step" if update else "end of batch")
 
 
 def hear(accumulate: int) -> list[str]:
     heard = Heard()
     state = make_state(loader=MemoryLoader(size=8, batch_size=4, accumulate=accumulate))
     fit(Run(state, Global(epochs=1), Notes(), hooks=heard))  # type: ignore[arg-type]
-    return heard.told
+    return heard.events
 
 
 def test_hooks_are_called_for_each_phase_of_a_step() -> None:

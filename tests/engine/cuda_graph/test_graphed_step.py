@@ -149,7 +149,7 @@ def test_graphed_step_captures_once_and_replays_only_full_batches(monkeypatch: p
 def test_whole_run_replays_its_steps(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of tools/train.py, whose steps are also told to the watchdog."""
+    """That of tools/train.py, whose steps are also reported to the watchdog."""
     folders = [tmp_path / name for name in ("plain", "recorded")]
     for folder in folders:
         folder.mkdir()

@@ -39,7 +39,7 @@ def test_confusion_file_agrees_with_the_metrics(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate(["-c", config, "--confusion", str(tmp_path / "confusion.csv")]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     table = np.loadtxt(tmp_path / "confusion.csv", delimiter=",", skiprows=1, dtype=int)
     matrix = table[:, 1:]
     assert (tmp_path / "confusion.csv").read_text().startswith("label,0,1,2,3\n0,")
@@ -47,8 +47,8 @@ def test_confusion_file_agrees_with_the_metrics(
     recalls = matrix.diagonal() / matrix.sum(axis=1)
     each = " ".join(f"recall_{k} {recall:.4f}" for k, recall in enumerate(recalls))
     shares = f"recall_mean {recalls.mean():.4f} recall_min {recalls.min():.4f} {each}"
-    assert f"top1 {matrix.trace() / 11:.4f} {shares}" in told
-    assert f"macro_recall {recalls.mean():.4f}" in told
+    assert f"top1 {matrix.trace() / 11:.4f} {shares}" in output
+    assert f"macro_recall {recalls.mean():.4f}" in output
 
 
 def test_confusion_file_in_missing_folder_is_rejected_before_evaluation(

@@ -108,7 +108,7 @@ for call in range(60):
     time.sleep(0.002 * runtime.rank)
     wanted = [int((call, runtime.rank) == (20, 1)), 3 * ((call, runtime.rank) == (40, 0))]
     found.append(wishes.any_rank(wanted))
-print("told", found, flush=True)
+print("printed", found, flush=True)
 """
 
 
@@ -119,16 +119,16 @@ def test_ranks_agree_at_the_same_call(tmp_path: Path) -> None:
     subprocess.run(
         [*launch, "--log_dir", str(tmp_path / "log"), str(script)], check=True, capture_output=True
     )
-    told = [
+    printed = [
         next(
             line
             for line in (tmp_path / "log" / f"workerlog.{rank}").read_text().splitlines()
-            if line.startswith("told")
+            if line.startswith("printed")
         )
         for rank in range(4)
     ]
-    assert len(set(told)) == 1
-    calls = json.loads(told[0][told[0].index("[[") :])
+    assert len(set(printed)) == 1
+    calls = json.loads(printed[0][printed[0].index("[[") :])
     first, second = (next(at for at, each in enumerate(calls) if each[part]) for part in (0, 1))
     assert 20 <= first <= 28
     assert 40 <= second <= 48

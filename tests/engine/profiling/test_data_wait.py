@@ -11,7 +11,7 @@ from ppcls.engine.profiling.data_wait import DataWait
 
 
 class Device:
-    """Done when it is told so."""
+    """An event that is done once the test says so."""
 
     def __init__(self, *, done: bool = False) -> None:
         self.done = threading.Event()

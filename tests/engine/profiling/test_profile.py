@@ -100,8 +100,8 @@ def test_profile_rejects_window_beyond_the_run(make: Callable[..., Config], cpu:
     assert [file.name for file in output(config).iterdir()] == [".lock"]
 
 
-def profile_of(folder: Path, told: list[str], steps: int = 2) -> Profile:
-    return Profile(ProfileWindow(0, steps), Runtime(), 8, folder, told.append)
+def profile_of(folder: Path, messages: list[str], steps: int = 2) -> Profile:
+    return Profile(ProfileWindow(0, steps), Runtime(), 8, folder, messages.append)
 
 
 def take_steps(profile: Profile, steps: int) -> None:
@@ -116,22 +116,22 @@ def take_steps(profile: Profile, steps: int) -> None:
 
 
 def test_profile_of_run_that_ends_within_the_window(tmp_path: Path) -> None:
-    told: list[str] = []
-    broken = profile_of(tmp_path / "broken", told)
+    messages: list[str] = []
+    broken = profile_of(tmp_path / "broken", messages)
     take_steps(broken, 1)
     broken.close()
-    assert told == []
-    take_steps(profile_of(tmp_path / "next", told), 2)
-    assert told[0] == "profile of updates 0 to 1 of this run, milliseconds per update:"
+    assert messages == []
+    take_steps(profile_of(tmp_path / "next", messages), 2)
+    assert messages[0] == "profile of updates 0 to 1 of this run, milliseconds per update:"
     assert (tmp_path / "next" / "trace_rank0.json").exists() == TRACES
 
 
 def test_training_continues_if_profile_cannot_be_written(tmp_path: Path) -> None:
-    told: list[str] = []
-    profile = profile_of(tmp_path / "gone", told)
+    messages: list[str] = []
+    profile = profile_of(tmp_path / "gone", messages)
     shutil.rmtree(tmp_path / "gone")
     take_steps(profile, 3)
-    assert told == [
+    assert messages == [
         f"{tmp_path}/gone: can't write the profile: No such file or directory; training continues"
     ]
 
