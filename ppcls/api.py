@@ -142,7 +142,7 @@ def evaluate(
     if not isinstance(run, Config):
         with session.embedded(config.Global) as runtime:
             return _evaluate_state(run, config, runtime, sample_by_sample)
-    weights = find_weights(config)
+    weights = find_weights(config.Global)
     if not own_process:
         with session.embedded(config.Global) as runtime:
             return _evaluate_weights(weights, config, runtime, sample_by_sample)

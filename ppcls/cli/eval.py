@@ -57,7 +57,7 @@ def evaluate(argv: Arguments = None) -> None:
         classes = config.Arch.class_num
         if classes > MAX_CONFUSION_CLASSES:
             raise UserError(f"--confusion: expected at most {MAX_CONFUSION_CLASSES} classes, got {classes}")
-    source = find_weights(config)
+    source = find_weights(config.Global)
     result = api.evaluate(config, sample_by_sample=confusion is not None, own_process=True)
     if read_launch().rank > 0:
         return

@@ -180,7 +180,7 @@ def _export_weights(arguments: argparse.Namespace) -> None:
         weights, config = source.file, source.config
     else:
         config = load_config(arguments.config, arguments.override)
-        weights = find_weights(config)
+        weights = find_weights(config.Global)
     if not path.parent.is_dir():
         raise UserError(f"--{option} {path}: the folder {path.parent} does not exist")
     from ppcls.runtime import start as runtime

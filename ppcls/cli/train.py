@@ -162,7 +162,6 @@ def tune(argv: Arguments = None) -> None:
         return
     import yaml
 
-    from ppcls.api import create_output_dir
     from ppcls.search.space import read_space
     from ppcls.search.tune import tune as search
 

@@ -17,6 +17,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.model import AUTO, Arch
+from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,
@@ -131,7 +132,7 @@ def load_pretrained(config: Config, model: nn.Layer, images: int, resumed: Path 
     if not source and isinstance(arch, RecModel) and arch.Backbone.weights:
         return [f"weights of the backbone from {arch.Backbone.weights}"]
     if not source:
-        return [f"no initial weights (Global.pretrained_model): {_from_scratch(config)}"]
+        return [f"no initial weights (Global.pretrained_model): {_from_scratch(config.Optimizer)}"]
     return _start_from(config, model, source)
 
 
@@ -146,8 +147,8 @@ def _start_from(config: Config, model: nn.Layer, source: str) -> list[str]:
     return [*lines, *compare_preprocessing(config, source)]
 
 
-def _from_scratch(config: Config) -> str:
-    frozen = config.Optimizer.freeze is not None or config.Optimizer.train_only is not None
+def _from_scratch(spec: OptimizerSpec) -> str:
+    frozen = spec.freeze is not None or spec.train_only is not None
     return f"training from scratch{'; frozen weights stay random' if frozen else ''}"
 
 
@@ -168,7 +169,7 @@ def _load_automatically(config: Config, arch: Arch, model: nn.Layer, images: int
             reason = str(error)
         else:
             return [*lines, "chosen by Arch.pretrained=auto; Arch.pretrained=False trains from scratch"]
-    return [f"{_from_scratch(config)} (Arch.pretrained=auto): {reason}"]
+    return [f"{_from_scratch(config.Optimizer)} (Arch.pretrained=auto): {reason}"]
 
 
 def _restore(run: Run) -> list[str]:

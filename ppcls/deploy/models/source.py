@@ -120,7 +120,7 @@ def source_of_config(config: Config) -> ModelSource:
         UserError: If the config has no section ``Infer``, if there are no weights, or if the file of class
             names is invalid.
     """
-    weights, settings = find_weights(config), need_infer(config)
+    weights, settings = find_weights(config.Global), need_infer(config)
     run = Path(config.Global.output_dir)
     return _trained_source(config, weights, settings.PostProcess.class_id_map_file, [weights, run])
 
@@ -140,16 +140,16 @@ def check_path(key: str, text: str) -> Path:
     return Path(text)
 
 
-def find_weights(config: Config) -> Path:
+def find_weights(settings: Global) -> Path:
     """Returns ``Global.pretrained_model`` or, if it is not set, the best model of the run.
 
     Raises:
         UserError: If there is neither.
     """
-    if config.Global.pretrained_model:
-        return Path(config.Global.pretrained_model)
-    run = Path(config.Global.output_dir)
-    best = newest(BEST, run, config.Global.checkpoint_fallback_dir)
+    if settings.pretrained_model:
+        return Path(settings.pretrained_model)
+    run = Path(settings.output_dir)
+    best = newest(BEST, run, settings.checkpoint_fallback_dir)
     if best is None:
         raise UserError(f"no weights: Global.pretrained_model is not set, and {run / BEST} does not exist")
     return best

@@ -56,13 +56,13 @@ def test_find_source_run_means_the_newest_best_model_of_both_folders(
     (run / "best_model").unlink()
     config = validate(tree, "config")
     with pytest.raises(UserError, match=f"{run}/best_model does not exist"):
-        find_weights(config)
+        find_weights(config.Global)
     files = {"model.safetensors": b"", "config.yaml": (run / "config.yaml").read_bytes()}
     for serial, root in enumerate([other, own, other]):
         manifest = Manifest(serial=serial, update=serial, epoch=1, step=0, versions={}, files={})
         store = Store(root)
         store.link("best_model", store.write(files.items(), manifest))
-        assert find_weights(config) == find_source(run).file == root / "best_model"
+        assert find_weights(config.Global) == find_source(run).file == root / "best_model"
 
 
 def test_names_of_the_checkpoint_have_priority_over_those_of_the_run(run: Path, tmp_path: Path) -> None:
