@@ -254,6 +254,16 @@ def test_missing_data_used_output_and_unknown_keys_are_reported_together(
     assert "already holds a run" in capsys.readouterr().err
 
 
+def test_missing_evaluation_data_are_ignored_without_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train(["-c", "ResNet50", "-o", "Global.eval_during_train=False"]) == 1
+    message = capsys.readouterr().err
+    assert "DataLoader.Train" in message
+    assert "DataLoader.Eval" not in message
+
+
 def test_missing_lists_are_named_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
