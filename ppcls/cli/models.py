@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_const",
         const=_speed_rows,
         dest="rows",
-        help="also measure images per second of one CPU core's time, one image at a time, in float32",
+        help="also measure how many images one CPU core predicts per second, one at a time, in float32",
     )
     fetching = add_subcommand(
         commands,

@@ -11,7 +11,7 @@ from typing import Any
 Tree = dict[str, Any]
 # Sections of files that are no configs of a training run, and what to do with such a file.
 _OTHER_FILES = {
-    "base_config_file": "a search for settings, not a training run; write their spaces for ppcls tune",
+    "base_config_file": "a search for settings, not a training run; use ppcls tune for a search",
     "ARCHITECTURE": "a file for PaddleClas's former static engine, which PaddleClas itself no longer reads",
     "IndexProcess": "a file for PaddleClas's retrieval system, not for a training run",
     "UnLabelLoss": "semi-supervised training is not supported; docs/from-paddleclas.md says why",

@@ -96,7 +96,7 @@ def trained(optimizer: Optimizer) -> list[Tensor]:
 
 
 def treatment(weight: Tensor) -> tuple[str, float, float]:
-    """Returns dtype, rate factor and own decay; weights with equal values have the same update rule."""
+    """Returns dtype, rate factor and weight decay; weights with equal values have the same update rule."""
     decay = -1.0 if weight.regularizer is None else weight.regularizer._coeff
     return (str(weight.dtype), weight.optimize_attr["learning_rate"], decay)
 

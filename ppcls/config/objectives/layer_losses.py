@@ -77,7 +77,7 @@ class DistillationPairLoss(ModelPairLoss):
 
     has_weights: ClassVar[bool] = True
     base_loss_name: Literal["MGDLoss", "PEFDLoss"]
-    """Loss of a pair."""
+    """Loss between the two layers of a pair."""
     name: str | None = None
     """Accepted for PaddleClas; has no effect."""
     s_key: str | None = None

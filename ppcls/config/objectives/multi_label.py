@@ -38,8 +38,8 @@ class MultiLabelAsymmetricLoss(LossSpec):
     disable_focal_loss_grad: bool = True
     """Treat the focusing factors as constants."""
     reduction: Literal["sum", "mean"] = "sum"
-    """Over the classes of an image. Images are always averaged, so that gradients do not depend on the batch
-    size; PaddleClas's `sum` also adds images."""
+    """Whether the losses of an image's classes are added or averaged. Images are always averaged, so that
+    gradients do not depend on the batch size; PaddleClas's `sum` also adds images."""
 
 
 class AccuracyScore(MetricSpec):

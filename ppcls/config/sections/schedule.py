@@ -41,7 +41,7 @@ class Schedule(Spec):
     }
     ordered: ClassVar[tuple[str, str] | None] = None
     warmup_epoch: NonNegative = 0.0
-    """Length of the warm-up in epochs; 0: no warm-up. If the run is not longer than this, its first half."""
+    """Length of the warm-up in epochs; 0: no warm-up. A run that is not longer warms up in its first half."""
     warmup_start_lr: NonNegative = 0.0
     """Learning rate of the first update of the warm-up."""
     by_epoch: bool = False
@@ -92,7 +92,7 @@ class Piecewise(Schedule):
     decay_epochs: tuple[Count, ...]
     """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
     values: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    """Learning rates: one before the first of `decay_epochs`, then one from each of them on."""
+    """Learning rates, one more than `decay_epochs`: the first applies until the first of these epochs."""
     learning_rate: Positive | None = None
     """Accepted for PaddleClas; must equal `values[0]`."""
 
@@ -217,7 +217,7 @@ class OneCycleLR(Schedule):
     anneal_strategy: Literal["cos", "linear"] = "cos"
     """Shape of rise and fall: half a cosine, or a straight line."""
     three_phase: bool = False
-    """Fall to the first rate in the same time as the rise, and then to the last rate."""
+    """Lower the rate to its first value in the same time as it rose, and then to its last value."""
 
     @property
     def first(self) -> float:

@@ -54,7 +54,7 @@ class GraphedStep:
 
     @property
     def captured(self) -> bool:
-        """Whether the graphs exist; the weights do not move afterwards."""
+        """Whether the graphs exist; from then on, the weights keep their addresses."""
         return self._graphs is not None
 
     def __call__(self, state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS) -> paddle.Tensor:

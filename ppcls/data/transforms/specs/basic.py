@@ -35,7 +35,7 @@ class DecodeImage(Transform):
         "to_np": "transforms always receive arrays",
     }
     to_rgb: bool = Field(True, description="RGB order; False for BGR")
-    channel_first: Literal[False] = Field(False, description="use ToCHWImage for CHW")
+    channel_first: Literal[False] = Field(False, description="must be False; for CHW use ToCHWImage")
     channels: Count = Field(
         3,
         description="3 converts grey, palette and alpha images to colour; other numbers must match the file",
@@ -149,7 +149,7 @@ def resized_sides(spec: ResizeImage, sides: Sides, decisions: Decisions) -> Side
 
 
 def scale_to_short_side(sides: Sides, short: int) -> Sides:
-    """Scales sides so that the shorter becomes ``short``, rounding half up; [N, 2] int64 to the same."""
+    """Returns sides, [N, 2] int64, scaled so that the shorter one becomes ``short``; rounds half up."""
     shorter = sides.min(axis=-1, keepdims=True)
     scaled: Sides = (2 * sides * short + shorter) // (2 * shorter)
     return scaled

@@ -260,8 +260,8 @@ def parse_timm_config(text: str) -> TimmStrength:
         values |= {name: number for name, number in match.groupdict().items() if number is not None}
     if "inc" not in values:
         raise ValueError(
-            f"expected the part inc1, for magnitudes that strengthen all operations, got '{text}'; "
-            "for the others use RandAugment with monotonic_mag: False"
+            f"expected the part inc1 (a higher magnitude strengthens all operations), got '{text}'; "
+            "without it use RandAugment with monotonic_mag: False"
         )
     return TimmStrength(
         float(values.get("m", _MAX_TIMM_MAGNITUDE)), float(values.get("mstd", 0)), int(values.get("n", 2))
