@@ -209,8 +209,8 @@ class MultiScaleSampler(SamplerSpec):
     scales: tuple[Side, ...] = Field(min_length=1)
     """Sides of the images in pixels."""
     first_bs: BatchSize
-    """Images per process and step at the first of `scales`. At other sizes, as many as fit into the same total
-    number of pixels; at least one."""
+    """Images per process and step at the first of `scales`. At other sizes, as many as fit into the same
+    total number of pixels; at least one."""
     divided_factor: Count = 32
     """Sides are rounded down to multiples of this."""
     is_training: Literal[True] = True
