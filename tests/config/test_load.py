@@ -21,6 +21,7 @@ from quickstart import PATH
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import apply_override, dump_config, load_config, read_tree, validate
+from ppcls.config.schema import Config
 from ppcls.config.sections.run import Global
 from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
@@ -262,6 +263,11 @@ def test_dump_text_stays_text(text: str, tmp_path: Path) -> None:
     again = load_config(write(tmp_path, dump_config(config)))
     assert again == config
     assert again.Global.save_inference_dir == text
+
+
+def test_dump_keeps_the_order_of_the_schema() -> None:
+    dumped = yaml.safe_load(dump_config(load_config(PATH)))
+    assert list(dumped) == list(Config.model_fields)
 
 
 def test_load_plain_data_equals_yaml() -> None:
