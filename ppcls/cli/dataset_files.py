@@ -45,7 +45,7 @@ def add_commands(subcommands: Subcommands) -> None:
             "ppcls dataset resize scans/ --max-size 1024 --quality 95 --out scans_1024/",
         ),
     )
-    resize.add_argument("source", type=Path, help="folder; nothing in it is changed")
+    resize.add_argument("source", type=Path, help="folder to copy, which is not changed")
     resize.add_argument(
         "--max-size", type=positive_int, required=True, metavar="N", help="length of the short side in pixels"
     )

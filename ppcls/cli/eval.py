@@ -29,7 +29,7 @@ def evaluate(argv: Arguments = None) -> None:
     parser = config_parser(
         "Evaluate an image classifier.",
         ("ppcls eval --model runs/pets", "ppcls eval -c configs/ResNet50.yaml --confusion confusion.csv"),
-        model="output folder of a run, for its best model, or checkpoint folder; needs no config",
+        model="output folder of a run, whose best model is used, or a checkpoint folder; needs no config",
     )
     add_flags(parser, EVAL_FLAGS)
     parser.elsewhere = {f"--{name}": "train" for name in TRAIN_FLAGS}
@@ -91,7 +91,7 @@ def calibrate(argv: Arguments = None) -> None:
         "--model",
         metavar="PATH",
         required=True,
-        help="output folder of a run, for its best model, or checkpoint folder",
+        help="output folder of a run, whose best model is used, or a checkpoint folder",
     )
     add_override(parser, "set values of the config, such as DataLoader.Eval.dataset.image_root=held_out")
     arguments = parser.parse_args(argv)

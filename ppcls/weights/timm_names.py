@@ -100,7 +100,7 @@ def write_names(model: nn.Layer, architecture: str) -> Translation:
 
 
 def _plain(model: nn.Layer, name: str) -> str:
-    """Returns a file's name without what old versions of torchvision write: ``norm.1`` of DenseNet."""
+    """Returns a name of a file in its present form: old torchvision files have ``norm.1`` for ``norm1``."""
     return re.sub(r"\.(norm|conv)\.(\d)\.", r".\1\2.", name) if isinstance(model, DenseNet) else name
 
 

@@ -131,7 +131,7 @@ class DistillationModel(Section):
     freeze_params_list: tuple[bool, ...] | None = None
     """Whether each model is frozen; by default none is."""
     infer_model_name: str | None = None
-    """Student; by default the model named Student, or the only trainable one."""
+    """Name of the student; by default Student, or the only trainable model."""
     infer_model_key: str | None = None
     """Other name of `infer_model_name`."""
     use_ssld: bool = False

@@ -157,7 +157,7 @@ class _CalibrationBatches:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides what onnxruntime's tools print and log, which is about their own options."""
+    """Hides the output of onnxruntime's tools, which only concerns their own options."""
     logging.disable(logging.WARNING)
     try:
         with redirect_stdout(StringIO()), capture_native_output():

@@ -181,7 +181,8 @@ class RandAugment(Policy):
         description="11 for PaddleClas's scale, 0 to 10; 31 for that of DALI and torchvision, 0 to 30",
     )
     monotonic_mag: bool = Field(
-        True, description="strength grows with magnitude; False uses AutoAugment's ranges, where some shrink"
+        True,
+        description="higher magnitudes are stronger; False: AutoAugment's ranges, some of which weaken",
     )
 
     @model_validator(mode="after")
@@ -206,7 +207,7 @@ class RandAugment(Policy):
 
 @decide.register
 def decide_layers(spec: RandAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Operation, bin, sign and sides as `Policy` describes, of each layer."""
+    """Operation, bin, sign and sides of each layer, as `Policy` describes them."""
     operation = _pick(draws[:, 0::2], len(spec.space.operations))
     bins = np.full_like(operation, spec.magnitude)
     return operation, bins, _coin(draws[:, 1::2]), *spec.sides_for_translation(sides)
@@ -322,7 +323,7 @@ class TimmAutoAugment(Policy):
 
 @decide.register
 def decide_timm_layers(spec: TimmAutoAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Operation, bin, sign and sides as `Policy` describes, of each layer."""
+    """Operation, bin, sign and sides of each layer, as `Policy` describes them."""
     mean, deviation, layers = spec.strength
     identity = len(TIMM) - 1
     drawn = _pick(draws[:, :layers], identity)
