@@ -259,7 +259,9 @@ def test_elastic_run_continues_without_lost_host(
         for each in started:
             each.kill()
     assert codes[survivor] == 0, read_logs()
-    assert "epoch 2, batch 2, update 6, saved by 2 processes, now 1" in read_logs()[survivor]
+    # Update 6 was still being written in the background, or was complete.
+    position = r"epoch 2, batch (1, update 5|2, update 6), saved by 2 processes, now 1"
+    assert re.search(position, read_logs()[survivor])
     for file in FILES:
         found = read_arrays(folder / "lost" / "latest" / file)
         assert found.keys() == undisturbed[file].keys()
