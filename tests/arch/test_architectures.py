@@ -70,6 +70,10 @@ COMPARED = [
     "ViT_small_patch16_224",
     "DeiT_tiny_distilled_patch16_224",
     "SwinTransformer_tiny_patch4_window7_224",
+    "SqueezeNet1_0",
+    "SqueezeNet1_1",
+    "DarkNet53",
+    "Xception41",
 ]
 NARROW = {  # small networks for tests that do not depend on the size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),
