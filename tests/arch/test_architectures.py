@@ -70,6 +70,7 @@ COMPARED = [
     "ViT_small_patch16_224",
     "DeiT_tiny_distilled_patch16_224",
     "SwinTransformer_tiny_patch4_window7_224",
+    "AlexNet",
     "SqueezeNet1_0",
     "SqueezeNet1_1",
     "DarkNet53",
@@ -118,7 +119,7 @@ def test_initial_state_and_logits_equal_paddleclas(reference, name):
     assert set(found) == {"eval", "train"} | ({"odd"} if name not in ONLY_SIDES else set())
     for key, ours in found.items():
         theirs = reference[f"{name}/{key}"]
-        assert theirs.shape == (1 if name == "VGG11" else BATCH, CLASSES)
+        assert theirs.shape == (1 if name in ("VGG11", "AlexNet") else BATCH, CLASSES)
         assert theirs.std() > 0
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max(), err_msg=key)
 

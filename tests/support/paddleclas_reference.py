@@ -32,6 +32,7 @@ ONLY_SIDES = {  # of networks that accept images of one size only
     "VGG11": (224, 224),
     "ViT_small_patch16_224": SIDES,
     "DeiT_tiny_distilled_patch16_224": SIDES,
+    "AlexNet": (224, 224),
 }
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
 OPTIONS["ResNet18_dbb"] = {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
