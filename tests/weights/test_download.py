@@ -238,7 +238,7 @@ def test_too_small_disk_is_an_error_before_the_download(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(
-        UserError, match=r"pdparams: can't store .*: the disk has less free space; free some space"
+        UserError, match=r"pdparams: can't store .*, but the disk has less free space; free some space"
     ):
         read_weights(Path("PPLCNet_x0_25"))
     assert names(cache) == set()
