@@ -50,8 +50,7 @@ class Checkpoints:
         self._store = self._stores[0]
         self.damaged: list[str] = []
         self.class_names: tuple[str, ...] = ()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._writing: Future[None] | None = None
+        self._writing: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
     def save(
         self,
@@ -112,7 +111,8 @@ class Checkpoints:
         )
         write = partial(self._write, content, manifest, list(roles))
         if in_background:
-            self._writing = self._thread.submit(write)
+            thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+            self._writing = thread, thread.submit(write)
         else:
             write()
 
@@ -122,9 +122,11 @@ class Checkpoints:
         Raises:
             UserError: It can't be written.
         """
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        if self._writing is None:
+            return
+        (thread, written), self._writing = self._writing, None
+        thread.shutdown()
+        written.result()
 
     @contextmanager
     def finished(self) -> Iterator[None]:
