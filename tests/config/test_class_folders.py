@@ -135,7 +135,7 @@ def test_fill_folder_that_is_no_text_in_yaml_raises(root: str, shown: str) -> No
     [
         (
             ["DataLoader.Eval.dataset.part=train"],
-            "DataLoader.Eval.dataset.part: expected train for DataLoader.Train and val here",
+            "DataLoader.Eval.dataset.part: expected part: train in DataLoader.Train and part: val here",
         ),
         (
             ["DataLoader.Eval.dataset.split_seed=1"],

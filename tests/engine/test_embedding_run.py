@@ -275,9 +275,9 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
         ({"Arch__Head__embedding_size": 5}, "Arch.Head.embedding_size: expected Neck.class_num (6), got 5"),
         (
             {"Arch__Head__name": "ArcMargn"},
-            "Arch.Head.name: unknown head 'ArcMargn'; did you mean",
+            "Arch.Head.name: unknown neck or head 'ArcMargn'; did you mean",
         ),
-        ({"Arch__Neck__name": "ArcMargin"}, "Arch.Neck: expected FC, got ArcMargin"),
+        ({"Arch__Neck__name": "ArcMargin"}, "Arch.Neck: expected FC, VehicleNeck or BNNeck, got ArcMargin"),
         ({"Arch__Head": None}, "Loss.Train[0].CELoss: needs classes; expected a Head in Arch"),
         (
             {"Loss__Train": [{"TripletLossV2": {}}], "Metric__Train": []},

@@ -310,7 +310,7 @@ def test_class_folders_name_the_classes(
     tree = make_config(Global__epochs=1).model_dump(mode="json")
     for split in ("Train", "Eval"):
         dataset = tree["DataLoader"][split]["dataset"]
-        for key in ("cls_label_path", "delimiter"):
+        for key in ("cls_label_path", "delimiter", "relabel"):
             del dataset[key]
         dataset |= {"name": "ImageFolderDataset", "image_root": str(root)}
     config = validate(tree, "folders")

@@ -64,13 +64,13 @@ def test_failed_candidate_is_not_measured_again_and_others_continue() -> None:
 def test_samples_before_a_failure_are_kept() -> None:
     found, _, _ = run_script(1, 2, 4, MeasurementFailed("no"))
     assert rates(found) == {"a": [1], "b": [2, 4]}
-    assert found.measured[0].note == "no more rounds after 1: no"
+    assert found.measured[0].note == "rounds measured: 1; no"
 
 
 def test_interrupt_keeps_samples_and_is_returned() -> None:
     found, _, kept = run_script(1, 2, 3, KeyboardInterrupt())
     assert isinstance(found.interrupt, KeyboardInterrupt)
-    assert [each.note for each in found.measured] == ["no more rounds after 1: interrupted", ""]
+    assert [each.note for each in found.measured] == ["rounds measured: 1; interrupted", ""]
     assert kept == [[1, 1]]
 
 
