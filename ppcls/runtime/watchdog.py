@@ -11,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -124,6 +125,10 @@ class Watchdog:
         # The last part of the timeout is for the reports, and for the launcher to notice.
         self._reserve = min(self._timeout / 4, _MAX_RESERVE)
         self._poll = min(self._reserve / 10, 0.5)
+        try:
+            self._ended = [os.pidfd_open(self._process)]  # becomes readable
+        except OSError:  # an old kernel, or the process has ended
+            self._ended = []
         self._other_hang = threading.Event()
 
     def watch(self) -> NoReturn:
@@ -131,7 +136,8 @@ class Watchdog:
         threading.Thread(target=self._watch_others, daemon=True).start()
         clock = StallClock(2 * self._poll, time.monotonic(), read_progress(self._memory))
         while not self._other_hang.is_set() and not clock.expired(self._timeout, self._reserve):
-            time.sleep(self._poll)
+            # At once: another process that fails because this one ended must not be reported first.
+            select.select(self._ended, [], [], self._poll)
             if os.getppid() != self._process:  # the process has ended
                 self._report_death(clock.progress)
             clock.update(time.monotonic(), read_progress(self._memory))
