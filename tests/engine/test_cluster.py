@@ -170,7 +170,8 @@ def test_documented_ssh_script_restarts_after_killed_worker(
     assert mark.exists()
     assert done.stderr.count("train.sh: a part failed") == 1
     assert "resumed" in done.stdout
-    assert "epoch 2, batch 2, update 6" in done.stdout
+    # Update 6 was still being written in the background, or was complete.
+    assert re.search(r"epoch 2, batch (1, update 5|2, update 6)", done.stdout)
     for file in FILES:
         found = read_arrays(folder / "killed" / "latest" / file)
         assert found.keys() == undisturbed[file].keys()
