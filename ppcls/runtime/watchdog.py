@@ -127,7 +127,7 @@ class Watchdog:
         self._poll = min(self._reserve / 10, 0.5)
         try:
             self._ended = [os.pidfd_open(self._process)]  # becomes readable
-        except OSError:  # an old kernel, or the process has ended
+        except (OSError, AttributeError):  # the process has ended, or the kernel or Python is too old
             self._ended = []
         self._other_hang = threading.Event()
 

@@ -60,16 +60,16 @@ def test_kill_9_at_random_instants(tmp_path: Path) -> None:
             finally:
                 os._exit(1)
         os.close(mouth)
-        told = b"".join(os.read(ears, 4) for _ in range(chance.randint(0, 3)))  # waits for these saves
+        reported = b"".join(os.read(ears, 4) for _ in range(chance.randint(0, 3)))  # waits for these saves
         time.sleep(chance.uniform(0.0, 0.02))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        told += os.read(ears, 1 << 20)
+        reported += os.read(ears, 1 << 20)
         os.close(ears)
-        if told:
-            last = sure = int.from_bytes(told[-4:], "little")
+        if reported:
+            last = sure = int.from_bytes(reported[-4:], "little")
         found = newest_whole(tmp_path)
-        assert found in (last, last + 1), "what was told is there; at most the next one besides"
+        assert found in (last, last + 1), "what was reported is there; at most the next one besides"
         if sure >= 0:  # those after it may have been killed before they were linked
             assert sure <= verify(tmp_path / LATEST).update <= found
         within += bool(list((tmp_path / "checkpoints").glob(".*")))

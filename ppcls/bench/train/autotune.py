@@ -12,7 +12,6 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -26,13 +25,13 @@ from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
 from ppcls.data.index.read import read_index
-from ppcls.files import write_text
+from ppcls.files import read_regular, write_text
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.launch import local_processes, read_launch
 from ppcls.runtime.start import selected_card
 from ppcls.version import __version__
 from ppcls.weights.download import lock_file
-from ppcls.zoo import architecture, weights_folders
+from ppcls.zoo import ZOO, weights_folders
 
 MIN_UPDATES = 2000  # of a run, from which a measurement of about a minute pays off
 _TIMEOUT = 180.0  # seconds per way
@@ -74,8 +73,9 @@ class Execution:
 def autotune(config: Config) -> Config:
     """Returns the config with the fastest settings among those that it leaves open.
 
-    Explicit settings stay. The config stays unchanged for short and deterministic runs, without a GPU, on
-    several machines, for models of several parts, and with ``Global.autotune: False``.
+    Explicit settings stay. Short runs use NHWC with float16, and else stay unchanged. So do deterministic
+    runs, runs without a GPU or on several machines, models of several parts, and ``Global.autotune: False``.
+    If the cache can't be read or written, a line on standard error says so, and nothing is measured.
 
     Raises:
         UserError: The driver may number the cards in another order than CUDA.
@@ -84,18 +84,34 @@ def autotune(config: Config) -> Config:
     if card is None:
         return config
     file = weights_folders()[0].parent / "autotune" / f"{_cache_key(config, card)}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures
-        if file.is_file():
-            chosen = Execution(**json.loads(file.read_text(encoding="utf-8"))["chosen"])
-            _log(f"{chosen}, as measured before ({file})")
-            return chosen.applied(config)
-        if _count_updates(config) < MIN_UPDATES:
-            return _untuned(config)
-        chosen, rates = choose(config, _measure_on(card), card.total)
-        write_text(file, json.dumps({"chosen": asdict(chosen), "images_per_second": rates}, indent=1))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures
+            if file.is_file():
+                chosen = _read_choice(file)
+                _log(f"{chosen}, as measured before ({file})")
+                return chosen.applied(config)
+            if _count_updates(config) < MIN_UPDATES:
+                return _untuned(config)
+            chosen, rates = choose(config, _measure_on(card), card.total)
+            write_text(file, json.dumps({"chosen": asdict(chosen), "images_per_second": rates}, indent=1))
+    except (OSError, ValueError) as error:
+        _log(f"{file}: can't be used, so nothing is measured: {error}; delete it, or set PPCLS_HOME")
+        return _untuned(config)
     _log(f"chosen: {chosen}; saved in {file}")
     return chosen.applied(config)
+
+
+def _read_choice(file: Path) -> Execution:
+    """Returns the cached choice.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    try:
+        return Execution(**json.loads(read_regular(file))["chosen"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"damaged: {error!r}") from None
 
 
 def _untuned(config: Config) -> Config:
@@ -192,8 +208,8 @@ def _open_settings(config: Config) -> Iterator[str]:
     settings, launched = config.Global, read_launch().world_size > 1
     if settings.cuda_graph == "auto" and not (settings.sync_bn and launched):
         yield "cuda_graph"
-    entry = architecture(config.Arch.name)
-    if "data_format" not in config.Arch.model_fields_set and not entry.fixed_input:
+    entry = ZOO.get(config.Arch.name)  # the user's own architectures may not support NHWC
+    if "data_format" not in config.Arch.model_fields_set and entry is not None and not entry.fixed_input:
         yield "data_format"
     if settings.to_static == "auto":
         yield "to_static"
@@ -201,21 +217,15 @@ def _open_settings(config: Config) -> Iterator[str]:
 
 def _measure_on(card: Card) -> Measure:
     def measure(config: Config) -> Sample:
-        with _written(config) as path:
+        with tempfile.TemporaryDirectory(prefix="ppcls-autotune-") as folder:
+            path = Path(folder) / "config.yaml"
+            path.write_text(dump_config(config), encoding="utf-8")
             task = TrainTask(str(path), (), "synthetic", warm_up=CHECKED_UPDATES, settle=0.5, seconds=1.0)
             environment = {"CUDA_VISIBLE_DEVICES": card.uuid, "FLAGS_selected_gpus": None}
             command = worker_command("train")
             return MeasuringProcess(command, asdict(task) | {"phase_steps": 0}, _TIMEOUT, environment).run()
 
     return measure
-
-
-@contextmanager
-def _written(config: Config) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="ppcls-autotune-") as folder:
-        path = Path(folder) / "config.yaml"
-        path.write_text(dump_config(config), encoding="utf-8")
-        yield path
 
 
 def _cache_key(config: Config, card: Card) -> str:

@@ -167,7 +167,8 @@ class Global(Section):
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph` and
     Arch.data_format are fastest with equal losses, and use them where these settings are `auto` or absent.
-    Takes about a minute, once for each model, batch size, precision, card and version."""
+    Takes about a minute, once for each model, batch size, precision, card and version. Shorter runs in
+    float16 use NHWC unless Arch.data_format is set."""
 
     def evaluates_after(self, epoch: int) -> bool:
         """Returns whether an evaluation is due at the end of an epoch, counted from 1."""

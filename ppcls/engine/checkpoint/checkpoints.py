@@ -137,15 +137,17 @@ class Checkpoints:
         Raises:
             UserError: The checkpoint can't be written.
         """
+        failed = True
         try:
             yield
-        except BaseException:
+            failed = False
+        finally:
             try:
                 self.wait()
             except UserError as error:
+                if not failed:
+                    raise
                 print_error(str(error))
-            raise
-        self.wait()
 
     def _write(self, content: list[tuple[str, bytes]], manifest: Manifest, roles: list[str]) -> None:
         failed = list[str]()

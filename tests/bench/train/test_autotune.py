@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ class Timer:
 
 EAGER, GRAPH = Execution(), Execution(cuda_graph=True)
 NHWC, COMPILED = Execution("NHWC", True), Execution("NHWC", True, True)
-RATES = {EAGER: 100.0, GRAPH: 200.0, NHWC: 300.0, COMPILED: 400.0}
+COMPILED_NCHW = Execution(cuda_graph=True, to_static=True)
+RATES = {EAGER: 100.0, GRAPH: 200.0, NHWC: 300.0, COMPILED: 400.0, COMPILED_NCHW: 250.0}
 
 
 def test_choose_keeps_each_setting_that_is_faster(make_config: Callable[..., Config]) -> None:
@@ -105,7 +107,7 @@ def test_autotune_measures_once_and_reads_the_choice_later(
     assert len(card.measured) == 4
     assert "as measured before" in capsys.readouterr().err
     autotune(make_config(**HALF, DataLoader__Train__sampler__batch_size=2))
-    assert len(card.measured) == 8, "another batch size is measured anew"
+    assert len(card.measured) == 8, "another batch size is measured, too"
 
 
 @pytest.mark.parametrize(
@@ -132,3 +134,35 @@ def test_autotune_short_run_measures_nothing(
     tuned = autotune(make_config(**amp))
     assert (tuned.Arch.data_format, tuned.Global.cuda_graph) == (layout, "auto")
     assert not card.measured
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"chosen": {"layout": "NHWC"}}'])
+def test_autotune_damaged_cache_is_reported_and_nothing_is_measured(
+    make_config: Callable[..., Config], card: Timer, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    config = make_config(**HALF)
+    autotune(config)
+    measured = len(card.measured)
+    (file,) = (Path(os.environ["PPCLS_HOME"]) / "autotune").glob("*.json")
+    file.write_text(content)
+    assert autotune(config).Arch.data_format == "NHWC"
+    assert len(card.measured) == measured
+    assert f"{file}: can't be used, so nothing is measured" in capsys.readouterr().err
+
+
+def test_autotune_cache_that_cannot_be_created_is_reported(
+    make_config: Callable[..., Config], card: Timer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").write_text("not a folder")
+    assert autotune(make_config(Global__device="auto")).Arch.data_format == "NCHW"
+    assert not card.measured
+    assert "can't be used, so nothing is measured" in capsys.readouterr().err
+
+
+def test_autotune_keeps_the_layout_of_the_users_own_architecture(
+    make_config: Callable[..., Config], card: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(**HALF)
+    monkeypatch.delitem(module.ZOO, config.Arch.name)
+    assert autotune(config).Arch.data_format == "NCHW"
+    assert {way.data_format for way in card.measured} == {"NCHW"}
