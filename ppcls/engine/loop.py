@@ -196,7 +196,7 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
     except (UserError, MemoryError):
         # For example a bad image, or a batch that is too large. The trained epoch is saved. Other ranks may
         # still wait in the evaluation for this one, so nothing here may wait for them.
-        checkpoints.save_alone(state, [LATEST])
+        checkpoints.save(state, [LATEST], alone=True)
         raise
     if skipped := describe_skipped(loader.quarantine for loader in run.loaders.values()):
         run.log(f"so far {skipped}")

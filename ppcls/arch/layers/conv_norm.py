@@ -19,8 +19,8 @@ Activation = Callable[[Tensor], Tensor]
 class ImageConv2D(nn.Conv2D):  # type: ignore[misc]
     """A convolution of NHWC images with 3 channels. Training adds a fourth channel of zeros.
 
-    The numbers and the parameters stay the same. Tensor cores need an even number of channels, and cuDNN is
-    several times slower without them.
+    The numbers and the parameters stay the same. In half precision, cuDNN is slower with an odd number of
+    channels (docs/performance.md).
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -59,27 +59,9 @@ class Checkpoints:
         score: float | None = None,
         *,
         in_background: bool = False,
+        alone: bool = False,
     ) -> None:
-        """Saves the state on rank 0, as `save_alone` does, while the other ranks wait.
-
-        Raises:
-            UserError: The checkpoint, or the previous one in the background, can't be written; or weights are
-                NaN or infinite. Earlier checkpoints are unchanged.
-        """
-        self.save_alone(state, roles, score, in_background=in_background)
-        if state.runtime.world_size > 1:
-            state.runtime.progress.report("waiting for all processes after a checkpoint", slow=True)
-            paddle.distributed.barrier()
-
-    def save_alone(
-        self,
-        state: TrainState,
-        roles: Iterable[str],
-        score: float | None = None,
-        *,
-        in_background: bool = False,
-    ) -> None:
-        """Saves the state on rank 0 and does nothing on other ranks; waits for no rank.
+        """Saves the state on rank 0, while the other ranks wait.
 
         If the output folder still can't be written after some seconds, the checkpoint goes to the fallback
         folder, and a line on standard error says so.
@@ -90,12 +72,19 @@ class Checkpoints:
             score: Score of the evaluation just done, higher is better; None without one.
             in_background: Whether to return once the state is copied to host memory. A thread writes it, and
                 `wait` or the next `save` reports its errors.
+            alone: Whether to wait for no rank, because another one may have failed.
 
         Raises:
-            UserError: See `save`.
+            UserError: The checkpoint, or the previous one in the background, can't be written; or weights are
+                NaN or infinite. Earlier checkpoints are unchanged.
         """
-        if not state.runtime.is_main:
-            return
+        if state.runtime.is_main:
+            self._save(state, list(roles), score, in_background)
+        if state.runtime.world_size > 1 and not alone:
+            state.runtime.progress.report("waiting for all processes after a checkpoint", slow=True)
+            paddle.distributed.barrier()
+
+    def _save(self, state: TrainState, roles: list[str], score: float | None, in_background: bool) -> None:
         state.runtime.progress.report("waiting for the previous checkpoint", slow=True)
         self.wait()
         content = list(self._files(state))
@@ -109,7 +98,7 @@ class Checkpoints:
             versions=_VERSIONS,
             files={},
         )
-        write = partial(self._write, content, manifest, list(roles))
+        write = partial(self._write, content, manifest, roles)
         if in_background:
             thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
             self._writing = thread, thread.submit(write)

@@ -11,9 +11,7 @@ from ppcls.engine.cuda_graph.graph import Replayable
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.outputs import Outputs, map_outputs
 
-_EAGER_BATCHES = (
-    2  # of a shape, before the capture: cuDNN chooses kernels, and much is allocated at first use
-)
+_EAGER_BATCHES = 2  # of a shape, before the capture: the first ones choose kernels and allocate memory
 
 
 class GraphedForward:
