@@ -93,10 +93,11 @@ test-hostile: setup ## attack runs and the server with hostile files, requests a
 	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
 
 MINUTES ?= 60
+JOBS ?= 1
 
-fuzz: setup ## fuzz the readers of untrusted files and requests: make fuzz MINUTES=60 (per target), results in output/fuzz
+fuzz: setup ## fuzz the readers of untrusted files and requests: make fuzz MINUTES=60 JOBS=2 (minutes per target), results in output/fuzz
 	@$(RUN) -m pip install --quiet --disable-pip-version-check "atheris>=3,<4"
-	$(RUN) tests/reliability/fuzz/run.py --minutes $(MINUTES) $(TARGETS)
+	$(RUN) tests/reliability/fuzz/run.py --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
 
 lint: setup ## check style, types, imports, folders, names and words
 	$(RUN) -m ruff check .
