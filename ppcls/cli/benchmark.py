@@ -1,4 +1,4 @@
-"""``tools/benchmark.py``: one command per thing whose speed can be measured, and comparison of results."""
+"""``ppcls benchmark``: one command per thing whose speed can be measured, and comparison of results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _add_infer(commands: Subcommands) -> None:
         required=True,
         type=Path,
         metavar="PATH",
-        help="folders written by tools/export.py, for Paddle or as ONNX, or checkpoint folders",
+        help="folders written by ppcls export, for Paddle or as ONNX, or checkpoint folders",
     )
     add_override(parser, "set values of Global, such as Global.device=cpu")
     parser.add_argument(

@@ -16,7 +16,7 @@ from ppcls.data.images.paths import find_images, read_paths
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.errors import UserError
 
-MODEL_HELP = "checkpoint folder, or folder or .onnx file written by tools/export.py; needs no config"
+MODEL_HELP = "checkpoint folder, or folder or .onnx file written by ppcls export; needs no config"
 _STDIN = "-"
 _NEAREST = 5
 

@@ -28,7 +28,7 @@ _MAX_LENGTH = 10_000  # characters of one value
 _MAX_DEPTH = 50  # nested mappings and lists
 _SHOWN_LENGTH = 100  # characters of an override in messages
 _FORM = "expected path=value, such as Global.epochs=10"
-_TOO_LONG = f"longer than {_MAX_LENGTH} characters"
+_TOO_LONG = f"expected a value of at most {_MAX_LENGTH:,} characters, found more"
 _INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout a link to configs/
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # no file name can contain these
 

@@ -220,9 +220,7 @@ def _build_quarantine(dataset: Dataset, index: Index, output_dir: Path) -> Quara
     if dataset.bad_images is not None:
         lists.append(Path(dataset.bad_images))
         if not lists[-1].is_file():
-            raise UserError(
-                f"{lists[-1]}: no such list of bad images; create it with `tools/dataset.py check`"
-            )
+            raise UserError(f"{lists[-1]}: no such list of bad images; create it with `ppcls dataset check`")
     quarantine.recheck(lists, dataset.transform_ops[0])
     return quarantine
 

@@ -18,6 +18,7 @@ MANIFEST = "manifest.json"
 FORMAT = 2
 _BLOCK = 1 << 20
 _FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]  # no path: the file is in the folder itself
+_REPAIR = "restore the file, or use another checkpoint"
 _SELF = "sha256"  # digest of everything else in the manifest
 
 
@@ -140,15 +141,16 @@ def _check_file(path: Path, expected: FileRecord) -> None:
     try:
         found = read_record(path)
     except FileNotFoundError:
-        raise DamagedError(f"{path}: missing; expected SHA-256 {expected.sha256}") from None
+        raise DamagedError(f"{path}: missing; expected SHA-256 {expected.sha256}; {_REPAIR}") from None
     except OSError as error:
         raise DamagedError(
-            f"{path}: can't be read ({error.strerror or error}); expected SHA-256 {expected.sha256}"
+            f"{path}: can't be read ({error.strerror or error}); expected SHA-256 {expected.sha256}; "
+            f"{_REPAIR}"
         ) from None
     if found != expected:
         raise DamagedError(
             f"{path}: damaged: expected {expected.size} bytes of SHA-256 {expected.sha256}, "
-            f"found {found.size} bytes of SHA-256 {found.sha256}"
+            f"found {found.size} bytes of SHA-256 {found.sha256}; {_REPAIR}"
         )
 
 

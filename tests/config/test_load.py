@@ -161,8 +161,8 @@ def test_override_changes_one_place_of_shared_aliases(tmp_path: Path) -> None:
         ("a: !!bool maybe", "line 1, column 4: can't read this value: 'maybe'"),
         ("!!map [1]", "line 1, column 1: expected a mapping node, but found sequence"),
         ("[" * 500, "line 1, column 51: nested more than 50 levels deep"),
-        (f"a: {'x' * 10_001}", "line 1, column 4: longer than 10000 characters"),
-        (f"{'x' * 10_001}: 1", "line 1, column 1: longer than 10000 characters"),
+        (f"a: {'x' * 10_001}", "line 1, column 4: expected a value of at most 10,000 characters"),
+        (f"{'x' * 10_001}: 1", "line 1, column 1: expected a value of at most 10,000 characters"),
         (f"a: {'1' * 9_000}", "line 1, column 4: can't read this value: Exceeds the limit"),
     ],
 )

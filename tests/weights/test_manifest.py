@@ -48,7 +48,7 @@ def test_a_changed_file_is_named_with_both_digests(tmp_path: Path, name: str) ->
         verify(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path / name}: damaged: expected {len(data) - 1} bytes of SHA-256 {digests[0]}, "
-        f"found {len(data)} bytes of SHA-256 {digests[1]}"
+        f"found {len(data)} bytes of SHA-256 {digests[1]}; restore the file, or use another checkpoint"
     )
 
 

@@ -19,12 +19,12 @@ _LOADER = "DataLoader.Train.loader"
 _BUSY = 0.9  # load of a GPU without idle time
 _AS_GOOD = 0.97  # share of the best speed from which a cheaper setting is preferred
 _REMEDIES: dict[Bottleneck, str] = {
-    "disk": "use a faster or nearer drive, containers instead of small files (tools/dataset.py convert), or "
-    "smaller images (tools/dataset.py resize)",
-    "decode": "use smaller images (tools/dataset.py resize), more cores, or a GPU that decodes",
+    "disk": "use a faster or nearer drive, containers instead of small files (ppcls dataset convert), or "
+    "smaller images (ppcls dataset resize)",
+    "decode": "use smaller images (ppcls dataset resize), more cores, or a GPU that decodes",
     "transform": "use cheaper transforms, more cores, or a GPU that transforms",
     "hand-over": "use DALI instead of paddle.io, or a float16 NormalizeImage (output_fp16)",
-    "GPU": "decode on the CPU (decode_on: cpu), or use smaller images (tools/dataset.py resize)",
+    "GPU": "decode on the CPU (decode_on: cpu), or use smaller images (ppcls dataset resize)",
 }
 AnySetting = TypeVar("AnySetting", bound=Hashable)
 

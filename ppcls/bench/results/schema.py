@@ -225,7 +225,7 @@ def read_results(path: Path) -> Results:
         tree = from_json(path.read_bytes())
     except FileNotFoundError:
         raise UserError(
-            f"{path}: no such file; expected the {JSON} that tools/benchmark.py --out writes"
+            f"{path}: no such file; expected the {JSON} that ppcls benchmark --out writes"
         ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
@@ -233,7 +233,7 @@ def read_results(path: Path) -> Results:
         raise UserError(f"{path}: not a benchmark's results, or damaged: not JSON: {error}") from None
     if not isinstance(tree, dict) or tree.get("format") != _FORMAT:
         raise UserError(
-            f"{path}: not a benchmark's results; expected the {JSON} that tools/benchmark.py --out writes"
+            f"{path}: not a benchmark's results; expected the {JSON} that ppcls benchmark --out writes"
         )
     if tree.get("version") != _VERSION:
         raise UserError(

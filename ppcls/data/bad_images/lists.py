@@ -131,6 +131,6 @@ def suggest_skipping(splits: Mapping[str, Split]) -> Iterator[None]:
             raise
         skip = " ".join(f"DataLoader.{key}.dataset.on_error=skip" for key in strict)
         raise BadImageError(
-            f"{error}; repair or remove it, or skip such images with -o {skip}; `tools/dataset.py check` "
+            f"{error}; repair or remove it, or skip such images with -o {skip}; `ppcls dataset check` "
             "lists all of them"
         ) from None

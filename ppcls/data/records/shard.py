@@ -257,7 +257,7 @@ def _read_index_text(index_path: Path, path: Path) -> str:
 
 
 def _how_to_build(path: Path) -> str:
-    return f"build it with: python tools/dataset.py index {path}"
+    return f"build it with: ppcls dataset index {path}"
 
 
 class OpenFiles:

@@ -145,7 +145,7 @@ def _parse_index(index: IndexFile) -> list[list[_Member]]:
     if head.split() != [_VERSION, str(len(lines))] or not lines:
         raise UserError(
             f"{index.path}, line 1: expected version and number of samples '{_VERSION} {len(lines)}', found "
-            f"{head[:60]!r}; build it with: python tools/dataset.py index {index.shard}"
+            f"{head[:60]!r}; build it with: ppcls dataset index {index.shard}"
         )
     return [_parse_sample(line, f"{index.path}, line {number}") for number, line in enumerate(lines, start=2)]
 

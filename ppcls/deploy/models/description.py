@@ -287,7 +287,7 @@ def read_description(folder: Path) -> ModelDescription:
     path = folder / DESCRIPTION
     if not path.is_file():
         raise UserError(
-            f"{folder}: not an exported model: expected the file {DESCRIPTION}, which tools/export.py writes"
+            f"{folder}: not an exported model: expected the file {DESCRIPTION}, which ppcls export writes"
         )
     tree = read_tree(path)
     try:

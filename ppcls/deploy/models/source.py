@@ -39,7 +39,7 @@ _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
 _IMAGENET_CLASSES = 1000
 _NAMES_KEY = "Infer.PostProcess.class_id_map_file"
-_EXPECTED = "a checkpoint folder such as output/best_model, or a folder written by tools/export.py"
+_EXPECTED = "a checkpoint folder such as output/best_model, or a folder written by ppcls export"
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def test_read_results_rejects_other_files(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     with pytest.raises(UserError, match=r"results\.json: no such file; expected the results\.json that"):
         read_results(tmp_path)
-    expected = "not a benchmark's results; expected the results.json that tools/benchmark.py --out writes"
+    expected = "not a benchmark's results; expected the results.json that ppcls benchmark --out writes"
     for text in ("[]", "{}", "1", '{"format": "COCO"}'):
         assert read_error(path, text) == expected
     whole = to_json(RESULTS)

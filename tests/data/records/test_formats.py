@@ -169,7 +169,7 @@ def test_open_reports_missing_index(in_file: str, tmp_path: Path) -> None:
         opened(in_file, path)
     index = default_index_path(path)
     assert str(caught.value) == (
-        f"{index}: no index file for {path}; build it with: python tools/dataset.py index {path}"
+        f"{index}: no index file for {path}; build it with: ppcls dataset index {path}"
     )
 
 
