@@ -57,8 +57,8 @@ def split(on_error: str) -> Split:
 @pytest.mark.parametrize(
     ("train", "evaluation", "advised"),
     [
-        ("raise", "raise", "Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip; `tools"),
-        ("skip", "raise", "Eval.dataset.on_error=skip; `tools"),
+        ("raise", "raise", "Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip; `ppcls"),
+        ("skip", "raise", "Eval.dataset.on_error=skip; `ppcls"),
     ],
 )
 def test_suggest_skipping_names_splits_that_raise(train: str, evaluation: str, advised: str) -> None:

@@ -135,7 +135,7 @@ def test_open_rejects_index_of_another_shard(in_file: str, tmp_path: Path) -> No
     two = write(in_file, tmp_path / "two", records([b"a" * 70], [1]))
     default_index_path(two).write_text(default_index_path(one).read_text())
     with pytest.raises(
-        UserError, match=f"{default_index_path(two)}: not the index of {two}: .* build it with: python"
+        UserError, match=f"{default_index_path(two)}: not the index of {two}: .* build it with: ppcls"
     ):
         opened(in_file, two)
 
