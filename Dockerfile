@@ -3,7 +3,9 @@
 # GPU: docker build --target gpu -t ppcls:gpu .      PyPI's Paddle 2.6.2, for cards of compute capability 6.1 to 8.6
 #      docker build --target gpu --build-arg PADDLE_INDEX=https://www.paddlepaddle.org.cn/packages/stable/cu126/ \
 #          --build-arg PADDLE=paddlepaddle-gpu==3.3.1 -t ppcls:gpu .      for newer cards
-# Run: docker run --rm --gpus all --shm-size=8g -v "$PWD:/data" ppcls:gpu train pictures --output runs/pets
+# Run: docker run --rm --user "$(id -u)" -v "$PWD:/data" ppcls:cpu train pictures --output runs/pets
+#      with GPUs: docker run --gpus all --shm-size=8g … ppcls:gpu …
+# /cache has downloaded weights: -v ppcls-cache:/cache keeps them for the next container.
 
 FROM python:3.11-slim AS wheel
 WORKDIR /source
@@ -11,10 +13,14 @@ COPY . .
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim AS cpu
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends libgomp1 \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=wheel /wheels /wheels
 # hadolint ignore=DL3013
 RUN set -- /wheels/*.whl && pip install --no-cache-dir "$1[cpu,onnx,serve,loggers,demo]" && rm -r /wheels \
-    && useradd --create-home --uid 1000 ppcls
+    && useradd --create-home --uid 1000 ppcls && mkdir --mode 1777 /cache
+ENV PPCLS_HOME=/cache
 USER 1000
 WORKDIR /data
 ENTRYPOINT ["ppcls"]
@@ -35,7 +41,8 @@ RUN set -- /wheels/*.whl && python3 -m pip install --no-cache-dir --upgrade pip 
         python3 -m pip install --no-cache-dir "$PADDLE" -i "$PADDLE_INDEX" \
         && python3 -m pip install --no-cache-dir "$1[onnx,serve,loggers,demo]"; \
     else python3 -m pip install --no-cache-dir "$1[gpu,onnx,serve,loggers,demo]"; fi \
-    && rm -r /wheels && useradd --create-home --uid 1000 ppcls
+    && rm -r /wheels && useradd --create-home --uid 1000 ppcls && mkdir --mode 1777 /cache
+ENV PPCLS_HOME=/cache
 USER 1000
 WORKDIR /data
 ENTRYPOINT ["ppcls"]

@@ -22,6 +22,7 @@ from ppcls.cli.options import add_examples
 from ppcls.errors import UserError
 from ppcls.runtime.device import PYPI_GPU_CAPABILITIES, has_pypi_kernels
 from ppcls.runtime.hardware import Driver, read_driver, usable_cores
+from ppcls.runtime.paddle_import import advise_library
 
 Status = Literal["ok", "note", "error"]
 _INDEX = "https://www.paddlepaddle.org.cn/packages/stable/cu126/"
@@ -38,7 +39,10 @@ import json, sys
 from ppcls.errors import UserError
 from ppcls.runtime.device import check_gpu_kernels
 from ppcls.runtime.paddle_import import import_paddle
-import_paddle()
+try:
+    import_paddle()
+except UserError as error:
+    sys.exit(str(error.__cause__))
 import paddle
 gpu = paddle.is_compiled_with_cuda()
 found = {"version": paddle.__version__, "cuda": str(paddle.version.cuda()) if gpu else "", "cards": []}
@@ -217,7 +221,7 @@ def check_paddle(driver: Driver | None, found: dict[str, Any] | str | None) -> I
         yield Check("Paddle", "error", "not installed", advice)
         return
     if isinstance(found, str):
-        yield Check("Paddle", "error", f"cannot be imported: {found}", advice)
+        yield Check("Paddle", "error", f"cannot be imported: {found}", advise_library(found) or advice)
         return
     build = f"CUDA {found['cuda']}" if found["cuda"] else "CPU build"
     both = bool(_version("paddlepaddle") and _version("paddlepaddle-gpu"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -118,17 +119,42 @@ def describe_early_import() -> PaddleImport:
 
 
 def import_paddle() -> None:
-    """Imports Paddle without its warning about threads, and restores the SIGTERM handler that it replaces."""
+    """Imports Paddle without its warning about threads, and restores the SIGTERM handler that it replaces.
+
+    Raises:
+        ModuleNotFoundError: Paddle, or a package that it needs, is not installed.
+        UserError: Paddle is installed, but cannot be loaded.
+    """
     if sys.stderr.isatty():
         sys.stderr.write("loading Paddle ...\n")
     stderr, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
-    with contextlib.redirect_stderr(stderr):
-        import paddle  # noqa: F401
+    try:
+        with contextlib.redirect_stderr(stderr):
+            import paddle  # noqa: F401
+    except ModuleNotFoundError:
+        raise
+    except ImportError as error:
+        fix = advise_library(str(error)) or "`ppcls doctor` prints what to install"
+        raise UserError(f"Paddle cannot be imported: {error}; {fix}") from error
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     for line in stderr.getvalue().splitlines():
         if "OMP_NUM_THREADS" not in line:
             print(line, file=sys.stderr)  # noqa: T201
+
+
+def advise_library(error: str) -> str:
+    """Returns how to install the system's library that an import did not find; "" for other errors.
+
+    Args:
+        error: Message of the `ImportError`.
+    """
+    missing = re.search(r"(\S+\.so\S*): cannot open shared object file", error)
+    if missing is None:
+        return ""
+    if missing[1].startswith("libgomp.so"):
+        return "apt-get install libgomp1 (Debian, Ubuntu), or dnf install libgomp (Fedora, RHEL)"
+    return f"install the system's package that has {missing[1]}"
 
 
 def _current(*names: str) -> dict[str, str]:

@@ -86,6 +86,13 @@ def test_paddle_that_crashes_is_an_error() -> None:
     assert (status, text) == ("error", "cannot be imported: crashed with exit code -11")
 
 
+def test_doctor_names_the_package_of_a_missing_library() -> None:
+    error = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    ((status, text, fix),) = paddle_checks(None, error)
+    assert (status, text) == ("error", f"cannot be imported: {error}")
+    assert fix.startswith("apt-get install libgomp1 ")
+
+
 def test_both_builds_of_paddle_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: "2.6.2")
     ((status, text, _),) = paddle_checks(None, GPU_BUILD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import paddle
 import pytest
@@ -137,3 +138,29 @@ def test_cudnn_search_stops_unless_the_environment_requests_it(
     assert flags[name] is not stops
     paddle_import.set_speed_flags(deterministic=False)
     assert flags[name] is not stops
+
+
+def test_paddle_without_a_library_of_the_system_is_a_user_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paddle.py").write_text(
+        "raise ImportError('libgomp.so.1: cannot open shared object file: No such file or directory')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "paddle")
+    with pytest.raises(
+        UserError, match=r"^Paddle cannot be imported: libgomp.so.1: .*; apt-get install libgomp1 "
+    ):
+        paddle_import.import_paddle()
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("libcudnn.so.8: cannot open shared object file: No such file", "package that has libcudnn.so.8"),
+        ("cannot import name 'x' from 'y'", ""),
+    ],
+)
+def test_advice_for_an_import_error_names_the_missing_library(error: str, advice: str) -> None:
+    assert paddle_import.advise_library(error).endswith(advice)
+    assert bool(paddle_import.advise_library(error)) == bool(advice)
