@@ -62,19 +62,23 @@ def add_subcommand(
 
 
 def config_parser(
-    description: str, examples: Sequence[str], model: str | None = None, required: bool = True
+    description: str,
+    examples: Sequence[str],
+    model: str | None = None,
+    required: bool = True,
+    several: bool = False,
 ) -> CommandParser:
     """Returns a parser with the options of `add_config_options`, whose help ends with ``examples``."""
     parser = CommandParser(
         description=description, epilog="docs/config.md describes every key of the config."
     )
     add_examples(parser, *examples)
-    add_config_options(parser, model, required)
+    add_config_options(parser, model, required, several)
     return parser
 
 
 def add_config_options(
-    parser: argparse.ArgumentParser, model: str | None = None, required: bool = True
+    parser: argparse.ArgumentParser, model: str | None = None, required: bool = True, several: bool = False
 ) -> None:
     """Adds ``-c``, ``-o`` and ``--print-config``, which `read_config` reads.
 
@@ -82,11 +86,12 @@ def add_config_options(
         parser: The parser to extend.
         model: Help of ``--model``, which replaces ``-c``; None for a command without it.
         required: Whether the command needs ``-c`` or ``--model``.
+        several: Whether ``--model`` can be repeated.
     """
     group = parser.add_mutually_exclusive_group(required=required) if model is not None else parser
     group.add_argument("-c", "--config", required=required and model is None, help="config: a YAML file")
     if model is not None:
-        group.add_argument("--model", metavar="PATH", help=model)
+        group.add_argument("--model", metavar="PATH", help=model, action="append" if several else "store")
     add_override(parser, "set values of the config, such as Global.epochs=10")
     parser.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
 

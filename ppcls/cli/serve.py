@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command, write_output
 from ppcls.cli.infer import MODEL_HELP, read_source
@@ -13,55 +16,100 @@ from ppcls.cli.options import config_parser, within
 from ppcls.deploy.models.source import ModelSource
 from ppcls.errors import UserError
 
+if TYPE_CHECKING:  # an optional package
+    from starlette.types import ASGIApp
+
 _MIB = 1 << 20
+_NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)=(.+)")  # NAME=PATH
 
 
 @command
 def serve(argv: Arguments = None) -> None:
-    """Serves a model over HTTP until Ctrl-C or SIGTERM."""
+    """Serves models over HTTP until Ctrl-C or SIGTERM."""
     arguments = _parser().parse_args(argv)
     if arguments.max_images > arguments.max_waiting:
         raise UserError(
             f"--max-images {arguments.max_images}: expected at most --max-waiting ({arguments.max_waiting}), "
             "because larger requests would always be rejected"
         )
-    source = read_source(arguments)
-    if source is None:
+    sources = _read_sources(arguments)
+    if not sources:
         return
     from ppcls.serve.server import bind
 
     with bind(arguments.host, arguments.port) as bound, ThreadPoolExecutor(1, "model") as worker:
-        _serve(arguments, source, bound, worker)
+        _serve(arguments, sources, bound, worker)
     write_output("stopped: all requests are answered\n")
 
 
-def _serve(
-    arguments: argparse.Namespace, source: ModelSource, bound: socket.socket, worker: ThreadPoolExecutor
-) -> None:
-    from ppcls.serve.app import AllowedHosts, build_app
-    from ppcls.serve.limits import RequestLimits
-    from ppcls.serve.server import address_of, run
-    from ppcls.serve.service import BatchingOptions, InferenceService, load
+def _read_sources(arguments: argparse.Namespace) -> dict[str, ModelSource]:
+    """Returns the models by name; none if only a config was printed."""
+    sources: dict[str, ModelSource] = {}
+    for text in arguments.model or [None]:
+        named = _NAMED.fullmatch(text or "")
+        name, path = named.groups() if named is not None and not Path(text).exists() else (None, text)
+        source = read_source(argparse.Namespace(**{**vars(arguments), "model": path}))
+        if source is None:
+            return {}
+        name = name or source.description.Global.model_name
+        if name in sources:
+            raise UserError(f"--model: two models are named {name}; give each a name: --model NAME=PATH")
+        sources[name] = source
+    return sources
 
+
+def _serve(
+    arguments: argparse.Namespace,
+    sources: dict[str, ModelSource],
+    bound: socket.socket,
+    worker: ThreadPoolExecutor,
+) -> None:
+    from ppcls.serve.app import build_app
+    from ppcls.serve.limits import RequestLimits
+    from ppcls.serve.middleware import AllowedHosts, ApiKeys, read_keys
+    from ppcls.serve.models import ServedModels
+    from ppcls.serve.request_log import RequestLog, configure_log
+    from ppcls.serve.server import TlsFiles, address_of, run
+    from ppcls.serve.service import BatchingOptions, load
+
+    keys = read_keys(arguments.api_key_file) if arguments.api_key_file else []
+    folder: Path | None = arguments.models_folder
+    if folder is not None and not (keys and folder.is_dir()):
+        raise UserError(f"--models-folder {folder}: expected a folder, and --api-key-file to protect it")
+    tls = TlsFiles(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
+    if arguments.tls_key and tls is None:
+        raise UserError("--tls-key needs --tls-cert, the certificate of this key")
+    if tls is not None:
+        tls.check()
     batching = BatchingOptions(arguments.max_batch, arguments.max_wait / 1000, arguments.max_waiting)
     limits = RequestLimits(int(arguments.max_mib * _MIB), arguments.max_images, arguments.timeout)
-    predictor = worker.submit(load, source, batching.max_batch).result()
-    name, address = predictor.description.Global.model_name, address_of(bound)
-    app = build_app(InferenceService(predictor, worker, batching), limits)
-    ready = f"{name} is served on {address} by {predictor.model.engine} until Ctrl-C or SIGTERM\n"
-    names = ["localhost", socket.gethostname(), arguments.host, *arguments.allowed_hosts]
-    checked = AllowedHosts(app, names)
-    run(checked, bound, limits.timeout, arguments.max_connections, lambda: write_output(ready))
+    predictors = {
+        name: worker.submit(load, source, batching.max_batch).result() for name, source in sources.items()
+    }
+    app: ASGIApp = build_app(ServedModels(predictors, worker, batching, folder), limits)
+    if keys:
+        app = ApiKeys(app, keys)
+    hosts = ["localhost", socket.gethostname(), arguments.host, *arguments.allowed_hosts]
+    app = RequestLog(AllowedHosts(app, hosts))
+    configure_log(arguments.log_format, arguments.access_log)
+    engines = ", ".join(dict.fromkeys(predictor.model.engine for predictor in predictors.values()))
+    served = f"{', '.join(predictors)} {'is' if len(predictors) == 1 else 'are'} served"
+    ready = f"{served} on {address_of(bound, tls is not None)} by {engines} until Ctrl-C or SIGTERM\n"
+    run(app, bound, limits.timeout, arguments.max_connections, lambda: write_output(ready), tls)
 
 
 def _parser() -> argparse.ArgumentParser:
     options = config_parser(
-        "Serve a model over HTTP: a web page on /, POST /predict, /live, /ready, /health and /metrics.",
+        "Serve models over HTTP: web pages on / and /docs, POST /predict, /models, /live, /ready, /health "
+        "and /metrics.",
         (
             "ppcls serve --model runs/pets",
             "ppcls serve --model onnx/inference.onnx --host 0.0.0.0 --port 9000 --max-batch 32",
+            "ppcls serve --model cats=runs/cats --model dogs=runs/dogs --api-key-file keys.txt",
         ),
-        model=MODEL_HELP,
+        model=f"{MODEL_HELP}. Can be repeated, as NAME=PATH: requests choose one by ?model=NAME, by default "
+        "the first",
+        several=True,
     )
     options.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all networks (%(default)s)"
@@ -74,6 +122,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="names by which requests may address this server, in addition to addresses, localhost and its "
         "host name; * for any",
+    )
+
+    def file(option: str, text: str, metavar: str = "FILE") -> None:
+        options.add_argument(option, type=Path, metavar=metavar, help=text)
+
+    keys = "file of API keys, one per line; requests need one, as Authorization: Bearer KEY or X-API-Key: KEY"
+    file("--api-key-file", keys)
+    file("--tls-cert", "serve HTTPS with this certificate, in PEM format")
+    file("--tls-key", "private key of the certificate; by default it is in the same file")
+    further = "let clients load and unload its subfolders as models (PUT and DELETE /models/NAME)"
+    file("--models-folder", f"{further}; needs --api-key-file", "FOLDER")
+    options.add_argument("--access-log", action="store_true", help="log one line per request")
+    options.add_argument(
+        "--log-format", choices=["text", "json"], default="text", help="format of log lines (%(default)s)"
     )
 
     def number(option: str, read: Callable[[str], float], default: float, text: str, unit: str = "N") -> None:

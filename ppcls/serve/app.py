@@ -1,27 +1,25 @@
-"""The HTTP endpoints: /predict, its web page, /live, /ready, /health and /metrics."""
+"""The HTTP endpoints: /predict, /models, web pages, /live, /ready, /health and /metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from functools import cache
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ppcls.deploy.results import Embedding, Prediction
 from ppcls.errors import UserError
 from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
+from ppcls.serve.middleware import RejectAmbiguousLength, error_response
+from ppcls.serve.models import ServedModels
 from ppcls.serve.service import InferenceService
 from ppcls.serve.uploads import read_images
 from ppcls.version import __version__
@@ -38,11 +36,14 @@ _BODY = {
         },
     },
     "parameters": [
-        {"name": "topk", "in": "query", "schema": {"type": "integer", "minimum": 1}, "required": False}
+        {"name": "topk", "in": "query", "schema": {"type": "integer", "minimum": 1}, "required": False},
+        {"name": "model", "in": "query", "schema": {"type": "string"}, "required": False},
     ],
 }
 _ERRORS = {
     400: "the request has no image, or the form or topk is invalid",
+    401: "the API key is missing or invalid",
+    404: "there is no such model",
     408: "the body did not arrive in time",
     413: "the request is too large, or has too many images",
     415: "the content type is not supported",
@@ -50,30 +51,36 @@ _ERRORS = {
     503: "the server is busy; try again",
     504: "there was no answer in time",
 }
-# The page loads nothing from elsewhere, and this policy makes the browser enforce it.
+_NO_MODELS: dict[int | str, dict[str, Any]] = {
+    403: {"description": "the server was started without --models-folder"},
+    404: {"description": "there is no such model"},
+    409: {"description": "the last model cannot be unloaded"},
+    422: {"description": "the model cannot be loaded"},
+}
+# The pages load nothing from elsewhere, and this policy makes the browser enforce it.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
-def build_app(service: InferenceService, limits: RequestLimits) -> FastAPI:
+def build_app(models: ServedModels, limits: RequestLimits) -> FastAPI:
     """Returns the application of the server.
 
     Args:
-        service: The model. It starts and stops with the application.
+        models: The models. They start and stop with the application.
         limits: Limits of each request.
     """
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        service.start()
+        models.start()
         yield
-        await service.stop()
+        await models.stop()
 
-    # FastAPI's documentation pages load scripts from elsewhere. /openapi.json does not need them.
+    # FastAPI's own documentation pages load scripts from elsewhere.
     app = FastAPI(title="ppcls", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_middleware(_RejectAmbiguousLength)
+    app.add_middleware(RejectAmbiguousLength)
     bodies = AdmissionLimit(_MAX_BODIES * limits.max_bytes, "bytes")
     responses: dict[int | str, dict[str, Any]] = {
         status: {"description": text} for status, text in _ERRORS.items()
@@ -84,17 +91,20 @@ def build_app(service: InferenceService, limits: RequestLimits) -> FastAPI:
         """Returns the best `topk` classes of each image in the request, or its embedding."""
         start, status = time.perf_counter(), 500
         try:
-            response = await _respond(request, service, limits, bodies)
+            response = await _respond(request, models, limits, bodies)
             status = response.status_code
             return response
         finally:
-            service.metrics.requests.labels(status).inc()
-            service.metrics.seconds.observe(time.perf_counter() - start)
+            models.metrics.requests.labels(status).inc()
+            models.metrics.seconds.observe(time.perf_counter() - start)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:
-        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
-        return HTMLResponse(_read_page(), headers=headers)
+        return _page("index.html")
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def documentation() -> Response:
+        return _page("docs.html")
 
     @app.get("/live")
     async def live() -> dict[str, str]:
@@ -104,107 +114,76 @@ def build_app(service: InferenceService, limits: RequestLimits) -> FastAPI:
     @app.get("/ready", responses={503: {"description": "requests are not answered"}})
     async def ready() -> Response:
         """Returns 200 if requests are answered, otherwise 503."""
-        return JSONResponse({"status": "ok"}) if service.ready else _error(503, "the service is not running")
+        return (
+            JSONResponse({"status": "ok"})
+            if models.ready
+            else error_response(503, "the service is not running")
+        )
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Describes the model and the limits of a request."""
-        description, embeds = service.predictor.description, service.predictor.embeds
+        """Describes the first model and the limits of a request."""
         return {
             "status": "ok",
-            "model": description.Global.model_name,
-            "embedding_size" if embeds else "classes": description.width if description.width > 0 else None,
+            **_describe(models.find(None)),
             "max_bytes": limits.max_bytes,
             "max_images": limits.max_images,
             "timeout": limits.timeout,
         }
 
+    @app.get("/models")
+    async def list_models() -> dict[str, Any]:
+        """Describes the loaded models."""
+        return {"models": [{"name": name, **_describe(item)} for name, item in models.services.items()]}
+
+    @app.put("/models/{name}", responses=_NO_MODELS)
+    async def load_model(name: str) -> dict[str, Any]:
+        """Loads or replaces a model, which is a subfolder of --models-folder."""
+        return {"name": name, **_describe(await models.load(name))}
+
+    @app.delete("/models/{name}", responses=_NO_MODELS)
+    async def unload_model(name: str) -> dict[str, Any]:
+        """Unloads a model after its accepted requests are answered."""
+        await models.unload(name)
+        return {"status": "ok"}
+
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         """Returns metrics for Prometheus."""
         kind = "text/plain; version=0.0.4; charset=utf-8"
-        return Response(service.metrics.as_text(), media_type=kind)
+        return Response(models.metrics.as_text(), media_type=kind)
 
     @app.exception_handler(HTTPException)
-    async def report_http_error(_request: Request, error: HTTPException) -> Response:
-        response = _error(error.status_code, str(error.detail))
+    async def report_httperror_response(_request: Request, error: HTTPException) -> Response:
+        response = error_response(error.status_code, str(error.detail))
         response.headers.update(error.headers or {})
         return response
 
+    @app.exception_handler(RequestError)
+    async def report_request_error(_request: Request, error: RequestError) -> Response:
+        return error_response(error.status, error.reason, error.images)
+
     @app.exception_handler(Exception)
     async def report_failure(_request: Request, _failure: Exception) -> Response:
-        return _error(500, "the server failed; see its log")
+        return error_response(500, "the server failed; see its log")
 
     return app
 
 
-class _RejectAmbiguousLength:
-    """Rejects requests with Content-Length and Transfer-Encoding, and closes their connection.
-
-    Proxies disagree on where such a request ends, so attackers use it to smuggle a second one (RFC 9112).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope.get("headers", ())}
-        app = self._app
-        if {b"content-length", b"transfer-encoding"} <= names:
-            reason = "expected either Content-Length or Transfer-Encoding, got both"
-            app = _error(400, reason, headers={"Connection": "close"})
-        await app(scope, receive, send)
-
-
-class AllowedHosts:
-    """Rejects requests to names that are not this server's, so that no web page can reach it under its name.
-
-    In such an attack (DNS rebinding), the page's own name resolves to the server's address. Addresses as
-    names are always allowed, because they resolve to nothing else.
-
-    Args:
-        app: The application.
-        names: Names of the server; ``*`` allows any.
-    """
-
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
-        self._app, self._names = app, {name.lower() for name in names}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or answers 400."""
-        app = self._app
-        if scope["type"] == "http" and not self._allows(Headers(scope=scope).get("host", "")):
-            reason = "the host of the request is not a name of this server; add it with --allowed-hosts"
-            app = _error(400, reason, headers={"Connection": "close"})
-        await app(scope, receive, send)
-
-    def _allows(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        if not host or name in self._names or "*" in self._names:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
-
-
 async def _respond(
-    request: Request, service: InferenceService, limits: RequestLimits, bodies: AdmissionLimit
+    request: Request, models: ServedModels, limits: RequestLimits, bodies: AdmissionLimit
 ) -> Response:
     try:
+        service = models.find(request.query_params.get("model"))
         return JSONResponse(await _predict(request, service, limits, bodies))
     except RequestError as error:
-        return _error(error.status, error.reason, error.images)
+        return error_response(error.status, error.reason, error.images)
     except BusyError as error:
-        return _error(503, str(error), headers={"Retry-After": "1"})
+        return error_response(503, str(error), headers={"Retry-After": "1"})
     except asyncio.TimeoutError:
-        return _error(504, f"no answer within {limits.timeout:g} s")
+        return error_response(504, f"no answer within {limits.timeout:g} s")
     except UserError as error:
-        return _error(500, str(error))
+        return error_response(500, str(error))
     except ClientDisconnect:
         return Response(status_code=_CLIENT_GONE)
 
@@ -249,18 +228,19 @@ def _as_json(answer: Prediction) -> dict[str, Any]:
     return {"predictions": [{"class_id": index, "name": name, "score": score} for index, name, score in rows]}
 
 
-def _error(
-    status: int,
-    reason: str,
-    images: dict[int, str] | None = None,
-    headers: dict[str, str] | None = None,
-) -> Response:
-    tree: dict[str, Any] = {"error": reason}
-    if images:
-        tree["images"] = [{"image": index, "reason": text} for index, text in images.items()]
-    return JSONResponse(tree, status_code=status, headers=headers)
+def _describe(service: InferenceService) -> dict[str, Any]:
+    description, embeds = service.predictor.description, service.predictor.embeds
+    return {
+        "model": description.Global.model_name,
+        "embedding_size" if embeds else "classes": description.width if description.width > 0 else None,
+    }
+
+
+def _page(name: str) -> Response:
+    headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
+    return HTMLResponse(_read_page(name), headers=headers)
 
 
 @cache
-def _read_page() -> str:
-    return Path(__file__).with_name("page").joinpath("index.html").read_text(encoding="utf-8")
+def _read_page(name: str) -> str:
+    return Path(__file__).with_name("page").joinpath(name).read_text(encoding="utf-8")

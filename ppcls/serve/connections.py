@@ -78,7 +78,8 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Closes the connection at once if there are too many."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # pause_writing is called whenever data waits for the client
+        # pause_writing is called whenever data waits for the client. asyncio's TLS never resumes with 0.
+        transport.set_write_buffer_limits(1 if transport.get_extra_info("sslcontext") else 0)
         self._address = self.client[0] if self.client else ""
         if self._connections.add(self._address):
             self._set_request_deadline()

@@ -6,10 +6,13 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -49,14 +52,49 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def address_of(bound: socket.socket) -> str:
+@dataclass(frozen=True)
+class TlsFiles:
+    """Files for HTTPS, in PEM format.
+
+    Attributes:
+        certificate: Certificate of the server, followed by those of its issuers.
+        key: Private key; None if it is in the file of the certificate.
+    """
+
+    certificate: Path
+    key: Path | None
+
+    def check(self) -> None:
+        """Checks that both can be read and belong together.
+
+        Raises:
+            UserError: If not.
+        """
+        try:
+            # An empty password keeps an encrypted key from asking for one on the terminal.
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(self.certificate, self.key, password="")
+        except OSError as error:  # includes ssl.SSLError
+            names = f"--tls-cert {self.certificate}" + (f" --tls-key {self.key}" if self.key else "")
+            raise UserError(
+                f"{names}: expected a certificate and its private key without a password, in PEM format: "
+                f"{error.strerror or error}"
+            ) from None
+
+
+def address_of(bound: socket.socket, tls: bool = False) -> str:
     """Returns the address of a socket as browsers expect it."""
     host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def run(
-    app: ASGIApp, bound: socket.socket, grace: float, max_connections: int, on_ready: Callable[[], None]
+    app: ASGIApp,
+    bound: socket.socket,
+    grace: float,
+    max_connections: int,
+    on_ready: Callable[[], None],
+    tls: TlsFiles | None = None,
 ) -> None:
     """Serves until SIGTERM or Ctrl-C. It then accepts no more requests and answers the current ones.
 
@@ -68,6 +106,7 @@ def run(
         grace: Seconds to answer the last requests.
         max_connections: Maximum number of connections; fewer if the process may open few files.
         on_ready: Called when the server accepts requests.
+        tls: Files for HTTPS; None for HTTP.
     """
     limit = max(1, min(max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
     connections = OpenConnections(limit, min(grace, _HEADER_TIMEOUT), grace)
@@ -77,7 +116,10 @@ def run(
         ws="none",
         backlog=_BACKLOG,
         access_log=False,
+        log_config=None,  # see `ppcls.serve.request_log`
         log_level="warning",
+        ssl_certfile=tls.certificate if tls is not None else None,
+        ssl_keyfile=tls.key if tls is not None else None,
         server_header=False,
         timeout_graceful_shutdown=int(grace) + 1,
     )

@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ppcls.deploy.models.source import ModelSource
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Prediction
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.limits import AdmissionLimit, RequestError
+from ppcls.serve.metrics import ServerMetrics
 
 Array = NDArray[Any]
-_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ANY_LENGTH = 224  # of the first image of a model that accepts any size
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+_WARM_UP_SECONDS = 10.0
+_DRAIN_INTERVAL = 0.02  # seconds
 
 
 @dataclass(frozen=True)
 class BatchingOptions:
-    """How requests share the model.
+    """How requests share a model.
 
     Attributes:
         max_batch: Maximum number of images of a batch.
@@ -41,55 +41,25 @@ class BatchingOptions:
     max_waiting: int
 
 
-class ServerMetrics:
-    """Metrics of one server for Prometheus.
+def load(source: ModelSource, max_batch: int) -> Predictor:
+    """Loads a model and runs it, because the first batch of a size is slow, and to reveal errors.
 
-    Args:
-        images: Limit whose use is reported.
-
-    Attributes:
-        requests: Number of requests by status.
-        images: Number of answered images.
-        seconds: Time from the headers of a request to its answer.
-        batch: Number of images of a batch.
-        model_seconds: Time of a batch in the model.
-    """
-
-    def __init__(self, images: AdmissionLimit) -> None:
-        self._registry = registry = CollectorRegistry()
-
-        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(name, text, buckets=buckets, registry=registry)
-
-        requests = "Requests for predictions, by status."
-        self.requests = Counter("ppcls_requests", requests, ["status"], registry=registry)
-        self.images = Counter("ppcls_images", "Images predicted.", registry=registry)
-        self.seconds = histogram("ppcls_request_seconds", "Time to answer a request.", _SECONDS)
-        self.batch = histogram("ppcls_batch_images", "Images per batch.", _SIZES)
-        self.model_seconds = histogram("ppcls_model_seconds", "Time of a batch in the model.", _SECONDS)
-        in_work = Gauge("ppcls_images_in_work", "Images received and not answered yet.", registry=registry)
-        in_work.set_function(lambda: images.used)
-
-    def as_text(self) -> bytes:
-        """Returns all metrics in Prometheus' text format 0.0.4."""
-        return generate_latest(self._registry)
-
-
-def load(source: ModelSource, batch_size: int) -> Predictor:
-    """Loads a model and runs it once, because the first batch is slow and reveals errors.
+    The sizes 1 and ``max_batch`` are always run. The others follow for up to ten seconds.
 
     Args:
         source: The model.
-        batch_size: Maximum number of images of a batch.
+        max_batch: Maximum number of images of a batch.
 
     Raises:
-        UserError: If the model cannot be loaded.
+        UserError: If the model cannot be loaded or run.
     """
     predictor = Predictor(source)
     expected = predictor.description.Input
     shape = [length if length > 0 else _ANY_LENGTH for length in expected.shape[1:]]
-    for count in {1, batch_size}:
-        predictor.model.run(np.zeros((count, *shape), expected.dtype))
+    first, end = (1, max_batch), time.perf_counter() + _WARM_UP_SECONDS
+    for count in dict.fromkeys([*first, *range(1, max_batch)]):
+        if count in first or time.perf_counter() < end:
+            predictor.model.run(np.zeros((count, *shape), expected.dtype))
     return predictor
 
 
@@ -97,22 +67,30 @@ class InferenceService:
     """A model that several requests share, used in one event loop between `start` and `stop`.
 
     Args:
+        name: Name of the model in requests and metrics.
         predictor: The model.
-        worker: Pool of one thread, the only one that calls the model.
+        worker: Pool of one thread, the only one that calls models.
         batching: How requests share the model.
+        metrics: Metrics of the server.
 
     Attributes:
+        name: Name of the model.
         predictor: The model.
-        metrics: Metrics of the server.
     """
 
-    def __init__(self, predictor: Predictor, worker: ThreadPoolExecutor, batching: BatchingOptions) -> None:
-        self.predictor = predictor
+    def __init__(
+        self,
+        name: str,
+        predictor: Predictor,
+        worker: ThreadPoolExecutor,
+        batching: BatchingOptions,
+        metrics: ServerMetrics,
+    ) -> None:
+        self.name, self.predictor = name, predictor
         self._images = AdmissionLimit(batching.max_waiting, "images")
-        self.metrics = ServerMetrics(self._images)
-        self._worker = worker
+        self._metrics, self._worker = metrics, worker
         self._preparers = ThreadPoolExecutor(predictor.cores, "prepare")
-        self._batcher = Batcher[Array, Array](self._run, batching.max_batch, batching.max_wait)
+        self._batcher = Batcher[tuple[Array, float], Array](self._run, batching.max_batch, batching.max_wait)
 
     @property
     def ready(self) -> bool:
@@ -121,13 +99,18 @@ class InferenceService:
 
     def start(self) -> None:
         """Starts to answer requests."""
+        self._metrics.add_model(self.name, self._images)
         self._batcher.start()
 
+    async def drain(self) -> None:
+        """Waits until all accepted requests are answered."""
+        while self._images.used:
+            await asyncio.sleep(_DRAIN_INTERVAL)
+
     async def stop(self) -> None:
-        """Stops, cancels the requests that are not answered yet, and waits for all threads."""
+        """Stops, cancels the requests that are not answered yet, and waits for the preparing threads."""
         await self._batcher.stop()
-        for threads in (self._preparers, self._worker):
-            threads.shutdown(cancel_futures=True)
+        self._preparers.shutdown(cancel_futures=True)
 
     async def predict(self, images: Sequence[bytes], topk: int | None = None) -> list[Prediction]:
         """Returns one answer per image, in their order.
@@ -147,21 +130,29 @@ class InferenceService:
             if bad:
                 named = [f"image {index}: {reason}" for index, reason in bad.items()]
                 raise RequestError(422, "; ".join(named if len(images) > 1 else bad.values()), bad)
-            arrays = [item for item in prepared if not isinstance(item, ValueError)]
-            outputs = await asyncio.gather(*map(self._batcher.put, arrays))
-            self.metrics.images.inc(len(outputs))
+            arrived = time.perf_counter()
+            items = [(item, arrived) for item in prepared if not isinstance(item, ValueError)]
+            outputs = await asyncio.gather(*map(self._batcher.put, items))
+            self._metrics.images.labels(self.name).inc(len(outputs))
             return [self.predictor.interpret(output, topk) for output in outputs]
 
     async def _prepare(self, image: bytes) -> Array | ValueError:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._preparers, self.predictor.prepare, image)
-        except ValueError as error:
-            return error
+        return await asyncio.get_running_loop().run_in_executor(self._preparers, self._prepare_now, image)
 
-    async def _run(self, batch: list[Array]) -> Sequence[Array]:
-        start = time.perf_counter()
-        outputs = await asyncio.get_running_loop().run_in_executor(self._worker, self.predictor.run, batch)
-        self.metrics.batch.observe(len(batch))
-        self.metrics.model_seconds.observe(time.perf_counter() - start)
-        return outputs
+    def _prepare_now(self, image: bytes) -> Array | ValueError:
+        with self._metrics.preparation.labels(self.name).time():
+            try:
+                return self.predictor.prepare(image)
+            except ValueError as error:
+                return error
+
+    async def _run(self, batch: list[tuple[Array, float]]) -> Sequence[Array]:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._run_now, batch)
+
+    def _run_now(self, batch: list[tuple[Array, float]]) -> Sequence[Array]:
+        metrics, started = self._metrics, time.perf_counter()
+        metrics.batch.labels(self.name).observe(len(batch))
+        for _, arrived in batch:
+            metrics.queue.labels(self.name).observe(started - arrived)
+        with metrics.inference.labels(self.name).time():
+            return self.predictor.run([array for array, _ in batch])

@@ -44,3 +44,16 @@ def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, 
         page.wait_for_function("document.querySelectorAll('article img')[1].alt === 'no preview'")
         page.set_viewport_size({"width": 390, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing is cut off on a phone"
+
+
+@needs_chromium
+def test_documentation_lists_the_api_without_loading_anything_from_elsewhere(server: Running) -> None:
+    with opened_server(server) as page:
+        requested: list[str] = []
+        page.on("request", lambda request: requested.append(request.url))
+        page.goto(f"{server.address}/docs")
+        page.locator("details").nth(1).wait_for()
+        assert "POST /predict" in page.locator("summary code").all_inner_texts()
+        page.locator("summary", has_text="POST /predict").click()
+        assert page.locator("td", has_text="topk").first.is_visible()
+        assert all(url.startswith(server.address) for url in requested)

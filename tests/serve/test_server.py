@@ -140,7 +140,10 @@ def test_bad_images_are_named_with_the_reason(server: Running, images: list[byte
         ("GET", "/predict", {}, 405, "Method Not Allowed"),
         ("GET", "/../../../../etc/passwd", {}, 404, "Not Found"),
         ("GET", "/%2e%2e/%2e%2e/etc/passwd", {}, 404, "Not Found"),
-        ("GET", "/docs", {}, 404, "Not Found"),
+        ("GET", "/redoc", {}, 404, "Not Found"),
+        ("POST", "/predict?model=x", {"files": {"a": b"x"}}, 404, "model: expected one of MobileNetV3_small"),
+        ("PUT", "/models/x", {}, 403, "this server loads no further models; start it with --models-folder"),
+        ("DELETE", "/models/MobileNetV3_small_x0_35", {}, 403, "this server unloads no models"),
     ],
 )
 def test_invalid_requests_are_explained(
@@ -254,8 +257,12 @@ def test_health_and_metrics(server: Running, images: list[bytes]) -> None:
     grown = {name: after[name] - before.get(name, 0) for name in after}
     assert grown['ppcls_requests_total{status="200"}'] == 1
     assert grown['ppcls_requests_total{status="422"}'] == 1
-    assert grown["ppcls_images_total"] == grown["ppcls_batch_images_sum"] == 3
-    assert after["ppcls_images_in_work"] == 0
+    model = '{model="MobileNetV3_small_x0_35"}'
+    for name in ("images_total", "batch_images_sum", "queue_seconds_count"):
+        assert grown[f"ppcls_{name}{model}"] == 3, name
+    assert grown[f"ppcls_preparation_seconds_count{model}"] == 4, "the bad image is counted too"
+    assert grown[f"ppcls_model_seconds_count{model}"] >= 1
+    assert after[f"ppcls_images_in_work{model}"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +289,7 @@ def test_sigterm_answers_current_requests_of_exported_models(
             asks.start()
             while asks.is_alive() and not waiting:
                 with server.client() as client:
-                    waiting = "ppcls_images_in_work 1.0" in client.get("/metrics").text
+                    waiting = bool(re.search("ppcls_images_in_work{.*} 1.0", client.get("/metrics").text))
         server.process.send_signal(signal.SIGTERM)
         asks.join()
         for answer in answers:

@@ -13,7 +13,8 @@ from ppcls.config.load import validate
 from ppcls.errors import UserError
 from ppcls.serve.app import build_app
 from ppcls.serve.limits import RequestLimits
-from ppcls.serve.service import BatchingOptions, InferenceService, load
+from ppcls.serve.models import ServedModels
+from ppcls.serve.service import BatchingOptions, load
 
 Ask = Callable[[httpx.AsyncClient, threading.Event], Awaitable[Any]]
 
@@ -28,13 +29,12 @@ def ask(tree: dict[str, Any]) -> Callable[[Ask, float], Any]:
         free = threading.Event()
         with ThreadPoolExecutor(1) as worker:
             predictor = load(source_of_config(validate(tree, "test")), 4)
-            service = InferenceService(
-                predictor, worker, BatchingOptions(max_batch=4, max_wait=0.0, max_waiting=4)
-            )
-            app = build_app(service, RequestLimits(max_bytes=50_000, max_images=4, timeout=timeout))
+            batching = BatchingOptions(max_batch=4, max_wait=0.0, max_waiting=4)
+            models = ServedModels({"small": predictor}, worker, batching)
+            app = build_app(models, RequestLimits(max_bytes=50_000, max_images=4, timeout=timeout))
 
             async def go() -> Any:
-                service.start()
+                models.start()
                 worker.submit(free.wait)
                 transport = httpx.ASGITransport(app, raise_app_exceptions=False)
                 try:
@@ -42,7 +42,7 @@ def ask(tree: dict[str, Any]) -> Callable[[Ask, float], Any]:
                         return await act(client, free)
                 finally:
                     free.set()
-                    await service.stop()
+                    await models.stop()
 
             return asyncio.run(go())
 
@@ -58,7 +58,7 @@ def test_too_many_images_are_rejected_until_others_are_answered(
 ) -> None:
     async def act(client: httpx.AsyncClient, free: threading.Event) -> list[httpx.Response]:
         first = asyncio.create_task(post(client, *images[:3]))
-        while "ppcls_images_in_work 3.0" not in (await client.get("/metrics")).text:
+        while 'ppcls_images_in_work{model="small"} 3.0' not in (await client.get("/metrics")).text:
             await asyncio.sleep(0.01)
         refused = await post(client, *images[:2])
         last = asyncio.create_task(post(client, images[0]))
@@ -84,7 +84,7 @@ def test_slow_answer_times_out(ask: Callable[[Ask, float], Any], images: list[by
     late, metrics = ask(act, 0.3)
     assert late.status_code == 504
     assert late.json() == {"error": "no answer within 0.3 s"}
-    assert "ppcls_images_in_work 0.0" in metrics
+    assert 'ppcls_images_in_work{model="small"} 0.0' in metrics
 
 
 def test_internal_error_is_counted_and_shows_no_details(
@@ -101,7 +101,7 @@ def test_internal_error_is_counted_and_shows_no_details(
     answer, metrics = ask(act, 60.0)
     assert (answer.status_code, answer.json()) == (500, {"error": "the server failed; see its log"})
     assert 'ppcls_requests_total{status="500"} 1.0' in metrics
-    assert "ppcls_images_in_work 0.0" in metrics
+    assert 'ppcls_images_in_work{model="small"} 0.0' in metrics
 
 
 def test_nonfinite_scores_are_a_server_error(

@@ -22,7 +22,7 @@ class Running:
     address: str
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.address, timeout=120.0)
+        return httpx.Client(base_url=self.address, timeout=120.0, verify=not self.address.startswith("https"))
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def running(folder: Path, *options: str | Path, before: str = "") -> Iterator[Ru
             assert process.stdout is not None
             assert process.stderr is not None
             line = process.stdout.readline()
-            assert " is served on http://127.0.0.1:" in line, process.stderr.read()
-            yield Running(process, line.split(" is served on ")[1].split()[0])
+            assert " served on http" in line, process.stderr.read()
+            yield Running(process, line.split(" served on ")[1].split()[0])
         finally:
             process.kill()

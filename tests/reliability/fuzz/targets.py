@@ -38,8 +38,8 @@ from ppcls.engine.checkpoint.snapshot import _read_state
 from ppcls.errors import UserError
 from ppcls.serve.app import build_app
 from ppcls.serve.connections import LimitedProtocol, OpenConnections
-from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
-from ppcls.serve.service import ServerMetrics
+from ppcls.serve.limits import BusyError, RequestError, RequestLimits
+from ppcls.serve.metrics import ServerMetrics
 from ppcls.serve.uploads import read_images
 from ppcls.weights.files import read_arrays, read_pdparams
 from ppcls.weights.manifest import read_manifest
@@ -235,14 +235,19 @@ class _Answers(asyncio.Transport):
 
 
 class _Answerer:
-    """An `ppcls.serve.service.InferenceService` without a model."""
+    """`ppcls.serve.models.ServedModels` and its only service, without a model."""
 
     ready = True
 
     def __init__(self) -> None:
-        self.metrics = ServerMetrics(AdmissionLimit(10, "images"))
+        self.metrics, self.services = ServerMetrics(), {"Net": self}
         description = SimpleNamespace(Global=SimpleNamespace(model_name="Net"), width=3)
         self.predictor = SimpleNamespace(description=description, embeds=False)
+
+    def find(self, name: str | None) -> _Answerer:
+        if name is not None:
+            raise RequestError(404, "no such model")
+        return self
 
     async def predict(self, images: list[bytes], topk: int | None) -> list[Any]:
         assert len(images) <= _LIMITS.max_images

@@ -1,0 +1,69 @@
+"""Metrics of the server for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ppcls.serve.limits import AdmissionLimit
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+_MODEL = ("model",)
+
+
+class ServerMetrics:
+    """Metrics of one server. Those of a model have the label ``model``.
+
+    Attributes:
+        requests: Number of requests by status.
+        seconds: Time from the headers of a request to its answer.
+        images: Number of answered images.
+        preparation: Time to decode and transform an image.
+        queue: Time that a prepared image waits for its batch to start.
+        batch: Number of images of a batch.
+        inference: Time of a batch in the model.
+    """
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def histogram(
+            name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = _MODEL
+        ) -> Histogram:
+            return Histogram(name, text, labels, buckets=buckets, registry=registry)
+
+        requests = "Requests for predictions, by status."
+        self.requests = Counter("ppcls_requests", requests, ["status"], registry=registry)
+        self.seconds = histogram("ppcls_request_seconds", "Time to answer a request.", _SECONDS, ())
+        self.images = Counter("ppcls_images", "Images predicted.", _MODEL, registry=registry)
+        self.preparation = histogram(
+            "ppcls_preparation_seconds", "Time to decode and transform an image.", _SECONDS
+        )
+        queue = "Time that a prepared image waits for its batch to start."
+        self.queue = histogram("ppcls_queue_seconds", queue, _SECONDS)
+        self.batch = histogram("ppcls_batch_images", "Images per batch.", _SIZES)
+        self.inference = histogram("ppcls_model_seconds", "Time of a batch in the model.", _SECONDS)
+        in_work = "Images received and not answered yet."
+        self._in_work = Gauge("ppcls_images_in_work", in_work, _MODEL, registry=registry)
+
+    def add_model(self, name: str, images: AdmissionLimit) -> None:
+        """Reports the use of a limit as the model's images in work."""
+        self._in_work.labels(name).set_function(lambda: images.used)
+
+    def remove_model(self, name: str) -> None:
+        """Removes the metrics of a model."""
+        for metric in (
+            self.images,
+            self.preparation,
+            self.queue,
+            self.batch,
+            self.inference,
+            self._in_work,
+        ):
+            metric.remove(name)
+
+    def as_text(self) -> bytes:
+        """Returns all metrics in Prometheus' text format 0.0.4."""
+        return generate_latest(self._registry)

@@ -1,0 +1,151 @@
+"""Checks of every request before the application: hosts, API keys and ambiguous lengths."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ppcls.errors import UserError
+
+_SHORTEST_KEY = 16  # characters
+_WITHOUT_KEY = ("/", "/docs", "/live", "/ready")
+
+
+def error_response(
+    status: int,
+    reason: str,
+    images: dict[int, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """Returns the answer to a request that failed.
+
+    Args:
+        status: HTTP status.
+        reason: Explanation for the client.
+        images: What is wrong with single images, by their index in the request.
+        headers: Headers of the answer.
+    """
+    tree: dict[str, Any] = {"error": reason}
+    if images:
+        tree["images"] = [{"image": index, "reason": text} for index, text in images.items()]
+    return JSONResponse(tree, status_code=status, headers=headers)
+
+
+class RejectAmbiguousLength:
+    """Rejects requests with Content-Length and Transfer-Encoding, and closes their connection.
+
+    Proxies disagree on where such a request ends, so attackers use it to smuggle a second one (RFC 9112).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, or answers 400."""
+        names = {name for name, _ in scope.get("headers", ())}
+        app = self._app
+        if {b"content-length", b"transfer-encoding"} <= names:
+            reason = "expected either Content-Length or Transfer-Encoding, got both"
+            app = error_response(400, reason, headers={"Connection": "close"})
+        await app(scope, receive, send)
+
+
+class AllowedHosts:
+    """Rejects requests to names that are not this server's, so that no web page can reach it under its name.
+
+    In such an attack (DNS rebinding), the page's own name resolves to the server's address. Addresses as
+    names are always allowed, because they resolve to nothing else.
+
+    Args:
+        app: The application.
+        names: Names of the server; ``*`` allows any.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+        self._app, self._names = app, {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, or answers 400."""
+        app = self._app
+        if scope["type"] == "http" and not self._allows(Headers(scope=scope).get("host", "")):
+            reason = "the host of the request is not a name of this server; add it with --allowed-hosts"
+            app = error_response(400, reason, headers={"Connection": "close"})
+        await app(scope, receive, send)
+
+    def _allows(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if not host or name in self._names or "*" in self._names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+class ApiKeys:
+    """Rejects requests without a valid ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
+
+    The web pages, ``/live`` and ``/ready`` need no key.
+
+    Args:
+        app: The application.
+        keys: Valid keys.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app, self._digests = app, [_digest(key) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, or answers 401."""
+        app = self._app
+        if scope["type"] == "http" and scope["path"] not in _WITHOUT_KEY:
+            headers = Headers(scope=scope)
+            kind, _, token = headers.get("authorization", "").partition(" ")
+            given = token if kind.lower() == "bearer" else headers.get("x-api-key", "")
+            if not self._accepts(given.strip()):
+                reason = "expected a valid API key, as Authorization: Bearer KEY or X-API-Key: KEY"
+                app = error_response(401, reason, headers={"WWW-Authenticate": "Bearer"})
+        await app(scope, receive, send)
+
+    def _accepts(self, given: str) -> bool:
+        """Compares all digests, so that the time does not depend on the keys."""
+        digest = _digest(given)
+        return sum(hmac.compare_digest(digest, valid) for valid in self._digests) > 0
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def read_keys(file: Path) -> list[str]:
+    """Returns the API keys in a file, one per line. Empty lines and lines with ``#`` are comments.
+
+    Raises:
+        UserError: If the file cannot be read, has no key, or has one that is too short.
+    """
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "expected ASCII text"
+        raise UserError(f"--api-key-file {file}: cannot be read: {reason}") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys or min(map(len, keys)) < _SHORTEST_KEY:
+        found = "no key" if not keys else f"a key of {min(map(len, keys))}"
+        raise UserError(
+            f"--api-key-file {file}: expected one key per line, of at least {_SHORTEST_KEY} characters, "
+            f"found {found}; `openssl rand -hex 32` prints a good one"
+        )
+    return keys

@@ -1,0 +1,122 @@
+"""The models of a server: loaded, replaced and unloaded while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ppcls.deploy.models.source import find_source
+from ppcls.deploy.predictor import Predictor
+from ppcls.errors import UserError
+from ppcls.serve.limits import RequestError
+from ppcls.serve.metrics import ServerMetrics
+from ppcls.serve.service import BatchingOptions, InferenceService, load
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class ServedModels:
+    """The models of a server by name. Requests that name none use the first one.
+
+    All models share one thread, so one batch is computed at a time. While a model is loaded, the others wait.
+
+    Args:
+        predictors: The first models.
+        worker: Pool of one thread, the only one that calls models.
+        batching: How requests share a model.
+        folder: Folder from which further models can be loaded by the names of its subfolders.
+
+    Attributes:
+        metrics: Metrics of the server.
+        services: The loaded models.
+    """
+
+    def __init__(
+        self,
+        predictors: Mapping[str, Predictor],
+        worker: ThreadPoolExecutor,
+        batching: BatchingOptions,
+        folder: Path | None = None,
+    ) -> None:
+        self.metrics = ServerMetrics()
+        self._worker, self._batching, self._folder = worker, batching, folder
+        self._changing = asyncio.Lock()
+        self.services = {name: self._make_service(name, found) for name, found in predictors.items()}
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are answered."""
+        return all(service.ready for service in self.services.values())
+
+    def start(self) -> None:
+        """Starts to answer requests."""
+        for service in self.services.values():
+            service.start()
+
+    async def stop(self) -> None:
+        """Stops all models, and waits for their threads."""
+        for service in self.services.values():
+            await service.stop()
+        self._worker.shutdown(cancel_futures=True)
+
+    def find(self, name: str | None) -> InferenceService:
+        """Returns a model by its name, or the first one.
+
+        Raises:
+            RequestError: If there is no such model.
+        """
+        if name is None:
+            return next(iter(self.services.values()))
+        if name not in self.services:
+            raise RequestError(404, f"model: expected one of {', '.join(self.services)}, got {name[:80]!r}")
+        return self.services[name]
+
+    async def load(self, name: str) -> InferenceService:
+        """Loads a model from its subfolder. A model of this name is replaced once the new one is ready.
+
+        Raises:
+            RequestError: If the server has no folder of models, or if the model cannot be loaded.
+        """
+        if self._folder is None:
+            raise RequestError(403, "this server loads no further models; start it with --models-folder")
+        path = self._folder / name
+        if not NAME.fullmatch(name) or not path.is_dir():
+            raise RequestError(404, f"{name[:80]!r}: no such subfolder of --models-folder")
+        async with self._changing:
+            try:
+                predictor = await self._in_worker(lambda: load(find_source(path), self._batching.max_batch))
+            except UserError as error:
+                raise RequestError(422, str(error)) from None
+            before = self.services.get(name)
+            self.services[name] = service = self._make_service(name, predictor)
+            service.start()
+            if before is not None:
+                await before.drain()
+                await before.stop()
+            return service
+
+    async def unload(self, name: str) -> None:
+        """Unloads a model after its accepted requests are answered.
+
+        Raises:
+            RequestError: If there is no such model, if it is the last one, or if the server has no folder.
+        """
+        if self._folder is None:
+            raise RequestError(403, "this server unloads no models; start it with --models-folder")
+        async with self._changing:
+            service = self.find(name)
+            if len(self.services) == 1:
+                raise RequestError(409, f"{name}: the last model of a server cannot be unloaded")
+            del self.services[name]
+            await service.drain()
+            await service.stop()
+            self.metrics.remove_model(name)
+
+    def _make_service(self, name: str, predictor: Predictor) -> InferenceService:
+        return InferenceService(name, predictor, self._worker, self._batching, self.metrics)
+
+    async def _in_worker(self, function: Callable[[], Predictor]) -> Predictor:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function)
