@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,8 +40,8 @@ def opened(path: Path) -> Iterator[OpenedPage]:
 
 
 @contextmanager
-def opened_server(server: Running) -> Iterator[Page]:
-    """Opens the page of a server. It must have no console message except 422, and no request elsewhere."""
+def opened_server(server: Running, paths: Sequence[str] = ("/", "/health", "/predict")) -> Iterator[Page]:
+    """Opens the page of a server. It must have no console message except 422, and request only ``paths``."""
     messages: list[str] = []
     requests: list[str] = []
     with sync_playwright() as playwright:
@@ -56,5 +56,5 @@ def opened_server(server: Running) -> Iterator[Page]:
         browser.close()
     assert [message for message in messages if "422" not in message] == []
     assert {url for url in requests if not url.startswith(("data:", "blob:"))} == {
-        f"{server.address}{path}" for path in ("/", "/health", "/predict")
+        f"{server.address}{path}" for path in paths
     }
