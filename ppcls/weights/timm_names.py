@@ -6,20 +6,28 @@ If a network computes other numbers than the one of the same name in timm, an er
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from paddle import nn
 from paddle.vision import models
 
+from ppcls.arch.families.alexnet import AlexNet
+from ppcls.arch.families.darknet import DarkNet53
 from ppcls.arch.families.densenet import DenseNet
 from ppcls.arch.families.efficientnet import EfficientNet
+from ppcls.arch.families.efficientnet_lite import EfficientNetLite
 from ppcls.arch.families.ghostnet import GhostNet
-from ppcls.arch.families.mobilenet import MobileNetV2Net, MobileNetV3Net
+from ppcls.arch.families.mobilenet import MobileNetV1Net, MobileNetV2Net, MobileNetV3Net
+from ppcls.arch.families.pp_lcnet import PPLCNet
 from ppcls.arch.families.res2net import Res2Net
-from ppcls.arch.families.resnet import ResNet
+from ppcls.arch.families.resnet import BasicSEResNet, ResNet
+from ppcls.arch.families.squeezenet import SqueezeNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vgg import VGG
+from ppcls.arch.families.xception import Xception
+from ppcls.arch.layers.mobile import LateFeatures
 from ppcls.arch.layers.residual import NumberedResNet
 from ppcls.errors import UserError
 from ppcls.weights.timm_rules import apply_rules, timm_rules, torchvision_rules
@@ -30,11 +38,23 @@ _DIFFERENT: dict[type[nn.Layer], str] = {
     VGG: "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11 … vgg19, Paddle's own",
     MobileNetV2Net: _MOBILENET.format("MobileNetV2", "mobilenet_v2"),
     MobileNetV3Net: _MOBILENET.format("MobileNetV3", "mobilenet_v3_large or mobilenet_v3_small"),
-    GhostNet: "PaddleClas's GhostNet has another number of channels in squeeze-and-excitation",
-    Res2Net: "the average pooling of PaddleClas's Res2Net does not count padding",
+    SqueezeNet: "the max pooling of PaddleClas's SqueezeNet drops incomplete windows at the edge",
+    Xception: "a block of PaddleClas's Xception has two separable convolutions, one of timm's has three",
 }
+# Networks that fit only as their `timm_variant`, and how the others differ; see also `_check_file`.
+_VARIANTS: dict[type[nn.Layer], str] = {
+    BasicSEResNet: "PaddleClas's SE-ResNet squeezes 64 channels more, and projects its first shortcut",
+    DarkNet53: "PaddleClas's DarkNet53 has ReLU instead of leaky ReLU",
+    GhostNet: "PaddleClas's GhostNet differs in squeeze-and-excitation and in the last convolution",
+    MobileNetV1Net: "PaddleClas's MobileNetV1 has ReLU instead of ReLU6",
+    PPLCNet: "the last convolution of PaddleClas's PPLCNet has no bias",
+    Res2Net: "PaddleClas's Res2Net does not count padding in average pooling, and has another first block",
+}
+_VARIANT = "Arch.timm_variant: True"
+_EFFICIENTNET = (EfficientNet, EfficientNetLite)
 _MOBILENET_V3 = (models.MobileNetV3Large, models.MobileNetV3Small)
-_TIMM_EPSILON = 1e-5  # of BatchNorm in timm's mobilenetv3_*; Paddle's and torchvision's is 1e-3
+_TORCHVISION_B5 = 2048  # features of EfficientNetB5; from there on torchvision's epsilon is ours
+_EPSILON = 1e-5  # of BatchNorm in the networks of `_other_epsilon`; ours is 1e-3
 
 
 class Translation(NamedTuple):
@@ -43,10 +63,13 @@ class Translation(NamedTuple):
     Attributes:
         names: Names in the file, where BatchNorm's statistics have Paddle's names, to names in the model.
         epsilon: BatchNorm's epsilon where the weights come from, if it is not that of the model.
+        factors: Names in the model to factors on the weights from the file. Dropout that scales its output
+            at inference, as PaddleClas's does, needs larger weights in the next layer.
     """
 
     names: dict[str, str]
     epsilon: float | None = None
+    factors: Mapping[str, float] = MappingProxyType({})
 
 
 def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translation:
@@ -63,7 +86,7 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
     found, own = set(names), model.state_dict().keys()
     identical = found >= {name for name in own if not name.endswith(".relative_position_index")}
     _check_family(model, source, identical=identical)
-    if identical:
+    if identical and not isinstance(model, EfficientNetLite):  # which has timm's names
         return Translation({name: name for name in found})
     _check_file(model, found, source)
     theirs = {_plain(model, name): name for name in found}
@@ -72,7 +95,7 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
         for rules in (timm_rules(model) or (), torchvision_rules(model))
     ]
     best = max(pairs, key=lambda pair: len(pair.keys() & found))
-    return Translation(best, _timm_epsilon(model) if best is pairs[0] else None)
+    return Translation(best, _other_epsilon(model, timm=best is pairs[0]), _factors(model))
 
 
 def write_names(model: nn.Layer, architecture: str) -> Translation:
@@ -87,16 +110,15 @@ def write_names(model: nn.Layer, architecture: str) -> Translation:
     """
     rules, names = timm_rules(model), model.state_dict()
     _check_family(model, architecture, identical=False)
-    squeezed = names.get("bb_0_0.scale.squeeze.weight")
-    unlike = squeezed is not None and squeezed.shape[1] % 8  # timm's squeeze-and-excitation is wider
-    if rules is None or unlike or architecture.startswith("ViT_small") or "stage0.se.down.weight" in names:
+    if rules is None or architecture.startswith("ViT_small"):
         raise UserError(f"{architecture}: timm has no network that computes the same numbers")
     if "blocks.0.short.conv.weight" in names and "blocks.0.conv2.conv.weight" not in names:
         raise UserError(
             f"{architecture}: in timm, the shortcut of the first block has no convolution; train with "
             "Arch.use_first_short_conv: False"
         )
-    return Translation({apply_rules(rules, name): name for name in names}, _timm_epsilon(model))
+    pairs = {apply_rules(rules, name): name for name in names}
+    return Translation(pairs, _other_epsilon(model, timm=True), _factors(model))
 
 
 def _plain(model: nn.Layer, name: str) -> str:
@@ -104,8 +126,19 @@ def _plain(model: nn.Layer, name: str) -> str:
     return re.sub(r"\.(norm|conv)\.(\d)\.", r".\1\2.", name) if isinstance(model, DenseNet) else name
 
 
-def _timm_epsilon(model: nn.Layer) -> float | None:
-    return _TIMM_EPSILON if isinstance(model, _MOBILENET_V3) else None
+def _other_epsilon(model: nn.Layer, *, timm: bool) -> float | None:
+    """Returns the epsilon of BatchNorm in timm or torchvision if it is not the model's."""
+    if isinstance(model, _EFFICIENTNET) and model.timm_variant:
+        large = isinstance(model, EfficientNet) and model._fc.weight.shape[0] >= _TORCHVISION_B5
+        return None if large and not timm else _EPSILON
+    return _EPSILON if isinstance(model, _MOBILENET_V3) and timm else None
+
+
+def _factors(model: nn.Layer) -> dict[str, float]:
+    """Returns the factors of a translation."""
+    if isinstance(model, AlexNet):
+        return dict.fromkeys(("_fc6.weight", "_fc7.weight"), 1 / (1 - model.drop.p))
+    return {"fc.weight": 1 / (1 - model.dropout.p)} if isinstance(model, LateFeatures) else {}
 
 
 def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
@@ -121,6 +154,9 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
     """
     kinds = () if identical else _DIFFERENT.items()
     difference = next((text for kind, text in kinds if isinstance(model, kind)), "")
+    if not difference and not identical and not getattr(model, "timm_variant", True):
+        reason = next((text for kind, text in _VARIANTS.items() if isinstance(model, kind)), "")
+        difference = f"{reason}; set {_VARIANT}" if reason else ""
     if isinstance(model, SwinTransformer) and model.shifts_single_window:
         difference = (
             "PaddleClas's Swin shifts windows also where one window covers the whole feature map; set "
@@ -138,11 +174,15 @@ def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
     Raises:
         UserError: It computes other numbers than the model.
     """
-    if isinstance(model, EfficientNet) and "tf_efficientnet" not in source:
-        raise UserError(
-            f"{source}: its name must contain tf_efficientnet. timm's other EfficientNets differ in "
-            "padding and epsilon, which the file does not show"
-        )
+    if isinstance(model, _EFFICIENTNET):
+        is_tensorflow = "tf_efficientnet" in source
+        if model.timm_variant and is_tensorflow:
+            raise UserError(f"{source}: this network pads as in TensorFlow; set Arch.timm_variant: False")
+        if not model.timm_variant and not is_tensorflow:
+            raise UserError(
+                f"{source}: its name must contain tf_efficientnet. Other EfficientNets of timm and "
+                f"torchvision differ in padding and epsilon; for these set {_VARIANT}"
+            )
     if isinstance(model, _MOBILENET_V3) and "tf_mobilenetv3" in source:
         raise UserError(f"{source}: timm's tf_mobilenetv3 differs in padding; use mobilenetv3_*_100 of timm")
     if isinstance(model, (ResNet, NumberedResNet)):

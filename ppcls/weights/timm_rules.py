@@ -9,26 +9,43 @@ their logits.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable
 
 from paddle import nn
 from paddle.vision import models
 
+from ppcls.arch.families.alexnet import AlexNet
 from ppcls.arch.families.convnext import ConvNeXt
+from ppcls.arch.families.darknet import DarkNet53
 from ppcls.arch.families.densenet import DenseNet
 from ppcls.arch.families.efficientnet import EfficientNet
 from ppcls.arch.families.efficientnet_lite import EfficientNetLite
+from ppcls.arch.families.ghostnet import GhostNet
+from ppcls.arch.families.mobilenet import MobileNetV1Net
 from ppcls.arch.families.pp_hgnet import PPHGNet, PPHGNetV2
+from ppcls.arch.families.pp_lcnet import PPLCNet, PPLCNetV2
 from ppcls.arch.families.regnet import RegNet
 from ppcls.arch.families.repvgg import RepVGG
 from ppcls.arch.families.resnet import ResNet
+from ppcls.arch.families.shufflenet_v2 import ShuffleNetV2
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.arch.layers.residual import NumberedResNet
-
-_Replacement = str | Callable[[re.Match[str]], str]
-Rules = Sequence[tuple[str, _Replacement]]
+from ppcls.weights.timm_mobile_rules import (
+    GHOSTNET,
+    LCNET,
+    LCNET_V2,
+    MOBILENET_V1,
+    TORCHVISION_SHUFFLENET_V2,
+    Replacement,
+    Rules,
+    block_positions,
+    efficientnet,
+    mobilenet_v2,
+    mobilenet_v3,
+    torchvision_efficientnet,
+    torchvision_mobilenet_v3,
+)
 
 
 def timm_rules(model: nn.Layer) -> Rules | None:
@@ -49,7 +66,7 @@ def apply_rules(rules: Rules, name: str) -> str:
     return name
 
 
-def _shift(template: str, by: int) -> _Replacement:
+def _shift(template: str, by: int) -> Replacement:
     """Returns a replacement that fills ``template`` with a match's groups and adds ``by`` to numbers."""
 
     def replace(match: re.Match[str]) -> str:
@@ -58,23 +75,15 @@ def _shift(template: str, by: int) -> _Replacement:
     return replace
 
 
-def _positions(firsts: Iterable[bool]) -> list[tuple[int, int]]:
-    """Returns (stage, position in the stage) of each block, given whether it starts a stage."""
-    positions: list[tuple[int, int]] = []
-    for first in firsts:
-        stage, i = positions[-1] if positions else (-1, 0)
-        positions.append((stage + 1, 0) if first else (stage, i + 1))
-    return positions
-
-
 def _resnet(model: nn.Layer) -> Rules:
-    """ResNet, ResNeXt, SE-ResNet, and their "vd" variants, which timm names "d"."""
+    """ResNet, ResNeXt, SE-ResNet, Res2Net, and their "vd" variants, which timm names "d"."""
     numbered = isinstance(model, NumberedResNet)
     conv, norm = ("_conv", "_batch_norm") if numbered else ("conv", "bn")
     stem = r"^conv1_(\d)" if numbered else r"^stem\.(\d)"
-    pooled = int(any(isinstance(layer, nn.AvgPool2D) for layer in model.sublayers()))
+    shortcuts = (layer for name, layer in model.named_sublayers() if name.endswith(".pool"))
+    pooled = int(any(isinstance(layer, nn.AvgPool2D) for layer in shortcuts))
     names = model.state_dict()
-    start: list[tuple[str, _Replacement]]
+    start: list[tuple[str, Replacement]]
     if "conv1_1._conv.weight" in names or "stem.1.conv.weight" in names:
         by = -1 if numbered else 0
         start = [
@@ -85,15 +94,15 @@ def _resnet(model: nn.Layer) -> Rules:
             ),
         ]
     else:
-        single = "conv" if numbered else r"stem\.0"
+        single = model.stem_name if numbered else r"stem\.0"
         start = [(rf"^{single}\.{conv}\.", "conv1."), (rf"^{single}\.{norm}\.", "bn1.")]
-    blocks: tuple[str, _Replacement] = (
+    blocks: tuple[str, Replacement] = (
         r"^bb_(\d)_(\d+)\.",
         lambda match: f"layer{int(match[1]) + 1}.{match[2]}.",
     )
     if not numbered:
         count = len(model.blocks)
-        places = _positions(i == 0 or f"blocks.{i}.short.conv.weight" in names for i in range(count))
+        places = block_positions(i == 0 or f"blocks.{i}.short.conv.weight" in names for i in range(count))
         blocks = (
             r"^blocks\.(\d+)\.",
             lambda match: f"layer{places[int(match[1])][0] + 1}.{places[int(match[1])][1]}.",
@@ -101,6 +110,8 @@ def _resnet(model: nn.Layer) -> Rules:
     return [
         *start,
         blocks,
+        (r"^(layer.*)\.res\d\w+_branch2b_(\d)\._conv\.", _shift("{}.convs.{}.", -1)),
+        (r"^(layer.*)\.res\d\w+_branch2b_(\d)\._batch_norm\.", _shift("{}.bns.{}.", -1)),
         (rf"^(layer.*)\.conv(\d)\.{conv}\.", _shift("{}.conv{}.", 1)),
         (rf"^(layer.*)\.conv(\d)\.{norm}\.", _shift("{}.bn{}.", 1)),
         (rf"\.short\.{conv}\.", f".downsample.{pooled}."),
@@ -108,117 +119,6 @@ def _resnet(model: nn.Layer) -> Rules:
         (r"\.scale\.squeeze\.", ".se.fc1."),
         (r"\.scale\.excitation\.", ".se.fc2."),
         (r"^out\.", "fc."),
-    ]
-
-
-_INVERTED = {  # parts of an inverted residual in timm's names: convolution and norm
-    False: {"expand": ("conv_pw", "bn1"), "depthwise": ("conv_dw", "bn2"), "project": ("conv_pwl", "bn3")},
-    True: {"depthwise": ("conv_dw", "bn1"), "project": ("conv_pw", "bn2")},  # a block that does not expand
-}
-
-
-def _efficientnet(model: nn.Layer) -> Rules:
-    """EfficientNet with the padding and the epsilon of TensorFlow, which are also ours."""
-    expands = dict[int, bool]()
-    for name in model.state_dict():
-        if match := re.match(r"_ef\.(_blocks|block)\.(\d+)\.\.", name):
-            expands[int(match[2])] = match[1] == "_blocks"
-    places = _positions(expands[i] for i in sorted(expands))
-    parts = {"e": "expand", "d": "depthwise", "p": "project"}
-
-    def rename(match: re.Match[str]) -> str:
-        stage, i = places[int(match[1])]
-        conv, norm = _INVERTED[stage == 0][parts[match[2]]]
-        return f"blocks.{stage}.{i}.{norm if match[3] == '_bn' else conv}."
-
-    return [
-        (r"^_ef\._conv_stem\._conv\._conv\._conv\.", "conv_stem."),
-        (r"^_ef\._conv_stem\._conv\._bn\.|^_ef\._conv_stem\._bn\.", "bn1."),
-        (r"^_conv\._conv\._conv\.", "conv_head."),
-        (r"^_conv\._bn\.", "bn2."),
-        (r"^_fc\.", "classifier."),
-        (r"\._se\._conv1\._conv\.", "._se.conv_reduce."),
-        (r"\._se\._conv2\._conv\.", "._se.conv_expand."),
-        (
-            r"^_ef\.(?:_blocks|block)\.(\d+)\.\._se\.",
-            lambda match: "blocks.{}.{}.se.".format(*places[int(match[1])]),
-        ),
-        (r"^_ef\.(?:_blocks|block)\.(\d+)\.\._([edp])cn\._conv\.(_conv\._conv|_bn)\.", rename),
-        (r"^_ef\.(?:_blocks|block)\.(\d+)\.\._([edp])cn\.(_bn)\.", rename),
-    ]
-
-
-_V2_DEPTHS = (1, 2, 3, 4, 3, 3, 1)
-
-
-def _mobilenet_v2(_: nn.Layer) -> Rules:
-    starts = {0, *accumulate(_V2_DEPTHS)}
-    places = _positions(i in starts for i in range(sum(_V2_DEPTHS)))
-
-    def rename(match: re.Match[str]) -> str:
-        stage, i = places[int(match[1]) - 1]
-        parts = _INVERTED[stage == 0]
-        order = [name for pair in parts.values() for name in pair]
-        indexes = [f"{j}.{k}" for j in range(len(parts) - 1) for k in (0, 1)]
-        indexes += [str(len(parts) - 1), str(len(parts))]
-        return f"blocks.{stage}.{i}.{order[indexes.index(match[2])]}."
-
-    return [
-        (r"^features\.0\.0\.", "conv_stem."),
-        (r"^features\.0\.1\.", "bn1."),
-        (r"^features\.18\.0\.", "conv_head."),
-        (r"^features\.18\.1\.", "bn2."),
-        (r"^features\.(\d+)\.conv\.([\d.]+)\.", rename),
-        (r"^classifier\.1\.", "classifier."),
-    ]
-
-
-_V3_DEPTHS = {models.MobileNetV3Large: (1, 2, 3, 4, 2, 3), models.MobileNetV3Small: (1, 2, 3, 2, 3)}
-
-
-def _mobilenet_v3(model: nn.Layer) -> Rules:
-    depths = next(depths for kind, depths in _V3_DEPTHS.items() if isinstance(model, kind))
-    starts = {0, *accumulate(depths)}
-    places = _positions(i in starts for i in range(sum(depths)))
-    parts = {"expand_conv": "expand", "bottleneck_conv": "depthwise", "linear_conv": "project"}
-
-    def rename(match: re.Match[str]) -> str:
-        stage, i = places[int(match[1])]
-        return f"blocks.{stage}.{i}.{_INVERTED[stage == 0][parts[match[2]]][int(match[3])]}."
-
-    return [
-        (r"^conv\.0\.", "conv_stem."),
-        (r"^conv\.1\.", "bn1."),
-        (r"^lastconv\.0\.", f"blocks.{len(depths)}.0.conv."),
-        (r"^lastconv\.1\.", f"blocks.{len(depths)}.0.bn1."),
-        (r"^blocks\.(\d+)\.(\w+_conv)\.(\d)\.", rename),
-        (
-            r"^blocks\.(\d+)\.mid_se\.fc",
-            lambda match: "blocks.{}.{}.se.fc".format(*places[int(match[1])]),
-        ),
-        (r"\.se\.fc1\.", ".se.conv_reduce."),
-        (r"\.se\.fc2\.", ".se.conv_expand."),
-        (r"^classifier\.0\.", "conv_head."),
-        (r"^classifier\.3\.", "classifier."),
-    ]
-
-
-def _torchvision_mobilenet_v3(model: nn.Layer) -> Rules:
-    names, count = model.state_dict(), len(model.blocks)
-
-    def rename(match: re.Match[str]) -> str:
-        block = int(match[1])
-        parts = [
-            part
-            for part in ("expand_conv", "bottleneck_conv", "mid_se", "linear_conv")
-            if any(name.startswith(f"blocks.{block}.{part}.") for name in names)
-        ]
-        return f"features.{block + 1}.block.{parts.index(match[2])}."
-
-    return [
-        (r"^conv\.", "features.0."),
-        (r"^lastconv\.", f"features.{count + 1}."),
-        (r"^blocks\.(\d+)\.(\w+)\.", rename),
     ]
 
 
@@ -280,6 +180,8 @@ _REPVGG: Rules = [
     (r"\.rbr_dense\.", ".conv_kxk."),
     (r"\.rbr_1x1\.", ".conv_1x1."),
     (r"\.rbr_identity\.", ".identity."),
+    (r"\.se\.down\.", ".attn.fc1."),
+    (r"\.se\.up\.", ".attn.fc2."),
     (r"^linear\.", "head.fc."),
 ]
 _SWIN: Rules = [
@@ -320,6 +222,22 @@ _VGG: Rules = [
     (r"^classifier\.3\.", "pre_logits.fc2."),
     (r"^classifier\.6\.", "head.fc."),
 ]
+_DARKNET: Rules = [
+    (r"^_conv1\.", "stem.conv1."),
+    (r"^_conv2\.", "stages.0.conv_down."),
+    (r"^_downsample_(\d)\.", _shift("stages.{}.conv_down.", 1)),
+    (r"^_basic_block_(\d)(\d)\._", lambda match: f"stages.{match[1]}.blocks.{int(match[2]) - 1}."),
+    (r"\._conv\.", ".conv."),
+    (r"\._bn\.", ".bn."),
+    (r"^_out\.", "head.fc."),
+]
+_ALEXNET = {"_conv1": 0, "_conv2": 3, "_conv3": 6, "_conv4": 8, "_conv5": 10}
+_TORCHVISION_ALEXNET: Rules = [
+    (r"^(_conv\d)\.(?:_conv\.)?", lambda match: f"features.{_ALEXNET[match[1]]}."),
+    (r"^_fc6\.", "classifier.1."),
+    (r"^_fc7\.", "classifier.4."),
+    (r"^_fc8\.", "classifier.6."),
+]
 _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     ResNet: _resnet,
     NumberedResNet: _resnet,
@@ -327,25 +245,34 @@ _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     DenseNet: lambda _: _DENSENET,
     RegNet: lambda _: _REGNET,
     RepVGG: lambda _: _REPVGG,
-    EfficientNet: _efficientnet,
+    EfficientNet: efficientnet,
     SwinTransformer: lambda _: _SWIN,
     PPHGNet: lambda _: [(r"^stem\.", "stem.stem."), *_HGNET],
     PPHGNetV2: lambda _: _HGNET,
     VisionTransformer: lambda _: (),
     EfficientNetLite: lambda _: (),
+    DarkNet53: lambda _: _DARKNET,
+    GhostNet: lambda _: GHOSTNET,
+    MobileNetV1Net: lambda _: MOBILENET_V1,
+    PPLCNet: lambda _: LCNET,
+    PPLCNetV2: lambda _: LCNET_V2,
+    models.DenseNet: lambda _: _DENSENET,
     models.ResNet: lambda _: (),
     models.VGG: lambda _: _VGG,
-    models.MobileNetV2: _mobilenet_v2,
-    models.MobileNetV3Large: _mobilenet_v3,
-    models.MobileNetV3Small: _mobilenet_v3,
+    models.MobileNetV2: mobilenet_v2,
+    models.MobileNetV3Large: mobilenet_v3,
+    models.MobileNetV3Small: mobilenet_v3,
 }
 _TORCHVISION: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
+    AlexNet: lambda _: _TORCHVISION_ALEXNET,
     ConvNeXt: lambda _: _TORCHVISION_CONVNEXT,
+    EfficientNet: torchvision_efficientnet,
+    ShuffleNetV2: lambda _: TORCHVISION_SHUFFLENET_V2,
     RegNet: lambda _: _TORCHVISION_REGNET,
     SwinTransformer: lambda _: _TORCHVISION_SWIN,
     VisionTransformer: lambda _: _TORCHVISION_VIT,
     models.VGG: lambda _: (),  # Paddle's functions have torchvision's names
     models.MobileNetV2: lambda _: (),
-    models.MobileNetV3Large: _torchvision_mobilenet_v3,
-    models.MobileNetV3Small: _torchvision_mobilenet_v3,
+    models.MobileNetV3Large: torchvision_mobilenet_v3,
+    models.MobileNetV3Small: torchvision_mobilenet_v3,
 }

@@ -23,6 +23,8 @@ _COUNTER = "num_batches_tracked"
 _AS_CONVOLUTIONS = {
     ".se.fc1.": 1,
     ".se.fc2.": 1,
+    ".se.conv_reduce.": 1,
+    ".se.conv_expand.": 1,
     ".conv_head.": 1,
     ".pre_logits.fc1.": 7,
     ".pre_logits.fc2.": 1,
@@ -63,10 +65,11 @@ def from_torch(
     """
     statistics = {name: _paddle_name(name) for name in arrays if not name.endswith(_COUNTER)}
     translate = getattr(model, "translate_torch_name", None)
-    if translate is None:
-        translation = read_names(model, statistics.values(), source)
+    names = {name: translate(name) if translate else name for name in statistics.values()}
+    if all(name == key for name, key in names.items()):
+        translation = read_names(model, names, source)
     else:
-        translation = Translation({name: translate(name) for name in statistics.values()})
+        translation = Translation(names)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     linear = _linear_weights(model)
     converted = {}
@@ -76,8 +79,9 @@ def from_torch(
             array = array.reshape(len(array), -1).T  # timm uses convolutions as linear layers
         elif array.ndim > len(shapes.get(key, ())) > 0 and array.size == math.prod(shapes[key]):
             array = array.reshape(shapes[key])  # torchvision's layer scale is [C, 1, 1]
-        converted[key] = array
-    return _change_epsilon(model, converted, translation.epsilon)
+        converted[key] = _scale(array, translation.factors.get(key, 1.0))
+    unused = {name: tensor.numpy() for name, tensor in model.state_dict().items() if _is_unused(model, name)}
+    return _change_epsilon(model, {**unused, **converted}, translation.epsilon)
 
 
 def to_timm(
@@ -98,9 +102,9 @@ def to_timm(
     linear, derived = _linear_weights(model), tuple(getattr(model, "derived", ()))
     converted = {}
     for name, key in translation.names.items():
-        if key.endswith(derived or ("\0",)):
+        if key.endswith(derived or ("\0",)) or _is_unused(model, key):
             continue
-        array = arrays[key]
+        array = _scale(arrays[key], 1 / translation.factors.get(key, 1.0))
         if key in linear:
             array = array.T
             if kernel := next((side for layer, side in _AS_CONVOLUTIONS.items() if layer in f".{name}"), 0):
@@ -132,6 +136,15 @@ def _change_epsilon(
             weight = changed[f"{name}.weight"]
             changed[f"{name}.weight"] = (weight * (1 / ratio if to_file else ratio)).astype(weight.dtype)
     return changed
+
+
+def _scale(array: NDArray[Any], factor: float) -> NDArray[Any]:
+    return array if factor == 1 else (array * factor).astype(array.dtype)
+
+
+def _is_unused(model: nn.Layer, name: str) -> bool:
+    """Returns whether a weight exists in PaddleClas's files only, and computes nothing."""
+    return name.endswith(getattr(model, "unused", ("\0",)))
 
 
 def _paddle_name(name: str) -> str:

@@ -41,6 +41,16 @@ MODELS = {
     "mobilenetv3_small_100": "mobilenet_v3_small",
     "mobilenetv3_large_100": "mobilenet_v3_large",
     "vgg11": "vgg11",
+    "lcnet_100": "PPLCNet_x1_0",
+    "lcnetv2_small": "PPLCNetV2_small",
+    "mobilenetv1_100": "MobileNetV1",
+    "efficientnet_b0": "EfficientNetB0",
+    "efficientnet_lite0": "EfficientNet_lite0",
+    "ghostnet_100": "GhostNet_x1_0",
+    "res2net50_14w_8s": "Res2Net50_14w_8s",
+    "res2net50d": "Res2Net50_vd_26w_4s",
+    "seresnet18": "SE_ResNet18",
+    "darknet53": "DarkNet53",
     "hgnet_tiny": "PPHGNet_tiny",
     "hgnetv2_b0": "PPHGNetV2_B0",
     "hgnetv2_b4": "PPHGNetV2_B4",
@@ -50,10 +60,14 @@ MODELS = {
     "torchvision/vit_b_32": "ViT_base_patch32_384",
     "torchvision/convnext_tiny": "ConvNeXt_tiny",
     "torchvision/regnet_x_800mf": "RegNetX_800MF",
+    "torchvision/alexnet": "AlexNet",
+    "torchvision/efficientnet_b0": "EfficientNetB0",
+    "torchvision/shufflenet_v2_x0_5": "ShuffleNetV2_x0_5",
     "torchvision/mobilenet_v2": "mobilenet_v2",
     "torchvision/mobilenet_v3_small": "mobilenet_v3_small",
     "torchvision/vgg11": "vgg11",
 }
+_SIDES = {"torchvision/vit_b_32": 384, "darknet53": 256}
 _SIZES = {"torchvision/vit_b_32": {"image_size": 384}}
 
 
@@ -94,7 +108,7 @@ def main() -> None:
         state = {key: torch.from_numpy(random_array(key, tuple(shape))) for key, shape in shapes.items()}
         model.load_state_dict(state, strict=False)
         with torch.no_grad():
-            logits = model(torch.from_numpy(random_image(384 if "384" in MODELS[name] else 224)))[0, :LOGITS]
+            logits = model(torch.from_numpy(random_image(_SIDES.get(name, 224))))[0, :LOGITS]
         found[name] = {"logits": [round(float(logit), 6) for logit in logits], "shapes": shapes}
     versions = {module.__name__: module.__version__ for module in (timm, torch, torchvision)}
     FILE.write_text(json.dumps({"versions": versions, "models": found}, separators=(",", ":")) + "\n")

@@ -15,6 +15,7 @@ from timm_reference import CLASSES, FILE, MODELS, random_array, random_image
 from ppcls.arch.build import build_model
 from ppcls.errors import UserError
 from ppcls.weights.files import fill_model, read_weights, start_from
+from ppcls.weights.timm_rules import apply_rules, timm_rules
 from ppcls.weights.torch_names import to_timm
 from ppcls.zoo import ZOO
 
@@ -33,10 +34,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ResNet18": {"use_first_short_conv": False},
     "SwinTransformer_tiny_patch4_window7_224": {"shift_single_window": False},
 }
+NO_VARIANTS = {"tf_efficientnet_b0", "tf_efficientnet_lite0"}
 
 
 def timm_weights(name: str) -> dict[str, np.ndarray]:
     return {key: random_array(key, tuple(shape)) for key, shape in REFERENCE[name]["shapes"].items()}
+
+
+def options_of(theirs: str) -> dict[str, Any]:
+    """Returns the options of our model for weights of timm's model ``theirs``."""
+    ours = MODELS[theirs]
+    if "timm_variant" in ZOO[ours].options and theirs not in NO_VARIANTS:
+        return {"timm_variant": True}
+    return OPTIONS.get(ours, {})
 
 
 def logits_of(model: paddle.nn.Layer, side: int = 224) -> np.ndarray:
@@ -53,7 +63,7 @@ def logits_of(model: paddle.nn.Layer, side: int = 224) -> np.ndarray:
     ],
 )
 def test_weights_of_timm_produce_the_logits_of_timm(theirs: str, ours: str) -> None:
-    model = build_model(ours, CLASSES, **OPTIONS.get(ours, {}))
+    model = build_model(ours, CLASSES, **options_of(theirs))
     fill_model(model, timm_weights(theirs), theirs)
     expected = np.array(REFERENCE[theirs]["logits"])
     scale = max(1.0, np.abs(expected).max())
@@ -71,7 +81,7 @@ def test_weights_of_timm_produce_the_logits_of_timm(theirs: str, ours: str) -> N
 )
 def test_weights_of_timm_return_unchanged_from_the_export(theirs: str, ours: str) -> None:
     weights = timm_weights(theirs)
-    model = build_model(ours, CLASSES, **OPTIONS.get(ours, {}))
+    model = build_model(ours, CLASSES, **options_of(theirs))
     fill_model(model, weights, theirs)
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     exported = to_timm(model, arrays, ours)
@@ -83,9 +93,11 @@ def test_weights_of_timm_return_unchanged_from_the_export(theirs: str, ours: str
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("GhostNet_x0_5", "GhostNet has another number of channels in squeeze-and-excitation"),
-        ("MobileNetV1_x0_25", "MobileNetV1_x0_25: timm has no network that computes the same numbers"),
-        ("SE_ResNet18", "SE_ResNet18: timm has no network that computes the same numbers"),
+        ("GhostNet_x0_5", "GhostNet differs in squeeze-and-excitation.*; set Arch.timm_variant: True"),
+        ("MobileNetV1_x0_25", "MobileNetV1 has ReLU instead of ReLU6; set Arch.timm_variant: True"),
+        ("SE_ResNet18", "SE-ResNet squeezes 64 channels more.*; set Arch.timm_variant: True"),
+        ("Xception41", "a block of PaddleClas's Xception has two separable convolutions"),
+        ("ShuffleNetV2_x0_25", "ShuffleNetV2_x0_25: timm has no network that computes the same numbers"),
         (
             "ResNet18",
             "ResNet18: in timm, the shortcut of the first block has no .*use_first_short_conv: False",
@@ -97,6 +109,12 @@ def test_export_of_a_network_that_timm_lacks_is_rejected(name: str, message: str
     model = build_model(name, CLASSES)
     with pytest.raises(UserError, match=message):
         to_timm(model, {}, name)
+
+
+def test_rules_of_repvgg_rename_squeeze_and_excitation() -> None:
+    rules = timm_rules(build_model("RepVGG_A0", CLASSES)) or ()
+    renamed = [apply_rules(rules, f"stage1.0.se.{name}.weight") for name in ("down", "up")]
+    assert renamed == ["stages.0.0.attn.fc1.weight", "stages.0.0.attn.fc2.weight"]
 
 
 def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> None:
@@ -122,12 +140,13 @@ def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> N
             "resnet18",
             "has no convolution, but this model's has; set Arch.use_first_short_conv: False",
         ),
-        (
-            "SE_ResNet18",
-            "resnet18",
-            "the shortcut of its first block has no convolution, but this model's has$",
-        ),
-        ("EfficientNetB0", "efficientnet_b0", "efficientnet_b0: its name must contain tf_efficientnet"),
+        ("SE_ResNet18", "seresnet18", "projects its first shortcut; set Arch.timm_variant: True"),
+        ("EfficientNetB0", "efficientnet_b0", "for these set Arch.timm_variant: True"),
+        ("EfficientNet_lite0", "efficientnet_lite0", "for these set Arch.timm_variant: True"),
+        ("DarkNet53", "darknet53", "ReLU instead of leaky ReLU; set Arch.timm_variant: True"),
+        ("MobileNetV1", "mobilenetv1_100", "ReLU instead of ReLU6; set Arch.timm_variant: True"),
+        ("PPLCNet_x1_0", "lcnet_100", "PPLCNet has no bias; set Arch.timm_variant: True"),
+        ("Res2Net50_vd_26w_4s", "res2net50d", "does not count padding .* set Arch.timm_variant: True"),
         (
             "MobileNetV2",
             "mobilenetv2_100",
@@ -140,11 +159,7 @@ def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> N
             "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11",
             marks=pytest.mark.slow,
         ),
-        (
-            "GhostNet_x0_5",
-            "ghostnet_050",
-            "GhostNet has another number of channels in squeeze-and-excitation",
-        ),
+        ("GhostNet_x0_5", "ghostnet_100", "last convolution; set Arch.timm_variant: True"),
         ("ResNet50", "resnext50_32x4d", "resnext50_32x4d: weights of another model"),
     ],
 )
@@ -153,3 +168,9 @@ def test_weights_of_another_network_are_rejected(name: str, weights: str, messag
     arrays = timm_weights(source)
     with pytest.raises(UserError, match=message):
         fill_model(build_model(name, CLASSES), arrays, weights)
+
+
+def test_weights_with_the_padding_of_tensorflow_need_the_usual_network() -> None:
+    model = build_model("EfficientNet_lite0", CLASSES, timm_variant=True)
+    with pytest.raises(UserError, match=r"pads as in TensorFlow; set Arch\.timm_variant: False"):
+        fill_model(model, timm_weights("tf_efficientnet_lite0"), "tf_efficientnet_lite0")

@@ -33,13 +33,23 @@ class DarkBlock(nn.Layer):  # type: ignore[misc]
 
 
 class DarkNet53(nn.Layer):  # type: ignore[misc]
-    """The DarkNet-53 network. Its activation is ReLU, as in PaddleClas; that of the paper is leaky."""
+    """The DarkNet-53 network.
+
+    Args:
+        timm_variant: Whether the activation is leaky, as in timm and in the paper, instead of ReLU.
+    """
 
     def __init__(
-        self, class_num: int = 1000, data_format: DataFormat = "NCHW", input_image_channel: int = 3
+        self,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
-        conv = partial(DarkConvNorm, act=F.relu, data_format=data_format)
+        self.timm_variant = timm_variant
+        act = F.leaky_relu if timm_variant else F.relu
+        conv = partial(DarkConvNorm, act=act, data_format=data_format)
         self._conv1 = conv(input_image_channel, _FIRST // 2, 3)
         self._conv2 = conv(_FIRST // 2, _FIRST, 3, 2)
         self._layers = []

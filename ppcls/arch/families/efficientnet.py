@@ -180,6 +180,7 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         side: Side of the published images; 1 to pad evenly.
         dropout: Dropout before the classifier.
         use_se: Whether blocks use squeeze-and-excitation.
+        timm_variant: Whether to pad evenly, as timm's networks whose names do not begin with ``tf_``.
     """
 
     def __init__(
@@ -192,8 +193,11 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.timm_variant = timm_variant
+        side = 1 if timm_variant else side
         self._ef = EfficientNetFeatures(width, depth, side, use_se, input_image_channel, data_format)
         features = round_channels(_FEATURES * width)
         self._conv = _conv(data_format)(self._ef.out_channels, features, 1, act=F.swish)

@@ -22,7 +22,12 @@ _DROP_PATH = 0.2  # rate of the last block; earlier blocks have less, in proport
 
 
 def same_padding(kernel: int, stride: int, side: int) -> list[int]:
-    """Returns TensorFlow's padding "same" of an input with this side, as [top, bottom, left, right]."""
+    """Returns TensorFlow's padding "same" of an input with this side, as [top, bottom, left, right].
+
+    With the side 0 the padding is even.
+    """
+    if not side:
+        return [kernel // 2] * 4
     total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
     before = total // 2
     return [before, total - before, before, total - before]
@@ -96,6 +101,7 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
         class_num: Number of classes.
         data_format: Layout of the images; parameters have the same shapes in both.
         input_image_channel: Channels of the images.
+        timm_variant: Whether to pad evenly, as timm's networks whose names do not begin with ``tf_``.
     """
 
     def __init__(
@@ -107,8 +113,11 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.timm_variant = timm_variant
+        side = 0 if timm_variant else side
         conv = partial(nn.Conv2D, bias_attr=False, data_format=data_format)
         norm = partial(batch_norm, data_format=data_format, epsilon=1e-3)
         self.conv_stem = conv(input_image_channel, _STEM, 3, 2, padding=same_padding(3, 2, side))

@@ -71,6 +71,7 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
         kernel: Kernel of the depthwise convolutions, which only blocks with a stride of 2 have.
         stride: Stride of these convolutions.
         use_se: Whether to use squeeze-and-excitation.
+        timm_variant: See `GhostNet`.
     """
 
     def __init__(
@@ -82,12 +83,16 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
         stride: int,
         use_se: bool,
         data_format: DataFormat,
+        timm_variant: bool,
     ) -> None:
         super().__init__()
         conv = _conv(data_format)
         self.ghost_module_1 = GhostModule(in_channels, width, F.relu, data_format)
         self.depthwise_conv = conv(width, width, kernel, stride, width) if stride > 1 else nn.Identity()
-        self.se_block = LinearSqueezeExcitation(width, 4, _GATE, data_format) if use_se else nn.Identity()
+        gate, divisor = (F.hardsigmoid, _DIVISOR) if timm_variant else (_GATE, 1)
+        self.se_block = (
+            LinearSqueezeExcitation(width, 4, gate, data_format, divisor) if use_se else nn.Identity()
+        )
         self.ghost_module_2 = GhostModule(width, out_channels, None, data_format)
         same = stride == 1 and in_channels == out_channels
         self.shortcut_depthwise = (
@@ -102,7 +107,13 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
 
 
 class GhostNet(nn.Layer):  # type: ignore[misc]
-    """The GhostNet network; ``scale`` is a factor on all channels but the last ones."""
+    """The GhostNet network.
+
+    Args:
+        scale: Factor on all channels but the last ones.
+        timm_variant: Whether squeeze-and-excitation has timm's width and gate, and the last convolution a
+            bias instead of batch norm.
+    """
 
     def __init__(
         self,
@@ -110,21 +121,28 @@ class GhostNet(nn.Layer):  # type: ignore[misc]
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.timm_variant = timm_variant
         conv = partial(_conv(data_format), act=F.relu)
         channels = round_channels(16 * scale, _DIVISOR)
         self.conv1 = conv(input_image_channel, channels, 3, 2)
         self._blocks = []
         for i, (kernel, middle, out, use_se, stride) in enumerate(_ROWS):
             width, out = round_channels(middle * scale, _DIVISOR), round_channels(out * scale, _DIVISOR)
-            block = GhostBottleneck(channels, width, out, kernel, stride, use_se, data_format)
+            sizes = (channels, width, out, kernel, stride)
+            block = GhostBottleneck(*sizes, use_se, data_format, timm_variant)
             self._blocks.append(self.add_sublayer(f"_ghostbottleneck_{i}", block))
             channels = out
         last = round_channels(_LAST * scale, _DIVISOR)
         self.conv_last = conv(channels, last, 1)
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        self.fc_0 = conv(last, _FEATURES, 1)
+        self.fc_0 = (
+            nn.Sequential(nn.Conv2D(last, _FEATURES, 1, data_format=data_format), nn.ReLU())
+            if timm_variant
+            else conv(last, _FEATURES, 1)
+        )
         self.dropout = nn.Dropout(0.2)
         self.fc_1 = uniform_linear(_FEATURES, class_num)
 

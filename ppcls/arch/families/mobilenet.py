@@ -135,7 +135,12 @@ class MobileNetV1Block(DepthwiseSeparable):
 
 
 class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
-    """The MobileNetV1 network; ``scale`` is a factor on all channels."""
+    """The MobileNetV1 network.
+
+    Args:
+        scale: Factor on all channels.
+        timm_variant: Whether the activation is ReLU6, as in timm, instead of ReLU.
+    """
 
     def __init__(
         self,
@@ -143,10 +148,13 @@ class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.timm_variant = timm_variant
         normal = nn.initializer.KaimingNormal()
-        conv = partial(ConvNorm, act=F.relu, data_format=data_format, initializer=normal)
+        act = F.relu6 if timm_variant else F.relu
+        conv = partial(ConvNorm, act=act, data_format=data_format, initializer=normal)
         channels = int(32 * scale)
         self.conv = conv(input_image_channel, channels, 3, 2)
         blocks = []

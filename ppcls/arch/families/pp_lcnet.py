@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -35,6 +36,7 @@ class PPLCNet(LateFeatures):
         scale: Factor on all channels but the last ones.
         dropout_prob: Dropout before the classifier.
         stride_list: Strides of the first convolution and of the first blocks of the later stages.
+        timm_variant: Whether the last convolution has a bias, as in timm.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class PPLCNet(LateFeatures):
         input_image_channel: int = 3,
         dropout_prob: float = 0.2,
         stride_list: Sequence[int | tuple[int, int]] = (2, 2, 2, 2, 2),
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.timm_variant = timm_variant
         conv = partial(kaiming_conv(data_format), act=F.hardswish)
         channels = round_channels(16 * scale)
         self.conv1 = conv(input_image_channel, channels, 3, stride_list[0])
@@ -60,7 +64,7 @@ class PPLCNet(LateFeatures):
                 blocks.append(DepthwiseSeparable(channels, out, kernel, stride, conv, se))
                 channels = out
             self.add_sublayer(name, nn.Sequential(*blocks))
-        self.add_classifier(channels, class_num, F.hardswish, dropout_prob, data_format)
+        self.add_classifier(channels, class_num, F.hardswish, dropout_prob, data_format, bias=timm_variant)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
@@ -140,6 +144,8 @@ class PPLCNetV2(LateFeatures):
         scale: Factor on all channels but the last ones.
         depths: Number of blocks per stage.
     """
+
+    unused: ClassVar[tuple[str, ...]] = (".dw_conv.weight", ".dw_conv.bias")  # of `LateBlock`
 
     def __init__(
         self,

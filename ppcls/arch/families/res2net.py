@@ -28,11 +28,13 @@ class Res2NetStyle(ResidualStyle):
     Attributes:
         scales: Number of groups that the channels are split into.
         share: Channels per group in the first stage.
+        timm_variant: See `Res2Net`.
     """
 
     conv: type[UnderscoredConvNorm] = UnderscoredConvNorm
     scales: int = 4
     share: int = 26
+    timm_variant: bool = False
 
 
 class Res2NetBlock(ResidualBlock):
@@ -55,9 +57,14 @@ class Res2NetBlock(ResidualBlock):
             style.conv(share, share, 3, stride, act=F.relu, data_format=data_format)
             for _ in range(style.scales - 1)
         ]
-        self.last_pool = nn.AvgPool2D(3, stride, 1, data_format=data_format) if stride > 1 else nn.Identity()
+        first = stride > 1 or (style.timm_variant and project)
+        self.last_pool = (
+            nn.AvgPool2D(3, stride, 1, exclusive=not style.timm_variant, data_format=data_format)
+            if first
+            else nn.Identity()
+        )
         self.conv2 = style.conv(middle, self.out_channels(width, style), 1, data_format=data_format)
-        self._chained = stride == 1
+        self._chained = not first
         self._channels = 1 if data_format == "NCHW" else 3
 
     @staticmethod
@@ -87,6 +94,8 @@ class Res2Net(NumberedResNet):
     Args:
         depths: Number of blocks per stage.
         vd: Whether it is a "vd" network.
+        timm_variant: Whether average pooling counts the padding, and the first block of the first stage
+            computes like those of the other stages, as in timm.
     """
 
     stem_name = "conv1"
@@ -100,16 +109,18 @@ class Res2Net(NumberedResNet):
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__(
             Res2NetBlock,
             depths,
-            Res2NetStyle(pooled_shortcut=vd, scales=scales, share=share),
+            Res2NetStyle(pooled_shortcut=vd, scales=scales, share=share, timm_variant=timm_variant),
             (32, 32, 64) if vd else (64,),
             class_num=class_num,
             data_format=data_format,
             input_image_channel=input_image_channel,
         )
+        self.timm_variant = timm_variant
         names = [
             f"res{stage}{_letter(i, depth)}" for stage, depth in enumerate(depths, 2) for i in range(depth)
         ]

@@ -44,6 +44,44 @@ def _numbered(
     return partial(NumberedResNet, kind, depths, style, stem, _WIDTHS.get(groups, RESNET_WIDTHS))
 
 
+class BasicSEResNet(NumberedResNet):
+    """An SE-ResNet of basic blocks.
+
+    Args:
+        depths: Number of blocks per stage.
+        vd: Whether it is a "vd" network.
+        timm_variant: Whether squeeze-and-excitation has timm's width, and the first block of the network does
+            not project its shortcut.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        vd: bool = False,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        timm_variant: bool = False,
+    ) -> None:
+        style = ResidualStyle(
+            UnderscoredConvNorm,
+            pooled_shortcut=vd,
+            excited=True,
+            squeeze_divisor=8 if timm_variant else 1,
+            first_projected=not timm_variant,
+        )
+        super().__init__(
+            BasicBlock,
+            depths,
+            style,
+            _VD if vd else (64,),
+            class_num=class_num,
+            data_format=data_format,
+            input_image_channel=input_image_channel,
+        )
+        self.timm_variant = timm_variant
+
+
 _VD, _SENET = (32, 32, 64), (64, 64, 128)  # widths of three first convolutions
 
 ResNet50_vc = _numbered(BottleneckBlock, (3, 4, 6, 3), stem=_VD)
@@ -67,11 +105,11 @@ SE_ResNeXt101_32x4d = _numbered(BottleneckBlock, (3, 4, 23, 3), 32, se=True)
 SE_ResNeXt50_vd_32x4d = _numbered(BottleneckBlock, (3, 4, 6, 3), 32, stem=_SENET, vd=True, se=True)
 SENet154_vd = _numbered(BottleneckBlock, (3, 8, 36, 3), 64, stem=_SENET, vd=True, se=True)
 
-SE_ResNet18 = _numbered(BasicBlock, (2, 2, 2, 2), se=True)
-SE_ResNet34 = _numbered(BasicBlock, (3, 4, 6, 3), se=True)
+SE_ResNet18 = partial(BasicSEResNet, (2, 2, 2, 2))
+SE_ResNet34 = partial(BasicSEResNet, (3, 4, 6, 3))
 SE_ResNet50 = _numbered(BottleneckBlock, (3, 4, 6, 3), se=True)
-SE_ResNet18_vd = _numbered(BasicBlock, (2, 2, 2, 2), stem=_VD, vd=True, se=True)
-SE_ResNet34_vd = _numbered(BasicBlock, (3, 4, 6, 3), stem=_VD, vd=True, se=True)
+SE_ResNet18_vd = partial(BasicSEResNet, (2, 2, 2, 2), True)
+SE_ResNet34_vd = partial(BasicSEResNet, (3, 4, 6, 3), True)
 SE_ResNet50_vd = _numbered(BottleneckBlock, (3, 4, 6, 3), stem=_VD, vd=True, se=True)
 
 

@@ -102,7 +102,14 @@ class LateFeatures(nn.Layer):  # type: ignore[misc]
     """
 
     def add_classifier(
-        self, channels: int, class_num: int, act: Activation, dropout_prob: float, data_format: DataFormat
+        self,
+        channels: int,
+        class_num: int,
+        act: Activation,
+        dropout_prob: float,
+        data_format: DataFormat,
+        *,
+        bias: bool = False,
     ) -> None:
         """Adds the layers of `classify`.
 
@@ -112,9 +119,11 @@ class LateFeatures(nn.Layer):  # type: ignore[misc]
             act: Activation of the features.
             dropout_prob: Dropout of the features.
             data_format: Layout of its input.
+            bias: Whether the convolution of the features has a bias.
         """
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=False, data_format=data_format)
+        bias_attr = None if bias else False
+        self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=bias_attr, data_format=data_format)
         self._last_act = act
         self.dropout = nn.Dropout(dropout_prob, mode="downscale_in_infer")
         self.fc = nn.Linear(_FEATURES, class_num)

@@ -27,6 +27,7 @@ class ResidualStyle:
         pooled_shortcut: Whether a shortcut that halves the size averages 2x2 pixels before projecting
             ("vd"; figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187) instead of skipping pixels.
         excited: Whether squeeze-and-excitation ends the residual.
+        squeeze_divisor: The width inside squeeze-and-excitation is a multiple of it.
         diverse: Whether the convolutions of a `BasicBlock` are `DiverseBranchBlock`s.
         first_projected: Whether the first block of the network projects its shortcut.
         last_stride: Stride of the last stage.
@@ -37,6 +38,7 @@ class ResidualStyle:
     expansion: int = 4
     pooled_shortcut: bool = False
     excited: bool = False
+    squeeze_divisor: int = 1
     diverse: bool = False
     first_projected: bool = True
     last_stride: int = 2
@@ -71,7 +73,8 @@ class ResidualBlock(nn.Layer):  # type: ignore[misc]
         )
         self._excited = style.excited
         if style.excited:
-            self.scale = LinearSqueezeExcitation(channels, data_format=data_format)
+            divisor = style.squeeze_divisor
+            self.scale = LinearSqueezeExcitation(channels, data_format=data_format, divisor=divisor)
 
     @staticmethod
     def out_channels(width: int, style: ResidualStyle) -> int:

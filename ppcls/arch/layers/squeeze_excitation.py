@@ -7,7 +7,7 @@ from typing import ClassVar
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import Activation, DataFormat, uniform_linear
+from ppcls.arch.layers.conv_norm import Activation, DataFormat, round_channels, uniform_linear
 
 
 class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
@@ -56,6 +56,7 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         channels: Channels of input and output.
         reduction: Factor between the channels and the width between the layers.
         gate: Activation of the gates.
+        divisor: The width between the layers is a multiple of it.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         reduction: int = 16,
         gate: Activation = F.sigmoid,
         data_format: DataFormat = "NCHW",
+        divisor: int = 1,
     ) -> None:
         super().__init__()
         self._gate = gate
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        self.squeeze = uniform_linear(channels, channels // reduction)
-        self.excitation = uniform_linear(channels // reduction, channels)
+        squeezed = round_channels(channels // reduction, divisor)
+        self.squeeze = uniform_linear(channels, squeezed)
+        self.excitation = uniform_linear(squeezed, channels)
         self._spatial = [2, 3] if data_format == "NCHW" else [1, 2]
 
     def forward(self, x: Tensor) -> Tensor:

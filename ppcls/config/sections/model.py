@@ -83,6 +83,11 @@ class Arch(Section):
     shift_single_window: bool | None = None
     """Swin: whether every second block shifts its window even if it covers the whole feature map, as in
     PaddleClas; False, as in the paper, for weights of timm and torchvision; default: True."""
+    timm_variant: bool | None = None
+    """Build timm's network instead of PaddleClas's, for its weights. These differ in: DarkNet53: leaky ReLU;
+    EfficientNet, EfficientNet_lite: even padding; GhostNet: squeeze-and-excitation, bias of the last
+    convolution; MobileNetV1: ReLU6; PPLCNet: bias of the last convolution; Res2Net: pooling, first block;
+    SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first shortcut. Default: False."""
     last_stage_stride: Literal[1, 2] | None = None
     """ResNet50 and other ResNets: stride of the last stage. 1 doubles the resolution of the features, as in
     re-identification; default: 2."""

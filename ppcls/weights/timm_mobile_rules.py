@@ -1,0 +1,257 @@
+"""Rules from the parameter names of our networks for small devices to those of timm and torchvision.
+
+See `ppcls.weights.timm_rules`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+
+from paddle import nn
+from paddle.vision import models
+
+Replacement = str | Callable[[re.Match[str]], str]
+Rules = Sequence[tuple[str, Replacement]]
+
+
+def block_positions(firsts: Iterable[bool]) -> list[tuple[int, int]]:
+    """Returns (stage, position in the stage) of each block, given whether it starts a stage."""
+    positions: list[tuple[int, int]] = []
+    for first in firsts:
+        stage, i = positions[-1] if positions else (-1, 0)
+        positions.append((stage + 1, 0) if first else (stage, i + 1))
+    return positions
+
+
+def _positions_of(depths: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns (stage, position in the stage) of each block, given the number of blocks per stage."""
+    starts = {0, *accumulate(depths)}
+    return block_positions(i in starts for i in range(sum(depths)))
+
+
+def _in_stage(pattern: str, depths: Sequence[int]) -> tuple[str, Replacement]:
+    """Returns a rule that numbers blocks by stage; the pattern's group is the block's number, from 0."""
+    places = _positions_of(depths)
+    return pattern, lambda match: "blocks.{}.{}.".format(*places[int(match[1])])
+
+
+_INVERTED = {  # parts of an inverted residual in timm's names: convolution and norm
+    False: {"expand": ("conv_pw", "bn1"), "depthwise": ("conv_dw", "bn2"), "project": ("conv_pwl", "bn3")},
+    True: {"depthwise": ("conv_dw", "bn1"), "project": ("conv_pw", "bn2")},  # a block that does not expand
+}
+_SEPARABLE: Rules = [  # parts of a depthwise separable convolution
+    (r"\.(?:dw_conv|depthwise_conv)\.conv\.", ".conv_dw."),
+    (r"\.(?:dw_conv|depthwise_conv)\.bn\.", ".bn1."),
+    (r"\.(?:pw_conv|pointwise_conv)\.conv\.", ".conv_pw."),
+    (r"\.(?:pw_conv|pointwise_conv)\.bn\.", ".bn2."),
+]
+
+
+def _efficientnet_positions(model: nn.Layer) -> list[tuple[int, int]]:
+    starts = dict[int, bool]()
+    for name in model.state_dict():
+        if match := re.match(r"_ef\.(_blocks|block)\.(\d+)\.\.", name):
+            starts[int(match[2])] = match[1] == "_blocks"
+    return block_positions(starts[i] for i in sorted(starts))
+
+
+def efficientnet(model: nn.Layer) -> Rules:
+    """Returns the rules of EfficientNet."""
+    places = _efficientnet_positions(model)
+    parts = {"e": "expand", "d": "depthwise", "p": "project"}
+
+    def rename(match: re.Match[str]) -> str:
+        stage, i = places[int(match[1])]
+        conv, norm = _INVERTED[stage == 0][parts[match[2]]]
+        return f"blocks.{stage}.{i}.{norm if match[3] == '_bn' else conv}."
+
+    return [
+        (r"^_ef\._conv_stem\._conv\._conv\._conv\.", "conv_stem."),
+        (r"^_ef\._conv_stem\._conv\._bn\.|^_ef\._conv_stem\._bn\.", "bn1."),
+        (r"^_conv\._conv\._conv\.", "conv_head."),
+        (r"^_conv\._bn\.", "bn2."),
+        (r"^_fc\.", "classifier."),
+        (r"\._se\._conv1\._conv\.", "._se.conv_reduce."),
+        (r"\._se\._conv2\._conv\.", "._se.conv_expand."),
+        (
+            r"^_ef\.(?:_blocks|block)\.(\d+)\.\._se\.",
+            lambda match: "blocks.{}.{}.se.".format(*places[int(match[1])]),
+        ),
+        (r"^_ef\.(?:_blocks|block)\.(\d+)\.\._([edp])cn\._conv\.(_conv\._conv|_bn)\.", rename),
+        (r"^_ef\.(?:_blocks|block)\.(\d+)\.\._([edp])cn\.(_bn)\.", rename),
+    ]
+
+
+def torchvision_efficientnet(model: nn.Layer) -> Rules:
+    """Returns the rules of EfficientNet to torchvision's names."""
+    places = _efficientnet_positions(model)
+    squeezes = any("._se." in name for name in model.state_dict())
+
+    def rename(match: re.Match[str]) -> str:
+        stage, i = places[int(match[1])]
+        parts = "eds"[stage == 0 :] + "p" if squeezes else "ed"[stage == 0 :] + "p"
+        return f"features.{stage + 1}.{i}.block.{parts.index(match[2][0])}."
+
+    return [
+        (r"^_ef\._conv_stem\._conv\._conv\._conv\.", "features.0.0."),
+        (r"^_ef\._conv_stem\._conv\._bn\.|^_ef\._conv_stem\._bn\.", "features.0.1."),
+        (r"^_conv\._conv\._conv\.", "features.8.0."),
+        (r"^_conv\._bn\.", "features.8.1."),
+        (r"^_fc\.", "classifier.1."),
+        (r"\._se\._conv(\d)\._conv\.", r"._se.fc\1."),
+        (r"cn\._conv\._conv\._conv\.", "cn.0."),
+        (r"cn\._conv\._bn\.", "cn.1."),
+        (r"^_ef\.(?:_blocks|block)\.(\d+)\.\._(se|[edp]cn)\.", rename),
+    ]
+
+
+_V2_DEPTHS = (1, 2, 3, 4, 3, 3, 1)
+
+
+def mobilenet_v2(_: nn.Layer) -> Rules:
+    """Returns the rules of Paddle's MobileNetV2."""
+    places = _positions_of(_V2_DEPTHS)
+
+    def rename(match: re.Match[str]) -> str:
+        stage, i = places[int(match[1]) - 1]
+        parts = _INVERTED[stage == 0]
+        order = [name for pair in parts.values() for name in pair]
+        indexes = [f"{j}.{k}" for j in range(len(parts) - 1) for k in (0, 1)]
+        indexes += [str(len(parts) - 1), str(len(parts))]
+        return f"blocks.{stage}.{i}.{order[indexes.index(match[2])]}."
+
+    return [
+        (r"^features\.0\.0\.", "conv_stem."),
+        (r"^features\.0\.1\.", "bn1."),
+        (r"^features\.18\.0\.", "conv_head."),
+        (r"^features\.18\.1\.", "bn2."),
+        (r"^features\.(\d+)\.conv\.([\d.]+)\.", rename),
+        (r"^classifier\.1\.", "classifier."),
+    ]
+
+
+_V3_DEPTHS = {models.MobileNetV3Large: (1, 2, 3, 4, 2, 3), models.MobileNetV3Small: (1, 2, 3, 2, 3)}
+
+
+def mobilenet_v3(model: nn.Layer) -> Rules:
+    """Returns the rules of Paddle's MobileNetV3."""
+    depths = next(depths for kind, depths in _V3_DEPTHS.items() if isinstance(model, kind))
+    places = _positions_of(depths)
+    parts = {"expand_conv": "expand", "bottleneck_conv": "depthwise", "linear_conv": "project"}
+
+    def rename(match: re.Match[str]) -> str:
+        stage, i = places[int(match[1])]
+        return f"blocks.{stage}.{i}.{_INVERTED[stage == 0][parts[match[2]]][int(match[3])]}."
+
+    return [
+        (r"^conv\.0\.", "conv_stem."),
+        (r"^conv\.1\.", "bn1."),
+        (r"^lastconv\.0\.", f"blocks.{len(depths)}.0.conv."),
+        (r"^lastconv\.1\.", f"blocks.{len(depths)}.0.bn1."),
+        (r"^blocks\.(\d+)\.(\w+_conv)\.(\d)\.", rename),
+        (
+            r"^blocks\.(\d+)\.mid_se\.fc",
+            lambda match: "blocks.{}.{}.se.fc".format(*places[int(match[1])]),
+        ),
+        (r"\.se\.fc1\.", ".se.conv_reduce."),
+        (r"\.se\.fc2\.", ".se.conv_expand."),
+        (r"^classifier\.0\.", "conv_head."),
+        (r"^classifier\.3\.", "classifier."),
+    ]
+
+
+def torchvision_mobilenet_v3(model: nn.Layer) -> Rules:
+    """Returns the rules of Paddle's MobileNetV3 to torchvision's names."""
+    names, count = model.state_dict(), len(model.blocks)
+
+    def rename(match: re.Match[str]) -> str:
+        block = int(match[1])
+        parts = [
+            part
+            for part in ("expand_conv", "bottleneck_conv", "mid_se", "linear_conv")
+            if any(name.startswith(f"blocks.{block}.{part}.") for name in names)
+        ]
+        return f"features.{block + 1}.block.{parts.index(match[2])}."
+
+    return [
+        (r"^conv\.", "features.0."),
+        (r"^lastconv\.", f"features.{count + 1}."),
+        (r"^blocks\.(\d+)\.(\w+)\.", rename),
+    ]
+
+
+MOBILENET_V1: Rules = [
+    (r"^conv\.conv\.", "conv_stem."),
+    (r"^conv\.bn\.", "bn1."),
+    _in_stage(r"^blocks\.(\d+)\.", (1, 2, 2, 6, 2)),
+    *_SEPARABLE,
+    (r"^fc\.", "classifier."),
+]
+_LCNET_HEAD: Rules = [
+    (r"^last_conv\.", "conv_head."),
+    (r"^fc\.", "classifier."),
+]
+_LCNET_STARTS = {"blocks2": 0, "blocks3": 1, "blocks4": 3, "blocks5": 5, "blocks6": 11}
+LCNET: Rules = [
+    (r"^conv1\.conv\.", "conv_stem."),
+    (r"^conv1\.bn\.", "bn1."),
+    (r"^(blocks\d)\.(\d)\.", lambda match: f"blocks.{_LCNET_STARTS[match[1]] + int(match[2])}."),
+    _in_stage(r"^blocks\.(\d+)\.", (1, 2, 2, 2, 4, 2)),
+    *_SEPARABLE,
+    (r"\.se\.conv1\.", ".se.conv_reduce."),
+    (r"\.se\.conv2\.", ".se.conv_expand."),
+    *_LCNET_HEAD,
+]
+LCNET_V2: Rules = [
+    (r"\.pw_conv_(\d)\.", lambda match: f".pw_conv.{int(match[1]) - 1}."),
+    (r"\.se\.conv(\d)\.", r".se.fc\1."),
+    *_LCNET_HEAD,
+]
+GHOSTNET: Rules = [
+    (r"^conv1\._conv\.", "conv_stem."),
+    (r"^conv1\._batch_norm\.", "bn1."),
+    (r"^conv_last\._conv\.", "blocks.9.0.conv."),
+    (r"^conv_last\._batch_norm\.", "blocks.9.0.bn1."),
+    _in_stage(r"^_ghostbottleneck_(\d+)\.", (1, 1, 1, 1, 1, 1, 5, 1, 4)),
+    (r"\.depthwise_conv\._conv\.", ".conv_dw."),
+    (r"\.depthwise_conv\._batch_norm\.", ".bn_dw."),
+    (r"\.se_block\.squeeze\.", ".se.conv_reduce."),
+    (r"\.se_block\.excitation\.", ".se.conv_expand."),
+    (r"\.shortcut_depthwise\._conv\.", ".shortcut.0."),
+    (r"\.shortcut_depthwise\._batch_norm\.", ".shortcut.1."),
+    (r"\.shortcut_conv\._conv\.", ".shortcut.2."),
+    (r"\.shortcut_conv\._batch_norm\.", ".shortcut.3."),
+    (r"\.ghost_module_(\d)\.", r".ghost\1."),
+    (r"\._conv\.", ".0."),
+    (r"\._batch_norm\.", ".1."),
+    (r"^fc_0\.0\.", "conv_head."),
+    (r"^fc_1\.", "classifier."),
+]
+_UNIT = {  # parts of ShuffleNetV2's units, without and with downsampling, in torchvision's names
+    "pw": ("branch2", 0),
+    "dw": ("branch2", 3),
+    "linear": ("branch2", 5),
+    "dw_1": ("branch1", 0),
+    "linear_1": ("branch1", 2),
+    "pw_2": ("branch2", 0),
+    "dw_2": ("branch2", 3),
+    "linear_2": ("branch2", 5),
+}
+
+
+def _rename_unit(match: re.Match[str]) -> str:
+    branch, index = _UNIT[match[3]]
+    index += match[4] == "_batch_norm"
+    return f"stage{match[1]}.{int(match[2]) - 1}.{branch}.{index}."
+
+
+TORCHVISION_SHUFFLENET_V2: Rules = [
+    (r"^_conv1\._conv\.", "conv1.0."),
+    (r"^_conv1\._batch_norm\.", "conv1.1."),
+    (r"^_last_conv\._conv\.", "conv5.0."),
+    (r"^_last_conv\._batch_norm\.", "conv5.1."),
+    (r"^(\d)_(\d)\._conv_(\w+)\.(_conv|_batch_norm)\.", _rename_unit),
+    (r"^_fc\.", "fc."),
+]
