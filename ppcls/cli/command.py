@@ -35,6 +35,8 @@ OTHER_TOOLS = {
     "warmup-epochs": "-o Optimizer.lr.warmup_epoch=N",
     "sched": "-o Optimizer.lr.name=NAME",
     "weight-decay": "-o Optimizer.weight_decay=X",
+    "clip-grad": "-o Optimizer.clip_norm=X",
+    "log-interval": "-o Global.print_batch_step=N",
     "smoothing": "-o Loss.Train.0.CELoss.epsilon=X",
     "model-ema": "-o EMA.decay=0.9999",
     "grad-accum-steps": "-o Global.update_freq=N",
@@ -87,20 +89,27 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exits with code 2 and the message."""
+        if message == "one of the arguments -c/--config --model is required":
+            message = "expected --model PATH, such as --model runs/pets, or -c CONFIG"
         title, _, unknown = message.partition("unrecognized arguments: ")
-        hint = self.suggest_option(unknown.split()) if unknown and not title else ""
+        hint = self.suggest_options(unknown.split()) if unknown and not title else ""
         self.exit(2, f"{self.prog}: error: {message}{hint}\n`{self.prog} --help` lists all options\n")
 
-    def suggest_option(self, unknown: Sequence[str]) -> str:
-        """Returns the end of an error message: the option or key to use for the first unknown option.
+    def suggest_options(self, unknown: Sequence[str]) -> str:
+        """Returns the end of an error message: the options or keys to use for unknown ones.
 
         Args:
-            unknown: Arguments such as ``--epochs=3``, or ``epochs=3``.
+            unknown: Arguments such as ``--epochs=3``, ``--epochs 3``, or ``epochs=3``.
         """
-        text = next((item for item in unknown if re.match(r"-|[\w.-]+=", item)), None)
-        if text is None:
-            return ""
-        written, _, value = text.partition("=")
+        hints = []
+        for text, after in zip(unknown, [*unknown[1:], "-"], strict=True):
+            if re.match(r"-|[\w.-]+=", text):
+                name, equals, value = text.partition("=")
+                values = value if equals or after.startswith("-") else after
+                hints.append(self._suggest_option(name, values))
+        return "".join(hint for hint in dict.fromkeys(hints))
+
+    def _suggest_option(self, written: str, value: str) -> str:
         name = written.lstrip("-").replace("_", "-")
         if "." in name:
             return f"; to set a key of the config, use -o {written.lstrip('-')}=VALUE"
@@ -109,7 +118,8 @@ class CommandParser(argparse.ArgumentParser):
         if f"--{name}" in self.elsewhere:
             return f"; --{name} is an option of {self.elsewhere[f'--{name}']}"
         if name in self.other_tools:
-            return f"; use {self.other_tools[name]}"
+            other = self.other_tools[name]
+            return f"; use {other} {value}".rstrip() if re.fullmatch(r"--[\w-]+", other) else f"; use {other}"
         return suggest(f"--{name}", list(self._option_string_actions))
 
 

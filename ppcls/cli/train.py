@@ -91,7 +91,7 @@ def train(argv: Arguments = None) -> None:
     )
     arguments = parser.parse_args(argv)
     if arguments.folder is not None and "=" in arguments.folder and not Path(arguments.folder).exists():
-        parser.error(f"{arguments.folder}: no such folder{parser.suggest_option([arguments.folder])}")
+        parser.error(f"{arguments.folder}: no such folder{parser.suggest_options([arguments.folder])}")
     if arguments.folder is not None and arguments.data is not None:
         parser.error(f"--data: not allowed with the folder {arguments.folder}")
     arguments.data = arguments.data or arguments.folder

@@ -49,6 +49,7 @@ def test_help_lists_all_commands(arguments: list[str], capsys: pytest.CaptureFix
         (["trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["predict"], "unknown command 'predict'; did you mean 'infer'?"),
         (["export_model"], "unknown command 'export_model'; did you mean 'export'?"),
+        (["classify", "train", "data=x"], "unknown command 'classify'; did you mean 'train'?"),
         (["xyz"], "unknown command 'xyz'; known: train, tune, eval, "),
         (["--epochs", "3", "train"], "put options after it: ppcls train --epochs"),
     ],

@@ -222,7 +222,9 @@ def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
     [
         (["epochs=3"], "epochs=3: no such folder; use --epochs 3"),
         (["x", "epochs=3"], "unrecognized arguments: epochs=3; use --epochs 3"),
-        (["x", "--imgsz", "160"], "unrecognized arguments: --imgsz 160; use --image-size"),
+        (["x", "--imgsz", "160"], "unrecognized arguments: --imgsz 160; use --image-size 160"),
+        (["x", "model=y", "epochs=3"], "; use --model y; use --epochs 3"),
+        (["x", "-b", "64", "--sched", "cosine"], "; use --batch-size 64; use -o Optimizer.lr.name=NAME"),
         (["x", "--profiler_options", "a=1"], "--profiler_options a=1; use --profile START:STOP"),
         (["x", "--batch_size", "8"], "--batch_size 8; use --batch-size"),
         (["x", "--epocs", "8"], "--epocs 8; did you mean '--epochs'?"),

@@ -442,7 +442,7 @@ def test_infer_needs_only_a_checkpoint(
     np.testing.assert_allclose(line["scores"], best[:2], atol=1e-5)
     with pytest.raises(SystemExit):
         infer_cli.infer([str(images)])
-    assert "one of the arguments -c/--config --model is required" in capsys.readouterr().err
+    assert "expected --model PATH, such as --model runs/pets, or -c CONFIG" in capsys.readouterr().err
 
 
 def test_infer_writes_each_result_at_once(

@@ -311,7 +311,7 @@ def test_sigterm_answers_current_requests_of_exported_models(
             1,
             "error: --max-images 9: expected at most --max-waiting (8), because larger requests would always",
         ),
-        ([], 2, "one of the arguments -c/--config --model is required"),
+        ([], 2, "expected --model PATH, such as --model runs/pets, or -c CONFIG"),
     ],
 )
 def test_invalid_options_are_errors(tmp_path: Path, options: list[str], code: int, message: str) -> None:
