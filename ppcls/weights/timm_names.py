@@ -178,7 +178,8 @@ def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
         is_tensorflow = "tf_efficientnet" in source
         if model.timm_variant and is_tensorflow:
             raise UserError(f"{source}: this network pads as in TensorFlow; set Arch.timm_variant: False")
-        if not model.timm_variant and not is_tensorflow:
+        is_export = isinstance(model, EfficientNetLite) and "efficientnet_lite" not in source
+        if not model.timm_variant and not is_tensorflow and not is_export:
             raise UserError(
                 f"{source}: its name must contain tf_efficientnet. Other EfficientNets of timm and "
                 f"torchvision differ in padding and epsilon; for these set {_VARIANT}"
