@@ -15,6 +15,7 @@ from paths import ROOT
 from ppcls.cli import benchmark as benchmark_cli
 from ppcls.cli import dataset as dataset_cli
 from ppcls.cli import export as export_cli
+from ppcls.cli import index as index_cli
 from ppcls.cli import infer as infer_cli
 from ppcls.cli import models as models_cli
 from ppcls.cli import serve as serve_cli
@@ -33,6 +34,7 @@ TOOLS: dict[str, Callable[[list[str]], object]] = {
     "doctor": doctor,
     "eval": evaluate,
     "export": export_cli.export,
+    "index": index_cli.main,
     "infer": infer_cli.infer,
     "models": models_cli.main,
     "serve": serve_cli.serve,

@@ -18,6 +18,7 @@ _COMMANDS = {
     "infer": ("ppcls.cli.infer:infer", "predict image files"),
     "export": ("ppcls.cli.export:export", "export a model for Paddle Inference, as ONNX or for PaddleClas"),
     "serve": ("ppcls.cli.serve:serve", "serve a model over HTTP"),
+    "index": ("ppcls.cli.index:main", "build, search or change an index of images by their embeddings"),
     "models": ("ppcls.cli.models:main", "list the architectures"),
     "dataset": ("ppcls.cli.dataset:main", "create, check, describe, split, shrink or convert a data set"),
     "benchmark": ("ppcls.cli.benchmark:main", "measure speed on this machine"),

@@ -35,6 +35,8 @@ def _overridden_keys(config: Config) -> Iterator[str]:
         yield "Optimizer.weight_decay has no effect; regularizer means the same and takes precedence"
     if config.Global.to_static is True and not isinstance(config.Arch, Arch):
         yield f"Global.to_static has no effect; {config.Arch.name} is never compiled"
+    if config.Global.re_ranking and config.Global.eval_mode != "retrieval":
+        yield "Global.re_ranking has no effect without Global.eval_mode: retrieval"
     if isinstance(config.Arch, RecModel) and config.Infer is not None and config.Infer.PostProcess != Topk():
         yield "Infer.PostProcess has no effect; a RecModel returns embeddings"
 

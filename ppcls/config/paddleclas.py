@@ -59,7 +59,7 @@ def _translate_settings(settings: Tree) -> None:
     if settings.get("save_interval") == -1:  # no checkpoint but the latest and the best
         settings["save_interval"] = settings.get("epochs", 1)
     # These are the only values that we support.
-    for key, value in (("feature_normalize", True), ("re_ranking", False), ("feature_binarize", False)):
+    for key, value in (("feature_normalize", True), ("feature_binarize", False)):
         if settings.get(key) is value:
             del settings[key]
     if settings.get("retrieval_feature_from") == "features":

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ppcls.data.bad_images.quarantine import AllRejectedError, RejectedImages
 from ppcls.data.images.paths import NOT_REGULAR, is_special_file
 from ppcls.data.index.files import list_files, read_image
 from ppcls.data.loaders.dali.settings import resolve_dali_settings
+from ppcls.deploy.image_index import ImageIndex
 from ppcls.deploy.predictor import Array, Predictor
-from ppcls.deploy.results import Embedding, Gallery, NearestImages, Prediction, printable
+from ppcls.deploy.results import Embedding, NearestImages, Prediction, printable
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
@@ -93,25 +96,43 @@ def search(
         UserError: See `predict_files`. Also if the model does not return embeddings, or if the gallery has
             no readable image.
     """
-    if not predictor.embeds:
-        raise UserError(f"{predictor.source.file}: returns classes; a gallery needs embeddings (RecModel)")
-    readable: list[Path] = []
-    embeddings: list[Embedding] = []
-    for result in predict_files(predictor, gallery, runtime):
-        if isinstance(result, FailedFile):
-            yield result
-            continue
-        assert isinstance(result.result, Embedding)
-        readable.append(result.file)
-        embeddings.append(result.result)
-    if not readable:
+    embeddings, failed = embed_files(predictor, gallery, runtime)
+    yield from failed
+    if not embeddings:
         raise UserError("no image of the gallery can be read; the lines above have the reasons")
-    index = Gallery(readable, embeddings)
+    index = ImageIndex(tuple(embeddings), np.stack(list(embeddings.values())))
     for result in predict_files(predictor, files, runtime):
         if isinstance(result, PredictedFile):
             assert isinstance(result.result, Embedding)
-            result = PredictedFile(result.file, index.nearest(result.result, count))
+            (nearest,) = index.nearest(result.result.vector[None], count)
+            result = PredictedFile(result.file, nearest)
         yield result
+
+
+def embed_files(
+    predictor: Predictor, files: Sequence[Path], runtime: Runtime | None
+) -> tuple[dict[Path, Array], list[FailedFile]]:
+    """Returns the embedding of each file, and the files without one.
+
+    Args:
+        predictor: A model of embeddings.
+        files: Image files.
+        runtime: Device, needed if DALI loads the images.
+
+    Raises:
+        UserError: See `predict_files`. Also if the model does not return embeddings.
+    """
+    if not predictor.embeds:
+        raise UserError(f"{predictor.source.file}: returns classes; a search needs embeddings (RecModel)")
+    embeddings: dict[Path, Array] = {}
+    failed: list[FailedFile] = []
+    for result in predict_files(predictor, files, runtime):
+        if isinstance(result, FailedFile):
+            failed.append(result)
+        else:
+            assert isinstance(result.result, Embedding)
+            embeddings[result.file] = result.result.vector
+    return embeddings, failed
 
 
 def _predict_with_threads(

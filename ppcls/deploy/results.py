@@ -1,9 +1,8 @@
-"""Results of prediction: classes, embeddings, and nearest images of a gallery."""
+"""Results of prediction: classes, embeddings, and nearest images."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,24 +89,6 @@ class NearestImages:
     def as_tree(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
         return {"nearest": [str(file) for file in self.files], "similarities": self.similarities}
-
-
-class Gallery:
-    """Images to search.
-
-    Args:
-        files: One or more images.
-        embeddings: Their embeddings, in the same order.
-    """
-
-    def __init__(self, files: Sequence[Path], embeddings: Sequence[Embedding]) -> None:
-        self._files, self._vectors = files, np.stack([embedding.vector for embedding in embeddings])
-
-    def nearest(self, embedding: Embedding, count: int) -> NearestImages:
-        """Returns the ``count`` nearest images, or all if there are fewer."""
-        similarities = self._vectors @ embedding.vector
-        best = np.argsort(-similarities, kind="stable")[:count]
-        return NearestImages(tuple(self._files[index] for index in best), tuple(similarities[best].tolist()))
 
 
 def printable(path: Path) -> str:

@@ -145,18 +145,19 @@ class Metrics:
         return dict(zip(self.names, values, strict=True))
 
 
-def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0) -> Metrics:
+def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0, rerank: bool = False) -> Metrics:
     """Builds the metrics of ``specs``, in their order.
 
     Args:
         specs: One or more metrics.
         classes: Number of classes, for metrics with values per class.
+        rerank: Whether retrieval metrics re-rank; see `ppcls.metric.reranking`.
 
     Raises:
         ValueError: There is no metric, or a name occurs twice.
         TypeError: An entry is not a metric.
     """
-    parts = tuple(_build(spec, classes) for spec in specs)
+    parts = tuple(_build(spec, classes, rerank) for spec in specs)
     if not parts:
         raise ValueError("expected at least one metric")
     metrics = Metrics(parts, specs[0].lower_is_better)
@@ -165,7 +166,7 @@ def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0) -> Metrics:
     return metrics
 
 
-def _build(spec: MetricSpec, classes: int) -> CountMetric | GatheredMetric:
+def _build(spec: MetricSpec, classes: int, rerank: bool) -> CountMetric | GatheredMetric:
     match spec:
         case CustomMetric():
             return GatheredMetric(spec.names, lambda rows: list(spec.compute(rows.outputs, rows.one_label)))
@@ -227,14 +228,16 @@ def _build(spec: MetricSpec, classes: int) -> CountMetric | GatheredMetric:
         case Recallk():
             return GatheredMetric(
                 spec.names,
-                lambda rows: retrieval.recalls_at(rows.outputs, rows.labels[:, 0], spec.topk, rows.queries),
+                lambda rows: retrieval.recalls_at(
+                    rows.outputs, rows.labels[:, 0], spec.topk, rows.queries, rerank
+                ),
                 "features",
             )
         case mAP():
             return GatheredMetric(
                 spec.names,
                 lambda rows: [
-                    retrieval.mean_average_precision(rows.outputs, rows.labels[:, 0], rows.queries)
+                    retrieval.mean_average_precision(rows.outputs, rows.labels[:, 0], rows.queries, rerank)
                 ],
                 "features",
             )

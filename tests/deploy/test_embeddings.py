@@ -210,7 +210,7 @@ def test_invalid_galleries_are_errors(
     classes = config_tree(write_weights(tmp_path / "w.safetensors"), None)
     config = write(tmp_path / "classes.yaml", classes)
     assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(images[0])]) == 1
-    assert "returns classes; a gallery needs embeddings (RecModel)" in capsys.readouterr().err
+    assert "returns classes; a search needs embeddings (RecModel)" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         infer_cli.infer([str(images[0]), "-c", str(config), "--nearest", "0"])
     assert "--nearest: expected an integer > 0, got '0'" in capsys.readouterr().err

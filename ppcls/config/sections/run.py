@@ -150,6 +150,9 @@ class Global(Section):
     """`retrieval`: find the identity of each image of DataLoader.Eval among all others, or of each Query
     image in the Gallery (Arch.name: RecModel). Labels may be any numbers. Only identity losses are
     reported."""
+    re_ranking: bool = False
+    """Compare images by the nearest neighbors that they share (k-reciprocal re-ranking, arXiv:1701.08398),
+    in evaluation with `eval_mode: retrieval`."""
     use_multilabel: bool = False
     """Accepted for PaddleClas; MultiLabelDataset already implies it."""
     image_channel: Count | None = None

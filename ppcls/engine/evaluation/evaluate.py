@@ -178,7 +178,7 @@ def build_evaluator(
     return Evaluator(
         loaders=loaders,
         criterion=criterion,
-        metrics=build_metrics(config.Metric.Eval, config.Arch.class_num),
+        metrics=build_metrics(config.Metric.Eval, config.Arch.class_num, config.Global.re_ranking),
         precision=precision,
         world=runtime.world_size,
         progress=runtime.progress,

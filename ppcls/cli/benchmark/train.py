@@ -16,7 +16,7 @@ from ppcls.bench.train.pytorch import PyTorchPython, find_pytorch
 from ppcls.bench.train.results import MeasuredVariant, find_conclusions, make_charts, make_rows
 from ppcls.bench.train.tasks import TrainTask, inspect_machine, make_candidates
 from ppcls.bench.train.variants import PRECISIONS, find_variants
-from ppcls.cli.benchmark_results import add_effort, add_out, check_out, measure_and_report, read_effort
+from ppcls.cli.benchmark.results import add_effort, add_out, check_out, measure_and_report, read_effort
 from ppcls.cli.command import write_output
 from ppcls.cli.options import (
     Subcommands,

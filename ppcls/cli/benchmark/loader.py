@@ -8,7 +8,7 @@ from typing import Any
 
 from ppcls.bench.measure.runner import Measurements, powers_of_two, run_rounds
 from ppcls.bench.results.schema import ResultRow, Results
-from ppcls.cli.benchmark_results import (
+from ppcls.cli.benchmark.results import (
     add_out,
     check_out,
     empty_results,

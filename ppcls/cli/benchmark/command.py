@@ -20,8 +20,8 @@ from ppcls.bench.infer.requests import (
 )
 from ppcls.bench.measure.runner import Measurements
 from ppcls.bench.results.schema import Results, new_results, read_results
-from ppcls.cli import benchmark_loader, benchmark_train
-from ppcls.cli.benchmark_results import (
+from ppcls.cli.benchmark import loader, train
+from ppcls.cli.benchmark.results import (
     add_effort,
     add_out,
     check_out,
@@ -44,10 +44,10 @@ def main(argv: Arguments = None) -> None:
         "ppcls benchmark infer --model runs/pets/best_model",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    benchmark_loader.add_loader(commands)
-    benchmark_loader.add_containers(commands)
-    benchmark_train.add_train(commands)
-    benchmark_train.add_run(commands)
+    loader.add_loader(commands)
+    loader.add_containers(commands)
+    train.add_train(commands)
+    train.add_run(commands)
     _add_infer(commands)
     _add_compare(commands)
     arguments = parser.parse_args(argv)

@@ -1,0 +1,194 @@
+"""Embeddings of images in one file, searched with FAISS, or with NumPy if FAISS is not installed."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.deploy.predictor import Predictor
+from ppcls.deploy.results import NearestImages
+from ppcls.errors import UserError
+from ppcls.files import atomic_write
+from ppcls.metric.reranking import reranked_similarities
+
+Kind = Literal["flat", "hnsw"]
+Floats = NDArray[np.float32]
+_RERANKED = 100  # nearest images that are re-ranked
+_LINKS, _SEARCHED = 32, 128  # of HNSW: links per image, and candidates of a search
+_SAME_MODEL = 0.9  # similarity of two embeddings of the test image
+
+
+@dataclass(frozen=True, eq=False)
+class ImageIndex:
+    """Images to search.
+
+    Attributes:
+        files: One or more images.
+        vectors: Their embeddings, of length 1, [N, D].
+        kind: ``flat`` compares with all images; ``hnsw`` is approximate, faster for millions of images, and
+            needs FAISS.
+        model: Path of the model of the embeddings.
+        probe: That model's embedding of a test image, [D]; [0] if the model does not accept it.
+        stored: FAISS's index from a file; None to build it.
+    """
+
+    files: tuple[Path, ...]
+    vectors: Floats
+    kind: Kind = "flat"
+    model: str = ""
+    probe: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    stored: Any = None
+
+    @cached_property
+    def engine(self) -> str:
+        """The library that searches."""
+        return "NumPy (exact)" if self._faiss is None else f"FAISS ({self.kind})"
+
+    def nearest(self, queries: Floats, count: int, rerank: bool = False) -> list[NearestImages]:
+        """Returns, for each query, its ``count`` nearest images, or all if there are fewer.
+
+        Args:
+            queries: Embeddings of length 1, [Q, D].
+            count: Number of images per query.
+            rerank: Whether the 100 nearest images are ordered by `reranked_similarities`. The result has
+                their cosine similarities all the same.
+        """
+        candidates = min(max(count, _RERANKED if rerank else 0), len(self.files))
+        rows, similarities = self._search(np.ascontiguousarray(queries, np.float32), candidates)
+        found = []
+        for query, row, similarity in zip(queries, rows, similarities, strict=True):
+            valid = row >= 0  # HNSW may find fewer
+            row, similarity = row[valid], similarity[valid]
+            if rerank:
+                unit = np.concatenate([query[None], self.vectors[row]])
+                order = np.argsort(-reranked_similarities(unit, 1)[0], kind="stable")
+                row, similarity = row[order], similarity[order]
+            names = tuple(self.files[index] for index in row[:count])
+            found.append(NearestImages(names, tuple(similarity[:count].tolist())))
+        return found
+
+    def added(self, embeddings: Mapping[Path, Floats]) -> ImageIndex:
+        """Returns the index with more images. Those that it has already get the new embedding."""
+        merged = {**dict(zip(self.files, self.vectors, strict=True)), **embeddings}
+        return replace(self, files=tuple(merged), vectors=np.stack(list(merged.values())), stored=None)
+
+    def without(self, paths: Sequence[Path]) -> ImageIndex:
+        """Returns the index without images, each named by its path or by a folder above it.
+
+        Raises:
+            UserError: A path names no image of the index, or no image remains.
+        """
+        named = {file: {file, *file.parents}.intersection(paths) for file in self.files}
+        if unknown := set(paths).difference(*named.values()):
+            raise UserError(
+                f"{min(unknown)}: not in the index; expected a path as it was added, or a folder above it"
+            )
+        kept = np.array([not matches for matches in named.values()])
+        if not kept.any():
+            raise UserError("no image would remain; delete the file of the index instead")
+        files = tuple(file for file, keep in zip(self.files, kept, strict=True) if keep)
+        return replace(self, files=files, vectors=self.vectors[kept], stored=None)
+
+    def check_model(self, predictor: Predictor) -> None:
+        """Checks that a model returns embeddings like those of the index.
+
+        Raises:
+            UserError: They have another size, or differ for the test image.
+        """
+        width, probe = self.vectors.shape[1], probe_embedding(predictor)
+        if predictor.description.width not in (-1, width):
+            raise UserError(
+                f"{predictor.source.file}: returns embeddings of {predictor.description.width} values, "
+                f"but the index has {width}; use its model: {self.model}"
+            )
+        if len(probe) == len(self.probe) > 0 and (similarity := float(probe @ self.probe)) < _SAME_MODEL:
+            raise UserError(
+                f"{predictor.source.file}: is not the model of the index: the similarity of their embeddings "
+                f"of one test image is {similarity:.2f}, expected at least {_SAME_MODEL}; use {self.model}"
+            )
+
+    def save(self, file: Path) -> None:
+        """Writes the index, atomically."""
+        about = {"kind": self.kind, "model": self.model, "files": [str(path) for path in self.files]}
+        arrays: dict[str, Any] = {"probe": self.probe, "vectors": self.vectors}
+        arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        if self.kind == "hnsw":
+            arrays["faiss"] = _import_faiss().serialize_index(self._faiss)
+        with atomic_write(file) as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
+
+    @cached_property
+    def _faiss(self) -> Any:
+        """FAISS's index; None to search with NumPy."""
+        faiss = _import_faiss(required=self.kind == "hnsw")
+        if faiss is None or self.stored is not None:
+            return self.stored
+        width = self.vectors.shape[1]
+        if self.kind == "flat":
+            index = faiss.IndexFlatIP(width)
+        else:
+            index = faiss.IndexHNSWFlat(width, _LINKS, faiss.METRIC_INNER_PRODUCT)
+        index.add(self.vectors)
+        return index
+
+    def _search(self, queries: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
+        """Returns row numbers and similarities of the nearest images, [Q, count] each."""
+        if self._faiss is not None:
+            if self.kind == "hnsw":
+                self._faiss.hnsw.efSearch = max(_SEARCHED, count)
+            similarities, rows = self._faiss.search(queries, count)
+            return rows, similarities
+        similarities = queries @ self.vectors.T
+        rows = np.argsort(-similarities, axis=1, kind="stable")[:, :count]
+        return rows, np.take_along_axis(similarities, rows, axis=1)
+
+
+def load_index(file: Path) -> ImageIndex:
+    """Returns the index that `ImageIndex.save` wrote.
+
+    Raises:
+        UserError: The file is not such an index.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            about, vectors = json.loads(arrays["about"].tobytes()), arrays["vectors"]
+            files, kind = [Path(name) for name in about["files"]], about["kind"]
+            if vectors.ndim != 2 or kind not in get_args(Kind):
+                raise ValueError(f"vectors {vectors.shape}, kind {kind!r}")
+            stored = _import_faiss().deserialize_index(arrays["faiss"]) if kind == "hnsw" else None
+            if len(files) != len(vectors):
+                raise ValueError(f"{len(files)} files, {len(vectors)} vectors")
+            return ImageIndex(tuple(files), vectors, kind, about["model"], arrays["probe"], stored)
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such index; create it with ppcls index build") from None
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{file}: expected a file written by ppcls index: {error}") from None
+
+
+def probe_embedding(predictor: Predictor) -> Floats:
+    """Returns the embedding of a test image, [D]; [0] for a model of other than RGB images."""
+    ramp = np.arange(64, dtype=np.uint8)
+    planes = np.add.outer(3 * ramp, ramp), np.multiply.outer(ramp, ramp), np.add.outer(ramp, 2 * ramp)
+    try:
+        return predictor.embed([np.stack(planes, axis=2)])[0].vector
+    except ValueError:
+        return np.zeros(0, np.float32)
+
+
+def _import_faiss(required: bool = True) -> Any:
+    """Returns the module, or None if it is missing and not required."""
+    try:
+        import faiss
+    except ModuleNotFoundError:
+        if required:
+            raise UserError("an index of kind hnsw needs FAISS: pip install '.[retrieval]'") from None
+        return None
+    return faiss

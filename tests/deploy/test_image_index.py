@@ -1,0 +1,159 @@
+"""``ppcls index``: its file, its searches with FAISS and NumPy, and re-ranking."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_classifier import config_tree, write_config, write_image, write_weights
+from small_embedding import embedding_tree, write_model
+
+from ppcls.cli import index as index_cli
+from ppcls.deploy.image_index import ImageIndex, load_index
+from ppcls.deploy.predictor import Predictor
+from ppcls.errors import UserError
+from ppcls.metric.reranking import reranked_similarities
+
+Run = Callable[..., tuple[int, list[str], str]]
+
+
+def unit_vectors(count: int, size: int = 8) -> np.ndarray:
+    vectors = np.random.default_rng(5).standard_normal((count, size)).astype("float32")
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def index_of(vectors: np.ndarray, **settings: Any) -> ImageIndex:
+    return ImageIndex(tuple(Path(f"{row}.jpg") for row in range(len(vectors))), vectors, **settings)
+
+
+@pytest.fixture
+def without_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = embedding_tree(tmp_path_factory.mktemp("model") / "model.safetensors")
+    write_model(tree)
+    return write_config(Path(tree["Global"]["pretrained_model"]).with_name("config.yaml"), tree)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture) -> Run:
+    def call(*arguments: object) -> tuple[int, list[str], str]:
+        capsys.readouterr()
+        code = index_cli.main([str(argument) for argument in arguments])
+        output = capsys.readouterr()
+        return code, output.out.splitlines(), output.err
+
+    return call
+
+
+def test_index_is_built_searched_and_changed(
+    model: Path, run: Run, tmp_path: Path, without_faiss: None
+) -> None:
+    images = [write_image(tmp_path / "images" / f"{seed}.png", seed) for seed in range(5)]
+    (tmp_path / "images" / "bad.png").write_bytes(b"no image")
+    file, more = tmp_path / "mine.index", write_image(tmp_path / "more" / "9.png", 9)
+    code, lines, error = run("build", file, tmp_path / "images", "--model", model)
+    assert code == 3
+    assert lines[0].endswith("bad.png: error: not an image that can be decoded")
+    assert lines[1] == f"{file}: 5 images, searched by NumPy (exact)"
+    assert "1 images could not be read" in error
+    assert run("build", file, more, "--model", model)[0] == 1
+
+    predictor = Predictor(model, device="cpu")
+    vectors = np.stack([found.vector for found in predictor.embed([image.read_bytes() for image in images])])
+    (query,) = predictor.embed([more.read_bytes()])
+    code, lines, _ = run("search", file, more, "--nearest", 3, "--json")
+    (found,) = map(json.loads, lines)
+    similar = vectors @ query.vector
+    best = np.argsort(-similar)[:3]
+    assert (code, found["path"]) == (0, str(more))
+    assert found["nearest"] == [str(images[row]) for row in best]
+    np.testing.assert_allclose(found["similarities"], similar[best], atol=1e-5)
+
+    assert run("add", file, more, images[0])[1] == [f"{file}: 6 images, searched by NumPy (exact)"]
+    assert run("search", file, more, "--nearest", 1)[1] == [f"{more}: {more} 1.0000"]
+    code, lines, _ = run("remove", file, more.parent, images[1])
+    assert (code, lines) == (0, [f"{file}: 4 images, searched by NumPy (exact)"])
+    assert load_index(file).files == (images[0], *images[2:])
+    assert f"{more}: not in the index" in run("remove", file, more)[2]
+    assert "no image would remain" in run("remove", file, tmp_path)[2]
+
+
+def test_another_model_is_an_error(run: Run, model: Path, tmp_path: Path) -> None:
+    image = write_image(tmp_path / "1.png", 1)
+    file = tmp_path / "mine.index"
+    assert run("build", file, image, "--model", model)[0] == 0
+    index = load_index(file)
+    index.check_model(Predictor(model, device="cpu"))
+    (tmp_path / "other").mkdir()
+    turned = ImageIndex(index.files, index.vectors, "flat", index.model, -index.probe)
+    turned.save(file)
+    code, _, error = run("search", file, image)
+    assert code == 1
+    assert (
+        "is not the model of the index: the similarity of their embeddings of one test image is -1.00"
+        in error
+    )
+    ImageIndex(index.files, index.vectors[:, :3], model="the/model").save(file)
+    assert (
+        "returns embeddings of 6 values, but the index has 3"
+        in run("search", file, image, "--model", model)[2]
+    )
+
+
+def test_model_of_classes_is_an_error(run: Run, tmp_path: Path) -> None:
+    tree = config_tree(write_weights(tmp_path / "w.safetensors"), None)
+    config, image = write_config(tmp_path / "classes.yaml", tree), write_image(tmp_path / "1.png", 1)
+    code, _, error = run("build", tmp_path / "mine.index", image, "--model", config)
+    assert code == 1
+    assert "returns classes; a search needs embeddings (RecModel)" in error
+    assert not (tmp_path / "mine.index").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no index", b"PK\x03\x04 cut off"])
+def test_file_that_is_no_index_is_an_error(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "bad.index"
+    with pytest.raises(UserError, match="no such index; create it with ppcls index build"):
+        load_index(file)
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"bad\.index: expected a file written by ppcls index"):
+        load_index(file)
+
+
+def test_rerank_orders_the_nearest_images_by_shared_neighbors(without_faiss: None) -> None:
+    vectors = unit_vectors(40)
+    index = index_of(vectors[1:])
+    (found,) = index.nearest(vectors[:1], 7, rerank=True)
+    order = np.argsort(-reranked_similarities(vectors, 1)[0])[:7]  # 39 images, so all are re-ranked
+    assert found.files == tuple(Path(f"{row}.jpg") for row in order)
+    np.testing.assert_allclose(found.similarities, vectors[1:][order] @ vectors[0], atol=1e-6)
+    assert found.files != index.nearest(vectors[:1], 7)[0].files
+
+
+def test_hnsw_without_faiss_is_an_error(without_faiss: None) -> None:
+    with pytest.raises(UserError, match=r"kind hnsw needs FAISS: pip install '\.\[retrieval\]'"):
+        index_of(unit_vectors(3), kind="hnsw").nearest(unit_vectors(1), 1)
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_faiss_finds_what_numpy_finds(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+    vectors = unit_vectors(300)
+    index_of(vectors, kind=kind).save(tmp_path / "x.index")
+    index = load_index(tmp_path / "x.index")
+    assert index.engine == f"FAISS ({kind})"
+    found = index.nearest(vectors[:20], 10)
+    changed = index.without([Path("0.jpg")]).nearest(vectors[:1], 1)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    for by_faiss, by_numpy in zip(found, index_of(vectors).nearest(vectors[:20], 10), strict=True):
+        assert by_faiss.files == by_numpy.files
+        np.testing.assert_allclose(by_faiss.similarities, by_numpy.similarities, atol=1e-6)
+    assert found[0].files[0] == Path("0.jpg") != changed[0].files[0]
