@@ -14,6 +14,10 @@ class UserError(Exception):
 
     code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """Returns the lines that a notebook shows instead of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
     """A signal ended a run after its state was saved.

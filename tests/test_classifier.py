@@ -178,3 +178,10 @@ def test_dir_of_the_package_lists_the_public_names() -> None:
 def test_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "ppcls", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"ppcls {ppcls.__version__}\n")
+
+
+def test_notebook_shows_an_invalid_input_without_a_traceback() -> None:
+    with pytest.raises(UserError) as caught:
+        Classifier("ResNet19")
+    (line,) = caught.value._render_traceback_()
+    assert line.startswith("UserError: ResNet19: no such architecture")

@@ -139,6 +139,7 @@ def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
     yield f"{best}duration {clock(seconds)}; report: {output_dir / 'report.html'}"
     if run.outcomes is not None and run.outcomes.confusion is not None:
         yield describe_recall(run.outcomes.confusion, run.checkpoints.class_names)
+        yield from warn_of_one_class(run.outcomes.confusion, run.checkpoints.class_names)
     model = shlex.quote(str(output_dir))
     yield f"predict: ppcls infer --model {model} IMAGE"
     yield f"export:  ppcls export --model {model}"
@@ -164,6 +165,22 @@ def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
         for label, value in zip(labels.tolist(), recall.tolist(), strict=True)
     ]
     return f"{title}: {', '.join(parts)}"
+
+
+def warn_of_one_class(confusion: NDArray[np.int64], names: Sequence[str]) -> Iterator[str]:
+    """Yields a warning if the model predicts one class for images of several classes.
+
+    Args:
+        confusion: [classes, classes], one row per true class, one column per predicted class.
+        names: Class names by label; empty if they are not known.
+    """
+    predicted = np.flatnonzero(confusion.sum(axis=0)).tolist()
+    if len(predicted) == 1 and np.count_nonzero(confusion.sum(axis=1)) > 1:
+        name = names[predicted[0]] if predicted[0] < len(names) else predicted[0]
+        yield (
+            f"warning: the model predicts {name} for every validation image; train longer (--epochs), "
+            "start from published weights (--pretrained), or change the learning rate (--lr)"
+        )
 
 
 def _train(run: Run, output_dir: Path) -> None:

@@ -20,7 +20,7 @@ from ppcls.dataset_tools.digits import make_digits
 from ppcls.engine import train as module
 from ppcls.engine.checkpoint.output_lock import LOCK
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.train import describe_recall, train
+from ppcls.engine.train import describe_recall, train, warn_of_one_class
 from ppcls.errors import UserError
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
@@ -323,6 +323,13 @@ def test_class_folders_name_the_classes(
     tree["DataLoader"]["Eval"]["dataset"]["image_root"] = str(other)
     with pytest.raises(UserError, match="have different class folders: cow, zebra only in one"):
         train(validate(tree, "folders"), cpu, tmp_path)
+
+
+def test_model_that_predicts_one_class_for_all_images_causes_a_warning() -> None:
+    (line,) = warn_of_one_class(np.array([[0, 3], [0, 2]]), ("cats", "dogs"))
+    assert line.startswith("warning: the model predicts dogs for every validation image; train longer")
+    assert list(warn_of_one_class(np.array([[1, 2], [0, 2]]), ())) == []
+    assert list(warn_of_one_class(np.array([[0, 0], [0, 2]]), ())) == []
 
 
 def test_describe_recall_names_each_class_or_the_worst() -> None:
