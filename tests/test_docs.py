@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import BLOCK, DOCUMENTS, FENCED, WRITTEN, examples, logical_lines, read
 from paths import ROOT
 
 from ppcls.cli import benchmark as benchmark_cli
@@ -25,8 +26,6 @@ from ppcls.cli.eval import calibrate, evaluate
 from ppcls.config.load import load_config
 from ppcls.config.reference import render
 
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-WRITTEN = [path for path in DOCUMENTS if path.name != "config.md"]  # that one is generated
 TOOLS: dict[str, Callable[[list[str]], object]] = {
     "benchmark": benchmark_cli.main,
     "calibrate": calibrate,
@@ -48,13 +47,6 @@ of_documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: p
 of_written = pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.name)
 
 
-def read(document: Path) -> str:
-    return document.read_text(encoding="utf-8")
-
-
-FENCED = r"^```[\s\S]*?^```$"
-
-
 def anchors(document: Path) -> set[str]:
     """Returns the names that GitHub gives the document's headings."""
     text = re.sub(FENCED, "", read(document), flags=re.MULTILINE)
@@ -63,15 +55,14 @@ def anchors(document: Path) -> set[str]:
 
 
 def blocks(document: Path) -> Iterator[str]:
-    """Gives the lines of the blocks of code, those that go on in the next one as one."""
-    for block in re.findall(rf"(?:^ {{4}}.*\n)+|{FENCED}", read(document), re.MULTILINE):
-        yield from (line.strip() for line in block.replace("\\\n", " ").splitlines())
+    """Yields the lines of the blocks of code."""
+    for block in re.findall(BLOCK, read(document), re.MULTILINE):
+        yield from logical_lines(block)
 
 
 def spans(document: Path) -> list[str]:
     """Returns the pieces of code within sentences and tables."""
-    prose = re.sub(rf"{FENCED}|^ {{4}}.*$", "", read(document), flags=re.MULTILINE)
-    return re.findall(r"`([^`]+)`", prose)
+    return re.findall(r"`([^`]+)`", re.sub(BLOCK, "", read(document), flags=re.MULTILINE))
 
 
 COMMAND = r"(?:^|\| )(?:(?:python [^|]*)?\btools/(?=\w+\.py )|ppcls )(\w+)(?:\.py)? (.+)"
@@ -79,16 +70,14 @@ COMMAND = r"(?:^|\| )(?:(?:python [^|]*)?\btools/(?=\w+\.py )|ppcls )(\w+)(?:\.p
 
 def calls(document: Path) -> list[tuple[str, list[str]]]:
     """Returns the tools that the document calls, each with its arguments."""
-    whole = [
-        span for span in spans(document) if re.match(r"python tools/|ppcls |tools/.* (-c|--model) ", span)
-    ]
-    found = []
-    for line in [*blocks(document), *whole]:
-        called = re.search(COMMAND, re.sub(r" \[[^\]]*…\]", "", line))  # without optional arguments
-        if called and "…" not in called[0] and called[2] != "--help":
-            words = shlex.split(called[2], comments=True)
-            found.append((called[1].removesuffix("_model"), [PLACEHOLDERS.get(word, word) for word in words]))
-    return found
+    tools = []
+    for example in examples(document):
+        for command in [*example.commands, *example.marked]:
+            called = re.search(COMMAND, command)
+            if called and called[2] != "--help":
+                words = [PLACEHOLDERS.get(word, word) for word in shlex.split(called[2])]
+                tools.append((called[1].removesuffix("_model"), words))
+    return tools
 
 
 @of_documents

@@ -1,0 +1,224 @@
+"""Every command that the documents print runs as printed, or the text beside it says why no test runs it.
+
+The reason, such as ``needs a GPU``, is in the command's comment, in a comment above it, or in brackets after
+it. Each block runs in a folder of its own with the small files that the documents name, and must exit with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from documents import WRITTEN, Example, examples, read
+from paths import ROOT
+
+from ppcls.dataset_tools.digits import make_digits
+
+EXAMPLES = [example for document in WRITTEN for example in examples(document)]
+PLACEHOLDERS = {
+    "CONFIG": "mine.yaml",
+    "FILE": "mine.yaml",
+    "KEY=VALUE": "Global.seed=2",
+    "NAME": "MobileNetV3_small_x0_35",
+    "PATH": "photo.jpg",
+    "PATTERN": "'MobileNetV3*'",
+    "PREFIX": "output/mine/best_model",
+}
+# What changes in a command to save time, or to use a free port: patterns and replacements. Besides, the
+# configs in the folder train for one epoch.
+SHORTER = {
+    r"^make .*": r"\g<0> -o setup DEVICE=cpu",
+    r"^ppcls serve .*|^tensorboard .*": r"\g<0> --port PORT",
+    r"http://127.0.0.1:8000": "http://127.0.0.1:PORT",
+    r"model\.serve\(port=8000\)": "model.serve(port=PORT, wait=False).terminate()",
+    r"^ppcls train pictures/": r"\g<0> --output runs/new_NUMBER --model ShuffleNetV2_x0_25 --image-size 32",
+    r"^ppcls train .*--epochs (8|20) .*": r"\g<0> --epochs 1",
+    r"epochs=20": "epochs=1, image_size=32",
+    r" photos \d+": " photos 32",
+    r" --precision int8": r"\g<0> --calibration-images 16",
+    r" --trials 50": " --trials 1",
+    r"^ppcls tune (?!.*--trials).*": r"\g<0> --trials 1 --output output/tune",
+    r"^(ppcls |python tools/)benchmark(\.py)? (?!compare).*": r"\g<0> --seconds 0.05 --rounds 2",
+    r"^.*benchmark.*ResNet50_photos.yaml": r"\g<0> -o DataLoader.Train.sampler.batch_size=4",
+    r" --batch-size 1 8 32 128": " --batch-size 1 2",
+}
+SERVER = r"ppcls serve|tensorboard|make visualdl"
+QUICK = (
+    r"find|make (help|docs|requirements)|(ppcls |python tools/)(dataset|models)\b|.*--(print-config|help)\b"
+)
+
+
+def run(command: str, folder: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def running(command: str, folder: Path, port: int) -> Iterator[None]:
+    """Starts a server, waits until it listens, and interrupts it at the end."""
+    log = folder / "server.log"
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=environment(),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            while not listens(port):
+                assert process.poll() is None, f"{command}\n{log.read_text()}"
+                time.sleep(0.1)
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+
+
+def listens(port: int) -> bool:
+    with closing(socket.socket()) as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def write_pictures(folder: Path, count: int, suffix: str = ".jpg") -> None:
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(len(folder.name))
+    for number in range(count):
+        image = rng.integers(0, 256, (40, 48, 3)).astype(np.uint8)
+        assert cv2.imwrite(str(folder / f"{number}{suffix}"), image)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the code, and with what the documents' commands read, except models."""
+    folder = tmp_path_factory.mktemp("documents")
+    for name in ("configs", "examples"):
+        shutil.copytree(ROOT / name, folder / name)
+    for config in (folder / "configs").glob("*.yaml"):
+        config.write_text(re.sub(r"^  epochs: \d+$", "  epochs: 1", config.read_text(), flags=re.MULTILINE))
+    for path in [*ROOT.glob("requirements*.txt"), ROOT / "pyproject.toml", ROOT / "Makefile"]:
+        shutil.copy(path, folder)
+    for name in ("docs", ".ci"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("ppcls", "tools"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
+    for name in ("pictures", "mine"):
+        for kind in ("cats", "dogs"):
+            write_pictures(folder / name / kind, 10)
+    for name in ("photos/2026", "folder", "catalogue", "samples"):
+        write_pictures(folder / name, 3)
+    write_pictures(folder / "more" / "folders", 2, ".png")
+    for name in ("photo.jpg", "one.jpg"):
+        shutil.copy(folder / "samples" / "0.jpg", folder / name)
+    shutil.copy(folder / "more" / "folders" / "0.png", folder / "two.png")
+    write_digits(folder / "dataset" / "digits")
+    options = "--model ShuffleNetV2_x0_25 --image-size 32 --batch-size 4 --epochs 1 --output output/mine"
+    run(f"ppcls train mine {options} --print-config > mine.yaml", folder)
+    return folder
+
+
+def write_digits(folder: Path) -> None:
+    """Writes 64 of the digits, and 16 for evaluation."""
+    make_digits(folder)
+    keep = set()
+    for name, count in (("train_list.txt", 64), ("val_list.txt", 16)):
+        lines = (folder / name).read_text().splitlines(keepends=True)[:count]
+        (folder / name).write_text("".join(lines))
+        keep |= {folder / line.split()[0] for line in lines}
+    for image in (folder / "images").rglob("*.*"):
+        if image not in keep:
+            image.unlink()
+
+
+@pytest.fixture(scope="session")
+def models(files: Path) -> Path:
+    """The same folder with the models that the commands read."""
+    run("ppcls train -c mine.yaml --model MobileNetV3_small_x0_75 --output runs/pets", files)  # timm has it
+    config = yaml.safe_load((files / "mine.yaml").read_text())
+    config["Global"]["eval_mode"] = "retrieval"
+    config["Arch"] = {
+        "name": "RecModel",
+        "Backbone": {"name": "ShuffleNetV2_x0_25"},
+        "Head": {"name": "ArcMargin", "embedding_size": 512, "class_num": 2},
+    }
+    config["Metric"] = {"Eval": [{"Recallk": {"topk": 1}}]}
+    del config["Infer"]["PostProcess"]
+    (files / "embeddings.yaml").write_text(yaml.safe_dump(config))
+    run("ppcls train -c embeddings.yaml --output runs/embeddings", files)
+    run("ppcls dataset photos 16", files)
+    return files
+
+
+def is_quick(example: Example) -> bool:
+    return all(re.match(QUICK, command) for command in example.commands)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(example, id=example.name, marks=() if is_quick(example) else pytest.mark.slow)
+        for example in EXAMPLES
+        if example.commands
+    ],
+)
+def test_printed_commands_succeed(example: Example, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    files = request.getfixturevalue("files" if is_quick(example) else "models")
+    shutil.copytree(files, folder, symlinks=True)
+    for name in re.findall(r"--output (\S+)|output=\"(\S+?)\"", "\n".join(example.commands)):
+        shutil.rmtree(folder / "".join(name), ignore_errors=True)  # made by the commands themselves
+    port = free_port()
+    with ExitStack() as servers:
+        for number, printed in enumerate(example.commands):
+            command = printed
+            for placeholder, value in PLACEHOLDERS.items():
+                command = re.sub(rf"(?<=[ =]){re.escape(placeholder)}(?= |$)", value, command)
+            for pattern, replacement in SHORTER.items():
+                command = re.sub(pattern, replacement, command)
+            command = command.replace("NUMBER", str(number)).replace("PORT", str(port))
+            if re.match(SERVER, command):
+                servers.enter_context(running(command, folder, 8040 if "visualdl" in command else port))
+            else:
+                run(command, folder)
+
+
+@pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.name)
+def test_sentence_names_only_make_targets_of_blocks(document: Path) -> None:
+    """So that each is run or marked, there or in another document."""
+    listed = {
+        match[1]
+        for example in EXAMPLES
+        for command in [*example.commands, *example.marked]
+        if (match := re.match(r"make ([\w-]+)", command))
+    }
+    assert set(re.findall(r"`make ([a-z][\w-]*)", read(document))) <= listed
