@@ -162,9 +162,9 @@ def _check(arguments: argparse.Namespace) -> None:
                 if isinstance(index, FileIndex) and arguments.config:
                     notes.append(describe_skipped(index.root, index.skipped))
                 task = bars.add_task(name, total=len(index))
-                for found in find_bad_images(index, decoder, usable_cores()):
+                for bad_images in find_bad_images(index, decoder, usable_cores()):
                     bars.advance(task)
-                    checked, bad = checked + 1, bad + found
+                    checked, bad = checked + 1, bad + bad_images
     except KeyboardInterrupt:
         if bad and not out.exists():  # an existing list may be complete
             write_bad_images(out, bad)

@@ -282,12 +282,12 @@ def _advice_on_bad_images(arguments: argparse.Namespace) -> Iterator[None]:
     try:
         yield
     except BadImageError as error:
-        found = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
-        if not arguments.source or found is None:
+        match = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
+        if not arguments.source or match is None:
             advice = "fix or remove it; `dataset check` lists all bad images"
         else:
-            images = f"images with {found[1]} channels" if found[1] != "1" else "grey images"
-            advice = f"for {images} add --channels {found[1]}"
+            images = f"images with {match[1]} channels" if match[1] != "1" else "grey images"
+            advice = f"for {images} add --channels {match[1]}"
         raise UserError(f"{error}\n{advice}") from None
 
 

@@ -203,48 +203,48 @@ def probe_paddle() -> dict[str, Any] | str:
     except subprocess.TimeoutExpired:
         return f"did not answer within {_PROBE_SECONDS} s"
     if done.returncode == 0:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
     lines = done.stderr.strip().splitlines()
     return lines[-1] if lines and done.returncode > 0 else f"crashed with exit code {done.returncode}"
 
 
-def check_paddle(driver: Driver | None, found: dict[str, Any] | str | None) -> Iterator[Check]:
+def check_paddle(driver: Driver | None, probe: dict[str, Any] | str | None) -> Iterator[Check]:
     """Yields whether Paddle is installed, works, and can use each card.
 
     Args:
         driver: The driver and its cards; None without a driver.
-        found: Result of `probe_paddle`; None if Paddle is not installed.
+        probe: Result of `probe_paddle`; None if Paddle is not installed.
     """
     advice = advise_paddle(driver)
-    if found is None:
+    if probe is None:
         yield Check("Paddle", "error", "not installed", advice)
         return
-    if isinstance(found, str):
-        yield Check("Paddle", "error", f"cannot be imported: {found}", advise_library(found) or advice)
+    if isinstance(probe, str):
+        yield Check("Paddle", "error", f"cannot be imported: {probe}", advise_library(probe) or advice)
         return
-    build = f"CUDA {found['cuda']}" if found["cuda"] else "CPU build"
+    build = f"CUDA {probe['cuda']}" if probe["cuda"] else "CPU build"
     both = bool(_version("paddlepaddle") and _version("paddlepaddle-gpu"))
-    text = f"{found['version']}, {build}"
+    text = f"{probe['version']}, {build}"
     if both:
         fix = "pip uninstall paddlepaddle paddlepaddle-gpu, then install one of them"
         yield Check("Paddle", "error", f"{text}; paddlepaddle and paddlepaddle-gpu are both installed", fix)
-    elif not found["cpu"]:
+    elif not probe["cpu"]:
         yield Check("Paddle", "error", f"{text}; it computes wrong numbers", advice)
     else:
         yield Check("Paddle", "ok", text)
     if driver is None:
         return
-    if not found["cuda"]:
+    if not probe["cuda"]:
         yield Check(
             "Paddle on GPU", "error", "this build cannot use the GPU", f"pip uninstall paddlepaddle; {advice}"
         )
-    elif not found["cards"]:
+    elif not probe["cards"]:
         reason = "CUDA_VISIBLE_DEVICES hides it, or the driver is too old"
         yield Check(
             "Paddle on GPU", "error", f"Paddle finds no GPU: {reason}", "update the driver, or Paddle"
         )
-    for number, problem in enumerate(found["cards"]):
+    for number, problem in enumerate(probe["cards"]):
         if problem:
             yield Check(f"Paddle on GPU {number}", "error", problem, advice)
         else:

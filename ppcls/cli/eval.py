@@ -128,13 +128,13 @@ def find_checkpoint(folder: Path) -> Path:
     from ppcls.weights.store import BEST, newest
 
     weights, config = "model.safetensors", "config.yaml"
-    found = folder if (folder / weights).is_file() else newest(BEST, folder, None)
-    if found is None or not (found / config).is_file():
+    checkpoint = folder if (folder / weights).is_file() else newest(BEST, folder, None)
+    if checkpoint is None or not (checkpoint / config).is_file():
         raise UserError(
             f"--model {folder}: expected a run's output folder, or a checkpoint folder "
             f"with {weights} and {config}"
         )
-    return found
+    return checkpoint
 
 
 def _check_file(option: str, path: Path) -> None:

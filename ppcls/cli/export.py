@@ -155,16 +155,16 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
         )
     if record is None or record.comparison is None:
         return
-    found, images = record.comparison, f"{record.comparison.images:,}"
-    where = f"{images} images of {printable(Path(found.source))}"
+    comparison, images = record.comparison, f"{record.comparison.images:,}"
+    where = f"{images} images of {printable(Path(comparison.source))}"
     if exported.no_evaluation is not None:
         where = f"{images} random images, because there are no evaluation images ({exported.no_evaluation})"
-    accuracy = ""
-    if found.trained_accuracy is not None and found.exported_accuracy is not None:
-        accuracy = f"accuracy {found.trained_accuracy:.4f} trained, {found.exported_accuracy:.4f} exported, "
+    accuracy, before, after = "", comparison.trained_accuracy, comparison.exported_accuracy
+    if before is not None and after is not None:
+        accuracy = f"accuracy {before:.4f} trained, {after:.4f} exported, "
     yield (
-        f"compared on {where}: {accuracy}agreement {found.agreement:.4f}, "
-        f"largest difference {found.largest_difference:.1e}"
+        f"compared on {where}: {accuracy}agreement {comparison.agreement:.4f}, "
+        f"largest difference {comparison.largest_difference:.1e}"
     )
 
 

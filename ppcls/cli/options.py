@@ -236,8 +236,11 @@ def _set_model(tree: Tree, model: str) -> dict[str, Any]:
     before, after = architecture(str(node_at(tree, "Arch.name"))), architecture(model)
     for path in _transform_lists(tree):
         for position, transform in enumerate(node_at(tree, path) or []):
-            for kind, found in transform.items() if isinstance(transform, dict) else ():
-                settings, key = found if isinstance(found, dict) else {}, f"{path}.{position}.{kind}"
+            for kind, parameters in transform.items() if isinstance(transform, dict) else ():
+                settings, key = (
+                    parameters if isinstance(parameters, dict) else {},
+                    f"{path}.{position}.{kind}",
+                )
                 for name in ("mean", "std") if kind == "NormalizeImage" else ():
                     if settings.get(name) == list(getattr(before, name)) != list(getattr(after, name)):
                         overrides[f"{key}.{name}"] = list(getattr(after, name))

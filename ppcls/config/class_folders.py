@@ -52,21 +52,21 @@ def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[P
     """
     if part is None or not root.is_dir():
         return root, part is None
-    found = [name for name in _PARTS if (root / name).is_dir() and list_class_folders(root / name)]
-    if not found and (
+    parts = [name for name in _PARTS if (root / name).is_dir() and list_class_folders(root / name)]
+    if not parts and (
         near := [folder for folder in list_class_folders(root) if _is_misnamed_part(root / folder)]
     ):
         raise UserError(
             f"{root}: has class folders in {' and '.join(near)}; rename these folders to train and val, in "
             f"lower case, or set image_root to {root / near[0]} to split its images at random"
         )
-    if len(found) == 1:
-        missing = next(name for name in _PARTS if name not in found)
+    if len(parts) == 1:
+        missing = next(name for name in _PARTS if name not in parts)
         raise UserError(
-            f"{root}: has a folder {found[0]} of class folders, but no {missing}; name the folder of the "
-            f"other images {missing}, or set image_root to {root / found[0]} to split its images at random"
+            f"{root}: has a folder {parts[0]} of class folders, but no {missing}; name the folder of the "
+            f"other images {missing}, or set image_root to {root / parts[0]} to split its images at random"
         )
-    return (root / part, True) if found else (root, False)
+    return (root / part, True) if parts else (root, False)
 
 
 def _is_misnamed_part(folder: Path) -> bool:

@@ -168,15 +168,15 @@ def _nested(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[type[Section
         yield from _nested(argument, ())
 
 
-def _collect(chapter: type[Section] | Registry, found: dict[type[Section] | Registry, None]) -> None:
+def _collect(chapter: type[Section] | Registry, chapters: dict[type[Section] | Registry, None]) -> None:
     """Adds a section or registry, and everything that its keys refer to, in reading order."""
-    if chapter in found:
+    if chapter in chapters:
         return
-    found[chapter] = None
+    chapters[chapter] = None
     for cls in [chapter[name] for name in chapter] if isinstance(chapter, Registry) else [chapter]:
         for field in cls.model_fields.values():
             for nested in _nested(field.annotation, tuple(field.metadata)):
-                _collect(nested, found)
+                _collect(nested, chapters)
 
 
 def render() -> str:

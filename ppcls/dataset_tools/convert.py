@@ -221,10 +221,10 @@ def _verify(conversion: Conversion, path: Path, index_path: Path, positions: ran
     for number, position in enumerate(positions):
         expected = _read(index, position)
         try:
-            found = shard.read(number)
+            written = shard.read(number)
         except DecodeError as error:
             raise UserError(f"{path}: {shard.where(number)} can't be read: {error}") from None
-        if found != expected:
+        if written != expected:
             raise UserError(
                 f"{path}: {shard.where(number)} differs from {index.name(position)}; "
                 "that file may have changed during the conversion"

@@ -73,10 +73,10 @@ def find_sources() -> list[Path]:
             "pip install scikit-image"
         ) from error
     folder = Path(skimage.__file__).parent / "data"
-    found = [folder / name for name in SOURCES if (folder / name).is_file()]
-    if not found:
+    paths = [folder / name for name in SOURCES if (folder / name).is_file()]
+    if not paths:
         raise UserError(f"none of scikit-image's photographs is in {folder}; reinstall scikit-image")
-    return found
+    return paths
 
 
 def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> bool:

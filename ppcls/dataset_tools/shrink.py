@@ -76,13 +76,13 @@ def _shrink_with_pillow(encoded: bytes, name: str, short_side: int, quality: int
         if (image.width < image.height) != (width < height):  # Pillow has rotated some TIFFs already
             height, width = width, height
         box = drafted[1] if drafted else None
-        whole = _averageable(image)
+        averageable = _averageable(image)
         # Resize channels separately: Pillow would weight colours by alpha, which training ignores.
         bands = [
             band.resize((width, height), Image.Resampling.BICUBIC, box, _GAP)
-            for band in (whole.split() if whole.mode in ("LA", "RGBA") else [whole])
+            for band in (averageable.split() if averageable.mode in ("LA", "RGBA") else [averageable])
         ]
-        small = Image.merge(whole.mode, bands) if len(bands) > 1 else bands[0]
+        small = Image.merge(averageable.mode, bands) if len(bands) > 1 else bands[0]
         small.info = image.info
         small = ImageOps.exif_transpose(small)
         profile = image.info.get("icc_profile")

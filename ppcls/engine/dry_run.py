@@ -81,16 +81,16 @@ class DryRunFigures:
 def describe(measured: DryRunFigures) -> list[str]:
     """Returns the figures as lines of text."""
     m = measured
-    whole = f"{clock(m.seconds)} (h:mm:ss) for {m.steps} updates"
+    duration = f"{clock(m.seconds)} (h:mm:ss) for {m.steps} updates"
     if m.evaluation is not None:
-        whole += f" and {m.evaluations} evaluations of {_seconds(m.evaluation)}"
+        duration += f" and {m.evaluations} evaluations of {_seconds(m.evaluation)}"
     return [
         f"speed         {_rate(m.fed_images / m.fed)}, with the loader: "
         f"{_seconds(m.fed)} per update of {m.fed_images:g} images",
         f"data wait     {m.waited / m.fed:.0%} of an update",
         f"training only {_rate(m.alone_images / m.alone)}, repeating one batch",
         f"loader only   {_rate(m.loader)}",
-        f"whole run     {whole}; without checkpoints",
+        f"whole run     {duration}; without checkpoints",
     ]
 
 
@@ -273,8 +273,8 @@ def _reduce(runtime: Runtime, reduction: str, values: list[float]) -> list[float
     reduced = paddle.to_tensor(values, dtype="float64")
     reduce = paddle.distributed.ReduceOp
     paddle.distributed.all_reduce(reduced, reduce.SUM if reduction == "sum" else reduce.MAX)
-    found: list[float] = np.asarray(reduced.numpy()).tolist()
-    return found
+    totals: list[float] = np.asarray(reduced.numpy()).tolist()
+    return totals
 
 
 def _loading_speed(split: Split, feed: Feed, state: TrainState, measured: DryRunFigures) -> LoadingSpeed:

@@ -127,13 +127,15 @@ def _endless(loader: Loader) -> Iterator[Batch]:
 
 def describe_test(test: LearningRateTest, picture: Path) -> str:
     """Returns the result as lines of text."""
-    found = test.suggestion
+    suggestion = test.suggestion
     ended = f"up to {test.rates[-1]:.3g}" if len(test.rates) else "none: the first loss was non-finite"
     lines = [f"range test: {len(test.rates)} updates, learning rates {ended}; drawn as {picture}"]
-    if found is None:
+    if suggestion is None:
         lines.append("the loss did not fall at any learning rate; check data, labels and initial weights")
     else:
-        lines.append(f"the loss falls most steeply at {found:.2g}: -o Optimizer.lr.learning_rate={found:.2g}")
+        lines.append(
+            f"the loss falls most steeply at {suggestion:.2g}: -o Optimizer.lr.learning_rate={suggestion:.2g}"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -145,8 +147,8 @@ def draw_test(test: LearningRateTest, path: Path) -> None:
     axes = figure.add_subplot()
     axes.plot(test.rates, test.losses, linewidth=0.8, alpha=0.4, label="loss")
     axes.plot(test.rates, test.smoothed, label="smoothed")
-    if (found := test.suggestion) is not None:
-        axes.axvline(found, linestyle="--", color="#e08214", label=f"suggestion {found:.2g}")
+    if (suggestion := test.suggestion) is not None:
+        axes.axvline(suggestion, linestyle="--", color="#e08214", label=f"suggestion {suggestion:.2g}")
     if len(test.rates):
         axes.set_ylim(top=2.0 * float(test.smoothed[0]), bottom=min(0.0, float(test.losses.min())))
     axes.set_xscale("log")

@@ -65,9 +65,9 @@ def _read_hub(source: str) -> Preprocessing | None:
     """Returns what the ``config.json`` of a model on the hub says; None if it has none or says nothing."""
     try:
         content: Any = json.loads(fetch_from_hub(source, "config.json").read_bytes())
-        found = content["pretrained_cfg"]
-        mean, std = (tuple(float(value) for value in found[key]) for key in ("mean", "std"))
-        return Preprocessing(mean, std, float(found["crop_pct"]), str(found["interpolation"]))
+        published = content["pretrained_cfg"]
+        mean, std = (tuple(float(value) for value in published[key]) for key in ("mean", "std"))
+        return Preprocessing(mean, std, float(published["crop_pct"]), str(published["interpolation"]))
     except (UserError, ValueError, KeyError, TypeError):
         return None
 

@@ -183,9 +183,9 @@ def _build(spec: MetricSpec, classes: int, rerank: bool) -> CountMetric | Gather
                 (*spec.names, *per_class), 2 * classes, _of_logits(single_label.class_hits), values
             )
         case ConfusionMatrix():
-            each = tuple(f"{name}_{k}" for name in ("precision", "f1") for k in range(classes))
+            per_class = tuple(f"{name}_{k}" for name in ("precision", "f1") for k in range(classes))
             return CountMetric(
-                (*spec.names, *(each if spec.each else ())),
+                (*spec.names, *(per_class if spec.each else ())),
                 classes**2,
                 _of_logits(single_label.confusion),
                 lambda counts, _: [

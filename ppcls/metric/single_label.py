@@ -74,7 +74,7 @@ def macro_averages(counts: Floats) -> list[float]:
     Classes that neither occur nor are predicted do not count. A quotient with denominator 0 is 0.
     """
     shares, occurs = _class_shares(counts)
-    return [float(each[occurs].mean()) for each in shares]
+    return [float(values[occurs].mean()) for values in shares]
 
 
 def class_precision_and_f1(counts: Floats) -> list[float]:
@@ -85,8 +85,8 @@ def class_precision_and_f1(counts: Floats) -> list[float]:
     (precision, _, f1), occurs = _class_shares(counts)
     return [
         value if known else float("nan")
-        for each in (precision, f1)
-        for value, known in zip(each.tolist(), occurs, strict=True)
+        for values in (precision, f1)
+        for value, known in zip(values.tolist(), occurs, strict=True)
     ]
 
 

@@ -59,15 +59,15 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
         raise UserError("Optimizer.freeze: the patterns match every parameter, so nothing is left to train")
     for name in chosen:
         trained[name].trainable = False
-    kept = set(chosen)
+    frozen = set(chosen)
     for name, layer in model.named_sublayers(include_self=True):
         if not isinstance(layer, _BatchNormBase):
             continue
         affine = [parameter for parameter in (layer.weight, layer.bias) if parameter is not None]
         if affine and not any(parameter.trainable for parameter in affine):
             layer._use_global_stats = True
-            kept |= {f"{name}.{statistic}".lstrip(".") for statistic in ("_mean", "_variance")}
-    return frozenset(kept)
+            frozen |= {f"{name}.{statistic}".lstrip(".") for statistic in ("_mean", "_variance")}
+    return frozenset(frozen)
 
 
 def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
@@ -168,12 +168,12 @@ def classifier_layers(model: nn.Layer) -> list[str]:
         if not all(parameter.stop_gradient for parameter in layer.parameters(include_sublayers=False))
     ]
     for candidates in (trained, layers):
-        found: list[tuple[str, int]] = []
+        last_layers: list[tuple[str, int]] = []
         for name, layer in candidates:
             if isinstance(layer, nn.Linear):
-                found.append((name, layer.weight.shape[1]))
+                last_layers.append((name, layer.weight.shape[1]))
             else:
-                found.clear()
-        if found:
-            return [name for name, outputs in found if outputs == found[-1][1]]
+                last_layers.clear()
+        if last_layers:
+            return [name for name, outputs in last_layers if outputs == last_layers[-1][1]]
     return [layers[-1][0]]

@@ -151,8 +151,8 @@ def thin(
     x, y = np.array(points).T
     if len(x) > max_points:
         stretches = np.array_split(np.arange(len(x)), max_points // (3 if np.isnan(y).any() else 2))
-        kept = np.unique([index for stretch in stretches for index in _extremes(stretch, y)])
-        x, y = x[kept], y[kept]
+        indices = np.unique([index for stretch in stretches for index in _extremes(stretch, y)])
+        x, y = x[indices], y[indices]
     return x.round(6).tolist(), y.tolist()
 
 

@@ -67,8 +67,8 @@ def nonzero_cells(confusion: NDArray[np.int64], max_cells: int = MAX_CELLS) -> l
     """Returns [label, predicted, count] of the nonzero cells, at most those with the highest counts."""
     label, predicted = confusion.nonzero()
     counts = confusion[label, predicted]
-    kept = np.sort(np.argsort(-counts, kind="stable")[:max_cells])
-    cells: list[list[int]] = np.stack([label, predicted, counts], axis=1)[kept].tolist()
+    largest = np.sort(np.argsort(-counts, kind="stable")[:max_cells])
+    cells: list[list[int]] = np.stack([label, predicted, counts], axis=1)[largest].tolist()
     return cells
 
 

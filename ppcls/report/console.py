@@ -125,9 +125,9 @@ class PlainConsole(Reporter):
 
     def advance(self, position: StepPosition) -> None:
         """Writes a line if there was none for a long time."""
-        if (found := self._clock.add(position)) is not None:
+        if (measures := self._clock.add(position)) is not None:
             step = f"step {position.step}/{position.steps_per_epoch}"
-            self.message(f"epoch {position.epoch}/{position.epochs} {step} {found[0]} eta {found[1]}")
+            self.message(f"epoch {position.epoch}/{position.epochs} {step} {measures[0]} eta {measures[1]}")
 
 
 class LiveConsole(Reporter):
@@ -182,7 +182,7 @@ class LiveConsole(Reporter):
         """Moves the bar, a few times per second."""
         from rich.console import Group
 
-        if (found := self._clock.add(position)) is None:
+        if (measures := self._clock.add(position)) is None:
             return
         self._bar.update(
             self._task,
@@ -190,10 +190,10 @@ class LiveConsole(Reporter):
             completed=position.step,
             total=position.steps_per_epoch,
             step=f"{position.step}/{position.steps_per_epoch}",
-            eta=f"eta {found[1]}",
+            eta=f"eta {measures[1]}",
         )
         if not self._measures.plain or self._measures.plain.endswith(_FIRST):
-            self._measures.plain = found[0] + _FIRST
+            self._measures.plain = measures[0] + _FIRST
         self._live.start()
         self._live.update(Group(self._bar, self._measures), refresh=True)
 

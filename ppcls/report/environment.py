@@ -56,8 +56,8 @@ def read_hardware(runtime: Runtime) -> dict[str, str]:
 def _gpu(runtime: Runtime) -> str:
     import paddle
 
-    found = paddle.device.cuda.get_device_properties(runtime.device_id)
-    return f"{found.name}, {found.total_memory / 2**30:.0f} GiB, compute {found.major}.{found.minor}"
+    card = paddle.device.cuda.get_device_properties(runtime.device_id)
+    return f"{card.name}, {card.total_memory / 2**30:.0f} GiB, compute {card.major}.{card.minor}"
 
 
 def _processor() -> str:

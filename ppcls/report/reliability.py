@@ -45,6 +45,6 @@ def reliability_bins(confidences: NDArray[np.int64]) -> list[ReliabilityBin]:
 
 def expected_calibration_error(bins: list[ReliabilityBin]) -> float:
     """Returns the mean over images of the difference between accuracy and confidence of their bin."""
-    images = sum(each.images for each in bins)
-    gaps = sum(abs(each.accuracy - each.confidence) * each.images for each in bins)
+    images = sum(bin_.images for bin_ in bins)
+    gaps = sum(abs(bin_.accuracy - bin_.confidence) * bin_.images for bin_ in bins)
     return gaps / images if images else float("nan")

@@ -206,12 +206,12 @@ def _visible_handles(handles: list[Any], visible: str) -> list[Any]:
     chosen = []
     for name in map(str.strip, visible.split(",")):
         if name.startswith("MIG-"):
-            found = [pynvml.nvmlDeviceGetHandleByUUID(name)]
+            matches = [pynvml.nvmlDeviceGetHandleByUUID(name)]
         elif name.startswith("GPU-"):
-            found = [handle for handle in handles if pynvml.nvmlDeviceGetUUID(handle).startswith(name)]
+            matches = [handle for handle in handles if pynvml.nvmlDeviceGetUUID(handle).startswith(name)]
         else:
-            found = handles[int(name) :][:1] if name.isdecimal() else []
-        if len(found) != 1:
+            matches = handles[int(name) :][:1] if name.isdecimal() else []
+        if len(matches) != 1:
             break
-        chosen += found
+        chosen += matches
     return chosen

@@ -93,14 +93,14 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
             listing = output_dir / f"fold_{number}_{part.lower()}.txt"
             _write_list(listing, index, np.flatnonzero(chosen), "\t" if several else " ")
             split = tree["DataLoader"][part]["dataset"]
-            kept = {key: split[key] for key in _CHAIN_KEYS if key in split}
+            settings = {key: split[key] for key in _CHAIN_KEYS if key in split}
             tree["DataLoader"][part]["dataset"] = {
                 "name": dataset.kind if several else "ImageNetDataset",
                 "image_root": str(index.root),
                 "cls_label_path": str(listing),
                 "delimiter": "\t" if several else " ",
                 **({"label_ratio": split.get("label_ratio", False)} if several else {}),
-                **kept,
+                **settings,
             }
         tree["Global"]["output_dir"] = str(output_dir / f"fold_{number}")
         configs.append(output_dir / f"fold_{number}.yaml")

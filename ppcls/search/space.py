@@ -67,11 +67,11 @@ def _read_dimension(key: str, value: Any) -> Dimension:
                 yaml.safe_dump(item, default_flow_style=True).removesuffix("...\n").strip() for item in value
             )
         )
-    found = _RANGE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
+    bounds = _RANGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if bounds is None:
         raise UserError(f"{key}: {_FORM}, got {value!r}")
-    low, high = (int(text) if text.lstrip("+-").isdigit() else float(text) for text in found.group(2, 3))
-    log = found[1] is not None
+    low, high = (int(text) if text.lstrip("+-").isdigit() else float(text) for text in bounds.group(2, 3))
+    log = bounds[1] is not None
     if not low < high or (log and low <= 0):
         raise UserError(f"{key}: expected {'0 < ' if log else ''}LOW < HIGH, got {value!r}")
     return NumberRange(low, high, log)

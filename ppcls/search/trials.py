@@ -80,8 +80,8 @@ def read_evaluations(output_dir: Path) -> list[EvalRecord]:
 def last_lines(log: Path) -> str:
     """Returns the end of a child's output, for an error."""
     text = log.read_text(encoding="utf-8", errors="replace").strip()
-    _, found, error = text.rpartition("error: ")
-    return error if found else "\n".join(text.splitlines()[-5:])
+    _, separator, error = text.rpartition("error: ")
+    return error if separator else "\n".join(text.splitlines()[-5:])
 
 
 def as_path(output_dir: Path) -> str:

@@ -152,8 +152,8 @@ def _train(trial: Trial, values: dict[str, str], config: Path, name: str, output
         error = last_lines(log)
         trial.set_user_attr("error", error)
         raise UserError(error)
-    found = [record.metrics[name] for record in records]
-    return min(found) if trial.study.direction.name == "MINIMIZE" else max(found)
+    scores = [record.metrics[name] for record in records]
+    return min(scores) if trial.study.direction.name == "MINIMIZE" else max(scores)
 
 
 def _describe(trial: FrozenTrial, name: str) -> str:

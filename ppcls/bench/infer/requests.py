@@ -59,14 +59,14 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[P
     Raises:
         UserError: A model is missing, or two models have the same name and engine.
     """
-    found = [(path, find_source(path, overrides)) for path in paths]
-    names = [(source.description.Global.model_name, _engine(source)) for _, source in found]
+    sources = [(path, find_source(path, overrides)) for path in paths]
+    names = [(source.description.Global.model_name, _engine(source)) for _, source in sources]
     for name, engine in names:
         if names.count((name, engine)) > 1:
             raise UserError(
                 f"--model: two models are named {name} and run by {engine}; measure one at a time"
             )
-    return found
+    return sources
 
 
 def _engine(source: ModelSource) -> str:
@@ -134,7 +134,10 @@ def _measure(request: Request, overrides: Sequence[str], effort: Effort) -> dict
 
 def make_rows(measured: Sequence[Measurements[Request]]) -> list[ResultRow]:
     """Returns one row per request; the note of a request that could not be measured has the reason."""
-    return [ResultRow(found.key.labels(), _metrics(found), found.note) for found in measured]
+    return [
+        ResultRow(measurement.key.labels(), _metrics(measurement), measurement.note)
+        for measurement in measured
+    ]
 
 
 def _metrics(measurements: Measurements[Request]) -> dict[str, Quantity]:
@@ -150,7 +153,7 @@ def _metrics(measurements: Measurements[Request]) -> dict[str, Quantity]:
 
 def make_charts(measured: Sequence[Measurements[Request]]) -> list[ChartSpec]:
     """Returns charts of throughput and latency by batch size."""
-    labels = [found.key.labels() for found in measured]
+    labels = [measurement.key.labels() for measurement in measured]
     series = tuple(
         name for name in ("model", "run by", "threads") if len({label[name] for label in labels}) > 1
     )

@@ -134,12 +134,12 @@ def choose(
         The choice; None if no setting was measured that a config can express.
     """
     speeds = {
-        found.key: found.rate()
-        for found in sweep
-        if found.samples
-        and not found.reason
-        and found.key.chain == "config"
-        and found.key.backend in (dali, "paddle.io")
+        measurement.key: measurement.rate()
+        for measurement in sweep
+        if measurement.samples
+        and not measurement.reason
+        and measurement.key.chain == "config"
+        and measurement.key.backend in (dali, "paddle.io")
     }
     best = []
     if any(setting.backend == dali for setting in speeds):

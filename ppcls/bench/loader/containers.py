@@ -136,12 +136,12 @@ def _candidates(
 
 def make_rows(measured: list[Measurements[ReaderKey]]) -> list[ResultRow]:
     """Returns one row per source, work and reader, with our ratio to DALI's reader."""
-    by_key = {found.key: found for found in measured}
+    by_key = {measurement.key: measurement for measurement in measured}
     rows = []
-    for found in measured:
-        metrics = {"throughput": found.rate()} if found.samples else {}
-        dali = by_key[found.key._replace(reader="DALI's reader")]
-        if found.samples and dali.samples:
-            metrics["of DALI's reader"] = found.ratio(dali)
-        rows.append(ResultRow(dict(found.key._asdict()), metrics, found.note))
+    for measurement in measured:
+        metrics = {"throughput": measurement.rate()} if measurement.samples else {}
+        dali = by_key[measurement.key._replace(reader="DALI's reader")]
+        if measurement.samples and dali.samples:
+            metrics["of DALI's reader"] = measurement.ratio(dali)
+        rows.append(ResultRow(dict(measurement.key._asdict()), metrics, measurement.note))
     return rows

@@ -59,7 +59,7 @@ def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
 
 def find_conclusions(measured: Sequence[Measurements[str]]) -> Iterator[str]:
     """Yields how many times faster our DALI loader is than our other loaders, one sentence each."""
-    ours = next(found for found in measured if found.key == _OURS)
-    for found in measured[2:]:
-        if ours.samples and found.samples:
-            yield f"{_OURS} is {ours.ratio(found).median:.2f} times as fast as {found.key}"
+    ours = next(measurement for measurement in measured if measurement.key == _OURS)
+    for measurement in measured[2:]:
+        if ours.samples and measurement.samples:
+            yield f"{_OURS} is {ours.ratio(measurement).median:.2f} times as fast as {measurement.key}"

@@ -29,12 +29,12 @@ def make_rows(result: SweepResult, image_bytes: float) -> list[ResultRow]:
         if measurements.key.backend == "bare DALI"
     }
     rows = []
-    for found in result.sweep:
-        metrics = loader_metrics(found, image_bytes)
-        base = bare.get(found.key.chain)
+    for measurement in result.sweep:
+        metrics = loader_metrics(measurement, image_bytes)
+        base = bare.get(measurement.key.chain)
         if metrics and base is not None and base.samples:
-            metrics["of bare DALI"] = found.ratio(base)
-        rows.append(ResultRow(found.key.labels(), metrics, found.note))
+            metrics["of bare DALI"] = measurement.ratio(base)
+        rows.append(ResultRow(measurement.key.labels(), metrics, measurement.note))
     if result.choice is None:
         return rows
     finals = result.finals
@@ -98,7 +98,7 @@ def make_charts() -> list[ChartSpec]:
 
 def find_conclusions(result: SweepResult) -> tuple[LoaderSetting | None, list[str]]:
     """Returns the setting to use, None if unknown, and sentences about noise, bottleneck and setting."""
-    noise = spread_warning(found.rate() for found in result.sweep if found.samples)
+    noise = spread_warning(measurement.rate() for measurement in result.sweep if measurement.samples)
     noise = [f"{warning} CPU time is affected least." for warning in noise]
     if result.interrupt is not None:
         return None, [

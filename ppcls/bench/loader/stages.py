@@ -140,9 +140,9 @@ class _DaliStages:
         if not self._settings.decode_window or not isinstance(crop.spec, RandCropImage):
             return self._whole_pipeline()
         pixel = replace(crop, spec=crop.spec.resized(1))
-        whole = self._whole_pipeline()
-        images = self._hold(whole)
-        release(whole)
+        pipeline = self._whole_pipeline()
+        images = self._hold(pipeline)
+        release(pipeline)
         ops = self._settings.fuse((decoder, pixel))
         return self._pipeline(lambda: self._lower(ops, self._encoded(), images))
 

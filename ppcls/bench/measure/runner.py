@@ -146,16 +146,18 @@ def run_rounds(
         for number in range(1, rounds + 1):
             if number == 2:
                 report(f"the other rounds take about {_duration((time.monotonic() - began) * (rounds - 1))}")
-            for candidate, found in pairs if number % 2 else pairs[::-1]:
-                if not found.reason:
-                    report(f"round {number} of {rounds}: {candidate.name}: {_measure(candidate, found)}")
+            for candidate, measurement in pairs if number % 2 else pairs[::-1]:
+                if not measurement.reason:
+                    report(
+                        f"round {number} of {rounds}: {candidate.name}: {_measure(candidate, measurement)}"
+                    )
             keep(measured)
     except KeyboardInterrupt as interrupt:
-        if not any(found.samples for found in measured):
+        if not any(measurement.samples for measurement in measured):
             raise
-        for found in measured:
-            if len(found.samples) < rounds and not found.reason:
-                found.reason = "interrupted"
+        for measurement in measured:
+            if len(measurement.samples) < rounds and not measurement.reason:
+                measurement.reason = "interrupted"
         return Rounds(measured, interrupt)
     return Rounds(measured)
 
@@ -169,11 +171,11 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def _measure(candidate: Candidate[Key], found: Measurements[Key]) -> str:
+def _measure(candidate: Candidate[Key], measurement: Measurements[Key]) -> str:
     try:
         sample = candidate.measure()
     except MeasurementFailed as failure:
-        found.reason = failure.reason
+        measurement.reason = failure.reason
         return str(failure)
-    found.samples.append(sample)
+    measurement.samples.append(sample)
     return f"{sample[RATE]:.4g} images/s"

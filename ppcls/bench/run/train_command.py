@@ -90,16 +90,19 @@ def _run(command: list[str], timeout: float) -> tuple[list[OutputLine], float]:
 def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
     """Returns a row for each part of the wall-clock time, and one for the whole run."""
     rows = []
-    for found in measured:
-        if not found.samples:
-            rows.append(ResultRow({"part": "whole run"}, {}, found.note))
+    for measurement in measured:
+        if not measurement.samples:
+            rows.append(ResultRow({"part": "whole run"}, {}, measurement.note))
             continue
-        total = found.quantity("total", "s", "less")
-        split = Measurements("", "", [sample["parts"] for sample in found.samples])
+        total = measurement.quantity("total", "s", "less")
+        split = Measurements("", "", [sample["parts"] for sample in measurement.samples])
         share = Measurements(
             "",
             "",
-            [{part: sample["parts"][part] / sample["total"] for part in PARTS} for sample in found.samples],
+            [
+                {part: sample["parts"][part] / sample["total"] for part in PARTS}
+                for sample in measurement.samples
+            ],
         )
         for part in PARTS:
             metrics = {
@@ -107,6 +110,6 @@ def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
                 "share": share.quantity(part, "%", "neither", 100),
             }
             rows.append(ResultRow({"part": part}, metrics))
-        whole = {"time": total, "images/s": found.rate()}
-        rows.append(ResultRow({"part": "whole run"}, whole, found.note))
+        run_metrics = {"time": total, "images/s": measurement.rate()}
+        rows.append(ResultRow({"part": "whole run"}, run_metrics, measurement.note))
     return rows

@@ -228,10 +228,10 @@ def _containers(arguments: argparse.Namespace) -> None:
     workload = read_workload(config, run, arguments.images)
     results, rows = empty_results("containers", config, run), list[ResultRow]()
     for candidates in container_groups(workload, make_timer(workload, arguments.seconds)):
-        found = run_rounds(candidates, arguments.rounds, report)
-        rows += make_rows(found.measured)
+        rounds = run_rounds(candidates, arguments.rounds, report)
+        rows += make_rows(rounds.measured)
         keep(arguments, results.filled(rows))
-        if found.interrupt is not None:
+        if rounds.interrupt is not None:
             finish(arguments, results.filled(rows))
-            raise found.interrupt
+            raise rounds.interrupt
     finish(arguments, results.filled(rows))

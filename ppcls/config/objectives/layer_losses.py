@@ -54,9 +54,9 @@ class DistillationRKDLoss(ModelPairLoss):
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        needed, found = len(self.student_keepkeys), len(self.teacher_keepkeys)
-        if needed != found:
-            text = f"expected {needed} layers, as many as in student_keepkeys, got {found}"
+        student_layers, teacher_layers = len(self.student_keepkeys), len(self.teacher_keepkeys)
+        if student_layers != teacher_layers:
+            text = f"expected {student_layers} layers, as many as in student_keepkeys, got {teacher_layers}"
             raise error_at(text, "teacher_keepkeys")
         return self
 
@@ -178,7 +178,7 @@ class AFDLoss(DistillationLossSpec):
         Raises:
             ValueError: A model names no layers, or they do not match the shapes.
         """
-        found = []
+        layers = []
         for name, shapes in zip(self.model_name_pair, (self.s_shapes, self.t_shapes), strict=True):
             attention = arch.members[name].attention
             if attention is None:
@@ -187,8 +187,8 @@ class AFDLoss(DistillationLossSpec):
                 raise ValueError(f"expected {len(attention.keys)} shapes for {name}, got {len(shapes)}")
             if attention.qk_dim != self.qk_dim:
                 raise ValueError(f"qk_dim is {self.qk_dim}, but that of {name} is {attention.qk_dim}")
-            found.append(attention.keys)
-        return found[0], found[1]
+            layers.append(attention.keys)
+        return layers[0], layers[1]
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:
         """See `DistillationLossSpec.layers`."""

@@ -107,10 +107,10 @@ class Quarantine:
         broken = np.array([bad[row - row % group :][:group].any() for row in rows])
         valid, padding = (np.flatnonzero(part & ~bad) for part in (rows < step.valid, rows >= step.valid))
         valid = valid[np.argsort(broken[valid], kind="stable")]
-        kept = np.concatenate([valid, padding])
+        replacements = np.concatenate([valid, padding])
         share = len(valid) / step.valid if step.valid else 1.0
-        if len(kept):
-            chosen = kept[np.arange(len(bad)) % len(kept)]
+        if len(replacements):
+            chosen = replacements[np.arange(len(bad)) % len(replacements)]
             indices, repeats = step.indices[chosen], step.repeats[chosen]
         else:
             good = next((position for position in spare.tolist() if position not in self._positions), None)

@@ -30,7 +30,7 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     Raises:
         UserError: A path does not exist, or a folder can't be read or has no images.
     """
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     problems: list[str] = []
     for path in [match for named in paths for match in _expand_pattern(named)]:
         try:
@@ -43,10 +43,10 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
             problems.append(f"{path}: no images in this folder; expected files ending in {endings}")
         elif not path.exists():
             problems.append(f"{path}: no such file or folder")
-        found.update(dict.fromkeys(images))
+        files.update(dict.fromkeys(images))
     if problems:
         raise UserError("\n".join(problems))
-    return list(found)
+    return list(files)
 
 
 def read_paths(lines: Iterable[bytes]) -> list[Path]:
@@ -97,17 +97,17 @@ def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool 
     """
     inside, base = os.path.realpath(os.fsencode(root)), os.fsencode(root)
     known: dict[bytes, tuple[Collection[bytes] | None, Collection[bytes]]] = {}
-    found = UnsafePaths([], [])
+    unsafe = UnsafePaths([], [])
     for position, path in enumerate(paths):
         folder, _, name = path.rpartition(b"/")
         if folder not in known:
             known[folder] = _scan_folder(base + b"/" + folder, None if follow_links else inside)
         links, special = known[folder]
         if links is None or name in links:
-            found.links.append(position)
+            unsafe.links.append(position)
         if name in special:
-            found.special.append(position)
-    return found
+            unsafe.special.append(position)
+    return unsafe
 
 
 def read_regular_file(path: bytes) -> bytes:

@@ -122,9 +122,9 @@ def read_list(
     for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
         if not line.strip():
             continue
-        path, found, label = line.rstrip().rpartition(delimiter)
+        path, separator, label = line.rstrip().rpartition(delimiter)
         path, label = path.strip(), label.strip()
-        problem = _path_problem(path, found, delimiter) or label_problem(label, class_num)
+        problem = _path_problem(path, separator, delimiter) or label_problem(label, class_num)
         if problem:
             problems.append(f"{listing}, line {number}: {problem}")
             continue

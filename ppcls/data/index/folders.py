@@ -65,9 +65,9 @@ def describe_folders(
         return [f"{dataset.image_root}: classes without training images: {empty}"] if empty else []
     _, has_part_folders = find_class_root(Path(dataset.image_root), dataset.part)
     source = "its folders train and val" if has_part_folders else f"val_share {dataset.val_share:g}"
-    rest = "" if val is None else f", {len(val)} validation images ({source})"
-    found = f"{len(classes)} classes ({join_first(classes)}); {len(train)} training images{rest}"
-    lines = [f"{dataset.image_root}: {found}"]
+    validation = "" if val is None else f", {len(val)} validation images ({source})"
+    counts = f"{len(classes)} classes ({join_first(classes)}); {len(train)} training images{validation}"
+    lines = [f"{dataset.image_root}: {counts}"]
     if val is not None and (empty := _classes_without_images(classes, val)):
         lines.append(f"classes without validation images: {empty}")
     return lines

@@ -63,9 +63,9 @@ def _relabel(index: FileIndex, class_num: int | None) -> FileIndex:
     Raises:
         UserError: There are more than ``class_num``.
     """
-    found, labels = np.unique(index.labels, return_inverse=True)
-    if class_num is not None and len(found) > class_num:
+    classes, labels = np.unique(index.labels, return_inverse=True)
+    if class_num is not None and len(classes) > class_num:
         raise UserError(
-            f"{index.source}: has {len(found)} different labels, but Arch.class_num is {class_num}"
+            f"{index.source}: has {len(classes)} different labels, but Arch.class_num is {class_num}"
         )
     return replace(index, labels=labels.reshape(-1).astype(np.int64))

@@ -165,8 +165,8 @@ class Checkpoints:
         """
         if wanted != "auto":
             return _check_named(Path(wanted))
-        if found := self.newest_intact():
-            return found
+        if checkpoint := self.newest_intact():
+            return checkpoint
         if self.damaged:
             raise UserError("all checkpoints of this run are damaged:\n  " + "\n  ".join(self.damaged))
         latest = self._store.root / LATEST
@@ -210,11 +210,11 @@ class Checkpoints:
 
     def _newest_first(self) -> list[tuple[Path, Store]]:
         """Returns all checkpoints. Those without a readable manifest come first: they may be the newest."""
-        found = [
+        entries = [
             (serial, folder, store) for store in self._stores for folder, serial in store.folders().items()
         ]
-        found.sort(key=lambda entry: (entry[0] < 0, entry[0]), reverse=True)
-        return [(folder, store) for _, folder, store in found]
+        entries.sort(key=lambda entry: (entry[0] < 0, entry[0]), reverse=True)
+        return [(folder, store) for _, folder, store in entries]
 
     def _files(self, state: TrainState) -> Iterator[tuple[str, bytes]]:
         """Yields the name and content of each file, and reports the progress."""

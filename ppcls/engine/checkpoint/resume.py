@@ -54,9 +54,9 @@ def resume(state: TrainState, source: Path, *, has_best: bool = True) -> list[st
     if not has_best and state.best is not None:
         state.best, state.not_better = None, 0
         lines.append("reset: the best metric, since its model is not in this folder")
-    kept = ["model", "optimizer", "epoch"] if saved is None else list(_kept(state, saved, average))
+    restored = ["model", "optimizer", "epoch"] if saved is None else list(_kept(state, saved, average))
     if state.best is not None:
-        kept.append(f"best metric {state.best:.4f}")
+        restored.append(f"best metric {state.best:.4f}")
     if saved is not None and state.config is not None:
         lines += [
             f"changed: {line}"
@@ -65,7 +65,11 @@ def resume(state: TrainState, source: Path, *, has_best: bool = True) -> list[st
     position = f"epoch {state.epoch + 1}, batch {state.step}, update {state.update}"
     if saved is not None and saved.world != world:
         position += f", saved by {saved.world} processes, now {world}"
-    return [f"resumed {source}: {position}", f"  kept: {', '.join(kept)}", *(f"  {line}" for line in lines)]
+    return [
+        f"resumed {source}: {position}",
+        f"  kept: {', '.join(restored)}",
+        *(f"  {line}" for line in lines),
+    ]
 
 
 def _kept(state: TrainState, saved: SavedState, average: bool) -> Iterator[str]:

@@ -145,12 +145,14 @@ def fill_optimizer(state: TrainState, arrays: Arrays, weights: Arrays, source: P
     """
     names = optimizer_state(state.optimizer, state.model)
     masters = {key for key in names if key.endswith(f"/{MASTER}")}
-    kept = {key: value for key, value in arrays.items() if not key.endswith(f"/{MASTER}") or key in masters}
-    for key in masters - kept.keys():
-        kept[key] = weights[key.removesuffix(f"/{MASTER}")].astype("float32")
+    accepted = {
+        key: value for key, value in arrays.items() if not key.endswith(f"/{MASTER}") or key in masters
+    }
+    for key in masters - accepted.keys():
+        accepted[key] = weights[key.removesuffix(f"/{MASTER}")].astype("float32")
     try:
         load_optimizer_state(
-            state.optimizer, state.model, {key: paddle.to_tensor(value) for key, value in kept.items()}
+            state.optimizer, state.model, {key: paddle.to_tensor(value) for key, value in accepted.items()}
         )
     except ValueError as error:
         raise UserError(

@@ -106,14 +106,16 @@ def load_hooks(items: Sequence[Any]) -> list[RunHook]:
     """
     hooks = []
     for name, parameters in map(split_hook, items):
-        found = _find_hook(name)
-        if not isinstance(found, type) or not issubclass(found, RunHook):
-            raise UserError(f"Global.hooks: expected {name} to be a subclass of ppcls.RunHook, got {found!r}")
+        hook_class = _find_hook(name)
+        if not isinstance(hook_class, type) or not issubclass(hook_class, RunHook):
+            raise UserError(
+                f"Global.hooks: expected {name} to be a subclass of ppcls.RunHook, got {hook_class!r}"
+            )
         try:
-            inspect.signature(found).bind(**parameters)
+            inspect.signature(hook_class).bind(**parameters)
         except TypeError as error:
             raise UserError(f"Global.hooks: {name}: {error}") from None
-        hooks.append(found(**parameters))
+        hooks.append(hook_class(**parameters))
     return hooks
 
 

@@ -55,18 +55,18 @@ def _on_gpu(pipeline: Pipeline) -> Batches:
     DALI owns their memory and reuses it once nothing here refers to it. By then the GPU may not have started
     the work that the host queued on it, so the tensors are kept until the GPU has finished.
     """
-    kept: deque[tuple[paddle.device.cuda.Event, Tensors]] = deque()
+    in_use: deque[tuple[paddle.device.cuda.Event, Tensors]] = deque()
     for (outputs,) in DALIGenericIterator([pipeline], ["image", "label"]):
         # The plugin returns Paddle's inner tensors; to_tensor wraps those of the same device without a copy.
         tensors = paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
         yield tensors
         used = paddle.device.cuda.Event()
         used.record()
-        kept.append((used, tensors))
-        if len(kept) > _MAX_KEPT:
-            kept[0][0].synchronize()
-        while kept and kept[0][0].query():
-            kept.popleft()
+        in_use.append((used, tensors))
+        if len(in_use) > _MAX_KEPT:
+            in_use[0][0].synchronize()
+        while in_use and in_use[0][0].query():
+            in_use.popleft()
 
 
 def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:

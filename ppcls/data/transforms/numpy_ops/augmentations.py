@@ -59,8 +59,8 @@ def rotate_image(spec: RandomRotation, image: np.ndarray, decisions: Decisions) 
         ).reshape(height, width, -1)
         for begin in range(0, channels, _MAX_CHANNELS)
     ]
-    whole = rotated[0] if len(rotated) == 1 else np.concatenate(rotated, axis=2)
-    return whole.astype(image.dtype, copy=False)
+    joined = rotated[0] if len(rotated) == 1 else np.concatenate(rotated, axis=2)
+    return joined.astype(image.dtype, copy=False)
 
 
 @apply.register
@@ -129,5 +129,5 @@ def mask_grid(spec: GridMask, image: np.ndarray, decisions: Decisions) -> Array:
     column = x[None] * along - (y * across)[:, None] - left
     row = x[None] * across + (y * along)[:, None] - top
     square = (column - np.floor(column) < share) & (row - np.floor(row) < share)
-    kept = square if spec.mode == 0 else ~square
-    return np.asarray(image * kept[:, :, None].astype(image.dtype))
+    visible = square if spec.mode == 0 else ~square
+    return np.asarray(image * visible[:, :, None].astype(image.dtype))

@@ -136,8 +136,8 @@ ENHANCE: dict[str, Callable[[Image, float], Image]] = {
 
 def _posterize(image: Image, bits: float) -> Image:
     """Keeps the upper ``bits``, at least one."""
-    kept = min(max(round(bits), 1), 8)
-    return image & np.uint8(256 - 2 ** (8 - kept))
+    kept_bits = min(max(round(bits), 1), 8)
+    return image & np.uint8(256 - 2 ** (8 - kept_bits))
 
 
 def _solarize(image: Image, threshold: float) -> Image:
