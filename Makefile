@@ -105,6 +105,7 @@ lint: setup ## check style, types, imports, folders, names and words
 	$(RUN) -m mypy
 	.venv/bin/lint-imports
 	.venv/bin/hadolint Dockerfile
+	.venv/bin/proselint check *.md docs/*.md
 	$(RUN) .ci/check_source.py
 
 test-gpu: setup ## run the tests that need an NVIDIA GPU

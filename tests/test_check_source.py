@@ -1,0 +1,78 @@
+"""The words that `make lint` rejects in names, docstrings, messages and documents."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from paths import ROOT
+
+WORDS = (
+    "told",
+    "tells",
+    "whom",
+    "anew",
+    "likewise",
+    "in so many words",
+    "by its place",
+    "a folder a class",
+    "one subfolder a class",
+    "three images a class",
+    "a file a rank",
+    "heeded",
+    "goes on",
+)
+
+
+@pytest.fixture(scope="module")
+def check_source() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_source", ROOT / ".ci" / "check_source.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(
+    "line",
+    ['"""Returns what is {} here."""', 'raise UserError(f"{{path}}: {}")', "# {}", "def find_{}() -> None:"],
+    ids=["docstring", "message", "comment", "name"],
+)
+def test_check_python_words_finds_word(
+    check_source: ModuleType, tmp_path: Path, line: str, word: str
+) -> None:
+    text = line.format(word.replace(" ", "_") if line.startswith("def") else word)
+    (tmp_path / "module.py").write_text(f"x = 1\n{text}\n")
+    (finding,) = check_source.check_python_words([tmp_path / "module.py"])
+    assert finding.startswith(f"{tmp_path}/module.py:2: '")
+
+
+def test_check_python_words_splits_names_of_classes(check_source: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("class WhatIsTold:\n")
+    assert len(list(check_source.check_python_words([tmp_path / "module.py"]))) == 1
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_check_text_words_skips_code_blocks(check_source: ModuleType, tmp_path: Path, word: str) -> None:
+    (tmp_path / "page.md").write_text(f"A page.\n\n```\n{word}\n```\nIt is {word}.\n")
+    (finding,) = check_source.check_text_words([tmp_path / "page.md"])
+    assert finding.startswith(f"{tmp_path}/page.md:6: '")
+
+
+def test_check_test_names_ignores_other_lines(check_source: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("# told\ndef test_user_is_told() -> None: ...\n")
+    (finding,) = check_source.check_test_names([tmp_path / "test_it.py"])
+    assert ":2: 'told'" in finding
+
+
+def test_check_source_of_this_repository_finds_nothing(
+    check_source: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a clone")
+    assert check_source.main() == 0, capsys.readouterr().out
