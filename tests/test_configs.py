@@ -42,7 +42,7 @@ def load(path: Path, tmp_path: Path) -> Config:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_it_loads_and_builds(path: Path, tmp_path: Path) -> None:
+def test_shipped_config_loads_and_builds(path: Path, tmp_path: Path) -> None:
     config = load(path, tmp_path)
     key = config.Arch.model_dump_json()  # several configs train the same model, of which one is enough
     if key not in MODELS:
@@ -63,7 +63,7 @@ def test_it_loads_and_builds(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_says_where_it_comes_from_and_what_it_gave_there(name: str) -> None:
+def test_recipe_names_its_source_and_published_result(name: str) -> None:
     path = next(path for path in CONFIGS if path.stem == name)
     epochs, figure = RECIPES[name]
     assert load_config(path).Global.epochs == epochs

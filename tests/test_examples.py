@@ -20,7 +20,7 @@ from ppcls.dataset_tools.digits import make_digits
 
 
 @pytest.mark.parametrize("use_dali", [True, False])
-def test_a_python_source(tmp_path: Path, use_dali: bool) -> None:
+def test_python_source_example_trains(tmp_path: Path, use_dali: bool) -> None:
     overrides = [
         f"Global.output_dir={tmp_path}",
         f"Global.use_dali={use_dali}",
@@ -49,7 +49,7 @@ def few_digits(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_custom_parts(few_digits: Path) -> None:
+def test_custom_parts_example_trains(few_digits: Path) -> None:
     done = subprocess.run(
         [
             *(sys.executable, ROOT / "tools" / "train.py", "-c", ROOT / "examples" / "custom_parts.yaml"),
@@ -71,7 +71,7 @@ def test_custom_parts(few_digits: Path) -> None:
         assert text in config
 
 
-def test_training_from_python(few_digits: Path) -> None:
+def test_train_example_predicts(few_digits: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "train.py"],
         cwd=few_digits,
@@ -86,7 +86,7 @@ def test_training_from_python(few_digits: Path) -> None:
     assert (few_digits / "output" / "example" / "report.html").exists()
 
 
-def test_the_notebook_in_a_kernel(few_digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs_in_a_kernel_without_errors(few_digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(ROOT / "examples" / "train.ipynb", as_version=4)
     nbformat.validate(notebook)

@@ -46,7 +46,7 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
-def test_one_command_trains_and_the_next_names_the_class(
+def test_infer_after_train_on_a_folder_names_the_class(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "output"
@@ -77,7 +77,7 @@ def test_one_command_trains_and_the_next_names_the_class(
     assert re.search(r"(black cat|dog|emu) \d", capsys.readouterr().out)
 
 
-def test_a_class_folder_with_another_name_is_told(
+def test_class_folder_with_another_name_is_reported(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = {**SMALL, "DataLoader.Train.dataset.image_root": pictures}

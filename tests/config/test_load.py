@@ -140,7 +140,7 @@ def test_override_below_an_empty_list_raises() -> None:
         load_config(PATH, ["Metric.Eval=[]", "Metric.Eval.0=TopkAcc"])
 
 
-def test_override_changes_one_place_of_shared_aliases(tmp_path: Path) -> None:
+def test_override_of_shared_alias_changes_only_its_path(tmp_path: Path) -> None:
     tree = read_tree(write(tmp_path, "a: &one {x: 1}\nb: *one\n"))
     apply_override(tree, "a.x=2")
     assert tree == {"a": {"x": 2}, "b": {"x": 1}}
@@ -377,7 +377,7 @@ def test_validate_garbage_is_explained(tree: Any) -> None:
 
 @settings(max_examples=150)
 @given(st.sampled_from(PATHS), GARBAGE)
-def test_validate_garbage_in_one_place_is_explained(path: tuple[Any, ...], value: Any) -> None:
+def test_validate_garbage_names_its_path(path: tuple[Any, ...], value: Any) -> None:
     check_loads_or_explains(replaced(TREE, path, value))
 
 

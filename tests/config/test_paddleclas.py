@@ -39,7 +39,7 @@ def test_file_of_pulc_loads_with_its_meaning() -> None:
     assert any("infer_add_softmax has no effect" in line for line in config_warnings(config))
 
 
-def test_two_classes_are_needed_for_a_threshold() -> None:
+def test_threshold_without_two_classes_is_an_error() -> None:
     tree = pulc()
     tree["Arch"]["class_num"] = 3
     tree["Metric"] = {"Eval": [{"TopkAcc": {"topk": 1}}]}
@@ -130,7 +130,7 @@ def test_vehicle_file_loads_with_its_neck_and_loss() -> None:
         ("MLDecoder", "the head MLDecoder is missing"),
     ],
 )
-def test_other_files_are_rejected_with_one_line(key: str, text: str) -> None:
+def test_file_of_another_program_is_rejected_with_one_line(key: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
         load_config({key: {}, "other": 1})
     assert len(caught.value.problems) == 1

@@ -137,7 +137,7 @@ def test_backbone_without_neck_has_the_width_of_its_features(
     assert Predictor(tmp_path / "inference", device="cpu").description.width == 1280
 
 
-def test_export_that_differs_is_not_written(
+def test_export_with_other_embeddings_is_not_written(
     tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(parity, "TOLERANCE", 0.0)
@@ -146,7 +146,7 @@ def test_export_that_differs_is_not_written(
     assert not (tmp_path / "inference").exists()
 
 
-def test_contradictory_description_is_an_error(tree: dict[str, Any], tmp_path: Path) -> None:
+def test_load_contradictory_description_is_an_error(tree: dict[str, Any], tmp_path: Path) -> None:
     assert export(tree, tmp_path) == 0
     file = tmp_path / "inference" / "inference.yml"
     file.write_text(file.read_text().replace("l2_norm", "softmax"))
@@ -198,7 +198,7 @@ def test_gallery_returns_the_nearest_images(
     broken.unlink()
 
 
-def test_invalid_galleries_are_errors(
+def test_invalid_gallery_is_an_error(
     tree: dict[str, Any], images: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     bad = tmp_path / "bad" / "bad.png"

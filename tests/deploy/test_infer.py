@@ -188,7 +188,7 @@ def test_infer_image_with_too_many_pixels_is_bad(
         ),
     ],
 )
-def test_infer_missing_files_are_errors(
+def test_infer_missing_file_is_an_error(
     tmp_path: Path,
     tree: dict[str, Any],
     images: Path,
@@ -373,7 +373,7 @@ def test_infer_with_dali_runs_exported_models(
         np.testing.assert_allclose(own["scores"], other["scores"], atol=1e-5)
 
 
-def test_infer_with_dali_and_only_bad_images(
+def test_infer_with_dali_and_only_bad_images_names_each(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Global"]["use_dali"] = True
@@ -424,7 +424,7 @@ def test_infer_accepts_patterns_and_standard_input(
     assert capsys.readouterr().err == "error: nothing to predict: standard input is empty\n"
 
 
-def test_infer_needs_only_a_checkpoint(
+def test_infer_checkpoint_folder_alone_predicts(
     tmp_path: Path, tree: dict[str, Any], images: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is named but the folder: not the config, and not the classes."""
@@ -472,7 +472,7 @@ def test_infer_writes_each_result_at_once(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("preprocess", [False, True])
-def test_infer_exported_model_on_a_gpu(
+def test_infer_exported_model_on_a_gpu_predicts_the_same(
     tmp_path: Path, tree: dict[str, Any], images: Path, preprocess: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Fed by threads, and by DALI where it is not the model that prepares images; TF32 rounds products."""

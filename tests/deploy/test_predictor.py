@@ -66,7 +66,7 @@ def test_trained_and_exported_models_agree(tree: dict[str, Any], exported: Path,
     assert predictor.interpret(outputs[0], topk=1).class_ids == expected[0].class_ids[:1]
 
 
-def test_bad_image_is_named_by_its_index(exported: Path, images: list[bytes]) -> None:
+def test_predictor_names_a_bad_image_by_its_index(exported: Path, images: list[bytes]) -> None:
     predictor = Predictor(exported, device="cpu")
     with pytest.raises(ValueError, match=r"images\[1\]: not an image that can be decoded"):
         predictor.predict([images[0], b"nonsense"])
@@ -109,13 +109,13 @@ def test_exported_model_accepts_some_settings(exported: Path, images: list[bytes
         ("gone.yaml", "gone.yaml: no such config file"),
     ],
 )
-def test_missing_model_is_an_error(tmp_path: Path, name: str, message: str) -> None:
+def test_predictor_of_missing_model_is_an_error(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=message):
         Predictor(tmp_path / name)
 
 
-def test_damaged_export_is_an_error(exported: Path, tmp_path: Path) -> None:
+def test_predictor_of_damaged_export_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
     with pytest.raises(UserError, match=r"no model; expected inference\.json"):
         Predictor(tmp_path)

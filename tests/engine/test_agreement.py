@@ -71,18 +71,18 @@ def test_gpus_agree_as_cpus_do(images: Path, tmp_path: Path) -> None:
     if paddle.device.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     ended = run_cases(images, tmp_path, "gpu")
-    test_every_rank_hears_every_other(ended)
-    test_all_end_where_one_fails(ended)
+    test_exchange_gives_each_rank_the_values_of_all(ended)
+    test_failure_of_one_rank_ends_all(ended)
     test_another_config_or_other_data_is_named(ended)
     test_rank_0_chooses_the_checkpoint(ended, tmp_path)
 
 
-def test_every_rank_hears_every_other(ended: tuple[dict[str, Any], ...]) -> None:
+def test_exchange_gives_each_rank_the_values_of_all(ended: tuple[dict[str, Any], ...]) -> None:
     expected = [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
     assert [each["exchange"] for each in ended] == [expected, expected]
 
 
-def test_all_end_where_one_fails(ended: tuple[dict[str, Any], ...]) -> None:
+def test_failure_of_one_rank_ends_all(ended: tuple[dict[str, Any], ...]) -> None:
     assert [each["nobody fails"] for each in ended] == [None, None]
     assert [each["one fails"] for each in ended] == [
         f"UserError: rank 1 on {HOST}: no such folder",
@@ -130,7 +130,7 @@ def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratc
 
 
 def test_run_stops_if_one_rank_has_no_data(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
-    """Which of them says so first is open; `test_all_end_where_one_fails` hears both."""
+    """Which of them says so first is open; `test_failure_of_one_rank_ends_all` hears both."""
     config = make_yaml("run", Arch__name="Linear")
     odd = "1:DataLoader.Train.dataset.image_root=/nowhere"
     done = launch("cluster_run.py", "-c", str(config), logs=tmp_path / "log", ODD=odd)
@@ -173,7 +173,7 @@ def test_only_the_first_differences_are_listed() -> None:
         {"paths": np.array([b"0", b"1"]), "labels": np.array([0, 1])},
     ],
 )
-def test_data_sets_are_told_apart(change: dict[str, Any]) -> None:
+def test_digests_of_different_data_sets_differ(change: dict[str, Any]) -> None:
     index = FileIndex(Path("/data"), np.array([b"0", b"1", b"2"]), np.array([0, 1, 1]), Path("list"))
     same = replace(index, source=Path("list, elsewhere"))
     assert describe_index(index) == describe_index(same)

@@ -106,7 +106,9 @@ def state_of(tree: dict[str, Any]) -> TrainState:
     return build_state(validate(tree, "tree"), Runtime(cores=1, threads=1), lambda *_: None)
 
 
-def test_teachers_stay_as_they_are_and_are_kept_apart(images: Path, tmp_path: Path, teacher: Path) -> None:
+def test_teachers_stay_unchanged_and_are_saved_separately(
+    images: Path, tmp_path: Path, teacher: Path
+) -> None:
     state = state_of(taught(images, tmp_path / "run", teacher, Global__use_dali=False))
     network = state.network
     assert isinstance(network, DistillationNetwork)
@@ -228,7 +230,7 @@ def test_eval_infer_and_export_use_the_student_alone(
     assert set(read_pdparams(tmp_path / "student.pdparams")) == {"fc.weight", "fc.bias"}
 
 
-def test_both_models_learn_and_their_shares_are_told(trained: dict[str, Any]) -> None:
+def test_both_models_learn_and_their_losses_are_reported(trained: dict[str, Any]) -> None:
     output = Path(trained["Global"]["output_dir"])
     weights = read_arrays(output / "latest" / "model.safetensors")
     assert (weights["fc.weight"] != weights["Teacher.fc.weight"]).any()

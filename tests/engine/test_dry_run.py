@@ -164,7 +164,7 @@ def test_dry_run_reports_invalid_output_folder(
 
 
 @pytest.mark.slow
-def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_dry_run_of_two_ranks_reports_both(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Arch__name="Linear", DataLoader__Train__sampler__batch_size=4, Global__update_freq=2)
     run(LINEAR, "-c", str(config), "--dry-run", ranks=2, logs=tmp_path / "log")
     found = figures((tmp_path / "log" / "workerlog.0").read_text())

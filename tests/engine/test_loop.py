@@ -65,7 +65,7 @@ def steps(notes: Notes) -> list[tuple[int, int, int]]:
     return [(each.epoch, each.step, each.update) for each in notes.steps]
 
 
-def test_logs_come_every_so_many_updates_and_at_an_epochs_end() -> None:
+def test_log_lines_appear_at_their_interval_and_after_each_epoch() -> None:
     state = make_state(loader=MemoryLoader(size=50))  # 7 batches
     notes = run(state, epochs=2, print_batch_step=3)
     assert steps(notes) == [(1, 3, 3), (1, 6, 6), (1, 7, 7), (2, 3, 10), (2, 6, 13), (2, 7, 14)]
@@ -141,7 +141,7 @@ def test_evaluation_comes_at_its_interval_and_at_the_end() -> None:
     assert notes.order[:5] == ["log", "checkpoint", "log", "evaluation", "checkpoint"]
 
 
-def test_without_an_evaluator_there_is_no_best_model() -> None:
+def test_run_without_evaluator_saves_no_best_model() -> None:
     notes = run(make_state(), epochs=2)
     assert notes.evaluations == []
     assert notes.saved == [(3, ["latest", "epoch_1"]), (6, ["latest", "epoch_2"])]

@@ -75,7 +75,7 @@ def test_meter_record_covers_time_since_the_previous_one(clock: Clock) -> None:
     assert record.eta_seconds == 0.0
 
 
-def test_without_metrics_there_is_the_loss(clock: Clock) -> None:
+def test_meter_without_metrics_reports_the_loss(clock: Clock) -> None:
     state = make_state()
     state.metrics = None
     meter = Meter(state, 1, watch(state))

@@ -181,7 +181,7 @@ def test_best_model_has_lowest_hamming_distance() -> None:
     assert EvalResult(loss=1.0, metrics={"top1": 0.5}, images=4, seconds=0.1).score == 0.5
 
 
-def test_prediction_tells_all_classes_above_the_threshold(
+def test_prediction_returns_all_classes_above_the_threshold(
     trained: dict[str, Any], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logits, _ = scored(trained)

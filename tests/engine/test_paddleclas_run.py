@@ -268,7 +268,7 @@ def test_missing_layer_stops_the_run_at_the_start(tree: Tree, tmp_path: Path) ->
         ),
     ],
 )
-def test_shapes_that_a_loss_does_not_have_are_told(tree: Tree, loss: str, shape: Any, says: str) -> None:
+def test_shapes_that_do_not_fit_a_loss_are_reported(tree: Tree, loss: str, shape: Any, says: str) -> None:
     distilled(tree, loss, frozen=False)
     ((name, spec),) = tree["Loss"]["Train"][1].items()
     if name == "AFDLoss":

@@ -166,7 +166,9 @@ def test_train_twice_produces_the_same_bits(make: Callable[..., Config], cpu: Ru
     assert not np.array_equal(other.model.fc.weight.numpy(), run(make("fourth"), cpu).model.fc.weight.numpy())
 
 
-def test_without_evaluation(make: Callable[..., Config], cpu: Runtime, tmp_path: Path) -> None:
+def test_train_without_evaluation_saves_the_last_checkpoint(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
     run(make(Global__eval_during_train=False, DataLoader__Eval=None, Global__epochs=1), cpu)
     assert not (tmp_path / "run" / "best_model").exists()
     assert (tmp_path / "run" / "latest").is_dir()
@@ -249,7 +251,7 @@ def test_run_resumed_into_another_folder_keeps_the_first(
     assert digest(tmp_path) == before
 
 
-def test_resume_with_more_epochs_goes_on_and_drops_nothing(
+def test_resume_with_more_epochs_continues_and_loses_nothing(
     make: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     output = tmp_path / "run"

@@ -14,7 +14,7 @@ SCRIPT = ROOT / "examples" / "paired_images.py"
 
 
 @pytest.mark.parametrize("options", [["--dali"], []], ids=["dali", "paddle.io"])
-def test_the_network_sharpens(options: list[str], tmp_path: Path) -> None:
+def test_example_network_sharpens_images(options: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *options, "--steps", "24"],
         capture_output=True,

@@ -98,7 +98,7 @@ LOADERS = [
 
 @pytest.mark.parametrize(("use_dali", "workers"), LOADERS)
 @pytest.mark.reliability
-def test_a_run_goes_on_without_them(
+def test_run_with_skip_trains_on_the_other_images(
     make_yaml: Callable[..., Path],
     tmp_path: Path,
     half_broken: Path,
@@ -127,7 +127,7 @@ def test_a_run_goes_on_without_them(
 
 @pytest.mark.parametrize(("use_dali", "workers"), LOADERS)
 @pytest.mark.reliability
-def test_a_run_ends_at_the_first(
+def test_run_with_raise_ends_at_the_first_broken_image(
     make_yaml: Callable[..., Path],
     tmp_path: Path,
     half_broken: Path,
@@ -149,7 +149,7 @@ def test_a_run_ends_at_the_first(
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("use_dali", [True, False], ids=["dali", "paddle.io"])
-def test_only_broken_images(
+def test_run_with_only_broken_images_is_an_error(
     make_yaml: Callable[..., Path], tmp_path: Path, half_broken: Path, use_dali: bool
 ) -> None:
     for each in half_broken.glob("good*"):

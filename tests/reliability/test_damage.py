@@ -92,13 +92,13 @@ def error_of(does: Callable[..., object], *arguments: object) -> str | None:
     return None
 
 
-def test_the_copy_itself_is_whole(copy: Path, config: Config) -> None:
+def test_undamaged_copy_is_valid(copy: Path, config: Config) -> None:
     assert Checkpoints(copy, config).find("auto") == copy / LATEST
 
 
 @settings(max_examples=200)
 @given(st.sampled_from(FILES), CHANGES)
-def test_a_changed_byte_is_recognised(
+def test_changed_byte_is_detected(
     saved: Path, tmp_path_factory: pytest.TempPathFactory, file: str, changes: list[tuple[str, float, object]]
 ) -> None:
     path = (saved / LATEST).resolve() / file
@@ -122,7 +122,7 @@ def test_a_changed_byte_is_recognised(
 
 @settings(max_examples=200)
 @given(st.sampled_from(FILES[:-1]), CHANGES)
-def test_a_forged_checkpoint_ends_in_our_own_errors(
+def test_forged_checkpoint_raises_only_user_errors(
     saved: Path, file: str, changes: list[tuple[str, float, object]]
 ) -> None:
     """As if the digests had been made to fit: what reads the files has to stand them."""

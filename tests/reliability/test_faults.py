@@ -78,7 +78,9 @@ def is_one_of(found: Path, *states: TrainState) -> None:
     assert_equal(content(again.model), content({state.update: state for state in states}[again.update].model))
 
 
-def test_each_call_fails_once_on_a_full_disk(tmp_path: Path, config: Config) -> None:
+def test_save_with_each_call_failing_on_a_full_disk_keeps_the_previous(
+    tmp_path: Path, config: Config
+) -> None:
     one, two = two_states()
     with faults(lambda _call: False) as counted:
         Checkpoints(tmp_path / "count", config).save(one, [LATEST, BEST])
@@ -101,7 +103,7 @@ def test_each_call_fails_once_on_a_full_disk(tmp_path: Path, config: Config) -> 
         shutil.rmtree(output)
 
 
-def test_a_drive_that_fails_for_a_moment_is_tried_again(tmp_path: Path, config: Config) -> None:
+def test_save_after_a_temporary_drive_failure_is_retried(tmp_path: Path, config: Config) -> None:
     one, two = two_states()
     checkpoints = Checkpoints(tmp_path, config)
     checkpoints.save(one, [LATEST])
@@ -116,7 +118,7 @@ def test_a_drive_that_fails_for_a_moment_is_tried_again(tmp_path: Path, config: 
         checkpoints.save(two, [LATEST])
 
 
-def test_a_write_that_is_cut_short_without_a_word_is_noticed(
+def test_silently_truncated_write_is_detected(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = two_states()
@@ -143,7 +145,7 @@ def test_a_write_that_is_cut_short_without_a_word_is_noticed(
     assert verify(tmp_path / LATEST).update == one.update
 
 
-def test_a_real_limit_of_the_system_ends_in_words(tmp_path: Path, config: Config) -> None:
+def test_file_size_limit_of_the_system_is_a_user_error(tmp_path: Path, config: Config) -> None:
     """Files may not grow beyond a size: the write that would is cut short by the kernel, then refused."""
     one, two = two_states()
     checkpoints = Checkpoints(tmp_path, config)
@@ -161,7 +163,9 @@ def test_a_real_limit_of_the_system_ends_in_words(tmp_path: Path, config: Config
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
 
-def test_a_full_disk_sends_checkpoints_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_saves_checkpoints_in_the_fallback_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     config, (one, two) = with_fallback(elsewhere), two_states()
     checkpoints = Checkpoints(output, config)
@@ -191,7 +195,7 @@ def test_a_full_disk_sends_checkpoints_elsewhere(tmp_path: Path, capsys: pytest.
         checkpoints.save(two, [LATEST])
 
 
-def test_a_read_only_folder_sends_checkpoints_elsewhere(tmp_path: Path) -> None:
+def test_read_only_folder_saves_checkpoints_in_the_fallback_folder(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file: nothing can be written below it, not even by root")
     config = with_fallback(tmp_path / "elsewhere")
     one, _ = two_states()

@@ -27,7 +27,7 @@ def slope(kib: np.ndarray) -> tuple[float, float]:
     return found, float(np.sqrt(rest @ rest / (len(kib) - 2) / (epochs @ epochs)))
 
 
-def test_the_slope_is_that_of_a_line() -> None:
+def test_slope_of_a_noisy_line_is_within_its_error() -> None:
     noise = np.random.default_rng(0).normal(size=50)
     found, error = slope(100 + 3 * np.arange(50) + noise)
     assert found == pytest.approx(3, abs=4 * error)
@@ -38,7 +38,7 @@ def test_the_slope_is_that_of_a_line() -> None:
 @pytest.mark.parametrize(
     ("loader", "workers"), [("dali", 0), ("paddle.io", 0), ("paddle.io", 2)], ids=lambda each: str(each)
 )
-def test_a_run_does_not_grow(
+def test_memory_of_a_long_run_does_not_grow(
     make_yaml: Callable[..., Path], tmp_path: Path, figure: Figure, loader: str, workers: int
 ) -> None:
     notes = tmp_path / "notes"

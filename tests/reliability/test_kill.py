@@ -80,7 +80,7 @@ def test_kill_9_at_random_instants(tmp_path: Path) -> None:
     assert not list((tmp_path / "checkpoints").glob(".*")), "what they left half-written is gone"
 
 
-def test_a_folder_without_its_last_file_is_no_checkpoint(tmp_path: Path) -> None:
+def test_folder_without_its_last_file_is_no_checkpoint(tmp_path: Path) -> None:
     """As a file system leaves it that renames before it writes, or a copy that was cut off."""
     save(Store(tmp_path), 1)
     (folder,) = Store(tmp_path).folders()

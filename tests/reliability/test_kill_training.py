@@ -135,7 +135,7 @@ def told(output: Path) -> list[tuple[Any, ...]]:
         *(pytest.param(name, 25, marks=pytest.mark.reliability) for name in VARIANTS),
     ],
 )
-def test_a_run_killed_at_random_instants_ends_with_the_same_bits(
+def test_run_killed_at_random_times_ends_with_the_same_bits(
     make_yaml: Callable[..., Path], tmp_path: Path, figure: Figure, variant: str, kills: int
 ) -> None:
     changes = {**COMMON, **VARIANTS[variant]}
@@ -164,7 +164,9 @@ def test_a_run_killed_at_random_instants_ends_with_the_same_bits(
     )
 
 
-def test_nothing_outlives_a_killed_run(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_killed_run_leaves_no_process_and_no_shared_memory(
+    make_yaml: Callable[..., Path], tmp_path: Path
+) -> None:
     """Neither paddle.io's workers, nor their batches in shared memory, nor the watchdog."""
     changes = {**COMMON, **VARIANTS["paddle.io"], "Global__epochs": 10_000, "Global__hang_timeout": 600}
     notes, mark = tmp_path / "notes", f"MARK={tmp_path}"

@@ -197,7 +197,7 @@ def test_real_runs_of_any_number_of_processes_agree(
 
 
 @pytest.mark.reliability
-def test_a_real_run_whose_number_of_processes_changes(
+def test_run_with_changing_number_of_processes_trains_on_the_same_samples(
     make_run: Callable[..., Path], tmp_path: Path, figure: Figure
 ) -> None:
     """Rank 0 is killed in the third update of each; what it takes with it comes again, in another number."""

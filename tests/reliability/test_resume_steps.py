@@ -29,7 +29,7 @@ def evaluations(output: Path) -> list[str]:
     "arch", ["Net", pytest.param("ResNet18", marks=pytest.mark.reliability)], ids=["small", "ResNet18"]
 )
 @pytest.mark.parametrize("use_dali", [True, False], ids=["dali", "paddle.io"])
-def test_a_run_goes_on_from_each_step(
+def test_run_resumed_from_any_step_ends_with_the_same_bits(
     make_config: Callable[..., Config],
     cpu: Runtime,
     monkeypatch: pytest.MonkeyPatch,

@@ -176,7 +176,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", [*RUN, *BOMBS])
-def test_no_pickle_does_anything(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malicious_pickle_is_not_executed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pickle, "Unpickler", None)
     path = tmp_path / "net.pdparams"
@@ -199,19 +199,19 @@ def test_no_pickle_does_anything(name: str, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "name", ["os.system in protocol 0", "eval", "instruction INST", "instruction OBJ", "state"]
 )
-def test_the_attacks_are_real(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attacks_work_on_plain_pickle(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pickle.loads(RUN[name])
     assert (tmp_path / MARK).exists()
 
 
-def test_a_file_that_is_all_there_is_read(tmp_path: Path) -> None:
+def test_complete_file_is_read(tmp_path: Path) -> None:
     """What the bombs are made of is sound: the array alone is one."""
     (tmp_path / "a.pdparams").write_bytes(array_of(FLOATS, b"K\x02K\x01\x86", struct.pack("<2f", 1.5, -2)))
     np.testing.assert_array_equal(read_weights(tmp_path / "a.pdparams")["a"], [[1.5], [-2]])
 
 
-def test_what_stands_in_several_places_is_read(tmp_path: Path) -> None:
+def test_tensor_with_several_references_is_read(tmp_path: Path) -> None:
     weight, both = np.ones(2, np.float32), ("fc", 1)
     path = tmp_path / "a.pdopt"
     path.write_bytes(
@@ -269,12 +269,12 @@ def test_yaml_has_its_limits(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / MARK).exists()
 
 
-def test_an_endless_config_is_not_read_to_its_end() -> None:
+def test_endless_config_is_rejected_without_reading_all() -> None:
     with pytest.raises(UserError, match="/dev/zero: can't read this config: not a regular file"):
         read_tree(Path("/dev/zero"))
 
 
-def test_a_path_of_an_override_has_an_end() -> None:
+def test_override_path_of_excessive_depth_is_rejected() -> None:
     with pytest.raises(ConfigError, match="nested more than 50 levels deep"):
         apply_override({}, ".".join("a" * 5000) + "=1")
 
@@ -327,7 +327,7 @@ def forbidden(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_no_program_of_ours_runs_what_it_reads() -> None:
+def test_source_calls_no_function_that_executes_files() -> None:
     programs = [
         path for folder in ("ppcls", "tools", "examples") for path in (REPOSITORY / folder).rglob("*.py")
     ]
@@ -358,11 +358,11 @@ def test_no_program_of_ours_runs_what_it_reads() -> None:
         "importer = __import__",
     ],
 )
-def test_the_search_finds(text: str) -> None:
+def test_search_finds_unsafe_calls(text: str) -> None:
     assert forbidden(ast.parse(text))
 
 
-def test_the_search_lets_evaluation_be() -> None:
+def test_search_ignores_the_eval_method() -> None:
     assert not forbidden(
         ast.parse("model.eval(); subprocess.run([x], shell=False); json.load(x); re.compile(x)")
     )
@@ -390,7 +390,7 @@ def listing(root: Path, *lines: str) -> Path:
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "../secret.jpg", "cat/../../secret.jpg", "..", "//etc/passwd"]
 )
-def test_a_list_stays_below_its_root(photos_and_secret: Path, path: str) -> None:
+def test_list_with_path_outside_its_root_is_rejected(photos_and_secret: Path, path: str) -> None:
     with pytest.raises(UserError, match=r"line 2: path .* leads out of image_root"):
         read_list(photos_and_secret, listing(photos_and_secret, "cat/1.jpg", path), " ", 1)
 
@@ -469,7 +469,7 @@ def test_names_in_a_tar_are_names_only(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["here", "shard.idx", "shard.tar"]
 
 
-def test_an_index_can_not_lead_behind_its_tar(tmp_path: Path) -> None:
+def test_index_beyond_the_end_of_its_tar_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "shard.tar"
     path.write_bytes(bytes(1024))
     default_index_path(path).write_text("v1.2 1\njpg 512 999999999999 /etc/passwd cls 0 1 /etc/passwd\n")
@@ -478,7 +478,7 @@ def test_an_index_can_not_lead_behind_its_tar(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../secret", "..", "a/b", "", ".hidden", "a\\n"])
-def test_a_manifest_names_files_of_its_own_folder(name: str, tmp_path: Path) -> None:
+def test_manifest_with_path_outside_its_folder_is_rejected(name: str, tmp_path: Path) -> None:
     files = {name: FileRecord(size=1, sha256="0" * 64)}
     tree = Manifest(serial=1, update=1, epoch=0, step=1, versions={}, files={}).model_dump(mode="json")
     tree["files"] = {key: record.model_dump() for key, record in files.items()}
@@ -611,7 +611,7 @@ def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_decoder")
 @pytest.mark.parametrize("backend", LOADERS)
 @pytest.mark.parametrize("name", HUGE)
-def test_a_huge_image_is_refused_by_its_header(name: str, backend: str, tmp_path: Path) -> None:
+def test_huge_image_is_rejected_by_its_header(name: str, backend: str, tmp_path: Path) -> None:
     side = WEBP_SIDE if name == "webp" else SIDE
     with pytest.raises(
         BadImageError, match=f"{side}x{side} pixels are more than Decode.*'s max_pixels, 100000000"
@@ -646,7 +646,7 @@ TWO_SIZES = {
 
 @pytest.mark.parametrize("backend", LOADERS)
 @pytest.mark.parametrize("name", TWO_SIZES)
-def test_an_image_of_two_sizes_never_makes_a_huge_one(
+def test_image_with_two_sizes_is_never_decoded_to_a_huge_one(
     name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[Any] = []

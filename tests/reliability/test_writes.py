@@ -104,7 +104,9 @@ def assert_nothing_lost(output: Path, config: Config, states: tuple[TrainState, 
         verify(output / role)
 
 
-def test_every_write_fails_in_every_way(tmp_path: Path, config: Config, figure: Figure) -> None:
+def test_save_with_any_failing_write_keeps_the_previous(
+    tmp_path: Path, config: Config, figure: Figure
+) -> None:
     states = one, two = two_states()
     with failing(0, "full") as counted:
         Checkpoints(tmp_path / "count", config).save(one, [LATEST, BEST])
@@ -135,7 +137,9 @@ def test_every_write_fails_in_every_way(tmp_path: Path, config: Config, figure: 
     [errno.EIO, *(pytest.param(each, marks=pytest.mark.reliability) for each in (errno.EROFS, errno.EDQUOT))],
     ids=errno.errorcode.__getitem__,
 )
-def test_every_call_fails(tmp_path: Path, config: Config, figure: Figure, number: int) -> None:
+def test_save_with_any_failing_system_call_keeps_the_previous(
+    tmp_path: Path, config: Config, figure: Figure, number: int
+) -> None:
     """ENOSPC is in test_faults; here a drive that does not come back, one gone read-only, a quota."""
     states = one, two = two_states()
     with faults(lambda _call: False) as counted:
@@ -160,7 +164,9 @@ def test_every_call_fails(tmp_path: Path, config: Config, figure: Figure, number
     )
 
 
-def test_the_systems_limit_at_any_size(tmp_path: Path, config: Config, figure: Figure) -> None:
+def test_save_at_any_file_size_limit_keeps_the_previous(
+    tmp_path: Path, config: Config, figure: Figure
+) -> None:
     """The kernel cuts the write that goes beyond, as a full disk does, and refuses the next."""
     states = one, two = two_states()
     checkpoints = Checkpoints(tmp_path, config)
@@ -189,7 +195,9 @@ def test_the_systems_limit_at_any_size(tmp_path: Path, config: Config, figure: F
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("kib", [1, 2, 3, 12])
-def test_a_whole_run_within_a_limit(make_yaml: Callable[..., Path], tmp_path: Path, kib: int) -> None:
+def test_run_at_a_file_size_limit_fails_without_damage(
+    make_yaml: Callable[..., Path], tmp_path: Path, kib: int
+) -> None:
     """Any file of a run may be the one that does not fit: log, records, config, checkpoint."""
     notes, config = tmp_path / "notes", make_yaml("run", Arch__name="Linear")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

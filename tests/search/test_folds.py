@@ -36,7 +36,7 @@ def test_class_with_too_few_images_is_an_error() -> None:
         split_folds(np.array([0] * 9 + [1] * 2), 5, seed=0)
 
 
-def test_random_part_of_a_folder_is_split_as_a_whole(make_config, images: Path, tmp_path: Path) -> None:
+def test_folds_of_random_parts_split_the_whole_folder(make_config, images: Path, tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         (tmp_path / "pets" / name).mkdir(parents=True)
         for number in range(4):

@@ -98,7 +98,7 @@ def test_body_that_never_ends_after_its_answer_ends_the_connection(strict: Runni
         assert isinstance(send_until_error(connection, b"x", pause=0.5), ConnectionError)
 
 
-def test_many_connections_leave_room_for_others(strict: Running) -> None:
+def test_clients_at_the_connection_limit_do_not_block_others(strict: Running) -> None:
     with ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(connect(strict)).sendall(b"GET /health HTTP/1.1\r\n")

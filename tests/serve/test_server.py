@@ -229,7 +229,7 @@ def test_invalid_http_is_rejected(server: Running, images: list[bytes]) -> None:
     assert post(server, images[0]).status_code == 200, "a client that disconnects within a body does no harm"
 
 
-def test_health_and_metrics(server: Running, images: list[bytes]) -> None:
+def test_health_and_metrics_report_requests_and_errors(server: Running, images: list[bytes]) -> None:
     def metrics() -> dict[str, float]:
         with server.client() as client:
             lines = client.get("/metrics").text.splitlines()

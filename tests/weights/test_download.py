@@ -146,7 +146,7 @@ def test_interrupted_download_is_resumed_by_the_next_run(server: Server, cache: 
     assert names(cache) == {FILE, f"{FILE}.sha256"}
 
 
-def test_another_version_on_the_server_is_downloaded_from_its_start(server: Server) -> None:
+def test_download_of_a_changed_file_restarts(server: Server) -> None:
     server.answers = [-1000, 503, 503]
     with pytest.raises(UserError, match="503"):
         read_weights(Path("PPLCNet_x0_25"))

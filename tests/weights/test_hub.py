@@ -80,7 +80,7 @@ def test_weights_of_the_hub_are_downloaded_once(
     np.testing.assert_array_equal(read_weights(MODEL)["w"], np.arange(10))
 
 
-def test_other_preprocessing_than_that_of_the_hub_is_a_warning(hub: ThreadingHTTPServer) -> None:
+def test_preprocessing_unlike_that_of_the_hub_is_a_warning(hub: ThreadingHTTPServer) -> None:
     overrides = {"DataLoader.Eval": None, "Global.eval_during_train": False}
     config = load_config("ResNet50", {**overrides, "Arch.pretrained": str(MODEL)})
     normalize = "NormalizeImage with mean [0.5, 0.5, 0.5] and std [0.25, 0.25, 0.25]"

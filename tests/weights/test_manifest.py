@@ -30,7 +30,7 @@ def make(folder: Path) -> Manifest:
     return manifest
 
 
-def test_what_was_sealed_is_read_back(tmp_path: Path) -> None:
+def test_sealed_manifest_is_read_back(tmp_path: Path) -> None:
     manifest = make(tmp_path)
     assert verify(tmp_path) == manifest
     tree = json.loads((tmp_path / MANIFEST).read_text())
@@ -39,7 +39,7 @@ def test_what_was_sealed_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CONTENT)
-def test_a_changed_file_is_named_with_both_digests(tmp_path: Path, name: str) -> None:
+def test_verify_changed_file_names_both_digests(tmp_path: Path, name: str) -> None:
     make(tmp_path)
     data = CONTENT[name] + b"x"
     (tmp_path / name).write_bytes(data)
@@ -52,14 +52,14 @@ def test_a_changed_file_is_named_with_both_digests(tmp_path: Path, name: str) ->
     )
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_verify_missing_file_is_named(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "empty").unlink()
     with pytest.raises(DamagedError, match="empty: missing; expected SHA-256 e3b0c442"):
         verify(tmp_path)
 
 
-def test_a_file_that_is_a_folder_is_damaged(tmp_path: Path) -> None:
+def test_verify_folder_in_place_of_file_is_damaged(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "empty").unlink()
     (tmp_path / "empty").mkdir()
@@ -67,25 +67,25 @@ def test_a_file_that_is_a_folder_is_damaged(tmp_path: Path) -> None:
         verify(tmp_path)
 
 
-def test_files_of_others_do_not_matter(tmp_path: Path) -> None:
+def test_verify_ignores_unlisted_files(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     verify(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", "{}", "\xff", "[" * 100_000, '{"format": 2}'])
-def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
+def test_read_invalid_manifest_is_damaged(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST).write_text(text, encoding="latin-1")
     with pytest.raises(DamagedError, match=r"manifest\.json: damaged: "):
         read_manifest(tmp_path)
 
 
-def test_a_manifest_without_itself(tmp_path: Path) -> None:
+def test_read_missing_manifest_means_an_incomplete_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match=r"manifest\.json: missing; the checkpoint is incomplete"):
         read_manifest(tmp_path)
 
 
-def test_a_changed_number_is_told_by_the_manifests_own_digest(tmp_path: Path) -> None:
+def test_read_manifest_with_changed_number_is_damaged(tmp_path: Path) -> None:
     make(tmp_path)
     text = (tmp_path / MANIFEST).read_text()
     (tmp_path / MANIFEST).write_text(text.replace('"update": 7', '"update": 8'))
@@ -103,7 +103,7 @@ def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
         read_manifest(tmp_path)
 
 
-def test_a_disk_that_does_not_hold_what_was_written_is_noticed(tmp_path: Path) -> None:
+def test_write_to_failing_disk_is_detected(tmp_path: Path) -> None:
     manifest = make(tmp_path)
     (tmp_path / "state.json").write_bytes(b"{")
     with pytest.raises(OSError, match=r"returns other data than was written: .*expected 2 bytes"):

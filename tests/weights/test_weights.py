@@ -81,7 +81,7 @@ def test_safetensors_hold_every_dtype_and_shape_exactly(tmp_path: Path) -> None:
     }
 
 
-def test_of_a_tensor_in_a_buffer_only_its_own_numbers_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_view_of_a_buffer_copies_only_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [paddle.full([2, 3], 1.0), paddle.full([5], 2.0)]
     flat, numpy = FlatBuffers(tensors), paddle.Tensor.numpy
     flat.adopt()
@@ -96,13 +96,13 @@ def test_of_a_tensor_in_a_buffer_only_its_own_numbers_are_copied(monkeypatch: py
     np.testing.assert_array_equal(packed["b"], np.full([5], 2.0))
 
 
-def test_a_transposed_tensor_is_written_as_it_reads(tmp_path: Path) -> None:
+def test_write_transposed_tensor_keeps_its_order(tmp_path: Path) -> None:
     tensor = paddle.arange(6, dtype="float32").reshape([2, 3]).t()
     write_arrays(tmp_path / "a.safetensors", {"a": tensor})
     np.testing.assert_array_equal(read_arrays(tmp_path / "a.safetensors")["a"], [[0, 3], [1, 4], [2, 5]])
 
 
-def test_a_full_disk_is_an_os_error_and_leaves_the_earlier_file(tmp_path: Path) -> None:
+def test_write_on_full_disk_keeps_the_earlier_file(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     write_arrays(path, {"a": paddle.ones([2])})
     before = path.read_bytes()
@@ -131,7 +131,7 @@ def test_damaged_safetensors_are_named(tmp_path: Path, damaged: bytes) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("BF16", 4), ("F8_E4M3", 2)])
-def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path, dtype: str, size: int) -> None:
+def test_read_type_unknown_to_numpy_is_an_error(tmp_path: Path, dtype: str, size: int) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(in_safetensors(dtype, size))
     with pytest.raises(UserError, match=r"a\.safetensors: its dtype is not supported; save it as float"):
@@ -139,13 +139,13 @@ def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path, dtype: str, size: in
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pdparams"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+def test_read_missing_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=rf"{name}: no such file"):
         read_weights(tmp_path / name)
 
 
 @pytest.mark.parametrize("read", [read_arrays, read_pdparams])
-def test_a_folder_is_no_file_of_weights(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+def test_read_folder_is_an_error(tmp_path: Path, read: Callable[[Path], Any]) -> None:
     with pytest.raises(UserError, match="damaged, or not a "):
         read(tmp_path)
 
@@ -169,9 +169,7 @@ def test_pdparams_of_plain_arrays_in_every_protocol(
     assert_equal(read_weights(tmp_path / "net.pdparams"), arrays)
 
 
-def test_an_ending_other_than_pdparams_is_part_of_the_name(
-    tmp_path: Path, arrays: dict[str, np.ndarray]
-) -> None:
+def test_read_other_ending_is_part_of_the_name(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     (tmp_path / "ResNet50_v1.5.pdparams").write_bytes(pickle.dumps(arrays))
     assert_equal(read_weights(tmp_path / "ResNet50_v1.5"), arrays)
 
@@ -192,7 +190,9 @@ def test_bfloat16_is_read_as_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spelling", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
-def test_both_spellings_of_numpy_load(tmp_path: Path, arrays: dict[str, np.ndarray], spelling: bytes) -> None:
+def test_read_both_module_names_of_numpy(
+    tmp_path: Path, arrays: dict[str, np.ndarray], spelling: bytes
+) -> None:
     """Protocol 2 ends a module's name by a newline, so another of any length can take its place."""
     everything = {**arrays, "scalar": np.float64(2.5)}
     written = pickle.dumps(everything, protocol=2)
@@ -228,7 +228,9 @@ def attacks(trace: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", list(attacks(Path("x"))))
-def test_no_code_of_a_file_runs(tmp_path: Path, arrays: dict[str, np.ndarray], name: str) -> None:
+def test_read_executes_no_code_from_the_file(
+    tmp_path: Path, arrays: dict[str, np.ndarray], name: str
+) -> None:
     trace = tmp_path / "trace"
     written = pickle.dumps({**arrays, "extra": attacks(trace)[name]})
     (tmp_path / "net.pdparams").write_bytes(written)
@@ -249,7 +251,7 @@ def test_state_set_on_what_is_admitted_changes_nothing(tmp_path: Path) -> None:
     assert not hasattr(np.ndarray, "mark")
 
 
-def test_a_file_cut_anywhere_is_damaged(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_read_truncated_file_is_damaged(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     whole = pickle.dumps(arrays)
     for length in [0, 1, 2, *range(3, len(whole), 7), len(whole) - 1]:
         (tmp_path / "net.pdparams").write_bytes(whole[:length])
@@ -260,7 +262,7 @@ def test_a_file_cut_anywhere_is_damaged(tmp_path: Path, arrays: dict[str, np.nda
         read_weights(tmp_path / "net.pdparams")
 
 
-def test_a_file_with_wrong_bytes_never_escapes_as_another_error(
+def test_read_file_with_wrong_bytes_raises_only_user_errors(
     tmp_path: Path, arrays: dict[str, np.ndarray]
 ) -> None:
     whole = pickle.dumps({"fc.weight": arrays["fc.weight"]})
@@ -288,7 +290,7 @@ def test_a_file_with_wrong_bytes_never_escapes_as_another_error(
         (pickle.dumps({"names": np.array(["a"])}), "no arrays in it; expected the weights of a model"),
     ],
 )
-def test_what_is_no_model_is_refused(tmp_path: Path, written: bytes, message: str) -> None:
+def test_read_other_content_is_an_error(tmp_path: Path, written: bytes, message: str) -> None:
     (tmp_path / "net.pdparams").write_bytes(written)
     with pytest.raises(UserError, match=message):
         read_weights(tmp_path / "net.pdparams")
@@ -338,7 +340,7 @@ def test_read_weights_of_folder_rejects_changed_file(tmp_path: Path, name: str) 
         read_weights(folder)
 
 
-def test_a_folder_without_weights_is_refused_even_with_an_average(tmp_path: Path) -> None:
+def test_read_folder_with_only_an_average_is_an_error(tmp_path: Path) -> None:
     write_arrays(tmp_path / AVERAGE, {"a": paddle.ones([1])})
     with pytest.raises(UserError, match=r"not a checkpoint folder: it has no model\.safetensors$"):
         read_weights(tmp_path)
@@ -348,7 +350,7 @@ def test_a_folder_without_weights_is_refused_even_with_an_average(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["nothing", "weights.bin"])
-def test_no_weights_there(tmp_path: Path, name: str) -> None:
+def test_read_folder_without_weights_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "weights.bin").write_bytes(b"")
     with pytest.raises(UserError, match=rf"{name}: no weights there; expected a checkpoint folder, a \.safe"):
         read_weights(tmp_path / name)
@@ -414,7 +416,7 @@ def test_start_from_keeps_a_classifier_for_other_classes_fresh(arrays: dict[str,
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
-def test_start_from_knows_the_classifiers_of_transformers() -> None:
+def test_start_from_replaces_classifiers_of_transformers() -> None:
     arrays = content(DistilledVisionTransformer(16, 16, 6, 1, 2, class_num=3))
     fresh = start_from(DistilledVisionTransformer(16, 16, 6, 1, 2, class_num=5), arrays, "here").random
     assert fresh == ["head.bias", "head.weight", "head_dist.bias", "head_dist.weight"]
@@ -424,7 +426,7 @@ def test_start_from_knows_the_classifiers_of_transformers() -> None:
     ("name", "classifier"),
     [("ShuffleNetV2_x0_25", "_fc"), ("RegNetX_200MF", "out"), ("GhostNet_x0_5", "fc_1"), ("LeNet", "fc.2")],
 )
-def test_start_from_knows_the_classifier_by_whatever_name(name: str, classifier: str) -> None:
+def test_start_from_finds_a_classifier_of_any_name(name: str, classifier: str) -> None:
     channels = 1 if name == "LeNet" else 3
     arrays = content(build_model(name, 5, input_image_channel=channels))
     fresh = start_from(build_model(name, 7, input_image_channel=channels), arrays, "here").random

@@ -180,7 +180,7 @@ def test_timer_stops_where_the_batches_end() -> None:
 
 
 @pytest.mark.gpu
-def test_all_backends_and_stages_on_a_gpu(overrides: list[str]) -> None:
+def test_every_backend_and_stage_runs_on_a_gpu(overrides: list[str]) -> None:
     config = load_config(PHOTOS, [*overrides, "Global.device=gpu"])
     workload = read_workload(config, start(config.Global), 100)
     settings = list_settings(WANTED, on_gpu=True, random_crop=True, bare=bare_chains(workload))

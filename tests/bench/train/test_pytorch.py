@@ -27,7 +27,7 @@ HAS_TORCH = (
 )
 
 
-def test_variants_are_ours_on_synthetic_data_with_autocast_for_o2() -> None:
+def test_pytorch_variants_match_ppcls_ones_with_autocast_for_o2() -> None:
     ours = [
         VARIANT,
         replace(VARIANT, source="loader"),

@@ -35,7 +35,7 @@ def measured(variant: Variant, *rates: float, reason: str = "", **more: Any) -> 
     )
 
 
-def test_make_rows_whole_and_phases() -> None:
+def test_make_rows_returns_the_step_and_its_phases() -> None:
     phases = {"data wait": 0.001, "forward": 0.01, "backward": 0.02, "optimizer": 0.003, "host": 0.0005}
     whole, split = make_rows([measured(PLAIN_VARIANT, 5000.0, 5100.0, phases=phases)], inspection())
     assert whole.labels == {"model": "ResNet50", "image": "224x224", **PLAIN_VARIANT.labels()}

@@ -153,7 +153,7 @@ def test_problem_many_known_keys_names_the_document_that_lists_them() -> None:
         ("TRAIN.batch_size=8", "TRAIN: unknown key; write DataLoader.Train"),
     ],
 )
-def test_problem_key_outside_its_section_names_its_place(override: str, hint: str) -> None:
+def test_problem_key_outside_its_section_names_its_path(override: str, hint: str) -> None:
     assert problems(override) == [hint]
 
 
@@ -222,7 +222,7 @@ def test_error_source_is_the_override_of_the_value(overrides: Any, source: str) 
         ({"a": []}, ("a", 7), "a[7]"),
     ],
 )
-def test_place_includes_names_of_list_items(tree: Any, loc: tuple[int | str, ...], text: str) -> None:
+def test_path_includes_names_of_list_items(tree: Any, loc: tuple[int | str, ...], text: str) -> None:
     assert place(tree, loc) == text
 
 

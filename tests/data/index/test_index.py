@@ -318,7 +318,7 @@ def test_list_class_folders_unwritable_name_is_rejected(tmp_path: Path, name: by
     assert str(caught.value).startswith(f"{tmp_path}: class folder {shown}: expected a name in UTF-8 without")
 
 
-def test_labels_with_gaps_are_numbered_anew(tmp_path: Path) -> None:
+def test_labels_with_gaps_are_renumbered(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("a.jpg 70\nb.jpg 3\nc.jpg 70\n")
     paths = {"image_root": str(tmp_path), "cls_label_path": str(tmp_path / "list.txt")}
     dataset = ImageNetDataset(**paths, relabel=True, transform_ops=CHAIN)

@@ -145,7 +145,7 @@ def test_sequential_epochs_change_only_crops(make: Callable[..., Loader]) -> Non
     on_slow=["21-files"],
     indirect=["index"],
 )
-def test_two_ranks_equal_one(make: Callable[..., Loader], size: int) -> None:
+def test_two_ranks_load_the_batches_of_one(make: Callable[..., Loader], size: int) -> None:
     whole = take(make(replace(ORDER, sampler=ShuffledSampler(size))))
     ranks = [
         take(make(replace(ORDER, sampler=ShuffledSampler(size), batch_size=2, world=2, rank=rank)))

@@ -32,7 +32,7 @@ from ppcls.data.transforms.specs import (
 from ppcls.data.transforms.specs.decisions import Decisions
 
 
-def test_kept_batch_is_not_overwritten(make: Callable[..., Loader]) -> None:
+def test_retained_batch_is_not_overwritten(make: Callable[..., Loader]) -> None:
     kept, copies = [], []
     for _ in range(2):
         for batch in make():

@@ -206,7 +206,7 @@ def test_interrupted_iteration_continues(make: Make) -> None:
     assert_equal(found + take(loader, epochs=2), expected)
 
 
-def test_kept_batch_is_not_overwritten(make: Make) -> None:
+def test_retained_batch_is_not_overwritten(make: Make) -> None:
     loader = make(MixupOperator())
     kept = [(batch, arrays(batch)) for _ in range(2) for batch in loader]
     assert_equal([arrays(batch) for batch, _ in kept], [copy for _, copy in kept])

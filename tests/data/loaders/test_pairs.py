@@ -126,7 +126,7 @@ def test_interrupted_and_resumed_iteration_continues(make: Callable[..., PairLoa
 
 
 @pytest.mark.parametrize("make", FAST, indirect=True)
-def test_two_ranks_equal_one(make: Callable[..., PairLoader]) -> None:
+def test_two_ranks_load_the_pairs_of_one(make: Callable[..., PairLoader]) -> None:
     whole = take(make("negative", GEOMETRY))
     ranks = [
         take(make("negative", GEOMETRY, replace(ORDER, batch_size=2, world=2, rank=rank))) for rank in (0, 1)

@@ -351,7 +351,7 @@ def test_restore_returns_the_saved_cursor(order: Order, epoch: int, step: int) -
 
 
 @pytest.mark.parametrize("sampler", [ShuffledSampler(40), SequentialSampler(40)])
-def test_a_state_from_before_there_were_samplers_is_restored(
+def test_restore_state_of_an_old_version_without_sampler(
     sampler: ShuffledSampler | SequentialSampler,
 ) -> None:
     order = replace(BASE, sampler=sampler)

@@ -139,7 +139,7 @@ def test_inference_yml_describes_the_output(exported: tuple[Path, Config]) -> No
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_inference_yml_of_an_early_transpose_describes_what_is_done(
+def test_inference_yml_of_an_early_transpose_describes_the_executed_order(
     tmp_path: Path, weights: Path, layout: str
 ) -> None:
     from ppcls.deploy.models.description import describe_model

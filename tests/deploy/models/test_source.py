@@ -65,7 +65,7 @@ def test_find_source_run_means_the_newest_best_model_of_both_folders(
         assert find_weights(config.Global) == find_source(run).file == root / "best_model"
 
 
-def test_names_of_the_checkpoint_have_priority_over_those_of_the_run(run: Path, tmp_path: Path) -> None:
+def test_find_source_prefers_names_of_the_checkpoint_to_those_of_the_run(run: Path, tmp_path: Path) -> None:
     checkpoint = run / "best_model"
     assert names(checkpoint) is None
     write_class_names(run / "label_list.txt", ["of", "the", "run"])
@@ -79,7 +79,7 @@ def test_names_of_the_checkpoint_have_priority_over_those_of_the_run(run: Path, 
     assert names(tmp_path / "elsewhere") == ("of", "a", "checkpoint")
 
 
-def test_names_in_a_checkpoint_replace_a_missing_file(
+def test_find_source_with_missing_names_file_uses_names_of_the_checkpoint(
     run: Path, tree: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Infer"]["PostProcess"]["class_id_map_file"] = "/gone/names.txt"
@@ -93,7 +93,7 @@ def test_names_in_a_checkpoint_replace_a_missing_file(
     assert "has ImageNet's classes, but the model has 3 others" in capsys.readouterr().err
 
 
-def test_config_finds_the_names_of_its_run(run: Path, tree: dict[str, Any], tmp_path: Path) -> None:
+def test_find_source_of_config_uses_names_of_its_run(run: Path, tree: dict[str, Any], tmp_path: Path) -> None:
     write_class_names(run / "label_list.txt", ["of", "the", "run"])
     config = write_config(tmp_path / "mine.yaml", tree)
     assert names(config) == ("of", "the", "run")
@@ -104,7 +104,9 @@ def test_config_finds_the_names_of_its_run(run: Path, tree: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\udcffb"])
-def test_impossible_file_name_is_an_error(tree: dict[str, Any], run: Path, name: str) -> None:
+def test_find_source_with_impossible_file_name_is_an_error(
+    tree: dict[str, Any], run: Path, name: str
+) -> None:
     tree["Infer"]["PostProcess"]["class_id_map_file"] = name
     with pytest.raises(
         UserError, match=r"Infer\.PostProcess\.class_id_map_file: contains a NUL or surrogate"
@@ -112,7 +114,7 @@ def test_impossible_file_name_is_an_error(tree: dict[str, Any], run: Path, name:
         source_of_config(validate(tree, "test"))
 
 
-def test_config_without_infer_is_an_error(run: Path, tree: dict[str, Any]) -> None:
+def test_find_source_of_config_without_infer_is_an_error(run: Path, tree: dict[str, Any]) -> None:
     del tree["Infer"]
     write_config(run / "best_model" / "config.yaml", tree)
     with pytest.raises(UserError, match="no section Infer; add it with transforms"):

@@ -24,7 +24,7 @@ def draw_labels(logits):
     return (logits + RANDOM.gumbel(size=logits.shape)).argmax(axis=1).astype(float)
 
 
-def test_overconfident_softmax_gets_its_temperature_back() -> None:
+def test_fit_temperature_of_overconfident_softmax_recovers_it() -> None:
     logits = RANDOM.standard_normal((20_000, 5)) * 2
     values = dict(zip(TemperatureScaling().names, _compute(3 * logits, draw_labels(logits)), strict=True))
     assert values["temperature"] == pytest.approx(3, rel=0.05)
@@ -32,7 +32,7 @@ def test_overconfident_softmax_gets_its_temperature_back() -> None:
     assert values["nll_scaled"] < values["nll"]
 
 
-def test_overconfident_sigmoids_get_their_temperature_back() -> None:
+def test_fit_temperature_of_overconfident_sigmoids_recovers_it() -> None:
     logits = RANDOM.standard_normal((5_000, 6))
     labels = (RANDOM.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(float)
     assert _compute(2 * logits, labels)[0] == pytest.approx(2, rel=0.05)
@@ -42,7 +42,7 @@ def _compute(logits, labels):
     return TemperatureScaling().compute(logits.astype(np.float32), labels)
 
 
-def test_non_finite_logits_have_no_temperature() -> None:
+def test_fit_temperature_of_non_finite_logits_is_nan() -> None:
     assert np.isnan(_compute(np.full((2, 3), np.inf), np.zeros(2))).all()
 
 

@@ -385,7 +385,7 @@ FILES = [WEIGHTS, OPTIMIZER, AVERAGE, STATE, "config.yaml", MANIFEST]
 
 @pytest.mark.parametrize("harm", [damage, Path.unlink])
 @pytest.mark.parametrize("file", FILES)
-def test_find_auto_takes_the_newest_that_is_whole(
+def test_find_auto_returns_the_newest_complete_checkpoint(
     output: Path, checkpoints: Checkpoints, file: str, harm: Callable[[Path], None]
 ) -> None:
     state = make_state(decay=0.9)

@@ -67,7 +67,7 @@ def test_paddleclas_checkpoint_resumes(
     assert_equal(content(train_epochs(again).model), content(train_epochs(state).model))
 
 
-def test_another_folder_begins_with_a_best_of_its_own(tmp_path: Path) -> None:
+def test_resume_from_another_folder_resets_the_best_metric(tmp_path: Path) -> None:
     prefix = tmp_path / "epoch_1"
     save_as_paddleclas(train_epochs(make_state()), prefix, epoch=1)
     assert "best metric" in resume(make_state(), prefix)[1]
@@ -106,7 +106,7 @@ def test_paddleclas_checkpoint_error_names_missing_or_damaged_file(tmp_path: Pat
     assert is_paddleclas(prefix) == (ending == "pdstates")
 
 
-def test_another_optimizer_and_another_model_are_refused(tmp_path: Path) -> None:
+def test_resume_with_another_optimizer_or_model_is_an_error(tmp_path: Path) -> None:
     prefix = tmp_path / "epoch_1"
     save_as_paddleclas(train_epochs(make_state()), prefix, epoch=1)
     with pytest.raises(UserError, match=r"epoch_1\.pdopt: .*check that Optimizer"):

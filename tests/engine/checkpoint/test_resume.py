@@ -140,7 +140,7 @@ def test_resume_keeps_the_count_of_early_stopping(
     assert train(elsewhere, cpu, output(elsewhere)).epoch == 7  # its own best model first, then one more
 
 
-def test_another_metric_begins_with_a_best_of_its_own(
+def test_resume_with_another_metric_resets_the_best_one(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     judged = {"name": "ReduceOnPlateau", "learning_rate": 0.01, "mode": "max", "patience": 5}
@@ -165,7 +165,7 @@ def test_another_metric_begins_with_a_best_of_its_own(
     assert same.best is not None
 
 
-def test_another_folder_gets_a_best_model_of_its_own(
+def test_resume_into_another_folder_saves_a_best_model_there(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     config = make_config("first", Global__epochs=1)
@@ -181,7 +181,7 @@ def test_another_folder_gets_a_best_model_of_its_own(
     assert build_run(here, cpu, output(here)).state.best == best
 
 
-def test_another_loader_goes_on_with_the_same_samples(
+def test_resume_with_another_loader_continues_with_the_same_samples(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config("switch", Global__save_steps=1, Global__use_dali=True)
@@ -204,7 +204,7 @@ def labels(state: TrainState) -> list[int]:
 @pytest.mark.parametrize(
     ("batch_size", "update_freq", "step", "twice"), [(4, 1, 4, 0), (5, 1, 3, 1), (4, 3, 3, 4), (26, 1, 0, 16)]
 )
-def test_another_batch_size_within_an_epoch_leaves_no_sample_out(
+def test_resume_with_another_batch_size_within_an_epoch_skips_no_sample(
     make_config: Callable[..., Config],
     cpu: Runtime,
     monkeypatch: pytest.MonkeyPatch,
@@ -230,7 +230,7 @@ def test_another_batch_size_within_an_epoch_leaves_no_sample_out(
     assert ("; Global.update_freq was 1 and is 3" in plan) == (update_freq == 3)
 
 
-def test_another_order_within_an_epoch_is_refused_with_the_reason(
+def test_resume_with_another_order_within_an_epoch_is_an_error(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(Global__save_steps=1)
@@ -240,7 +240,7 @@ def test_another_order_within_an_epoch_is_refused_with_the_reason(
         train(other, cpu, output(other))
 
 
-def test_other_data_of_the_same_size_is_told(
+def test_resume_with_other_data_of_the_same_size_is_reported(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = make_config(Global__save_steps=1)
@@ -302,7 +302,7 @@ def test_resume_of_more_epochs_than_the_config_has_is_rejected(
     assert train(fewer, cpu, output(fewer)).epoch == state["update"]
 
 
-def test_auto_passes_over_a_damaged_checkpoint_and_says_so(
+def test_resume_auto_skips_and_reports_a_damaged_checkpoint(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     config = make_config(Global__epochs=2)
@@ -363,7 +363,7 @@ def test_random_numbers_of_the_model_go_on(
     same_files(output(straight) / "latest", output(again) / "latest")
 
 
-def test_another_batch_size_at_an_epochs_end_keeps_the_schedules_place(
+def test_resume_with_another_batch_size_after_an_epoch_continues_the_schedule(
     make_config: Callable[..., Config], cpu: Runtime
 ) -> None:
     config = make_config(Global__epochs=2, Global__save_interval=1)

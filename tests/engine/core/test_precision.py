@@ -417,7 +417,7 @@ def test_mixed_precision_evaluation_agrees_with_float32(level: str, dtype: str) 
 
 @pytest.mark.gpu
 @HALVES
-def test_a_checkpoint_holds_float32_and_resumes_bit_for_bit(
+def test_checkpoint_holds_float32_and_resumes_bit_for_bit(
     level: str, dtype: str, make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     state = train_epochs(on_gpu(level, dtype, decay=0.9), 2)

@@ -52,7 +52,7 @@ def batch(value: float, label: paddle.Tensor, valid: int) -> Batch:
     return Batch(paddle.full([len(label), 3, 4, 4], value), label, valid, 1.0, True)
 
 
-def test_each_epochs_first_batch_is_kept_as_it_was(make_config: Callable[..., Config]) -> None:
+def test_first_batch_of_each_epoch_is_stored_unchanged(make_config: Callable[..., Config]) -> None:
     pictures = ReportImages(make_config().DataLoader, "NCHW", None, ("cat", "dog"))
     seen: list[float] = []
 
@@ -103,7 +103,7 @@ def test_evaluated_samples_are_read_while_they_can_be(make_config: Callable[...,
     assert ReportImages(config.DataLoader, config.Arch.data_format, Gone(), ()).evaluated(1) is None  # type: ignore[arg-type]
 
 
-def test_every_number_is_counted_between_the_edges() -> None:
+def test_histogram_counts_every_number_between_its_edges() -> None:
     model = Net()
     found = weight_histograms(model)
     assert list(found) == ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"], "what is trained"

@@ -41,12 +41,12 @@ def must_save(requests: SaveStopRequests, update: int) -> bool:
     return requests.must_save(update)
 
 
-def test_every_so_many_steps(clock: Clock) -> None:
+def test_save_steps_requests_a_save_at_each_interval(clock: Clock) -> None:
     requests = make(Global(save_steps=3), Runtime())
     assert [must_save(requests, update) for update in range(1, 8)] == [False, False, True] * 2 + [False]
 
 
-def test_every_so_many_minutes_since_the_last_save(clock: Clock) -> None:
+def test_save_minutes_requests_a_save_after_each_interval(clock: Clock) -> None:
     requests = make(Global(save_minutes=0.5), Runtime())
     found = []
     for update in range(1, 10):
@@ -64,7 +64,7 @@ def test_neither(clock: Clock) -> None:
     assert not any(must_save(requests, update) for update in range(1, 100))
 
 
-def test_another_rank_than_0_does_not_look_at_its_clock(clock: Clock) -> None:
+def test_save_minutes_on_other_ranks_ignores_their_clock(clock: Clock) -> None:
     requests = make(Global(save_minutes=1.0), Runtime(rank=1))
     clock.now += 1e6
     assert not must_save(requests, 1)

@@ -24,7 +24,7 @@ class Device:
         return self.done.is_set()
 
 
-def test_on_a_cpu_all_of_it_counts() -> None:
+def test_data_wait_on_a_cpu_counts_completely() -> None:
     now = iter([10.0, 12.5, 20.0, 21.0])
     wait = DataWait(clock=lambda: next(now))
     for _ in range(2):

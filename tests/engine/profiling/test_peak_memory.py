@@ -61,7 +61,7 @@ def test_evaluation_out_of_memory_keeps_the_epoch(
     assert (folder / LATEST).is_symlink()
 
 
-def test_numpy_says_it_too(make_config: Callable[..., Config], cpu: Runtime) -> None:
+def test_out_of_memory_of_numpy_is_recognized(make_config: Callable[..., Config], cpu: Runtime) -> None:
     said = r"^out of memory: could not allocate 256\. TiB more"
     with pytest.raises(UserError, match=said), explain_out_of_memory(make_config(), cpu):
         np.empty(1 << 45)
@@ -71,7 +71,9 @@ def test_numpy_says_it_too(make_config: Callable[..., Config], cpu: Runtime) -> 
     "other",
     [ValueError("out of memory"), OSError(28, "out of memory"), RuntimeError("a bad image"), UserError("x")],
 )
-def test_other_errors_stay(make_config: Callable[..., Config], cpu: Runtime, other: Exception) -> None:
+def test_other_errors_are_raised_unchanged(
+    make_config: Callable[..., Config], cpu: Runtime, other: Exception
+) -> None:
     with pytest.raises(type(other)) as raised, explain_out_of_memory(make_config(), cpu):
         raise other
     assert raised.value is other
@@ -111,7 +113,7 @@ FIGURES = (
     ],
     ids=["Paddle", "cuDNN", "DALI"],
 )
-def test_on_a_gpu(
+def test_out_of_memory_on_a_gpu_names_figures_and_fixes(
     make_config: Callable[..., Config], gpu: Runtime, error: Exception, said: str, cure: str
 ) -> None:
     config = make_config(Global__eval_during_train=False, Global__cuda_graph=False)
@@ -146,7 +148,7 @@ def test_peak_memory_of_a_process_is_reported(cpu: Runtime) -> None:
 
 
 @pytest.mark.gpu
-def test_paddles_own_error_on_a_gpu(make_config: Callable[..., Config]) -> None:
+def test_out_of_memory_of_paddle_on_a_gpu_is_recognized(make_config: Callable[..., Config]) -> None:
     gpu = Runtime(device="gpu", device_id=0)
     said = r"^out of GPU memory: could not allocate .* more; peak so far: Paddle \d+"
     with pytest.raises(UserError, match=said), explain_out_of_memory(make_config(), gpu):

@@ -77,9 +77,7 @@ def test_profile_writes_table_and_trace(make: Callable[..., Config], cpu: Runtim
         assert "no trace: the profiler of Paddle 2.6.2 built for GPUs needs an NVIDIA driver" in text
 
 
-def test_steps_are_updates_and_count_from_where_the_run_goes_on(
-    make: Callable[..., Config], cpu: Runtime
-) -> None:
+def test_profile_range_counts_updates_from_the_resumed_one(make: Callable[..., Config], cpu: Runtime) -> None:
     first = make(Global__epochs=1, Global__update_freq=2)
     train(first, cpu, output(first))
     rest = make(Global__epochs=2, Global__update_freq=2, Global__checkpoints="auto")
@@ -167,7 +165,7 @@ def test_wrong_command_lines(
 
 
 @pytest.mark.slow
-def test_two_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_profile_of_two_ranks_writes_both(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     common = {"Arch__name": "Linear", "Global__epochs": 3}
     plain = make_yaml("plain", **common)
     profiled = make_yaml("profiled", **common, DataLoader__Train__sampler__batch_size=4)

@@ -95,13 +95,17 @@ def test_dali_memory_estimate_ignores_unused_split(make_config: Callable[..., Co
     assert "(train 128, CUDA's libraries 1024)" in notes[1]
 
 
-def test_without_dali_only_the_division_is_told(make_config: Callable[..., Config], gpu: Runtime) -> None:
+def test_train_memory_without_dali_reports_only_the_division(
+    make_config: Callable[..., Config], gpu: Runtime
+) -> None:
     notes: list[str] = []
     assert _check_memory(make_config(Global__use_dali=False), gpu, notes) is None
     assert len(notes) == 1
 
 
-def test_without_a_budget_nothing_is_told(make_config: Callable[..., Config], cpu: Runtime) -> None:
+def test_train_memory_without_budget_reports_nothing(
+    make_config: Callable[..., Config], cpu: Runtime
+) -> None:
     notes: list[str] = []
     assert _check_memory(make_config(), cpu, notes) is None
     assert notes == []

@@ -281,7 +281,7 @@ def test_unmasked_image_is_unchanged(mode: Any) -> None:
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 70), st.integers(0, 1000))
-def test_patch_is_hidden_as_a_whole(height: int, width: int, side: int, index: int) -> None:
+def test_patch_is_hidden_completely(height: int, width: int, side: int, index: int) -> None:
     spec = HideAndSeek(grid_sizes=(side,))
     image = np.full([height, width, 2], 9, np.uint8)
     hidden = decide_and_apply(spec, image, drawn(spec, index))

@@ -82,7 +82,7 @@ def test_window_matches_formula(spec: RandCropImage, height: int, width: int, dr
 
 
 @pytest.mark.parametrize(("draw", "at_end"), [(0.0, False), (LAST, True)])
-def test_the_extreme_draws_reach_both_edges(draw: float, at_end: bool) -> None:
+def test_windows_of_extreme_draws_reach_both_edges(draw: float, at_end: bool) -> None:
     spec = RandCropImage(size=(8, 8), scale=(0.25, 0.25), ratio=(1.0, 1.0))
     assert window(spec, 100, 200, [0.5, 0.5, draw, draw]) == (
         CropWindow(30, 130, 70, 70) if at_end else CropWindow(0, 0, 70, 70)
@@ -90,7 +90,9 @@ def test_the_extreme_draws_reach_both_edges(draw: float, at_end: bool) -> None:
 
 
 @given(specs(), st.lists(st.tuples(SIDES, SIDES, *[DRAWS] * 4), min_size=1, max_size=9))
-def test_a_batch_is_its_images(spec: RandCropImage, rows: list[tuple[float, ...]]) -> None:
+def test_windows_of_a_batch_equal_those_of_its_images(
+    spec: RandCropImage, rows: list[tuple[float, ...]]
+) -> None:
     table = np.array(rows)
     whole = random_windows(spec, table[:, :2].astype(np.int64), table[:, 2:])
     for row, found in zip(table, whole, strict=True):
@@ -98,7 +100,7 @@ def test_a_batch_is_its_images(spec: RandCropImage, rows: list[tuple[float, ...]
         np.testing.assert_array_equal(one[0], found)
 
 
-def test_the_whole_image_where_scale_and_ratio_say_so() -> None:
+def test_window_of_scale_1_and_matching_ratio_is_the_whole_image() -> None:
     spec = RandCropImage(size=(8, 8), scale=(1.0, 1.0), ratio=(1.0, 1.0))
     assert window(spec, 64, 64, [LAST] * 4) == CropWindow(0, 0, 64, 64)
 
