@@ -1,4 +1,4 @@
-"""Predicts the images of several requests: threads prepare them, and one model runs them in batches."""
+"""Predicts the images of several requests in batches of one model."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ppcls.deploy.results import Prediction
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.limits import AdmissionLimit, RequestError
 from ppcls.serve.metrics import ServerMetrics
+from ppcls.serve.preparation import Preparation
 
 Array = NDArray[Any]
 _ANY_LENGTH = 224  # of the first image of a model that accepts any size
@@ -89,7 +90,7 @@ class InferenceService:
         self.name, self.predictor = name, predictor
         self._images = AdmissionLimit(batching.max_waiting, "images")
         self._metrics, self._worker = metrics, worker
-        self._preparers = ThreadPoolExecutor(predictor.cores, "prepare")
+        self._preparation = Preparation(predictor.chain, predictor.cores)
         self._batcher = Batcher[tuple[Array, float], Array](self._run, batching.max_batch, batching.max_wait)
 
     @property
@@ -108,9 +109,9 @@ class InferenceService:
             await asyncio.sleep(_DRAIN_INTERVAL)
 
     async def stop(self) -> None:
-        """Stops, cancels the requests that are not answered yet, and waits for the preparing threads."""
+        """Stops, cancels the requests that are not answered yet, and waits for the preparation."""
         await self._batcher.stop()
-        self._preparers.shutdown(cancel_futures=True)
+        self._preparation.stop()
 
     async def predict(self, images: Sequence[bytes], topk: int | None = None) -> list[Prediction]:
         """Returns one answer per image, in their order.
@@ -137,12 +138,9 @@ class InferenceService:
             return [self.predictor.interpret(output, topk) for output in outputs]
 
     async def _prepare(self, image: bytes) -> Array | ValueError:
-        return await asyncio.get_running_loop().run_in_executor(self._preparers, self._prepare_now, image)
-
-    def _prepare_now(self, image: bytes) -> Array | ValueError:
         with self._metrics.preparation.labels(self.name).time():
             try:
-                return self.predictor.prepare(image)
+                return await self._preparation.prepare(image)
             except ValueError as error:
                 return error
 

@@ -93,7 +93,7 @@ def test_internal_error_is_counted_and_shows_no_details(
     def fail(self: object, image: object) -> None:
         raise KeyError("secret")
 
-    monkeypatch.setattr("ppcls.deploy.predictor.Predictor.prepare", fail)
+    monkeypatch.setattr("ppcls.serve.preparation.run", fail)
 
     async def act(client: httpx.AsyncClient, free: threading.Event) -> tuple[httpx.Response, str]:
         return await post(client, images[0]), (await client.get("/metrics")).text

@@ -1,0 +1,79 @@
+"""Prepares the images of requests: usual ones in threads, large ones in processes, which can be ended."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pebble import ProcessExpired, ProcessPool
+
+from ppcls.data.images.header import DecodeError, read_header
+from ppcls.data.transforms.numpy_ops.chain import run
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.transforms.specs.chain import Op
+
+Array = NDArray[Any]
+_LARGE = 1 << 24  # pixels over all scans; fewer are decoded in about 0.1 s
+_MOST_PROCESSES = 2  # each may need a gigabyte
+
+
+class Preparation:
+    """Prepares images for one model, in one event loop.
+
+    A decoder in a thread can't be ended, so only images that take little time are decoded in threads.
+
+    Args:
+        chain: Transforms without random draws.
+        cores: Number of threads.
+    """
+
+    def __init__(self, chain: Sequence[Op], cores: int) -> None:
+        self._chain = chain
+        self._threads = ThreadPoolExecutor(cores, "prepare")
+        context = multiprocessing.get_context("forkserver")
+        # The pool starts its processes with the first large image.
+        self._processes = ProcessPool(min(cores, _MOST_PROCESSES), context=context)
+
+    async def prepare(self, image: bytes) -> Array:
+        """Returns the input of the model for one image; when it is canceled, decoding a large image ends.
+
+        Args:
+            image: Bytes of an image file.
+
+        Raises:
+            ValueError: The image can't be decoded.
+        """
+        loop = asyncio.get_running_loop()
+        prepared = await loop.run_in_executor(self._threads, _prepare_small, self._chain, image)
+        if prepared is not None:
+            return prepared
+        try:
+            future = self._processes.schedule(_prepare, args=(self._chain, image))
+            return await asyncio.wrap_future(future)
+        except ProcessExpired as error:
+            raise DecodeError(f"the decoder ended with exit code {error.exitcode}") from None
+
+    def stop(self) -> None:
+        """Drops what is not prepared yet, and waits for the threads and processes."""
+        self._processes.stop()  # type: ignore[no-untyped-call]
+        self._processes.join()
+        self._threads.shutdown(cancel_futures=True)
+
+
+def _prepare_small(chain: Sequence[Op], image: bytes) -> Array | None:
+    """Returns a prepared image, or None without decoding it if it is large."""
+    try:
+        header = read_header(image)
+    except DecodeError:  # decoding gives the reason; other files, such as .npy, have no such header
+        return _prepare(chain, image)
+    return None if header.height * header.width * header.scans > _LARGE else _prepare(chain, image)
+
+
+def _prepare(chain: Sequence[Op], image: bytes) -> Array:
+    return run(chain, image, np.zeros(0, np.float32))
