@@ -162,7 +162,9 @@ def missing_weights_hint(path: Path) -> str | None:
     if name.endswith("_ssld") and architecture(name.removesuffix("_ssld")).top1:
         return f"{name} has no published weights; set `use_ssld: False`"
     nearest = nearest_with_weights(name)
-    return f"{name} has no published weights" + (f"; {', '.join(nearest)} have some" if nearest else "")
+    return f"{name} has no published weights" + (
+        f"; nearest with weights: {', '.join(nearest)}" if nearest else ""
+    )
 
 
 def nearest_with_weights(name: str) -> list[str]:

@@ -114,7 +114,11 @@ def test_class_folder_with_another_name_is_reported(
         (
             {"Arch.name": "SE_ResNet18"},
             r"training from scratch \(Arch.pretrained=auto\): SE_ResNet18 has no published weights; "
-            r"SE_ResNet18_vd, .* have some",
+            r"nearest with weights: SE_ResNet18_vd, ",
+        ),
+        (
+            {"Arch.name": "EfficientNet_lite0", "Arch.timm_variant": "True"},
+            r"training from scratch \(Arch.pretrained=auto\): published weights do not fit Arch.timm_variant",
         ),
     ],
 )

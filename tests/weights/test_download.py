@@ -18,8 +18,11 @@ from types import SimpleNamespace
 import numpy as np
 import paddle
 import pytest
+from PIL import Image
 from runs import GUARD
 
+from ppcls.arch.build import build_model
+from ppcls.cli.main import main as ppcls
 from ppcls.cli.models import main
 from ppcls.errors import UserError
 from ppcls.weights import download as downloads
@@ -162,6 +165,10 @@ def _html(server: Server) -> None:
     server.content = b"\n<!DOCTYPE html><html>Please log in</html>"
 
 
+def _noise(server: Server) -> None:
+    server.content = b"\xff" * len(server.content)
+
+
 def _half_a_file(server: Server) -> None:
     server.content = server.content[: len(server.content) // 2]
 
@@ -179,6 +186,7 @@ def _code(server: Server) -> None:
         ),
         (_html, "127.0.0.1.*: the server sent a web page instead of weights"),
         (_half_a_file, "127.0.0.1.*pretrained.pdparams: damaged"),
+        (_noise, "127.0.0.1.*pretrained.pdparams: damaged, or not a .pdparams file"),
         (_code, "127.0.0.1.*pretrained.pdparams: rejected: .*posix.system"),
     ],
 )
@@ -295,8 +303,11 @@ def test_models_fetch_prints_the_path(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("EfficientNet_lite4", "EfficientNet_lite4 has no published weights; EfficientNet_lite0 have some"),
-        ("resnet50", r"resnet50 has no published weights; ResNe.*"),
+        (
+            "EfficientNet_lite4",
+            "EfficientNet_lite4 has no published weights; nearest with weights: EfficientNet_lite0",
+        ),
+        ("resnet50", r"resnet50 has no published weights; nearest with weights: ResNe.*"),
         ("PPLCNet_x0_26", "the name of an architecture; did you mean 'PPLCNet_x0_25'"),
         ("ResNet50_ssld", "the name of an architecture; did you mean"),
     ],
@@ -310,6 +321,30 @@ def test_name_without_weights_names_the_nearest(server: Server, name: str, messa
 def test_missing_distilled_weights_name_the_option(server: Server) -> None:
     with pytest.raises(UserError, match="ResNet50_ssld has no published weights; set `use_ssld: False`"):
         read_weights(architecture("ResNet50").weights_file(ssld=True))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "file"),
+    [
+        (["Arch.pretrained=True"], "PPLCNet_x0_5_pretrained.pdparams"),
+        (["Arch.pretrained=True", "Arch.use_ssld=True"], "PPLCNet_x0_5_ssld_pretrained.pdparams"),
+        (["Global.pretrained_model=PPLCNet_x0_5_ssld"], "PPLCNet_x0_5_ssld_pretrained.pdparams"),
+    ],
+)
+def test_training_downloads_the_weights_that_the_config_names(
+    server: Server, tmp_path: Path, overrides: list[str], file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paddle.save(build_model("PPLCNet_x0_5", 1000).state_dict(), str(tmp_path / "source.pdparams"))
+    server.content = (tmp_path / "source.pdparams").read_bytes()
+    for number in range(40):
+        path = tmp_path / "pictures" / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (6 * number, 90, 90)).save(path)
+    keys = ["Global.device=cpu", "Global.epochs=1", f"Global.output_dir={tmp_path / 'run'}", *overrides]
+    command = ["train", str(tmp_path / "pictures"), "--model", "PPLCNet_x0_5", "--image-size", "32"]
+    assert ppcls([*command, *(part for key in keys for part in ("-o", key))]) == 0
+    assert [request["path"] for request in server.requests] == [f"/legendary_models/{file}"]
+    assert "fc.bias, fc.weight are random, for 2 classes" in capsys.readouterr().out
 
 
 def test_killed_download_leaves_no_file(server: Server, cache: Path) -> None:

@@ -126,6 +126,15 @@ class Arch(Section):
             raise ValueError(f"expected True, False or a file, got {show(value)}")
         return value
 
+    @field_validator("timm_variant", "shift_single_window")
+    @classmethod
+    def _check_variant(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if info.data.get("pretrained") is True and value is (info.field_name == "timm_variant"):
+            raise ValueError(
+                f"the weights of Arch.pretrained=True need {not value}; set pretrained to others"
+            )
+        return value
+
     def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns the same model for images of another layout."""
         return self.model_copy(update={"data_format": data_format})
