@@ -252,6 +252,19 @@ def test_browser_shows_confusion_and_pictures(tmp_path: Path) -> None:
 
 
 @needs_chromium
+def test_browser_places_tables_beside_the_matrix_and_cuts_nothing_off_on_a_phone(tmp_path: Path) -> None:
+    page = build_report(tmp_path, replace(INFO, name="runs/" + 40 * "name_", classes=("cat", "dog")))
+    report(page, [*make_records(1)[:-1], replace(EVALUATION, outcomes=outcomes([[3, 2], [1, 0]]))])
+    page.close()
+    with opened(tmp_path / "report.html") as shown:
+        shown.page.set_viewport_size({"width": 1280, "height": 900})
+        tops = "[...document.querySelectorAll('.columns:has(#cell) > div')].map(box => box.offsetTop)"
+        assert len(set(shown.page.evaluate(tops))) == 1
+        shown.page.set_viewport_size({"width": 390, "height": 900})
+        assert shown.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+@needs_chromium
 def test_browser_draws_charts(tmp_path: Path) -> None:
     reporters = build_reporters(tmp_path, False, None, info=INFO)
     reporters.message("resumed from epoch 3")
@@ -259,6 +272,8 @@ def test_browser_draws_charts(tmp_path: Path) -> None:
     reporters.close()
     with opened(tmp_path / "report.html") as shown:
         loss = shown.page.locator("[data-title=Loss]")
+        values = loss.locator(".u-legend .u-value").all_inner_texts()
+        assert "–" not in values, "the last values, as long as the mouse is elsewhere"
         loss.locator(".u-over").hover()
         values = loss.locator(".u-legend .u-value").all_inner_texts()
         assert values == ["1.5", "0.0074074", "0.12"], "epoch, train, and the nearest evaluation"

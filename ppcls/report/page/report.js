@@ -28,6 +28,11 @@ function nearest(plot, series, index) {
   return at - x[left] <= x[right] - at ? left : right;
 }
 
+// Returns the text of the legend: the value under the mouse, or the last one.
+function legend(plot, value, series, index) {
+  return format(index == null ? plot.data[series].findLast(known => known != null) : value);
+}
+
 // Returns the points between gaps, which no line would show.
 function alone(values) {
   const known = [...values.keys()].filter(index => values[index] !== undefined);
@@ -59,13 +64,13 @@ function draw(place, chart, log) {
       values: (plot, ticks) => ticks.map(tick => tick == null ? "" : format(tick)),
     }],
     series: [
-      {label: "epoch", value: (plot, value) => format(value)},
+      {label: "epoch", value: legend},
       ...chart.curves.map(curve => ({
         label: curve.label,
         stroke: colours[curve.label] ?? colours.train,
         width: 1.5,
         points: {show: curve.dots, fill: colours[curve.label] ?? colours.train, filter: (plot, series, all) => all ? null : alone(plot.data[series])},
-        value: (plot, value) => format(value),
+        value: legend,
       })),
     ],
   }, uPlot.join(tables, tables.map(() => [0, 2])), place);  // 2: gaps extend to the points of other curves
