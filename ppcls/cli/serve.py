@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
 
     number("--port", within(int, ge=0, le=65535), 8000, "port to listen on; 0 for any free one")
     number("--max-batch", within(int, ge=1, le=4096), 16, "maximum number of images per batch")
-    waits = "milliseconds that an image waits for others to join its batch"
+    waits = "milliseconds that an image waits for others, which are being decoded, to join its batch"
     number("--max-wait", within(float, ge=0, le=1000), 5.0, waits, "MS")
     opened = "maximum number of connections; one address may have half of them. Further ones are closed"
     number("--max-connections", within(int, ge=1, le=100_000), 512, opened)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class Batcher(Generic[_Item, _Result]):
         process: Maps a batch to one result per item.
         max_batch: Maximum number of items of a batch.
         max_wait: Seconds that the first item of a batch waits for others.
+        count_coming: Returns the number of items that were or will be put and have no result. A batch of all
+            of them starts at once. By default it is not known.
     """
 
     def __init__(
@@ -36,8 +39,10 @@ class Batcher(Generic[_Item, _Result]):
         process: Callable[[list[_Item]], Awaitable[Sequence[_Result]]],
         max_batch: int,
         max_wait: float,
+        count_coming: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._process, self._max_batch, self._max_wait = process, max_batch, max_wait
+        self._count_coming = count_coming
         self._pending: deque[_PendingItem[_Item, _Result]] = deque()
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +99,8 @@ class Batcher(Generic[_Item, _Result]):
             if batch:
                 deadline = deadline or loop.time() + self._max_wait
                 left = deadline - loop.time()
-            if len(batch) == self._max_batch or (left is not None and left <= 0):
+            everything = len(batch) >= min(self._max_batch, self._count_coming())
+            if left is not None and (everything or left <= 0):
                 return batch
             self._arrived.clear()
             try:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import GUARD
 
 from ppcls.serve.batcher import Batcher
 
@@ -74,6 +75,26 @@ def test_batcher_collects_items_while_busy_and_waits_for_more() -> None:
 
     with_batcher(act, process, max_batch=4, max_wait=60.0)
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_batch_of_all_coming_items_starts_without_waiting() -> None:
+    batches: list[list[int]] = []
+
+    async def process(batch: list[int]) -> list[int]:
+        batches.append(batch)
+        return batch
+
+    async def run() -> None:
+        batcher = Batcher[int, int](process, 4, 1000.0, lambda: 2)
+        batcher.start()
+        first = asyncio.create_task(batcher.put(0))
+        await asyncio.sleep(0.05)
+        assert not first.done(), "one more is coming"
+        await asyncio.gather(first, batcher.put(1))
+        await batcher.stop()
+
+    asyncio.run(asyncio.wait_for(run(), GUARD))
+    assert batches == [[0, 1]]
 
 
 def test_cancelled_item_leaves_its_batch() -> None:

@@ -20,7 +20,7 @@ from ppcls.bench.infer.requests import (
 )
 from ppcls.bench.measure.runner import Measurements
 from ppcls.bench.results.schema import Results, new_results, read_results
-from ppcls.cli.benchmark import loader, train
+from ppcls.cli.benchmark import loader, serve, train
 from ppcls.cli.benchmark.results import (
     add_effort,
     add_out,
@@ -49,6 +49,7 @@ def main(argv: Arguments = None) -> None:
     train.add_train(commands)
     train.add_run(commands)
     _add_infer(commands)
+    serve.add_serve(commands)
     _add_compare(commands)
     arguments = parser.parse_args(argv)
     arguments.measure(arguments)

@@ -1,0 +1,1 @@
+"""Speed of HTTP servers under load."""

@@ -1,0 +1,51 @@
+"""A minimal FastAPI server of a model, to compare with: ``python plain_server.py MODEL``.
+
+Each request is answered by one of FastAPI's threads, which prepares the image and runs the model on it
+alone, as in most examples of serving. Preparation and model are those of ``ppcls serve``.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Any
+
+
+def main(model: str) -> None:
+    """Serves a model on a free port, which the first line of output names."""
+    import uvicorn
+    from fastapi import Body, FastAPI
+
+    from ppcls.deploy.models.source import find_source
+    from ppcls.deploy.predictor import Predictor
+
+    source = find_source(Path(model))
+    predictor, app = Predictor(source), FastAPI()
+    # onnxruntime may be called by several threads at once, Paddle may not.
+    turn = Lock() if source.needs_paddle else nullcontext()
+
+    # The annotation is an object of this function, so it cannot be a string.
+    def predict(image: Any) -> dict[str, Any]:
+        prepared = predictor.prepare(image)
+        with turn:
+            (output,) = predictor.run([prepared])
+        return {"results": [predictor.interpret(output).as_tree()]}
+
+    predict.__annotations__["image"] = Annotated[bytes, Body(media_type="application/octet-stream")]
+    app.post("/predict")(predict)
+    # asyncio turns off Nagle's algorithm, which delays answers by 40 ms, only if the protocol is named.
+    with socket.socket(proto=socket.IPPROTO_TCP) as bound:
+        bound.bind(("127.0.0.1", 0))
+        bound.listen()
+        sys.stdout.write(f"plain FastAPI is served on http://127.0.0.1:{bound.getsockname()[1]}\n")
+        sys.stdout.flush()
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[bound])
+
+
+if __name__ == "__main__":
+    # Replace this folder, whose modules would hide other ones of the same name.
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
+    main(sys.argv[1])
