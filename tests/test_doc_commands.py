@@ -42,6 +42,7 @@ PLACEHOLDERS = {
 SHORTER = {
     r"^make .*": r"\g<0> -o setup DEVICE=cpu",
     r"^ppcls serve .*|^tensorboard .*": r"\g<0> --port PORT",
+    r"^curl ": "curl --silent --show-error --fail ",
     r"http://127.0.0.1:8000": "http://127.0.0.1:PORT",
     r"model\.serve\(port=8000\)": "model.serve(port=PORT, wait=False).terminate()",
     r"^ppcls train pictures/": r"\g<0> --output runs/new_NUMBER --model ShuffleNetV2_x0_25 --image-size 32",
@@ -55,6 +56,7 @@ SHORTER = {
     r"^.*benchmark.*ResNet50_photos.yaml": r"\g<0> -o DataLoader.Train.sampler.batch_size=4",
     r" --batch-size 1 8 32 128": " --batch-size 1 2",
 }
+KEY = "0123456789abcdef" * 4  # of the HTTP API
 SERVER = r"ppcls serve|tensorboard|make visualdl"
 QUICK = (
     r"find|make (help|docs|requirements)|(ppcls |python tools/)(dataset|models)\b|.*--(print-config|help)\b"
@@ -70,7 +72,7 @@ def run(command: str, folder: Path) -> None:
 
 def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "KEY": KEY}
 
 
 @contextmanager
@@ -141,6 +143,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("photo.jpg", "one.jpg"):
         shutil.copy(folder / "samples" / "0.jpg", folder / name)
     shutil.copy(folder / "more" / "folders" / "0.png", folder / "two.png")
+    write_pictures(folder / "catalogue" / "old", 2)
+    shutil.copy(folder / "samples" / "0.jpg", folder / "catalogue" / "17.jpg")
+    (folder / "keys.txt").write_text(KEY + "\n")
+    run(
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=localhost",
+        folder,
+    )
     write_digits(folder / "dataset" / "digits")
     options = "--model ShuffleNetV2_x0_25 --image-size 32 --batch-size 4 --epochs 1 --output output/mine"
     run(f"ppcls train mine {options} --print-config > mine.yaml", folder)
@@ -175,6 +184,8 @@ def models(files: Path) -> Path:
     del config["Infer"]["PostProcess"]
     (files / "embeddings.yaml").write_text(yaml.safe_dump(config))
     run("ppcls train -c embeddings.yaml --output runs/embeddings", files)
+    for name in ("cats", "dogs", "birds"):
+        (files / "runs" / name).symlink_to("pets")
     run("ppcls dataset photos 16", files)
     return files
 
@@ -183,6 +194,7 @@ def is_quick(example: Example) -> bool:
     return all(re.match(QUICK, command) for command in example.commands)
 
 
+@pytest.mark.timeout(3600)  # some documents have many commands
 @pytest.mark.parametrize(
     "example",
     [
@@ -197,19 +209,26 @@ def test_printed_commands_succeed(example: Example, request: pytest.FixtureReque
     shutil.copytree(files, folder, symlinks=True)
     for name in re.findall(r"--output (\S+)|output=\"(\S+?)\"", "\n".join(example.commands)):
         shutil.rmtree(folder / "".join(name), ignore_errors=True)  # made by the commands themselves
-    port = free_port()
-    with ExitStack() as servers:
+    port = 0
+    with ExitStack() as server:
         for number, printed in enumerate(example.commands):
-            command = printed
-            for placeholder, value in PLACEHOLDERS.items():
-                command = re.sub(rf"(?<=[ =]){re.escape(placeholder)}(?= |$)", value, command)
-            for pattern, replacement in SHORTER.items():
-                command = re.sub(pattern, replacement, command)
-            command = command.replace("NUMBER", str(number)).replace("PORT", str(port))
-            if re.match(SERVER, command):
-                servers.enter_context(running(command, folder, 8040 if "visualdl" in command else port))
+            is_server = re.match(SERVER, printed)
+            if is_server:
+                server.close()  # the previous one
+                port = 8040 if "visualdl" in printed else free_port()
+            command = shorten(printed).replace("NUMBER", str(number)).replace("PORT", str(port))
+            if is_server:
+                server.enter_context(running(command, folder, port))
             else:
                 run(command, folder)
+
+
+def shorten(command: str) -> str:
+    for placeholder, value in PLACEHOLDERS.items():
+        command = re.sub(rf"(?<=[ =]){re.escape(placeholder)}(?= |$)", value, command)
+    for pattern, replacement in SHORTER.items():
+        command = re.sub(pattern, replacement, command)
+    return command
 
 
 @pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.name)

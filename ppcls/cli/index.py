@@ -70,7 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     remove = add_subcommand(commands, "remove", "remove images", _examples("remove", removed))
     remove.add_argument("index", type=Path, help="file of the index")
     remove.add_argument(
-        "paths", nargs="+", type=Path, help="images as they were added, or folders above them"
+        "paths",
+        nargs="+",
+        type=Path,
+        help="images to remove, with the paths under which they were added, or their folders",
     )
     remove.set_defaults(run=_remove)
     return parser
@@ -90,7 +93,7 @@ def _add(commands: Subcommands, name: str, summary: str, examples: Sequence[str]
         "--model",
         metavar="PATH",
         required=name == "build",
-        help=f"model of embeddings, as in infer{by_default}",
+        help=f"embedding model, as for ppcls infer{by_default}",
     )
     add_override(parser, "set values of the model's config, such as Infer.batch_size=64")
     return parser

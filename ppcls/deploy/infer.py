@@ -86,7 +86,7 @@ def search(
     """Finds the nearest images, and yields the bad images of the gallery, then one result per file, in order.
 
     Args:
-        predictor: A model of embeddings.
+        predictor: An embedding model.
         gallery: Images to search.
         files: Images whose nearest images are wanted.
         count: Number of nearest images per file.
@@ -115,7 +115,7 @@ def embed_files(
     """Returns the embedding of each file, and the files without one.
 
     Args:
-        predictor: A model of embeddings.
+        predictor: An embedding model.
         files: Image files.
         runtime: Device, needed if DALI loads the images.
 

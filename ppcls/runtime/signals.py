@@ -53,7 +53,7 @@ def describe_ignored() -> str:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         return ""
     stop = f"stop it with: kill {os.getpid()}"
-    return f"Ctrl-C is ignored, as the shell set it for this background process; {stop}"
+    return f"Ctrl-C is ignored, because the shell started this process in the background; {stop}"
 
 
 class SignalRequests:

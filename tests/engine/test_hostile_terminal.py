@@ -79,7 +79,7 @@ def test_nohup_in_the_background_saves_and_stops_on_sigterm(
     assert process.returncode == 143, errors
     verify(tmp_path / "run" / "latest")
     log = (tmp_path / "run" / "train.log").read_text()
-    assert "Ctrl-C is ignored, as the shell set it for this background process" in log
+    assert "Ctrl-C is ignored, because the shell started this process in the background" in log
     assert "stopped by SIGTERM" in log
 
 

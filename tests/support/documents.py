@@ -17,7 +17,7 @@ IN_ORDER = {"deploy.md", "fixres.md", "from-paddleclas.md", "own-data.md", "serv
 FENCED = r"^```[\s\S]*?^```$"
 BLOCK = rf"(?:^ {{4}}.*\n)+|{FENCED}"
 PROGRAMS = (
-    "ppcls|python3?|make|pip|curl|wget|docker|find|git|ssh|s?run|sbatch|scontrol|tensorboard|visualdl|wandb|"
+    "ppcls|python3?|make|pip|curl|wget|openssl|docker|find|git|ssh|s?run|sbatch|scontrol|tensorboard|visualdl|wandb|"
     "mlflow|source|cd|cp|mkdir|export"
 )
 COMMAND = rf"(?:[A-Z_]+=\S+ )?(?:{PROGRAMS}) \S"

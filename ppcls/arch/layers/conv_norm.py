@@ -124,7 +124,7 @@ def kaiming_conv(
 def round_channels(channels: float, divisor: int = 8) -> int:
     """Returns the multiple of ``divisor`` nearest to ``channels`` that is at most 10 % smaller.
 
-    This rule of MobileNet's authors scales its descendants, too.
+    MobileNet's authors use this rule to scale it. So do the networks that are derived from it.
     """
     rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * channels else rounded

@@ -162,7 +162,7 @@ def _comparison_table(comparison: ResultsComparison) -> Table:
     for row, metrics in comparison.rows:
         name = _row_name(row, varied)
         if not metrics:
-            table.add_row(name, "no metric in both")
+            table.add_row(name, "no metric in common")
         for metric in metrics:
             table.add_row(name, *_comparison_cells(metric))
             name = ""

@@ -169,7 +169,7 @@ def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, di
 
 
 def _check(sample: Sample, reference: list[float], tolerance: float, memory: int) -> None:
-    """Checks a measured way.
+    """Checks a measured way of executing steps.
 
     Raises:
         MeasurementFailed: Its losses differ from the reference, or it needs too much memory.

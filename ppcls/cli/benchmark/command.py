@@ -131,7 +131,7 @@ def _add_compare(commands: Subcommands) -> None:
     parser.add_argument(
         "first", type=Path, metavar="A", help="first result: results.json, or the folder of --out"
     )
-    parser.add_argument("second", type=Path, metavar="B", help="second result")
+    parser.add_argument("second", type=Path, metavar="B", help="second result, in the same form")
     parser.set_defaults(measure=_compare)
 
 

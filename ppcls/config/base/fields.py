@@ -293,7 +293,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Variants:
-    """A section that is another class for some values of its key ``name``."""
+    """A section whose class depends on the value of its key ``name``."""
 
     plain: type[Section]
     others: Mapping[str, type[Section]]

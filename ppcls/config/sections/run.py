@@ -91,15 +91,15 @@ class Global(Section):
     """Checkpoint folder to resume from; `auto`: the latest one in `output_dir`, or a new run if there is
     none."""
     save_interval: Count = 1
-    """Keep a checkpoint as `epoch_N` every this many epochs."""
+    """Interval in epochs at which a checkpoint is kept as `epoch_N`."""
     keep_best: Annotated[int, Bound(gt=0, le=1000)] = 1
     """Number of best models to keep: `best_model`, `best_model_2` and so on."""
     checkpoint_fallback_dir: str | None = None
     """Folder for checkpoints while `output_dir` can't be written, such as on a full disk."""
     save_minutes: Positive | None = None
-    """Also save `latest` every this many minutes."""
+    """Interval in minutes at which `latest` is saved in addition."""
     save_steps: Count | None = None
-    """Also save `latest` every this many optimizer updates."""
+    """Interval in optimizer updates at which `latest` is saved in addition."""
     eval_during_train: bool = True
     """Evaluate on DataLoader.Eval during training."""
     eval_interval: Count = 1

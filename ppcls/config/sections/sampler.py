@@ -23,7 +23,7 @@ class MultiScale(InputSize):
     """A random size for every few batches."""
 
     every: Count = 1
-    """Consecutive batches of the same size."""
+    """Number of consecutive batches of the same size."""
 
 
 class Progressive(InputSize):

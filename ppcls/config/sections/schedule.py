@@ -105,7 +105,7 @@ class Piecewise(Schedule):
     def _check_values(self) -> Self:
         if len(self.values) != len(self.decay_epochs) + 1:
             raise ValueError(
-                f"values must be one more than decay_epochs, "
+                "expected one more value than decay_epochs, "
                 f"but there are {len(self.values)} values for {len(self.decay_epochs)} decay_epochs"
             )
         _check_increasing("decay_epochs", self.decay_epochs, self.warmup_epoch)
@@ -179,7 +179,7 @@ class Cyclic(Schedule):
     max_learning_rate: Positive
     """Highest learning rate."""
     step_size_up: Count
-    """Length of the rise."""
+    """Length of the rise, in updates, or in epochs with `by_epoch`."""
     step_size_down: Count | None = None
     """Length of the fall; by default that of the rise."""
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"

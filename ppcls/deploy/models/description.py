@@ -174,7 +174,7 @@ class ModelDescription(Section):
 
     @property
     def postprocess(self) -> PostprocessSpec | None:
-        """How classes are chosen from the scores, or None for a model of embeddings."""
+        """How classes are chosen from the scores, or None for an embedding model."""
         if self.PostProcess is None:
             return None
         if self.PostProcess.Topk is not None:

@@ -21,7 +21,7 @@ from ppcls.registry import SCHEDULES
             "Piecewise",
             {"decay_epochs": [30, 60], "values": [0.1, 0.01]},
             "",
-            "values must be one more than decay_epochs, but there are 2 values for 2 decay_epochs",
+            "expected one more value than decay_epochs, but there are 2 values for 2 decay_epochs",
         ),
         (
             "Piecewise",

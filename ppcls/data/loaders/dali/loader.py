@@ -92,7 +92,7 @@ def iter_batches(pipeline: Pipeline, settings: DaliSettings) -> Batches:
 
 @dataclass
 class _BatchInDecoding:
-    """A batch in the pipeline; keeps the encoded bytes, which DALI uses in place, until images are out."""
+    """A batch in the pipeline. Keeps its encoded bytes, which DALI reads in place, until it is decoded."""
 
     batch: EncodedBatch
     passed: set[str] = field(default_factory=set)  # parts that the pipeline already has

@@ -237,7 +237,7 @@ def decide_operation(spec: TrivialAugment, draws: Draws, sides: Sides) -> Decisi
 
 
 class TimmStrength(NamedTuple):
-    """The numbers of ``config_str``."""
+    """The settings that ``config_str`` encodes."""
 
     magnitude: float
     deviation: float
@@ -302,7 +302,7 @@ class TimmAutoAugment(Policy):
 
     @property
     def strength(self) -> TimmStrength:
-        """The numbers of ``config_str``."""
+        """The settings that ``config_str`` encodes."""
         return parse_timm_config(self.config_str)
 
     @property
