@@ -27,6 +27,7 @@ from ppcls.runtime.signals import interruptible
 from ppcls.weights.store import BEST, LATEST, newest
 
 if TYPE_CHECKING:  # these import Paddle
+    from ppcls.data.transforms.views import ViewKind
     from ppcls.engine.core.hooks import ProfileWindow
     from ppcls.engine.core.state import TrainState
     from ppcls.engine.evaluation.evaluate import EvalResult
@@ -124,7 +125,11 @@ def fit(
 
 
 def evaluate(
-    run: Config | TrainState, *, sample_by_sample: bool = False, own_process: bool = False
+    run: Config | TrainState,
+    *,
+    sample_by_sample: bool = False,
+    own_process: bool = False,
+    tta: ViewKind | None = None,
 ) -> EvalResult:
     """Evaluates a model on ``DataLoader.Eval``.
 
@@ -134,21 +139,24 @@ def evaluate(
         sample_by_sample: Whether to return the outcome of each sample; only for samples with one label.
         own_process: Whether the process exists for this evaluation alone, as that of tools/eval.py does:
             then ``Global.hang_timeout`` ends the process.
+        tta: Views of each image whose probabilities are averaged (test-time augmentation); only for a config.
 
     Raises:
         UserError: The config, the data or the weights are invalid.
     """
     config = _config_of(run)
+    if tta is not None and not isinstance(run, Config):
+        raise UserError("tta: expected a config to evaluate, got a state")
     if not isinstance(run, Config):
         with session.embedded(config.Global) as runtime:
             return _evaluate_state(run, config, runtime, sample_by_sample)
     weights = find_weights(config.Global)
     if not own_process:
         with session.embedded(config.Global) as runtime:
-            return _evaluate_weights(weights, config, runtime, sample_by_sample)
+            return _evaluate_weights(weights, config, runtime, sample_by_sample, tta)
     output_dir = Path(config.Global.output_dir)
     with session.dedicated(config.Global, output_dir, logged=False) as runtime, interruptible():
-        return _evaluate_weights(weights, config, runtime, sample_by_sample)
+        return _evaluate_weights(weights, config, runtime, sample_by_sample, tta)
 
 
 def _evaluate_state(
@@ -162,12 +170,15 @@ def _evaluate_state(
         return build_evaluator(config, runtime, state.precision, sample_by_sample)(state.model)
 
 
-def _evaluate_weights(weights: Path, config: Config, runtime: Runtime, sample_by_sample: bool) -> EvalResult:
+def _evaluate_weights(
+    weights: Path, config: Config, runtime: Runtime, sample_by_sample: bool, tta: ViewKind | None
+) -> EvalResult:
     from ppcls.arch.layers.reparameterize import reparameterize
     from ppcls.data.bad_images.lists import suggest_skipping
     from ppcls.engine.core.networks import build_network, read_inferred
     from ppcls.engine.core.precision import build_precision
     from ppcls.engine.evaluation.evaluate import build_evaluator
+    from ppcls.engine.evaluation.views import average_views, config_for_views
     from ppcls.weights.files import fill_model
 
     runtime.progress.mark_first_step()  # there is no training step, which would be slow
@@ -175,8 +186,14 @@ def _evaluate_weights(weights: Path, config: Config, runtime: Runtime, sample_by
     fill_model(model, read_inferred(config, weights), weights)
     reparameterize(model)
     precision.prepare(model, None)
+    if tta is not None:
+        config = config_for_views(config, tta)
     with suggest_skipping(config.DataLoader.evaluated):
-        return build_evaluator(config, runtime, precision, sample_by_sample)(model)
+        evaluator = build_evaluator(config, runtime, precision, sample_by_sample)
+        if tta is not None:
+            labels = next(iter(evaluator.loaders.values())).index.labels
+            model = average_views(model, config, tta, several_labels=labels.ndim == 2)
+        return evaluator(model)
 
 
 def _config_of(run: Config | TrainState) -> Config:

@@ -14,6 +14,7 @@ from ppcls.cli.options import (
     add_examples,
     add_flags,
     add_override,
+    add_tta,
     config_parser,
     flag_overrides,
     read_config,
@@ -36,6 +37,7 @@ def evaluate(argv: Arguments = None) -> None:
     parser.add_argument(
         "--confusion", type=Path, metavar="FILE", help="write the confusion matrix to FILE, as CSV"
     )
+    add_tta(parser)
     arguments = parser.parse_args(argv)
     weights = []
     if arguments.model is not None:
@@ -58,7 +60,7 @@ def evaluate(argv: Arguments = None) -> None:
         if classes > MAX_CONFUSION_CLASSES:
             raise UserError(f"--confusion: expected at most {MAX_CONFUSION_CLASSES} classes, got {classes}")
     source = find_weights(config.Global)
-    result = api.evaluate(config, sample_by_sample=confusion is not None, own_process=True)
+    result = api.evaluate(config, sample_by_sample=confusion is not None, own_process=True, tta=arguments.tta)
     if read_launch().rank > 0:
         return
     if confusion is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import config_parser, positive_int, require_single_process
+from ppcls.cli.options import add_tta, config_parser, positive_int, require_single_process
 from ppcls.config.load import dump_config, load_config
 from ppcls.data.images.paths import find_images, read_paths
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
@@ -58,7 +58,13 @@ def infer(argv: Arguments = None) -> None:
         from ppcls.deploy.infer import FailedFile, NotAllPredictedError, predict_files, search
         from ppcls.deploy.predictor import Predictor
 
-        predictor, failed = Predictor(source, runtime=run), 0
+        if arguments.tta is None:
+            predictor = Predictor(source, runtime=run)
+        else:
+            from ppcls.deploy.views import predictor_with_views
+
+            predictor = predictor_with_views(source, arguments.tta, run)
+        failed = 0
         if source.config is None:
             name = predictor.description.Global.model_name
             sys.stderr.write(f"[Infer] {name} by {predictor.model.engine}\n")
@@ -97,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         help="files, folders and patterns such as 'photos/**/*.jpg', before any -o; - reads one path per "
         "line from standard input (default: Infer.infer_imgs)",
     )
+    add_tta(options)
     options.add_argument("--json", action="store_true", help="print one line of JSON per image")
     options.add_argument(
         "--out", "--output", metavar="FILE", help="write one line of JSON per image to the new file FILE"

@@ -103,6 +103,16 @@ def add_override(parser: argparse.ArgumentParser, text: str) -> None:
     )
 
 
+def add_tta(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--tta``, test-time augmentation."""
+    parser.add_argument(
+        "--tta",
+        choices=["flip", "five-crop"],
+        help="average the probabilities of several views of each image: itself and its mirror image, or its "
+        "centre and four corners",
+    )
+
+
 def read_config(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Config | None:
     """Returns the config; None after printing it for ``--print-config``.
 

@@ -1,0 +1,58 @@
+"""Evaluation with test-time augmentation."""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.schema import Config
+from ppcls.config.sections.loader import Split
+from ppcls.data.transforms.views import ImageViews, ViewKind, transforms_for_views
+from ppcls.errors import UserError
+
+_SMALLEST = 1e-30  # probability
+
+
+class AveragedLogits(nn.Layer):  # type: ignore[misc]
+    """Returns logits of the mean probabilities of all views of an image.
+
+    Args:
+        model: Classifier, whose logits are passed through a softmax or, for several labels, a sigmoid.
+        views: Makes the views.
+        several_labels: Whether images have several labels.
+    """
+
+    def __init__(self, model: nn.Layer, views: ImageViews, several_labels: bool) -> None:
+        super().__init__()
+        self._model, self._views, self._several_labels = model, views, several_labels
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns the logits [B, class_num] float32 of images [B, ...]."""
+        activation = F.sigmoid if self._several_labels else F.softmax
+        scores = [activation(self._model(view).astype("float32")) for view in self._views(images)]
+        mean = paddle.stack(scores).mean(0).clip(_SMALLEST, 1.0)
+        logits: Tensor = mean.log()
+        return logits - (1.0 - mean).clip(_SMALLEST).log() if self._several_labels else logits
+
+
+def config_for_views(config: Config, kind: ViewKind) -> Config:
+    """Returns a config whose ``DataLoader.Eval`` prepares images for views.
+
+    Raises:
+        UserError: If the model returns embeddings, or if the transforms are not suitable.
+    """
+    split = config.DataLoader.evaluated.get("Eval")
+    if isinstance(config.Arch, RecModel) or not isinstance(split, Split):
+        raise UserError("--tta needs a classifier and DataLoader.Eval; embeddings are not averaged")
+    ops = transforms_for_views(kind, split.dataset.transform_ops)
+    dataset = split.dataset.model_copy(update={"transform_ops": ops})
+    loader = config.DataLoader.model_copy(update={"Eval": split.model_copy(update={"dataset": dataset})})
+    return config.model_copy(update={"DataLoader": loader})
+
+
+def average_views(model: nn.Layer, config: Config, kind: ViewKind, several_labels: bool) -> AveragedLogits:
+    """Returns the model with test-time augmentation."""
+    _, height, width = config.Global.image_shape
+    return AveragedLogits(model, ImageViews(kind, (height, width), config.Arch.data_format), several_labels)
