@@ -146,10 +146,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pictures(folder / "catalogue" / "old", 2)
     shutil.copy(folder / "samples" / "0.jpg", folder / "catalogue" / "17.jpg")
     (folder / "keys.txt").write_text(KEY + "\n")
-    run(
-        "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=localhost",
-        folder,
-    )
     write_digits(folder / "dataset" / "digits")
     options = "--model ShuffleNetV2_x0_25 --image-size 32 --batch-size 4 --epochs 1 --output output/mine"
     run(f"ppcls train mine {options} --print-config > mine.yaml", folder)
@@ -187,6 +183,10 @@ def models(files: Path) -> Path:
     for name in ("cats", "dogs", "birds"):
         (files / "runs" / name).symlink_to("pets")
     run("ppcls dataset photos 16", files)
+    run(
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=localhost",
+        files,
+    )
     return files
 
 
