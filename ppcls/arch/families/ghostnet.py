@@ -83,7 +83,7 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
         stride: int,
         use_se: bool,
         data_format: DataFormat,
-        timm_variant: bool,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
         conv = _conv(data_format)
