@@ -65,6 +65,12 @@ def download(path: Path, url: str, check: Callable[[Path], object], *, retry: bo
         raise UserError(f"{path}: can't store the download of {url}: {reason}; {fix}") from None
 
 
+def is_web_page(path: Path) -> bool:
+    """Returns whether a file begins like HTML or XML."""
+    with path.open("rb") as file:
+        return file.read(100).lstrip().lower().startswith(_HTML)
+
+
 def verify_download(path: Path) -> None:
     """Compares a file with the SHA-256 in the table of models, or else with that of its first download.
 
@@ -143,12 +149,12 @@ class _Download:
         self._version_file.unlink(missing_ok=True)
 
     def _check(self, check: Callable[[Path], object]) -> None:
+        if is_web_page(self._part):
+            raise UserError(
+                f"{self._url}: the server sent a web page instead of weights, perhaps the login of a "
+                f"proxy; save the file as {self._path}"
+            )
         with self._part.open("rb") as file:
-            if file.read(100).lstrip().lower().startswith(_HTML):
-                raise UserError(
-                    f"{self._url}: the server sent a web page instead of weights, perhaps the login of a "
-                    f"proxy; save the file as {self._path}"
-                )
             os.fsync(file.fileno())
         try:
             check(self._part)

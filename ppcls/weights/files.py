@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from ppcls.errors import UserError
 from ppcls.files import atomic_write, open_regular
 from ppcls.registry import suggest
-from ppcls.weights.download import download, verify_download
+from ppcls.weights.download import download, is_web_page, verify_download
 from ppcls.weights.hub import PREFIX, fetch_from_hub
 from ppcls.weights.manifest import verify
 from ppcls.weights.pickled import unpickle
@@ -128,6 +128,8 @@ def read_weights(path: Path) -> Arrays:
     path = fetch_weights(path)
     if path.is_dir():
         return read_arrays(path / _weights_file(path))
+    if path.is_file() and is_web_page(path):
+        raise UserError(f"{path}: a web page instead of weights; download the file itself")
     if path.suffix == ".safetensors":
         return read_arrays(path)
     if path.suffix in TORCH_ENDINGS:
@@ -158,7 +160,7 @@ def fetch_weights(path: Path, *, retry: bool = True) -> Path:
             )
         path = found
     if not path.exists() and (hint := missing_weights_hint(path)) is not None:
-        raise UserError(f"{path}: file not found: {hint}, or set `pretrained` to another file")
+        raise UserError(f"{path}: file not found: {hint}; or set `pretrained` to another file")
     if path.parent in weights_folders() and (url := weights_url(path.name)) is not None:
         download(path, url, read_pdparams, retry=retry)
         verify_download(path)

@@ -479,6 +479,13 @@ def test_start_from_refuses_other_differences(
     assert_equal(content(made), before)
 
 
+@pytest.mark.parametrize("name", ["w.pdparams", "w.pth", "w.safetensors"])
+def test_read_weights_web_page_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("\n<!DOCTYPE html><title>Sign in</title>")
+    with pytest.raises(UserError, match=f"{name}: a web page instead of weights; download the file itself"):
+        read_weights(tmp_path / name)
+
+
 @pytest.mark.hostile
 @pytest.mark.parametrize("name", ["pipe.pdparams", "pipe.pth", "pipe.safetensors"])
 def test_read_weights_pipe_is_rejected(tmp_path: Path, name: str) -> None:
