@@ -55,7 +55,7 @@ def infer(argv: Arguments = None) -> None:
         run = runtime.start(source.run) if source.needs_paddle or source.by_dali else None
         if run is not None:
             require_single_process(run)
-        from ppcls.deploy.infer import FailedFile, NotAllPredictedError, predict_files, search
+        from ppcls.deploy.infer import FailedFile, NotAllPredictedError, PredictedFile, predict_files, search
         from ppcls.deploy.predictor import Predictor
 
         if arguments.tta is None:
@@ -64,7 +64,11 @@ def infer(argv: Arguments = None) -> None:
             from ppcls.deploy.views import predictor_with_views
 
             predictor = predictor_with_views(source, arguments.tta, run)
-        failed = 0
+        failed, explain = 0, None
+        if arguments.explain is not None:
+            from ppcls.deploy.heat_map import HeatMapWriter
+
+            explain = HeatMapWriter(source, arguments.explain)
         if source.config is None:
             name = predictor.description.Global.model_name
             sys.stderr.write(f"[Infer] {name} by {predictor.model.engine}\n")
@@ -76,6 +80,9 @@ def infer(argv: Arguments = None) -> None:
         for result in results:
             write(f"{result.as_json()}\n")
             write_output(f"{result.as_json() if arguments.json else result}\n")
+            best = result.best_class if isinstance(result, PredictedFile) else None
+            if explain is not None and best is not None:
+                explain.write(result.file, best)
             if isinstance(result, FailedFile):
                 failed += 1
                 if arguments.on_error == "stop":
@@ -104,6 +111,13 @@ def _parser() -> argparse.ArgumentParser:
         "line from standard input (default: Infer.infer_imgs)",
     )
     add_tta(options)
+    options.add_argument(
+        "--explain",
+        type=Path,
+        metavar="FOLDER",
+        help="write each image to the new folder FOLDER with a heat map of the pixels that speak for its "
+        "best class; needs a checkpoint",
+    )
     options.add_argument("--json", action="store_true", help="print one line of JSON per image")
     options.add_argument(
         "--out", "--output", metavar="FILE", help="write one line of JSON per image to the new file FILE"

@@ -19,7 +19,7 @@ from ppcls.data.index.files import list_files, read_image
 from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.deploy.image_index import ImageIndex
 from ppcls.deploy.predictor import Array, Predictor
-from ppcls.deploy.results import Embedding, NearestImages, Prediction, printable
+from ppcls.deploy.results import Classification, Embedding, NearestImages, Prediction, printable
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
@@ -35,6 +35,12 @@ class PredictedFile:
 
     def __str__(self) -> str:
         return f"{printable(self.file)}: {self.result}"
+
+    @property
+    def best_class(self) -> int | None:
+        """The class with the highest score; None if there is none."""
+        classes = self.result.class_ids if isinstance(self.result, Classification) else ()
+        return classes[0] if classes else None
 
     def as_json(self) -> str:
         """Returns ``{"path", "class_ids", "names", "scores"}`` or ``{"path", "embedding"}``, in ASCII."""
