@@ -57,6 +57,7 @@ SHORTER = {
     r" --batch-size 1 8 32 128": " --batch-size 1 2",
 }
 KEY = "0123456789abcdef" * 4  # of the HTTP API
+MODELS = r"runs/(pets|cats|embeddings)|ResNet50_photos"  # what the fixture `models` adds
 SERVER = r"ppcls serve|tensorboard|make visualdl"
 QUICK = (
     r"find|make (help|docs|requirements)|(ppcls |python tools/)(dataset|models)\b|.*--(print-config|help)\b"
@@ -205,7 +206,8 @@ def is_quick(example: Example) -> bool:
 )
 def test_printed_commands_succeed(example: Example, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     folder = tmp_path / "work"
-    files = request.getfixturevalue("files" if is_quick(example) else "models")
+    needs_models = re.search(MODELS, "\n".join(example.commands))
+    files = request.getfixturevalue("models" if needs_models else "files")
     shutil.copytree(files, folder, symlinks=True)
     for name in re.findall(r"--output (\S+)|output=\"(\S+?)\"", "\n".join(example.commands)):
         shutil.rmtree(folder / "".join(name), ignore_errors=True)  # made by the commands themselves

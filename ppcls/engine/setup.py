@@ -137,7 +137,7 @@ def load_pretrained(config: Config, model: nn.Layer, images: int, resumed: Path 
 
 
 def _start_from(config: Config, model: nn.Layer, source: str) -> list[str]:
-    """Fills a new model; returns lines for the log."""
+    """Loads initial weights into a new model; returns lines for the log."""
     started = start_from(model, read_weights(Path(source)), source)
     lines = [f"weights from {source}"]
     if started.random:

@@ -203,8 +203,8 @@ def test_checks_published_weights_need_the_network_of_paddleclas() -> None:
     assert problems(*variant, "Arch.pretrained=ghostnet_100.safetensors") == []
     (problem,) = problems(*variant, "Arch.pretrained=True")
     assert (
-        problem
-        == "Arch.timm_variant: the weights of Arch.pretrained=True need False; set pretrained to others"
+        problem == "Arch.timm_variant: the published weights (Arch.pretrained=True) need False; "
+        "correct it, or name other weights as pretrained"
     )
 
 

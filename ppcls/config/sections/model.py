@@ -40,7 +40,7 @@ class Arch(Section):
     """The model."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
-        "return_patterns": "only the models of a DistillationModel have it, for their losses",
+        "return_patterns": "write it in the items of DistillationModel.models, whose losses use it",
         "return_stages": "write return_patterns with the names of the layers",
     }
     ignored: ClassVar[Mapping[str, str]] = {
@@ -131,7 +131,8 @@ class Arch(Section):
     def _check_variant(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if info.data.get("pretrained") is True and value is (info.field_name == "timm_variant"):
             raise ValueError(
-                f"the weights of Arch.pretrained=True need {not value}; set pretrained to others"
+                f"the published weights (Arch.pretrained=True) need {not value}; "
+                "correct it, or name other weights as pretrained"
             )
         return value
 

@@ -37,7 +37,7 @@ class Progressive(InputSize):
         ascending = all(a < b for a, b in zip(self.epochs, self.epochs[1:], strict=False))
         if len(self.epochs) != len(self.sizes) or not ascending or self.epochs[:1] != (0,):
             raise ValueError(
-                f"expected {len(self.sizes)} increasing epochs, one for each size, the first 0; "
+                f"expected {len(self.sizes)} increasing epochs, one for each size, starting with 0; "
                 f"got {list(self.epochs)}"
             )
         return self

@@ -175,5 +175,7 @@ def test_input_size_rejects_chain_without_variable_size(chain: list[Transform], 
 
 @pytest.mark.parametrize("epochs", [(0, 1), (1, 2, 3), (0, 2, 2), ()])
 def test_progressive_rejects_wrong_epochs(epochs: tuple[int, ...]) -> None:
-    with pytest.raises(ValidationError, match="expected 3 increasing epochs, one for each size, the first 0"):
+    with pytest.raises(
+        ValidationError, match="expected 3 increasing epochs, one for each size, starting with 0"
+    ):
         Progressive(sizes=(1, 2, 3), epochs=epochs)

@@ -41,7 +41,7 @@ class DecodeImage(Transform):
         description="3 converts grey, palette and alpha images to colour; other numbers must match the file",
     )
     dtype: Literal["uint8", "uint16"] = Field(
-        "uint8", description="depth of the pixels; a file of the other depth is scaled, 255 to 65535"
+        "uint8", description="bit depth of the pixels; files of the other depth are scaled: 255 becomes 65535"
     )
     max_pixels: Count = Field(
         _MAX_PIXELS, description="an image with more pixels (width x height) is rejected before decoding"

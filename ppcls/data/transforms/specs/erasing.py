@@ -119,7 +119,7 @@ class Cutout(Transform):
     n_holes: Count = 1
     """Number of holes."""
     length: Count = Field(112, description="side of a hole in pixels; odd values are reduced by one")
-    fill_value: Fill = Field((0.0,), description="a number, or one per channel")
+    fill_value: Fill = Field((0.0,), description="pixel value of the holes: a number, or one per channel")
 
     @property
     def draws(self) -> int:  # type: ignore[override]
