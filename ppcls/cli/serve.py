@@ -19,6 +19,9 @@ from ppcls.errors import UserError
 if TYPE_CHECKING:  # an optional package
     from starlette.types import ASGIApp
 
+    from ppcls.deploy.image_index import ImageIndex
+    from ppcls.deploy.predictor import Predictor
+
 _MIB = 1 << 20
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)=(.+)")  # NAME=PATH
 
@@ -86,7 +89,8 @@ def _serve(
     predictors = {
         name: worker.submit(load, source, batching.max_batch).result() for name, source in sources.items()
     }
-    app: ASGIApp = build_app(ServedModels(predictors, worker, batching, folder), limits)
+    index = _load_index(arguments, next(iter(predictors.values())), worker)
+    app: ASGIApp = build_app(ServedModels(predictors, worker, batching, folder), limits, index)
     if keys:
         app = ApiKeys(app, keys)
     hosts = ["localhost", socket.gethostname(), arguments.host, *arguments.allowed_hosts]
@@ -98,10 +102,27 @@ def _serve(
     run(app, bound, limits.timeout, arguments.max_connections, lambda: write_output(ready), tls)
 
 
+def _load_index(
+    arguments: argparse.Namespace, predictor: Predictor, worker: ThreadPoolExecutor
+) -> ImageIndex | None:
+    """Returns the index of ``--index``, if it is of the embeddings of the model."""
+    if arguments.index is None:
+        return None
+    from ppcls.deploy.image_index import load_index
+
+    if arguments.models_folder is not None:
+        raise UserError("--index: cannot be combined with --models-folder, which replaces models")
+    if not predictor.embeds:
+        raise UserError(f"--index: {predictor.source.file} returns classes; a search needs embeddings")
+    index = load_index(arguments.index)
+    worker.submit(index.check_model, predictor).result()
+    return index
+
+
 def _parser() -> argparse.ArgumentParser:
     options = config_parser(
-        "Serve models over HTTP: web pages on / and /docs, POST /predict, /models, /live, /ready, /health "
-        "and /metrics.",
+        "Serve models over HTTP: web pages on / and /docs, POST /predict and /search, /models, /live, "
+        "/ready, /health and /metrics.",
         (
             "ppcls serve --model runs/pets",
             "ppcls serve --model onnx/inference.onnx --host 0.0.0.0 --port 9000 --max-batch 32",
@@ -133,6 +154,10 @@ def _parser() -> argparse.ArgumentParser:
     file("--tls-key", "private key of the certificate; by default it is in the same file")
     further = "let clients load and unload its subfolders as models (PUT and DELETE /models/NAME)"
     file("--models-folder", f"{further}; needs --api-key-file", "FOLDER")
+    file(
+        "--index",
+        "answer POST /search with the nearest images of this index (ppcls index); for the first model",
+    )
     options.add_argument("--access-log", action="store_true", help="log one line per request")
     options.add_argument(
         "--log-format", choices=["text", "json"], default="text", help="format of log lines (%(default)s)"

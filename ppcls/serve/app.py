@@ -1,21 +1,23 @@
-"""The HTTP endpoints: /predict, /models, web pages, /live, /ready, /health and /metrics."""
+"""The HTTP endpoints: /predict, /search, /models, web pages, /live, /ready, /health and /metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from ppcls.deploy.results import Embedding, Prediction
+from ppcls.deploy.image_index import ImageIndex
+from ppcls.deploy.results import Classification, Embedding, NearestImages, Prediction
 from ppcls.errors import UserError
 from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
 from ppcls.serve.middleware import RejectAmbiguousLength, error_response
@@ -26,6 +28,7 @@ from ppcls.version import __version__
 
 _MAX_BODIES = 16  # largest bodies that all requests together may hold in memory
 _CLIENT_GONE = 499
+Answer = Callable[[], Awaitable[dict[str, Any]]]
 _FILE = {"type": "string", "format": "binary"}
 _BODY = {
     "requestBody": {
@@ -40,6 +43,8 @@ _BODY = {
         {"name": "model", "in": "query", "schema": {"type": "string"}, "required": False},
     ],
 }
+_NEAREST = {"name": "nearest", "in": "query", "schema": {"type": "integer", "minimum": 1}, "required": False}
+_SEARCH_BODY = {"requestBody": _BODY["requestBody"], "parameters": [_NEAREST]}
 _ERRORS = {
     400: "the request has no image, or the form or topk is invalid",
     401: "the API key is missing or invalid",
@@ -64,12 +69,13 @@ _POLICY = (
 )
 
 
-def build_app(models: ServedModels, limits: RequestLimits) -> FastAPI:
+def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | None = None) -> FastAPI:
     """Returns the application of the server.
 
     Args:
         models: The models. They start and stop with the application.
         limits: Limits of each request.
+        index: Images that /search compares with embeddings of the first model; None without /search.
     """
 
     @asynccontextmanager
@@ -86,17 +92,41 @@ def build_app(models: ServedModels, limits: RequestLimits) -> FastAPI:
         status: {"description": text} for status, text in _ERRORS.items()
     }
 
-    @app.post("/predict", responses=responses, openapi_extra=_BODY)
-    async def predict(request: Request) -> Response:
-        """Returns the best `topk` classes of each image in the request, or its embedding."""
+    async def measure(answer: Answer) -> Response:
         start, status = time.perf_counter(), 500
         try:
-            response = await _respond(request, models, limits, bodies)
+            response = await _respond(answer, limits.timeout)
             status = response.status_code
             return response
         finally:
             models.metrics.requests.labels(status).inc()
             models.metrics.seconds.observe(time.perf_counter() - start)
+
+    @app.post("/predict", responses=responses, openapi_extra=_BODY)
+    async def predict(request: Request) -> Response:
+        """Returns the best `topk` classes of each image in the request, or its embedding."""
+
+        async def answer() -> dict[str, Any]:
+            service = models.find(request.query_params.get("model"))
+            topk = _read_topk(request.query_params.getlist("topk"), service)
+            return _results(service, await _predict(request, service, limits, bodies, topk))
+
+        return await measure(answer)
+
+    if index is not None:
+
+        @app.post("/search", responses=responses, openapi_extra=_SEARCH_BODY)
+        async def search(request: Request) -> Response:
+            """Returns the `nearest` images of the index for each image in the request."""
+
+            async def answer() -> dict[str, Any]:
+                service = models.find(None)
+                count = _read_count("nearest", request.query_params.getlist("nearest")) or 5
+                found = await _predict(request, service, limits, bodies)
+                queries = np.stack([item.vector for item in found if isinstance(item, Embedding)])
+                return _results(service, await asyncio.to_thread(index.nearest, queries, count))
+
+            return await measure(answer)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:
@@ -170,18 +200,15 @@ def build_app(models: ServedModels, limits: RequestLimits) -> FastAPI:
     return app
 
 
-async def _respond(
-    request: Request, models: ServedModels, limits: RequestLimits, bodies: AdmissionLimit
-) -> Response:
+async def _respond(answer: Answer, timeout: float) -> Response:
     try:
-        service = models.find(request.query_params.get("model"))
-        return JSONResponse(await _predict(request, service, limits, bodies))
+        return JSONResponse(await answer())
     except RequestError as error:
         return error_response(error.status, error.reason, error.images)
     except BusyError as error:
         return error_response(503, str(error), headers={"Retry-After": "1"})
     except asyncio.TimeoutError:
-        return error_response(504, f"no answer within {limits.timeout:g} s")
+        return error_response(504, f"no answer within {timeout:g} s")
     except UserError as error:
         return error_response(500, str(error))
     except ClientDisconnect:
@@ -189,39 +216,53 @@ async def _respond(
 
 
 async def _predict(
-    request: Request, service: InferenceService, limits: RequestLimits, bodies: AdmissionLimit
-) -> dict[str, Any]:
-    topk = _read_topk(request.query_params.getlist("topk"), service)
+    request: Request,
+    service: InferenceService,
+    limits: RequestLimits,
+    bodies: AdmissionLimit,
+    topk: int | None = None,
+) -> list[Prediction]:
     with ExitStack() as held:
 
         def acquire(count: int) -> None:
             held.enter_context(bodies.acquire(count))
 
         images = await read_images(request.headers, request.stream(), limits, acquire)
-        answers = await asyncio.wait_for(service.predict(images, topk), limits.timeout)
+        return await asyncio.wait_for(service.predict(images, topk), limits.timeout)
+
+
+def _results(service: InferenceService, answers: Sequence[Prediction | NearestImages]) -> dict[str, Any]:
     return {
         "model": service.predictor.description.Global.model_name,
         "results": [_as_json(answer) for answer in answers],
     }
 
 
-def _read_topk(values: list[str], service: InferenceService) -> int | None:
-    """Returns the parameter ``topk``, or None if it is not set."""
+def _read_count(name: str, values: list[str]) -> int | None:
+    """Returns a parameter that is a number > 0, or None if it is not set."""
     if not values:
         return None
     (text, *more) = values
     if more or not (text.isascii() and text.isdecimal()) or len(text) > 6 or int(text) == 0:
-        raise RequestError(400, f"topk: expected one integer > 0, got {', '.join(values)[:80]!r}")
-    if service.predictor.embeds:
-        raise RequestError(400, "topk: this model returns embeddings, not classes")
-    classes = service.predictor.description.width
-    if int(text) > classes:
-        raise RequestError(422, f"topk: expected at most {classes}, the number of classes, got {text}")
+        raise RequestError(400, f"{name}: expected one integer > 0, got {', '.join(values)[:80]!r}")
     return int(text)
 
 
-def _as_json(answer: Prediction) -> dict[str, Any]:
-    if isinstance(answer, Embedding):
+def _read_topk(values: list[str], service: InferenceService) -> int | None:
+    """Returns the parameter ``topk``, or None if it is not set."""
+    topk = _read_count("topk", values)
+    if topk is None:
+        return None
+    if service.predictor.embeds:
+        raise RequestError(400, "topk: this model returns embeddings, not classes")
+    classes = service.predictor.description.width
+    if topk > classes:
+        raise RequestError(422, f"topk: expected at most {classes}, the number of classes, got {topk}")
+    return topk
+
+
+def _as_json(answer: Prediction | NearestImages) -> dict[str, Any]:
+    if not isinstance(answer, Classification):
         return answer.as_tree()
     names = answer.names or (None,) * len(answer.class_ids)
     rows = zip(answer.class_ids, names, answer.scores, strict=True)

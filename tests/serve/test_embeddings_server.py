@@ -12,6 +12,7 @@ from small_classifier import write_config
 from small_embedding import SIZE, embedding_tree, write_model
 
 from ppcls.config.load import validate
+from ppcls.deploy.image_index import ImageIndex, probe_embedding
 from ppcls.deploy.predictor import Predictor
 
 
@@ -23,9 +24,16 @@ def embedding_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def embedding_server(embedding_config: dict[str, Any], folder: Path) -> Iterator[Running]:
+def embedding_server(
+    embedding_config: dict[str, Any], folder: Path, images: list[bytes]
+) -> Iterator[Running]:
     weights = Path(embedding_config["Global"]["pretrained_model"])
-    with running(folder, "-c", write_config(weights.with_name("config.yaml"), embedding_config)) as server:
+    predictor = Predictor(validate(embedding_config, "test"))
+    vectors = np.stack([found.vector for found in predictor.embed(images)])
+    files = tuple(Path(f"{number}.png") for number in range(len(images)))
+    ImageIndex(files, vectors, probe=probe_embedding(predictor)).save(weights.with_name("mine.index"))
+    config = write_config(weights.with_name("config.yaml"), embedding_config)
+    with running(folder, "-c", config, "--index", weights.with_name("mine.index")) as server:
         yield server
 
 
@@ -44,6 +52,22 @@ def test_server_returns_embeddings(
     assert health["embedding_size"] == SIZE
     assert "classes" not in health
     error = {"error": "topk: this model returns embeddings, not classes"}
+    assert (rejected.status_code, rejected.json()) == (400, error)
+
+
+def test_search_returns_the_nearest_images_of_the_index(
+    embedding_server: Running, images: list[bytes]
+) -> None:
+    with embedding_server.client() as client:
+        files = [("image", ("a", images[3])), ("image", ("b", images[0]))]
+        answer = client.post("/search", files=files, params={"nearest": 2})
+        by_default = client.post("/search", files=files[:1]).json()
+        rejected = client.post("/search", files=files, params={"nearest": "no"})
+    first, second = answer.json()["results"]
+    assert (first["nearest"][0], second["nearest"][0]) == ("3.png", "0.png")
+    assert first["similarities"][0] == pytest.approx(1.0, abs=1e-5)
+    assert [len(first["nearest"]), len(by_default["results"][0]["nearest"])] == [2, 5]
+    error = {"error": "nearest: expected one integer > 0, got 'no'"}
     assert (rejected.status_code, rejected.json()) == (400, error)
 
 
