@@ -18,6 +18,7 @@ from paddleclas_reference import (
     ODD_SIDES,
     ONLY_SIDES,
     OPTIONS,
+    SCALES,
     SIDES,
     digest,
     fill,
@@ -74,11 +75,30 @@ COMPARED = [
     "SqueezeNet1_1",
     "DarkNet53",
     "Xception41",
+    "Xception65",
+    "Xception71",
+    "HRNet_W18_C",
+    "DLA34",
+    "DLA60x_c",
+    "InceptionV3",
+    "InceptionV4",
+    "ESNet_x0_25",
+    "FasterNet_T0",
+    "HarDNet39_ds",
+    "HarDNet85",
+    "ReXNet_1_3",
+    "TinyNet_C",
+    "RedNet26",
 ]
 NARROW = {  # small networks for tests that do not depend on the size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),
     "ViT_small_patch16_224": partial(VisionTransformer, 224, 16, 24, 2, 3, qkv_bias=False),
     "SwinTransformer_tiny_patch4_window7_224": partial(SwinTransformer, 12, (1, 2, 1, 1), 3, 7),
+}
+LAYOUT_SIDES = {  # sides, and odd ones, of networks that do not accept the usual ones
+    "AlexNet": ((224, 224), (230, 241)),
+    "InceptionV3": ((107, 99), (99, 107)),
+    "InceptionV4": ((139, 139), (107, 131)),
 }
 NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
 
@@ -210,10 +230,10 @@ def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
     for data_format, axes in (("NCHW", NCHW), ("NHWC", NHWC)):
         settings = {"data_format": data_format, "input_image_channel": 4, **OPTIONS.get(name, {})}
         model = build_model(name, class_num=7, **settings)
-        fill(model)
+        fill(model, SCALES.get(name, 1.0))
         still(model)
         model.train()
-        sides, odd_sides = ((224, 224), (230, 241)) if name == "AlexNet" else (SIDES, ODD_SIDES)
+        sides, odd_sides = LAYOUT_SIDES.get(name, (SIDES, ODD_SIDES))
         logits = model(paddle.to_tensor(noise(sides).transpose(axes)))
         (logits - logits.mean(0)).square().mean().backward()
         found = {"logits": logits.numpy()}

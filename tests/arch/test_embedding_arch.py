@@ -75,6 +75,13 @@ def test_necks_have_paddleclas_names(layer, names) -> None:
     assert neck(paddle.randn([4, 6])).shape == [4, 6]
 
 
+def test_pplcnet_without_last_conv_classifies_the_pooled_blocks() -> None:
+    model = build_model("PPLCNet_x0_25", 7, use_last_conv=False)
+    assert {name for name in model.state_dict() if "last_conv" in name} == set()
+    assert model.fc.weight.shape == [128, 7]
+    assert model(paddle.randn([2, 3, 32, 32])).shape == [2, 7]
+
+
 def test_options_of_strides_change_the_resolution() -> None:
     image = paddle.randn([1, 3, 64, 64])
     sizes = {}

@@ -51,6 +51,7 @@ def test_stage_rates_of_pp_lcnet_become_rules() -> None:
     tree = plain(LCNET)
     tree["Arch"] |= {"lr_mult_list": [0.0, 0.4, 0.4, 0.8, 0.8, 1.0]}
     tree["Arch"]["stride_list"] = [2, [2, 1], [2, 1], [2, 1], [2, 1]]
+    tree["Arch"]["use_last_conv"] = False
     config = load_config(tree)
     assert config.Optimizer.freeze == ("conv1.*",)
     rules = [(rule.pattern, rule.lr_mult) for rule in config.Optimizer.by_name]
@@ -58,6 +59,7 @@ def test_stage_rates_of_pp_lcnet_become_rules() -> None:
         ((f"blocks{stage}.*",), rate) for stage, rate in ((2, 0.4), (3, 0.4), (4, 0.8), (5, 0.8))
     ]
     assert config.Arch.options["stride_list"] == (2, (2, 1), (2, 1), (2, 1), (2, 1))
+    assert config.Arch.options["use_last_conv"] is False
 
 
 @pytest.mark.parametrize(

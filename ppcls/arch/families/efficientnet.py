@@ -12,7 +12,7 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels, uniform_linear
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
@@ -87,6 +87,7 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         side: Side of the feature map for images of the published size.
         drop: Probability of skipping the block.
         use_se: Whether to use squeeze-and-excitation.
+        initializer: Initializer of the depthwise convolution; Paddle's by default.
     """
 
     def __init__(
@@ -100,12 +101,14 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         drop: float,
         use_se: bool,
         data_format: DataFormat,
+        initializer: nn.initializer.Initializer | None = None,
     ) -> None:
         super().__init__()
         width = in_channels * expansion
         conv, padding = _conv(data_format), _padding(kernel, stride, side)
         self._ecn = Nested(conv(in_channels, width, 1, act=F.swish)) if expansion > 1 else nn.Identity()
-        self._dcn = Nested(conv(width, width, kernel, stride, width, F.swish, padding=padding))
+        depthwise = partial(conv, padding=padding, initializer=initializer)
+        self._dcn = Nested(depthwise(width, width, kernel, stride, width, F.swish))
         squeezed = max(1, in_channels // 4)
         self._se = (
             EfficientNetSqueezeExcitation(width, squeezed, F.swish, F.sigmoid, data_format)
@@ -130,13 +133,22 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
         depth: Factor on the number of blocks of each stage.
         side: Side of the published images; 1 to pad evenly.
         use_se: Whether blocks use squeeze-and-excitation.
+        tiny: See `EfficientNet`.
     """
 
     def __init__(
-        self, width: float, depth: float, side: int, use_se: bool, in_channels: int, data_format: DataFormat
+        self,
+        width: float,
+        depth: float,
+        side: int,
+        use_se: bool,
+        in_channels: int,
+        data_format: DataFormat,
+        tiny: bool = False,
     ) -> None:
         super().__init__()
-        channels = round_channels(_STEM * width)
+        channels = _STEM if tiny else round_channels(_STEM * width)
+        initializer = nn.initializer.KaimingNormal() if tiny else None
         stem = _conv(data_format)(in_channels, channels, 3, 2, act=F.swish, padding=_padding(3, 2, side))
         self._conv_stem = Nested(stem)
         side = math.ceil(side / 2)
@@ -157,6 +169,7 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
                     _DROP_PATH * number / total,
                     use_se,
                     data_format,
+                    initializer,
                 )
                 name = f"block.{number}." if i else f"_blocks.{number}."
                 self._blocks.append(self.add_sublayer(name, block))
@@ -180,6 +193,8 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         side: Side of the published images; 1 to pad evenly.
         dropout: Dropout before the classifier.
         use_se: Whether blocks use squeeze-and-excitation.
+        tiny: Whether the first and the last convolution have the channels of width 1, and depthwise
+            convolutions have Kaiming's initial weights, as in TinyNet.
         timm_variant: Whether to pad evenly, as timm's networks whose names do not begin with ``tf_``.
     """
 
@@ -194,16 +209,17 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
         timm_variant: bool = False,
+        tiny: bool = False,
     ) -> None:
         super().__init__()
         self.timm_variant = timm_variant
         side = 1 if timm_variant else side
-        self._ef = EfficientNetFeatures(width, depth, side, use_se, input_image_channel, data_format)
-        features = round_channels(_FEATURES * width)
+        self._ef = EfficientNetFeatures(width, depth, side, use_se, input_image_channel, data_format, tiny)
+        features = _FEATURES if tiny else round_channels(_FEATURES * width)
         self._conv = _conv(data_format)(self._ef.out_channels, features, 1, act=F.swish)
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self._drop = nn.Dropout(dropout)
-        self._fc = nn.Linear(features, class_num)
+        self._fc = uniform_linear(features, class_num) if tiny else nn.Linear(features, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
@@ -219,3 +235,11 @@ EfficientNetB4 = partial(EfficientNet, 1.4, 1.8, 380, 0.4)
 EfficientNetB5 = partial(EfficientNet, 1.6, 2.2, 456, 0.4)
 EfficientNetB6 = partial(EfficientNet, 1.8, 2.6, 528, 0.5)
 EfficientNetB7 = partial(EfficientNet, 2.0, 3.1, 600, 0.5)
+
+# TinyNet (Han et al. 2020, https://arxiv.org/abs/2010.14819) pads evenly.
+_TINY = partial(EfficientNet, side=1, dropout=0.2, tiny=True)
+TinyNet_A = partial(_TINY, 1.0, 1.2)
+TinyNet_B = partial(_TINY, 0.75, 1.1)
+TinyNet_C = partial(_TINY, 0.54, 0.85)
+TinyNet_D = partial(_TINY, 0.54, 0.695)
+TinyNet_E = partial(_TINY, 0.51, 0.6)

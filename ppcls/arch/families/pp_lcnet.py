@@ -36,6 +36,7 @@ class PPLCNet(LateFeatures):
         scale: Factor on all channels but the last ones.
         dropout_prob: Dropout before the classifier.
         stride_list: Strides of the first convolution and of the first blocks of the later stages.
+        use_last_conv: Whether a convolution computes more features before the classifier.
         timm_variant: Whether the last convolution has a bias, as in timm.
     """
 
@@ -47,6 +48,7 @@ class PPLCNet(LateFeatures):
         input_image_channel: int = 3,
         dropout_prob: float = 0.2,
         stride_list: Sequence[int | tuple[int, int]] = (2, 2, 2, 2, 2),
+        use_last_conv: bool = True,
         timm_variant: bool = False,
     ) -> None:
         super().__init__()
@@ -64,7 +66,8 @@ class PPLCNet(LateFeatures):
                 blocks.append(DepthwiseSeparable(channels, out, kernel, stride, conv, se))
                 channels = out
             self.add_sublayer(name, nn.Sequential(*blocks))
-        self.add_classifier(channels, class_num, F.hardswish, dropout_prob, data_format, bias=timm_variant)
+        head = class_num, F.hardswish, dropout_prob, data_format
+        self.add_classifier(channels, *head, bias=timm_variant, last_conv=use_last_conv)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""

@@ -58,7 +58,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         self,
         in_channels: int,
         out_channels: int,
-        kernel: int,
+        kernel: int | tuple[int, int],
         stride: int = 1,
         groups: int = 1,
         act: Activation | None = None,
@@ -77,7 +77,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
             out_channels,
             kernel,
             stride,
-            padding=kernel // 2 if padding is None else padding,
+            padding=_half(kernel) if padding is None else padding,
             groups=groups,
             weight_attr=paddle.ParamAttr(initializer=initializer),
             bias_attr=False,
@@ -150,3 +150,7 @@ def uniform_linear(in_features: int, out_features: int) -> nn.Linear:
     bound = in_features**-0.5
     uniform = nn.initializer.Uniform(-bound, bound)
     return nn.Linear(in_features, out_features, weight_attr=paddle.ParamAttr(initializer=uniform))
+
+
+def _half(kernel: int | tuple[int, int]) -> int | list[int]:
+    return kernel // 2 if isinstance(kernel, int) else [side // 2 for side in kernel]

@@ -110,6 +110,7 @@ class LateFeatures(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat,
         *,
         bias: bool = False,
+        last_conv: bool = True,
     ) -> None:
         """Adds the layers of `classify`.
 
@@ -120,8 +121,13 @@ class LateFeatures(nn.Layer):  # type: ignore[misc]
             dropout_prob: Dropout of the features.
             data_format: Layout of its input.
             bias: Whether the convolution of the features has a bias.
+            last_conv: Whether there are such features. Otherwise the input is classified.
         """
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self._late = last_conv
+        if not last_conv:
+            self.fc = nn.Linear(channels, class_num)
+            return
         bias_attr = None if bias else False
         self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=bias_attr, data_format=data_format)
         self._last_act = act
@@ -130,5 +136,7 @@ class LateFeatures(nn.Layer):  # type: ignore[misc]
 
     def classify(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to logits [B, class_num]."""
-        x = self._last_act(self.last_conv(self.avg_pool(x)))
-        return self.fc(self.dropout(x).flatten(1))
+        x = self.avg_pool(x)
+        if self._late:
+            x = self.dropout(self._last_act(self.last_conv(x)))
+        return self.fc(x.flatten(1))

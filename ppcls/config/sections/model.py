@@ -94,8 +94,10 @@ class Arch(Section):
     stride_list: tuple[Stride, Stride, Stride, Stride, Stride] | None = None
     """PP-LCNet: strides of the first convolution and of the four later stages, a number or [vertical,
     horizontal] each; default: 2."""
+    use_last_conv: bool | None = None
+    """PP-LCNet: whether a convolution computes 1280 features before the classifier; default: True."""
     dropout_prob: Decay | None = 0.2
-    """MobileNetV3, PP-LCNet: dropout before the classifier; null for none."""
+    """MobileNetV3, PP-LCNet, ESNet: dropout before the classifier; null for none."""
     use_fused_attn: Literal[False] | None = None
     """Accepted for PaddleClas's configs; attention uses plain operators."""
     use_fused_linear: Literal[False] | None = None

@@ -1,0 +1,182 @@
+"""HarDNet (Chao et al. 2019, https://arxiv.org/abs/1909.00948): dense blocks with links to few layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+
+
+def _conv(in_channels: int, out: int, kernel: int, stride: int, data_format: DataFormat) -> nn.Sequential:
+    """Returns a convolution, batch norm and ReLU6."""
+    return nn.Sequential(
+        (
+            "conv",
+            nn.Conv2D(
+                in_channels,
+                out,
+                kernel,
+                stride,
+                padding=kernel // 2,
+                bias_attr=False,
+                data_format=data_format,
+            ),
+        ),
+        ("norm", batch_norm(out, data_format)),
+        ("relu", nn.ReLU6()),
+    )
+
+
+def _depthwise(channels: int, stride: int, data_format: DataFormat) -> nn.Sequential:
+    """Returns a depthwise 3x3 convolution and batch norm."""
+    conv = nn.Conv2D(
+        channels, channels, 3, stride, padding=1, groups=channels, bias_attr=False, data_format=data_format
+    )
+    return nn.Sequential(("dwconv", conv), ("norm", batch_norm(channels, data_format)))
+
+
+def links(layer: int) -> list[int]:
+    """Returns the layers that a layer of a block reads: those before it by a power of 2 that divides it."""
+    return [layer - (1 << i) for i in range(layer.bit_length()) if layer % (1 << i) == 0]
+
+
+class HarmonicBlock(nn.Layer):  # type: ignore[misc]
+    """Layers that read few earlier ones; the output has every second layer, and the last one.
+
+    Args:
+        in_channels: Input channels.
+        growth: Channels of a layer with one link.
+        factor: Factor on the channels for each further link.
+        depth: Number of layers.
+        separable: Whether a layer is a 1x1 convolution and a depthwise one instead of a 3x3 convolution.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        growth: int,
+        factor: float,
+        depth: int,
+        separable: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        widths = [in_channels]
+        self.layers = nn.LayerList()
+        for i in range(1, depth + 1):
+            sources = links(i)
+            width: float = growth
+            for _ in sources[1:]:
+                width *= factor
+            widths.append((int(width + 1) // 2) * 2)
+            inputs = sum(widths[source] for source in sources)
+            if separable:
+                pointwise = _conv(inputs, widths[-1], 1, 1, data_format)
+                depthwise = _depthwise(widths[-1], 1, data_format)
+                layer = nn.Sequential(("layer1", pointwise), ("layer2", depthwise))
+            else:
+                layer = _conv(inputs, widths[-1], 3, 1, data_format)
+            self.layers.append(layer)
+        self._kept = [i for i in range(1, depth + 1) if i % 2 or i == depth]
+        self.out_channels = sum(widths[i] for i in self._kept)
+        self._axis = 1 if data_format == "NCHW" else 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        found = [x]
+        for i, layer in enumerate(self.layers, start=1):
+            inputs = [found[source] for source in links(i)]
+            found.append(layer(inputs[0] if len(inputs) == 1 else paddle.concat(inputs, self._axis)))
+        return paddle.concat([found[i] for i in self._kept], self._axis)
+
+
+class HarDNet(nn.Layer):  # type: ignore[misc]
+    """The HarDNet network.
+
+    Args:
+        stem: Channels of the first two convolutions.
+        widths: Channels after each block.
+        growths: See `HarmonicBlock`.
+        depths: Layers per block.
+        halved: Whether the size is halved after each block.
+        factor: See `HarmonicBlock`.
+        separable: Whether convolutions are depthwise separable, and halve the size instead of max pooling.
+        drop_rate: Dropout of the features.
+        drop_last: Dropout after the last block; None for no such layer.
+    """
+
+    def __init__(
+        self,
+        stem: tuple[int, int],
+        widths: Sequence[int],
+        growths: Sequence[int],
+        depths: Sequence[int],
+        halved: Sequence[bool],
+        factor: float = 1.7,
+        separable: bool = False,
+        drop_rate: float = 0.1,
+        drop_last: float | None = None,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        self.base = nn.LayerList([_conv(input_image_channel, stem[0], 3, 2, data_format)])
+        self.base.append(_conv(*stem, 1 if separable else 3, 1, data_format))
+        channels, pool = stem[1], partial(nn.MaxPool2D, stride=2, data_format=data_format)
+        self.base.append(_depthwise(channels, 2, data_format) if separable else pool(3, padding=1))
+        for i, width in enumerate(widths):
+            block = HarmonicBlock(channels, growths[i], factor, depths[i], separable, data_format)
+            self.base.append(block)
+            if drop_last is not None and i == len(widths) - 1:
+                self.base.append(nn.Dropout(drop_last))
+            self.base.append(_conv(block.out_channels, width, 1, 1, data_format))
+            if halved[i]:
+                self.base.append(_depthwise(width, 2, data_format) if separable else pool(2))
+            channels = width
+        mean = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        head = (mean, nn.Flatten(), nn.Dropout(drop_rate), nn.Linear(channels, class_num))
+        self.base.append(nn.Sequential(*head))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        for layer in self.base:
+            x = layer(x)
+        return x
+
+
+_68 = partial(
+    HarDNet,
+    (32, 64),
+    (128, 256, 320, 640, 1024),
+    (14, 16, 20, 40, 160),
+    (8, 16, 16, 16, 4),
+    (True, False, True, True, False),
+)
+HarDNet39_ds = partial(
+    HarDNet,
+    (24, 48),
+    (96, 320, 640, 1024),
+    (16, 20, 64, 160),
+    (4, 16, 8, 4),
+    (True, True, True, False),
+    factor=1.6,
+    separable=True,
+    drop_rate=0.05,
+)
+HarDNet68 = _68
+HarDNet68_ds = partial(_68, separable=True, drop_rate=0.05)
+HarDNet85 = partial(
+    HarDNet,
+    (48, 96),
+    (192, 256, 320, 480, 720, 1280),
+    (24, 24, 28, 36, 48, 256),
+    (8, 16, 16, 16, 16, 4),
+    (True, False, True, False, True, False),
+    drop_rate=0.2,
+    drop_last=0.1,
+)

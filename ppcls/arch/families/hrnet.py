@@ -1,0 +1,176 @@
+"""HRNet (Wang et al. 2019, https://arxiv.org/abs/1908.07919), which keeps features of several resolutions.
+
+Images may have any size; PaddleClas's networks accept multiples of 32 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, uniform_linear
+
+_DEPTH = 4  # blocks of each resolution in a module
+_HEAD = (32, 64, 128, 256)  # inner channels of the head's blocks, a quarter of their outputs
+
+
+class HighResolutionBlock(nn.Layer):  # type: ignore[misc]
+    """A residual block of two 3x3 convolutions, or a bottleneck that multiplies its width by 4.
+
+    Args:
+        in_channels: Input channels.
+        width: Inner channels.
+        bottleneck: Whether it is a bottleneck.
+        project: Whether the shortcut is a 1x1 convolution instead of the identity.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        bottleneck: bool,
+        project: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        conv = partial(ConvNorm, data_format=data_format)
+        kernels = (1, 3, 1) if bottleneck else (3, 3)
+        out = 4 * width if bottleneck else width
+        channels = [in_channels, *[width] * (len(kernels) - 1), out]
+        self._names = [f"conv{i}" for i in range(1, len(kernels) + 1)]  # in checkpoints
+        for i, kernel in enumerate(kernels):
+            act = F.relu if i < len(kernels) - 1 else None
+            self.add_sublayer(self._names[i], conv(channels[i], channels[i + 1], kernel, act=act))
+        self.conv_down = conv(in_channels, out, 1) if project else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        y = x
+        for name in self._names[:-1]:
+            y = getattr(self, name)(y)
+        return getattr(self, self._names[-1]).add_relu(y, self.conv_down(x))
+
+
+class ResolutionFusion(nn.Layer):  # type: ignore[misc]
+    """Adds the features of all resolutions to each one, by strided convolutions or upsampling."""
+
+    def __init__(self, widths: Sequence[int], data_format: DataFormat) -> None:
+        super().__init__()
+        conv = partial(ConvNorm, data_format=data_format)
+        self.residual_func_list = nn.LayerList()
+        for to, out in enumerate(widths):
+            for source, width in enumerate(widths):
+                if source > to:
+                    self.residual_func_list.append(conv(width, out, 1))
+                for _ in range(to - source - 1):
+                    self.residual_func_list.append(conv(width, width, 3, 2, act=F.relu))
+                if source < to:
+                    self.residual_func_list.append(conv(width, out, 3, 2))
+        self._spatial = slice(2, 4) if data_format == "NCHW" else slice(1, 3)
+        self._resize = partial(F.interpolate, mode="nearest", data_format=data_format)
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Maps features of falling resolution to the same shapes."""
+        layers, fused = iter(self.residual_func_list), []
+        for to, total in enumerate(features):
+            for source, other in enumerate(features):
+                if source > to:
+                    total = total + self._resize(next(layers)(other), size=total.shape[self._spatial])
+                elif source < to:
+                    for _ in range(to - source):
+                        other = next(layers)(other)
+                    total = total + other
+            fused.append(F.relu(total))
+        return fused
+
+
+class ResolutionModule(nn.Layer):  # type: ignore[misc]
+    """Blocks for each resolution, and their fusion."""
+
+    def __init__(self, widths: Sequence[int], data_format: DataFormat) -> None:
+        super().__init__()
+        self.basic_block_list = nn.LayerList(
+            [
+                nn.Sequential(
+                    *(HighResolutionBlock(width, width, False, False, data_format) for _ in range(_DEPTH))
+                )
+                for width in widths
+            ]
+        )
+        self.fuse_func = ResolutionFusion(widths, data_format)
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Maps features of falling resolution to the same shapes."""
+        fused: list[Tensor] = self.fuse_func(
+            [blocks(x) for blocks, x in zip(self.basic_block_list, features, strict=True)]
+        )
+        return fused
+
+
+class NamedList(nn.Layer):  # type: ignore[misc]
+    """Layers in a list that has a name in checkpoints."""
+
+    def __init__(self, name: str, layers: Sequence[nn.Layer]) -> None:
+        super().__init__()
+        self._name = name
+        self.add_sublayer(name, nn.LayerList(layers))
+
+    def __iter__(self) -> Iterator[nn.Layer]:
+        return iter(getattr(self, self._name))
+
+
+class HRNet(nn.Layer):  # type: ignore[misc]
+    """The HRNet network for classification; ``width`` is the number of channels of the highest resolution."""
+
+    def __init__(
+        self,
+        width: int,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        conv = partial(ConvNorm, act=F.relu, data_format=data_format)
+        widths = [width << i for i in range(4)]
+        self.conv_layer1_1 = conv(input_image_channel, 64, 3, 2)
+        self.conv_layer1_2 = conv(64, 64, 3, 2)
+        block = partial(HighResolutionBlock, bottleneck=True, data_format=data_format)
+        self.layer1 = nn.Sequential(*(block(256 if i else 64, 64, project=i == 0) for i in range(_DEPTH)))
+        self.conv_tr1_1 = conv(256, widths[0], 3)
+        self.conv_tr1_2 = conv(256, widths[1], 3, 2)
+        self.conv_tr2 = conv(widths[1], widths[2], 3, 2)
+        self.conv_tr3 = conv(widths[2], widths[3], 3, 2)
+        for number, depth in ((2, 1), (3, 4), (4, 3)):
+            modules = [ResolutionModule(widths[:number], data_format) for _ in range(depth)]
+            self.add_sublayer(f"st{number}", NamedList("stage_func_list", modules))
+        head = [block(width, inner, project=True) for width, inner in zip(widths, _HEAD, strict=True)]
+        self.last_cls = NamedList("func_list", head)
+        self.cls_head_conv_list = nn.LayerList([conv(4 * inner, 8 * inner, 3, 2) for inner in _HEAD[:-1]])
+        self.conv_last = conv(4 * _HEAD[-1], 2048, 1)
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.fc = uniform_linear(2048, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        x = self.layer1(self.conv_layer1_2(self.conv_layer1_1(x)))
+        features = [self.conv_tr1_1(x), self.conv_tr1_2(x)]
+        for stage, conv in ((self.st2, self.conv_tr2), (self.st3, self.conv_tr3), (self.st4, None)):
+            for module in stage:
+                features = module(features)
+            features += [] if conv is None else [conv(features[-1])]
+        total, *rest = [block(x) for block, x in zip(self.last_cls, features, strict=True)]
+        for conv, smaller in zip(self.cls_head_conv_list, rest, strict=True):
+            total = smaller + conv(total)
+        return self.fc(self.avg_pool(self.conv_last(total)).flatten(1))
+
+
+HRNet_W18_C = partial(HRNet, 18)
+HRNet_W30_C = partial(HRNet, 30)
+HRNet_W32_C = partial(HRNet, 32)
+HRNet_W40_C = partial(HRNet, 40)
+HRNet_W44_C = partial(HRNet, 44)
+HRNet_W48_C = partial(HRNet, 48)
+HRNet_W64_C = partial(HRNet, 64)

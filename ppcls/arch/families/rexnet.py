@@ -1,0 +1,134 @@
+"""ReXNet (Han et al. 2020, https://arxiv.org/abs/2007.00992): blocks of growing width."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+
+_STEM, _FIRST, _GROWTH, _LAST = 32, 16, 180, 1280  # channels, at width 1
+_BLOCKS = 16
+_EXPANSION = 6
+_HALVING = (1, 3, 5, 11)  # blocks with stride 2
+_EXCITED = 3  # first block with squeeze-and-excitation
+_SQUEEZE = 12
+
+
+def _conv_norm(
+    in_channels: int,
+    out: int,
+    data_format: DataFormat,
+    kernel: int = 1,
+    stride: int = 1,
+    groups: int = 1,
+) -> list[nn.Layer]:
+    conv = nn.Conv2D(
+        in_channels,
+        out,
+        kernel,
+        stride,
+        padding=kernel // 2,
+        groups=groups,
+        bias_attr=False,
+        data_format=data_format,
+    )
+    return [conv, batch_norm(out, data_format)]
+
+
+class NormalizedSqueezeExcitation(nn.Layer):  # type: ignore[misc]
+    """Squeeze-and-excitation with batch norm between its two convolutions."""
+
+    def __init__(self, channels: int, data_format: DataFormat) -> None:
+        super().__init__()
+        squeezed = channels // _SQUEEZE
+        conv = partial(nn.Conv2D, kernel_size=1, data_format=data_format)
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.fc = nn.Sequential(
+            conv(channels, squeezed),
+            batch_norm(squeezed, data_format),
+            nn.ReLU(),
+            conv(squeezed, channels),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return x * self.fc(self.avg_pool(x))
+
+
+class PartialShortcutBlock(nn.Layer):  # type: ignore[misc]
+    """An inverted residual whose shortcut is added to the first channels only."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out: int,
+        expansion: int,
+        stride: int,
+        excited: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        width = in_channels * expansion
+        layers: list[nn.Layer] = []
+        if expansion > 1:
+            layers += [*_conv_norm(in_channels, width, data_format), nn.Swish()]
+        layers += _conv_norm(width, width, data_format, 3, stride, width)
+        if excited:
+            layers.append(NormalizedSqueezeExcitation(width, data_format))
+        layers += [nn.ReLU6(), *_conv_norm(width, out, data_format)]
+        self.out = nn.Sequential(*layers)
+        self._shortcut = stride == 1 and in_channels <= out
+        self._parts, self._axis = [in_channels, out - in_channels], 1 if data_format == "NCHW" else 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        y = self.out(x)
+        if not self._shortcut:
+            return y
+        if not self._parts[1]:
+            return x + y
+        first, others = paddle.split(y, self._parts, axis=self._axis)
+        return paddle.concat([x + first, others], axis=self._axis)
+
+
+class ReXNet(nn.Layer):  # type: ignore[misc]
+    """The ReXNet network; ``scale`` is a factor on all channels, at least 1."""
+
+    def __init__(
+        self,
+        scale: float,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        channels = round(_STEM * scale)
+        layers = [*_conv_norm(input_image_channel, channels, data_format, 3, 2), nn.Swish()]
+        width: float = _FIRST
+        for i in range(_BLOCKS):
+            out = round(width * scale)
+            expansion, stride = _EXPANSION if i else 1, 2 if i in _HALVING else 1
+            layers.append(PartialShortcutBlock(channels, out, expansion, stride, i >= _EXCITED, data_format))
+            channels = out
+            width += _GROWTH / _BLOCKS
+        features = int(_LAST * scale)
+        layers += [*_conv_norm(channels, features, data_format), nn.Swish()]
+        layers.append(nn.AdaptiveAvgPool2D(1, data_format=data_format))
+        self.features = nn.Sequential(*layers)
+        classifier = nn.Conv2D(features, class_num, 1, data_format=data_format)
+        self.output = nn.Sequential(nn.Dropout(0.2), classifier)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        return self.output(self.features(x)).flatten(1)
+
+
+ReXNet_1_0 = partial(ReXNet, 1.0)
+ReXNet_1_3 = partial(ReXNet, 1.3)
+ReXNet_1_5 = partial(ReXNet, 1.5)
+ReXNet_2_0 = partial(ReXNet, 2.0)
+ReXNet_3_0 = partial(ReXNet, 3.0)
