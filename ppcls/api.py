@@ -179,6 +179,7 @@ def _evaluate_weights(
     from ppcls.engine.core.precision import build_precision
     from ppcls.engine.evaluation.evaluate import build_evaluator
     from ppcls.engine.evaluation.views import average_views, config_for_views
+    from ppcls.report.console import count_batches
     from ppcls.weights.files import fill_model
 
     runtime.progress.mark_first_step()  # there is no training step, which would be slow
@@ -193,7 +194,10 @@ def _evaluate_weights(
         if tta is not None:
             labels = next(iter(evaluator.loaders.values())).index.labels
             model = average_views(model, config, tta, several_labels=labels.ndim == 2)
-        return evaluator(model)
+        if not runtime.is_main:
+            return evaluator(model)
+        with count_batches("evaluation", evaluator.batches) as after_batch:
+            return evaluator(model, after_batch)
 
 
 def _config_of(run: Config | TrainState) -> Config:

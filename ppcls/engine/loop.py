@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -212,9 +213,14 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     Returns:
         The score, None if score or loss is non-finite; and whether it is the best so far.
     """
-    state = run.state
+    state, done = run.state, count(1)
+
+    def after_batch() -> None:
+        run.reporter.advance_evaluation(next(done), evaluator.batches)
+        requests.check()
+
     with state.ema.applied() if state.ema is not None else nullcontext():
-        result = evaluator(state.model, requests.check)
+        result = evaluator(state.model, after_batch)
     score = result.score
     finite = math.isfinite(result.loss + score)
     best = finite and (state.best is None or score > state.best)

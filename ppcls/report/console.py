@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ppcls.files import LogWriter, lossy
+from ppcls.files import LogWriter, lossy, print_error
 from ppcls.report.record import EvalRecord, Record, Reporter, StepPosition, StepRecord
 
 if TYPE_CHECKING:
@@ -74,13 +77,19 @@ class StepClock:
         self._start, self._images, self._steps = time.monotonic(), 0, 0
         self._shown = self._start
 
+    def is_due(self) -> bool:
+        """Returns whether it is time to show a text, which counts as shown then."""
+        now = time.monotonic()
+        due = now - self._shown >= self._interval
+        self._shown = now if due else self._shown
+        return due
+
     def add(self, position: StepPosition) -> tuple[str, str] | None:
         """Adds a step; returns the speed and the remaining time if it is time to show them."""
-        now = time.monotonic()
         self._images, self._steps = self._images + position.images, self._steps + 1
-        if now - self._shown < self._interval:
+        if not self.is_due():
             return None
-        self._shown, seconds = now, now - self._start
+        seconds = self._shown - self._start
         return f"{self._images / seconds:.1f} img/s", clock(position.remaining * seconds / self._steps)
 
 
@@ -129,6 +138,11 @@ class PlainConsole(Reporter):
             step = f"step {position.step}/{position.steps_per_epoch}"
             self.message(f"epoch {position.epoch}/{position.epochs} {step} {measures[0]} eta {measures[1]}")
 
+    def advance_evaluation(self, batch: int, batches: int) -> None:
+        """Writes a line if there was none for a long time."""
+        if self._clock.is_due():
+            self.message(f"evaluation: batch {batch}/{batches}")
+
 
 class LiveConsole(Reporter):
     """Shows a progress bar of the current epoch and its measures. Other lines scroll by above them.
@@ -153,6 +167,7 @@ class LiveConsole(Reporter):
         # The calling thread draws when there is news: no other thread competes with the training loop.
         self._live = Live(console=self._console, auto_refresh=False)
         self._clock = StepClock(_LIVE_SECONDS)
+        self._epoch: dict[str, Any] = {}  # what the bar shows of the epoch
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Prints ``text`` above the bar."""
@@ -160,46 +175,78 @@ class LiveConsole(Reporter):
 
     def record(self, record: Record) -> None:
         """Moves the bar, or prints the line of an evaluation above it."""
-        from rich.console import Group
-
         self._clock.reset()
         if isinstance(record, EvalRecord):
+            self._bar.update(self._task, **self._epoch)
             self.message(format_record(record))
             return
-        self._bar.update(
-            self._task,
-            description=f"epoch {record.epoch}/{record.epochs}",
-            completed=record.step,
-            total=record.steps_per_epoch,
-            step=f"{record.step}/{record.steps_per_epoch}",
-            eta=f"eta {clock(record.eta_seconds)}",
-        )
         self._measures.plain = format_measures(record)
-        self._live.start()
-        self._live.update(Group(self._bar, self._measures), refresh=True)
+        self._show_epoch(record, clock(record.eta_seconds))
 
     def advance(self, position: StepPosition) -> None:
         """Moves the bar, a few times per second."""
-        from rich.console import Group
-
         if (measures := self._clock.add(position)) is None:
             return
-        self._bar.update(
-            self._task,
-            description=f"epoch {position.epoch}/{position.epochs}",
-            completed=position.step,
-            total=position.steps_per_epoch,
-            step=f"{position.step}/{position.steps_per_epoch}",
-            eta=f"eta {measures[1]}",
-        )
         if not self._measures.plain or self._measures.plain.endswith(_FIRST):
             self._measures.plain = measures[0] + _FIRST
+        self._show_epoch(position, measures[1])
+
+    def advance_evaluation(self, batch: int, batches: int) -> None:
+        """Shows the progress of an evaluation instead of the epoch's, a few times per second."""
+        if self._clock.is_due():
+            step = f"{batch}/{batches}"
+            self._show(description="evaluation", completed=batch, total=batches, step=step, eta="")
+
+    def _show_epoch(self, position: StepRecord | StepPosition, eta: str) -> None:
+        self._epoch = {
+            "description": f"epoch {position.epoch}/{position.epochs}",
+            "completed": position.step,
+            "total": position.steps_per_epoch,
+            "step": f"{position.step}/{position.steps_per_epoch}",
+            "eta": f"eta {eta}",
+        }
+        self._show(**self._epoch)
+
+    def _show(self, **fields: Any) -> None:
+        from rich.console import Group
+
+        self._bar.update(self._task, **fields)
         self._live.start()
         self._live.update(Group(self._bar, self._measures), refresh=True)
 
     def close(self) -> None:
         """Leaves the bar on the screen, with the cursor below it."""
         self._live.stop()
+
+
+@contextmanager
+def count_batches(text: str, batches: int) -> Iterator[Callable[[], None]]:
+    """Shows on standard error how many batches are done: a bar on a terminal, otherwise a line now and then.
+
+    Args:
+        text: What is done with the batches.
+        batches: Number of batches.
+
+    Yields:
+        The function to call after each batch.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console as RichConsole
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=RichConsole(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=batches)
+            yield lambda: bar.advance(task)
+        return
+    lines, done = StepClock(_PLAIN_SECONDS), count(1)
+
+    def write_line() -> None:
+        batch = next(done)
+        if lines.is_due():
+            print_error(f"{text}: batch {batch}/{batches}")
+
+    yield write_line
 
 
 def build_console() -> Reporter:

@@ -163,6 +163,9 @@ class Reporter:
     def advance(self, position: StepPosition) -> None:
         """Receives the position after every update. Must be fast."""
 
+    def advance_evaluation(self, batch: int, batches: int) -> None:
+        """Receives the number of evaluated batches after each one. Must be fast."""
+
     def close(self) -> None:
         """Finishes the report. Nothing follows, and a second call has no effect."""
 

@@ -50,6 +50,12 @@ class Reporters(Reporter):
             with self._forgive(reporter):
                 reporter.advance(position)
 
+    def advance_evaluation(self, batch: int, batches: int) -> None:
+        """Passes the progress of an evaluation on."""
+        for reporter in self._reporters:
+            with self._forgive(reporter):
+                reporter.advance_evaluation(batch, batches)
+
     def close(self) -> None:
         """Closes all reporters, the last one first, even if one of them raises."""
         with ExitStack() as stack:

@@ -15,7 +15,15 @@ from rich.console import Console
 from runs import GUARD
 
 from ppcls.report import console as module
-from ppcls.report.console import LiveConsole, LogFile, PlainConsole, build_console, clock, format_record
+from ppcls.report.console import (
+    LiveConsole,
+    LogFile,
+    PlainConsole,
+    build_console,
+    clock,
+    count_batches,
+    format_record,
+)
 from ppcls.report.record import EvalRecord, StepPosition, StepRecord
 
 NUMBER = r"(?:-?[\d.]+(?:e[-+]\d+)?|-?inf|nan)"
@@ -232,3 +240,48 @@ def test_live_console_moves_the_bar_from_the_first_step(seconds: list[float]) ->
     assert "1/30" in stream.getvalue()
     assert "2.0 img/s" in stream.getvalue()
     assert "eta 0:03:56" in stream.getvalue()
+
+
+def test_plain_console_shows_an_evaluation_that_takes_long(seconds: list[float]) -> None:
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+    for batch in range(1, 5):
+        seconds[0] += 8
+        console.advance_evaluation(batch, 4)
+    assert stream.getvalue() == "evaluation: batch 2/4\nevaluation: batch 4/4\n"
+
+
+def test_live_console_shows_an_evaluation_and_then_the_epoch_again(seconds: list[float]) -> None:
+    stream = io.StringIO()
+    console = LiveConsole(Console(file=stream, force_terminal=True, width=100, color_system=None))
+    console.record(STEP)
+    seconds[0] += 1
+    console.advance_evaluation(3, 7)
+    console.record(EVALUATION)
+    console.close()
+    shown = stream.getvalue()
+    assert "evaluation" in shown
+    assert shown.index("40/90") < shown.index("3/7") < shown.rindex("40/90")
+
+
+def test_count_batches_writes_lines_without_a_terminal(
+    seconds: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with count_batches("comparison", 3) as after_batch:
+        for _ in range(3):
+            seconds[0] += 8
+            after_batch()
+    assert capsys.readouterr().err == "comparison: batch 2/3\n"
+
+
+def test_count_batches_draws_a_bar_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with count_batches("comparison", 3) as after_batch:
+        after_batch()
+    out = capsys.readouterr()
+    assert "comparison" in out.err
+    assert "1/3" in out.err
+    assert out.out == ""

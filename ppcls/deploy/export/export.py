@@ -234,7 +234,7 @@ def _quantize(
     samples: ImageSamples,
     method: CalibrationMethod,
 ) -> tuple[QuantizedModel, ExportRecord]:
-    batches = [images for images, _ in samples.batches(ops, usable_cores())]
+    batches = [images for images, _ in samples.batches(ops, usable_cores(), "calibration")]
     count = sum(map(len, batches))
     if count < FEWEST_CALIBRATION_IMAGES:
         raise UserError(
@@ -264,7 +264,7 @@ def _compare(
     evaluation: ImageSamples | None,
 ) -> Comparison:
     if evaluation is not None:
-        batches = evaluation.batches(ops, usable_cores())
+        batches = evaluation.batches(ops, usable_cores(), "comparison")
         return compare_accuracy(exported, trained, description, batches, evaluation.source)
     random = np.random.default_rng(1)
     shape = (BATCH, *description.Input.shape[1:])

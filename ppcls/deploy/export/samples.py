@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op
 from ppcls.errors import UserError
+from ppcls.report.console import count_batches
 
 Array = NDArray[Any]
 
@@ -54,8 +56,16 @@ class ImageSamples:
         labels = None if self.labels is None else self.labels[positions]
         return ImageSamples(self.source, labels, [self.readers[position] for position in positions])
 
-    def batches(self, ops: Sequence[Op], threads: int) -> Iterator[tuple[Array, Array | None]]:
-        """Yields prepared images [B, ...] with their labels. Images that cannot be decoded are skipped."""
+    def batches(self, ops: Sequence[Op], threads: int, use: str) -> Iterator[tuple[Array, Array | None]]:
+        """Yields prepared images [B, ...] with their labels, and shows the progress.
+
+        Images that cannot be decoded are skipped.
+
+        Args:
+            ops: Transforms of an image.
+            threads: Number of threads.
+            use: What the images are used for, such as ``calibration``.
+        """
 
         def prepare(reader: Callable[[], bytes | memoryview]) -> Array | None:
             try:
@@ -64,13 +74,15 @@ class ImageSamples:
                 return None
 
         positions = iter(range(len(self)))
-        with ThreadPoolExecutor(threads) as pool:
+        number = math.ceil(len(self) / BATCH)
+        with ThreadPoolExecutor(threads) as pool, count_batches(use, number) as after_batch:
             while rows := list(islice(positions, BATCH)):
                 prepared = list(pool.map(prepare, [self.readers[row] for row in rows]))
                 good = [(row, image) for row, image in zip(rows, prepared, strict=True) if image is not None]
                 if good:
                     labels = None if self.labels is None else self.labels[[row for row, _ in good]]
                     yield np.stack([image for _, image in good]), labels
+                after_batch()
 
 
 def read_split(config: Config, split: Split | None, key: str) -> ImageSamples:

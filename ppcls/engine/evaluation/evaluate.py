@@ -82,6 +82,11 @@ class Evaluator:
     classes: int | None = None
     forward: Forward = run_model
 
+    @property
+    def batches(self) -> int:
+        """Number of batches of this rank."""
+        return sum(map(len, self.loaders.values()))
+
     def __call__(self, model: nn.Layer, after_batch: Callable[[], None] | None = None) -> EvalResult:
         """Evaluates a model on all data.
 
