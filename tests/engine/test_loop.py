@@ -42,6 +42,7 @@ class Scores:
         self._scores, self._losses = iter(scores), iter(losses)
         self.seen: list[dict[str, np.ndarray]] = []
         self.loaders: dict[str, Any] = {}
+        self.batches = 1
 
     def __call__(self, model: nn.Layer, between: Callable[[], None]) -> EvalResult:
         self.seen.append(content(model))
@@ -139,6 +140,7 @@ def test_evaluation_comes_at_its_interval_and_at_the_end() -> None:
     notes = run(make_state(), Scores(*[0.1] * 3), epochs=5, eval_interval=2)
     assert [(each.epoch, each.update) for each in notes.evaluations] == [(2, 6), (4, 12), (5, 15)]
     assert notes.order[:5] == ["log", "checkpoint", "log", "evaluation", "checkpoint"]
+    assert set(notes.evaluated) == {(1, 1)}
 
 
 def test_run_without_evaluator_saves_no_best_model() -> None:

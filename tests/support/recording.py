@@ -18,9 +18,13 @@ class Notes:
         self.evaluations: list[EvalRecord] = []
         self.saved: list[tuple[int, list[str]]] = []
         self.order: list[str] = []
+        self.evaluated: list[tuple[int, int]] = []
 
     def advance(self, position: object) -> None:
         pass
+
+    def advance_evaluation(self, batch: int, batches: int) -> None:
+        self.evaluated.append((batch, batches))
 
     def message(self, text: str, update: int | None = None) -> None:
         if self._said is None:
