@@ -16,6 +16,7 @@ from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
+from ppcls.deploy.models.openvino import OpenVinoModel, uses_openvino
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.deploy.results import Classification, Embedding, Prediction
 from ppcls.errors import UserError
@@ -246,10 +247,12 @@ def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[s
 def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, int]:
     """Loads a model, and returns it with the number of cores."""
     if not source.needs_paddle:
-        from ppcls.deploy.models.onnx import OnnxModel
-
         cores = usable_cores() if runtime is None else runtime.cores
         threads = source.run.cpu_threads or cores
+        if uses_openvino(source):
+            return OpenVinoModel(source.file, source.description, threads), cores
+        from ppcls.deploy.models.onnx import OnnxModel
+
         return OnnxModel(source.file, source.description, source.run.device, threads), cores
     runtime = runtime or start(source.run)
     if source.config is not None:

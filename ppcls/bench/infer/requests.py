@@ -11,6 +11,7 @@ from typing import Any
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import Candidate, Effort, Measurements
 from ppcls.bench.results.schema import ChartSpec, Label, Quantity, ResultRow
+from ppcls.deploy.models.openvino import uses_openvino
 from ppcls.deploy.models.source import ModelSource, find_source
 from ppcls.errors import UserError
 
@@ -72,7 +73,8 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[P
 def _engine(source: ModelSource) -> str:
     if not source.needs_paddle:
         precision = source.description.precision
-        return "onnxruntime" if precision == "float32" else f"onnxruntime {precision}"
+        engine = "OpenVINO" if uses_openvino(source) else "onnxruntime"
+        return engine if precision == "float32" else f"{engine} {precision}"
     return "Paddle Inference" if source.config is None else "Paddle, as trained"
 
 

@@ -63,6 +63,9 @@ class Infer(Section):
     """File or folder of images, unless the command line names one."""
     batch_size: BatchSize = 10
     """Images per batch."""
+    engine: Literal["auto", "onnxruntime", "openvino"] = "auto"
+    """Program that runs an exported `.onnx` file. auto: OpenVINO on a CPU if it is installed, otherwise
+    onnxruntime."""
     transforms: FixedChain
     """Transforms of each image, in order. Random ones are not allowed."""
     PostProcess: Annotated[PostProcess, Tagged(POSTPROCESSES, default="Topk")] = Topk()

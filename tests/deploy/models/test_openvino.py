@@ -1,0 +1,85 @@
+"""Choice of the program that runs an exported ``.onnx`` file, and OpenVINO, if it is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+
+from ppcls.cli.export import export
+from ppcls.cli.infer import infer
+from ppcls.deploy.models import openvino
+from ppcls.deploy.models.source import find_source
+from ppcls.deploy.predictor import Predictor
+from ppcls.errors import UserError
+
+needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="needs the package openvino")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tree = config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
+    config = str(write_config(folder / "config.yaml", tree))
+    out = f"Global.save_inference_dir={folder / 'onnx'}"
+    assert export(["-c", config, "--format", "onnx", "-o", out]) == 0
+    return folder / "onnx"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "installed", "gpu", "expected"),
+    [
+        ([], True, False, True),
+        ([], True, True, False),
+        ([], False, False, False),
+        (["Global.device=cpu"], True, True, True),
+        (["Global.device=gpu"], True, True, False),
+        (["Infer.engine=onnxruntime"], True, False, False),
+        (["Infer.engine=openvino"], True, True, True),
+        (["Infer.engine=openvino"], False, False, "OpenVINO is not installed; pip install"),
+        (["Infer.engine=openvino", "Global.device=gpu"], True, True, "runs on CPUs only"),
+    ],
+)
+def test_openvino_is_chosen_on_cpus_if_it_is_installed(
+    exported: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    installed: bool,
+    gpu: bool,
+    expected: Any,
+) -> None:
+    monkeypatch.setattr(openvino, "find_spec", lambda _name: object() if installed else None)
+    monkeypatch.setattr(openvino, "_onnxruntime_has_gpu", lambda: gpu)
+    source = find_source(exported, overrides)
+    if isinstance(expected, bool):
+        assert openvino.uses_openvino(source) is expected
+    else:
+        with pytest.raises(UserError, match=expected):
+            openvino.uses_openvino(source)
+
+
+@needs_openvino
+def test_openvino_returns_the_scores_of_onnxruntime(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [Predictor(exported, overrides=[f"Infer.engine={name}"]) for name in ("openvino", "onnxruntime")]
+    for count in (1, 3, 2):
+        images = np.random.default_rng(count).standard_normal((count, 3, 32, 32), np.float32)
+        ours, theirs = (model.model.run(images) for model in models)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    image = str(write_image(tmp_path / "image.png", 0))
+    assert infer(["--model", str(exported), image]) == 0
+    assert "[Infer] ResNet18 by OpenVINO 20" in capsys.readouterr().err
+
+
+@needs_openvino
+def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:
+    for name in ("inference.onnx", "inference.yml"):
+        (tmp_path / name).write_bytes((exported / name).read_bytes())
+    (tmp_path / "inference.onnx").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="OpenVINO cannot load this model"):
+        Predictor(tmp_path)
