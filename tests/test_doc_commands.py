@@ -51,7 +51,7 @@ SHORTER = {
     r" photos \d+": " photos 32",
     r" --precision int8": r"\g<0> --calibration-images 16",
     r" --trials 50": " --trials 1",
-    r" --profile 20:40": " --profile 2:4",
+    r" --profile 20:40": " --profile 1:3",
     r".* -c configs/quickstart.yaml --(find|folds).*": r"\g<0> -o Arch.name=ShuffleNetV2_x0_25",
     r"^ppcls tune (?!.*--trials).*": r"\g<0> --trials 1 -o Global.output_dir=output/tune",
     r"^(ppcls |python tools/)benchmark(\.py)? (?!compare).*": r"\g<0> --seconds 0.05 --rounds 2",
