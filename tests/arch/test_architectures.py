@@ -89,6 +89,11 @@ COMPARED = [
     "ReXNet_1_3",
     "TinyNet_C",
     "RedNet26",
+    "DPN68",
+    "VAN_B0",
+    "StarNet_S2",
+    "PVT_V2_B0",
+    "PVT_V2_B2_Linear",
 ]
 NARROW = {  # small networks for tests that do not depend on the size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),

@@ -169,11 +169,20 @@ def products(_layer, tokens, _made):
     return 2 * groups * count * count * width
 
 
+def reduced_products(layer, tokens, _made):
+    """Counts those of PVTv2, which reduces keys and values of square images."""
+    groups, count, channels = tokens.shape
+    kept = 49 if layer.linear else int(count**0.5) ** 2 // layer.sr_ratio**2
+    return 2 * groups * count * kept * channels
+
+
 def trained(build):
     """Returns the model; in PP-LCNetV2 without the convolutions for inference."""
     model = build()
     for layer in model.sublayers():
-        if type(layer).__name__ in ("Attention", "WindowAttention"):
+        if type(layer).__module__.endswith("pvt_v2") and type(layer).__name__ == "Attention":
+            type(layer).multiplications = reduced_products
+        elif type(layer).__name__ in ("Attention", "WindowAttention") and hasattr(layer, "qkv"):
             type(layer).multiplications = products
         if getattr(layer, "use_rep", False):
             for parameter in layer.dw_conv.parameters():
@@ -193,7 +202,7 @@ def write_table(path, names):
             continue
         shape = ZOO[name].input_shape
         if name.startswith(
-            ("ConvNeXt", "FasterNet", "SwinTransformer", "TinyNet")
+            ("ConvNeXt", "FasterNet", "PVT", "StarNet", "SwinTransformer", "TinyNet", "VAN")
         ):  # cannot be built without weights
             with paddle.no_grad(), unique_name.guard():
                 model = trained(build)

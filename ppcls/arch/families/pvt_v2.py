@@ -1,0 +1,205 @@
+"""PVTv2 (Wang et al. 2021, https://arxiv.org/abs/2106.13797): a pyramid of transformer blocks.
+
+Features are tokens [B, H, W, C] between the convolutions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.transformer import MatrixProduct, linear
+
+_EPSILON = 1e-6
+_POOLED = 7  # side of the keys and values in linear attention
+
+
+class TokenConvolution(nn.Layer):  # type: ignore[misc]
+    """Applies layers of images, which expect ``data_format``, to tokens."""
+
+    def __init__(self, name: str, layer: nn.Layer, data_format: DataFormat) -> None:
+        super().__init__()
+        self._name, self._channels_last = name, data_format == "NHWC"
+        self.add_sublayer(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, C] to [B, H', W', C']."""
+        layer = getattr(self, self._name)
+        return layer(x) if self._channels_last else layer(x.transpose([0, 3, 1, 2])).transpose([0, 2, 3, 1])
+
+
+class ReducedAttention(nn.Layer):  # type: ignore[misc]
+    """Self-attention with fewer keys and values.
+
+    Args:
+        width: Width of a token.
+        heads: Number of heads.
+        reduction: Factor by which a convolution reduces height and width of keys and values.
+        linear_cost: Whether average pooling reduces them to 7 x 7 instead.
+        rates: Dropout of the output and of the attention weights.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        reduction: int,
+        linear_cost: bool,
+        rates: tuple[float, float],
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        self.q, self.kv, self.proj = linear(width, width), linear(width, 2 * width), linear(width, width)
+        self.proj_drop, self.attn_drop = dropout(rates[0]), dropout(rates[1])
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self._heads, self._linear, self._channels_last = heads, linear_cost, data_format == "NHWC"
+        self._reduces = linear_cost or reduction > 1
+        self.pool = nn.AdaptiveAvgPool2D(_POOLED, data_format=data_format) if linear_cost else nn.Identity()
+        if self._reduces:
+            side = 1 if linear_cost else reduction
+            self.sr = nn.Conv2D(width, width, side, side, data_format=data_format)
+            self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, C] to the same shape."""
+        height, width, channels = x.shape[1:]
+        split = channels // self._heads
+        query = self.q(x).reshape([-1, height * width, self._heads, split]).transpose([0, 2, 1, 3])
+        source = self._reduce(x) if self._reduces else x
+        pairs = self.kv(source).reshape([-1, source.shape[1] * source.shape[2], 2, self._heads, split])
+        key, value = pairs.transpose([2, 0, 3, 1, 4]).unbind(0)
+        weights = self.attn_drop(F.softmax(self.scores(query * split**-0.5, key), axis=-1))
+        mixed = self.mixed(weights, value).transpose([0, 2, 1, 3])
+        return self.proj_drop(self.proj(mixed.reshape([-1, height, width, channels])))
+
+    def _reduce(self, x: Tensor) -> Tensor:
+        if self._channels_last:
+            x = self.sr(self.pool(x))
+        else:
+            x = self.sr(self.pool(x.transpose([0, 3, 1, 2]))).transpose([0, 2, 3, 1])
+        x = self.norm(x)
+        return F.gelu(x) if self._linear else x
+
+
+class DepthwiseMlp(nn.Layer):  # type: ignore[misc]
+    """Two linear layers with a depthwise 3x3 convolution and GELU between them.
+
+    Args:
+        relu: Whether ReLU precedes the convolution.
+    """
+
+    def __init__(
+        self, width: int, hidden: int, drop_rate: float, relu: bool, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = linear(width, hidden), linear(hidden, width)
+        conv = nn.Conv2D(hidden, hidden, 3, padding=1, groups=hidden, data_format=data_format)
+        self.dwconv = TokenConvolution("dwconv", conv, data_format)
+        self.drop, self._relu = dropout(drop_rate), relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, C] to the same shape."""
+        x = self.fc1(x)
+        x = self.dwconv(F.relu(x) if self._relu else x)
+        return self.drop(self.fc2(self.drop(F.gelu(x))))
+
+
+class PyramidBlock(nn.Layer):  # type: ignore[misc]
+    """Attention, then `DepthwiseMlp`, each with normalization first and a shortcut."""
+
+    def __init__(self, width: int, attention: nn.Layer, mlp: nn.Layer, drop_path: float) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width, _EPSILON), nn.LayerNorm(width, _EPSILON)
+        self.attn, self.mlp = attention, mlp
+        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, C] to the same shape."""
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class OverlappingEmbed(nn.Layer):  # type: ignore[misc]
+    """A strided convolution and layer norm of its outputs."""
+
+    def __init__(self, in_channels: int, width: int, first: bool, data_format: DataFormat) -> None:
+        super().__init__()
+        kernel, stride = (7, 4) if first else (3, 2)
+        padding = kernel // 2
+        self.proj = nn.Conv2D(in_channels, width, kernel, stride, padding=padding, data_format=data_format)
+        self.norm = nn.LayerNorm(width)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] (or NHWC) to tokens [B, H/stride, W/stride, width]."""
+        x = self.proj(x)
+        return self.norm(x if self._channels_last else x.transpose([0, 2, 3, 1]))
+
+
+class PyramidVisionTransformerV2(nn.Layer):  # type: ignore[misc]
+    """The PVTv2 network.
+
+    Args:
+        widths: Width of a token per stage.
+        depths: Blocks per stage.
+        ratios: Width within `DepthwiseMlp`, as a multiple of the token's, per stage.
+        linear_cost: See `ReducedAttention`.
+        drop_rate: Dropout after each layer.
+        attn_drop_rate: Dropout of attention weights.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, int, int, int],
+        depths: tuple[int, int, int, int],
+        ratios: tuple[int, int, int, int] = (8, 8, 4, 4),
+        linear_cost: bool = False,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        rates, channels = iter(drop_paths(drop_path_rate, sum(depths))), input_image_channel
+        drops = drop_rate, attn_drop_rate
+        for i, (heads, reduction) in enumerate(((1, 8), (2, 4), (5, 2), (8, 1))):
+            width = widths[i]
+            blocks = nn.LayerList()
+            for _ in range(depths[i]):
+                attention = ReducedAttention(width, heads, reduction, linear_cost, drops, data_format)
+                mlp = DepthwiseMlp(width, ratios[i] * width, drop_rate, linear_cost, data_format)
+                blocks.append(PyramidBlock(width, attention, mlp, next(rates)))
+            self.add_sublayer(f"patch_embed{i + 1}", OverlappingEmbed(channels, width, i == 0, data_format))
+            self.add_sublayer(f"block{i + 1}", blocks)
+            self.add_sublayer(f"norm{i + 1}", nn.LayerNorm(width, _EPSILON))
+            channels = width
+        self.head = linear(channels, class_num)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        for i in range(1, 5):
+            if i > 1 and not self._channels_last:
+                x = x.transpose([0, 3, 1, 2])
+            x = getattr(self, f"patch_embed{i}")(x)
+            for block in getattr(self, f"block{i}"):
+                x = block(x)
+            x = getattr(self, f"norm{i}")(x)
+        return self.head(x.mean([1, 2]))
+
+
+_WIDE = (64, 128, 320, 512)
+PVT_V2_B0 = partial(PyramidVisionTransformerV2, (32, 64, 160, 256), (2, 2, 2, 2))
+PVT_V2_B1 = partial(PyramidVisionTransformerV2, _WIDE, (2, 2, 2, 2))
+PVT_V2_B2 = partial(PyramidVisionTransformerV2, _WIDE, (3, 4, 6, 3))
+PVT_V2_B2_Linear = partial(PyramidVisionTransformerV2, _WIDE, (3, 4, 6, 3), linear_cost=True)
+PVT_V2_B3 = partial(PyramidVisionTransformerV2, _WIDE, (3, 4, 18, 3))
+PVT_V2_B4 = partial(PyramidVisionTransformerV2, _WIDE, (3, 8, 27, 3))
+PVT_V2_B5 = partial(PyramidVisionTransformerV2, _WIDE, (3, 6, 40, 3), (4, 4, 4, 4))

@@ -1,0 +1,171 @@
+"""VAN (Guo et al. 2022, https://arxiv.org/abs/2202.09741): attention by large convolutions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.transformer import linear
+
+_SCALE = 1e-2  # initial scale of a block's channels
+
+
+def _conv(
+    in_channels: int,
+    out: int,
+    kernel: int,
+    data_format: DataFormat,
+    stride: int = 1,
+    groups: int = 1,
+    dilation: int = 1,
+) -> nn.Conv2D:
+    normal = nn.initializer.Normal(std=(2.0 / (kernel**2 * out // groups)) ** 0.5)
+    return nn.Conv2D(
+        in_channels,
+        out,
+        kernel,
+        stride,
+        padding=kernel // 2 * dilation,
+        dilation=dilation,
+        groups=groups,
+        weight_attr=paddle.ParamAttr(initializer=normal),
+        data_format=data_format,
+    )
+
+
+class LargeKernelAttention(nn.Layer):  # type: ignore[misc]
+    """Multiplies features by those of a 5x5, a dilated 7x7 and a 1x1 convolution."""
+
+    def __init__(self, channels: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.conv0 = _conv(channels, channels, 5, data_format, groups=channels)
+        self.conv_spatial = _conv(channels, channels, 7, data_format, groups=channels, dilation=3)
+        self.conv1 = _conv(channels, channels, 1, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return x * self.conv1(self.conv_spatial(self.conv0(x)))
+
+
+class GatedAttention(nn.Layer):  # type: ignore[misc]
+    """`LargeKernelAttention` between two 1x1 convolutions, with a shortcut."""
+
+    def __init__(self, channels: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.proj_1 = _conv(channels, channels, 1, data_format)
+        self.spatial_gating_unit = LargeKernelAttention(channels, data_format)
+        self.proj_2 = _conv(channels, channels, 1, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return x + self.proj_2(self.spatial_gating_unit(F.gelu(self.proj_1(x))))
+
+
+class ConvolutionalMlp(nn.Layer):  # type: ignore[misc]
+    """Two 1x1 convolutions with a depthwise one between them."""
+
+    def __init__(self, channels: int, hidden: int, drop_rate: float, data_format: DataFormat) -> None:
+        super().__init__()
+        self.fc1 = _conv(channels, hidden, 1, data_format)
+        self.dwconv = nn.Sequential(("dwconv", _conv(hidden, hidden, 3, data_format, groups=hidden)))
+        self.fc2 = _conv(hidden, channels, 1, data_format)
+        self.drop = dropout(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return self.drop(self.fc2(self.drop(F.gelu(self.dwconv(self.fc1(x))))))
+
+
+class VisualAttentionBlock(nn.Layer):  # type: ignore[misc]
+    """Attention and a `ConvolutionalMlp`, each with batch norm first, a scale per channel and a shortcut."""
+
+    def __init__(
+        self, channels: int, ratio: int, drop_rate: float, drop_path: float, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = batch_norm(channels, data_format), batch_norm(channels, data_format)
+        self.attn = GatedAttention(channels, data_format)
+        self.mlp = ConvolutionalMlp(channels, ratio * channels, drop_rate, data_format)
+        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+        constant = nn.initializer.Constant(_SCALE)
+        for name in ("layer_scale_1", "layer_scale_2"):
+            scale = self.create_parameter([channels, 1, 1], default_initializer=constant)
+            self.add_parameter(name, scale)
+        self._shape = [channels, 1, 1] if data_format == "NCHW" else [channels]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        first, second = self.layer_scale_1.reshape(self._shape), self.layer_scale_2.reshape(self._shape)
+        x = x + self.drop_path(first * self.attn(self.norm1(x)))
+        return x + self.drop_path(second * self.mlp(self.norm2(x)))
+
+
+class OverlappingPatches(nn.Layer):  # type: ignore[misc]
+    """A strided convolution and batch norm."""
+
+    def __init__(self, in_channels: int, out: int, kernel: int, stride: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.proj = _conv(in_channels, out, kernel, data_format, stride)
+        self.norm = batch_norm(out, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        return self.norm(self.proj(x))
+
+
+class VAN(nn.Layer):  # type: ignore[misc]
+    """The VAN network.
+
+    Args:
+        widths: Channels per stage.
+        depths: Blocks per stage.
+        drop_rate: Dropout after each layer of `ConvolutionalMlp`.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, int, int, int],
+        depths: tuple[int, int, int, int],
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        rates, channels = iter(drop_paths(drop_path_rate, sum(depths))), input_image_channel
+        for i, (width, depth, ratio) in enumerate(zip(widths, depths, (8, 8, 4, 4), strict=True), start=1):
+            patches = OverlappingPatches(channels, width, 3 if i > 1 else 7, 2 if i > 1 else 4, data_format)
+            blocks = [
+                VisualAttentionBlock(width, ratio, drop_rate, next(rates), data_format) for _ in range(depth)
+            ]
+            self.add_sublayer(f"patch_embed{i}", patches)
+            self.add_sublayer(f"block{i}", nn.LayerList(blocks))
+            self.add_sublayer(f"norm{i}", nn.LayerNorm(width, 1e-6))
+            channels = width
+        self.head = linear(channels, class_num)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        for i in range(1, 5):
+            x = getattr(self, f"patch_embed{i}")(x)
+            for block in getattr(self, f"block{i}"):
+                x = block(x)
+            norm = getattr(self, f"norm{i}")
+            last = self._channels_last
+            x = norm(x) if last else norm(x.transpose([0, 2, 3, 1])).transpose([0, 3, 1, 2])
+        return self.head(x.mean([1, 2] if self._channels_last else [2, 3]))
+
+
+_WIDE = (64, 128, 320, 512)
+VAN_B0 = partial(VAN, (32, 64, 160, 256), (3, 3, 5, 2))
+VAN_B1 = partial(VAN, _WIDE, (2, 2, 4, 2))
+VAN_B2 = partial(VAN, _WIDE, (3, 3, 12, 3))
+VAN_B3 = partial(VAN, _WIDE, (3, 5, 27, 3))
