@@ -54,7 +54,7 @@ _VARIANT = "Arch.timm_variant: True"
 _EFFICIENTNET = (EfficientNet, EfficientNetLite)
 _MOBILENET_V3 = (models.MobileNetV3Large, models.MobileNetV3Small)
 _TORCHVISION_B5 = 2048  # features of EfficientNetB5; from there on torchvision's epsilon is ours
-_EPSILON = 1e-5  # of BatchNorm in the networks of `_other_epsilon`; ours is 1e-3
+_EPSILON, _INCEPTION_EPSILON = 1e-5, 1e-3  # of BatchNorm in networks of `_other_epsilon`; the other is ours
 
 
 class Translation(NamedTuple):
@@ -131,6 +131,8 @@ def _other_epsilon(model: nn.Layer, *, timm: bool) -> float | None:
     if isinstance(model, _EFFICIENTNET) and model.timm_variant:
         large = isinstance(model, EfficientNet) and model._fc.weight.shape[0] >= _TORCHVISION_B5
         return None if large and not timm else _EPSILON
+    if isinstance(model, models.InceptionV3):
+        return _INCEPTION_EPSILON
     return _EPSILON if isinstance(model, _MOBILENET_V3) and timm else None
 
 
@@ -138,7 +140,8 @@ def _factors(model: nn.Layer) -> dict[str, float]:
     """Returns the factors of a translation."""
     if isinstance(model, AlexNet):
         return dict.fromkeys(("_fc6.weight", "_fc7.weight"), 1 / (1 - model.drop.p))
-    return {"fc.weight": 1 / (1 - model.dropout.p)} if isinstance(model, LateFeatures) else {}
+    scales = isinstance(model, (LateFeatures, models.InceptionV3))
+    return {"fc.weight": 1 / (1 - model.dropout.p)} if scales else {}
 
 
 def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:

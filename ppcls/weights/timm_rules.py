@@ -231,6 +231,14 @@ _DARKNET: Rules = [
     (r"\._bn\.", ".bn."),
     (r"^_out\.", "head.fc."),
 ]
+_MIXED = ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c")  # blocks of InceptionV3
+_INCEPTION_V3: Rules = [
+    (r"^inception_stem\.conv_", "Conv2d_"),
+    (r"^inception_block_list\.(\d+)\.", lambda match: f"Mixed_{_MIXED[int(match[1])]}."),
+    (r"\.branch_pool_conv\.", ".branch_pool."),
+    (r"\.0\.", ".conv."),
+    (r"\.1\.", ".bn."),
+]
 _ALEXNET = {"_conv1": 0, "_conv2": 3, "_conv3": 6, "_conv4": 8, "_conv5": 10}
 _TORCHVISION_ALEXNET: Rules = [
     (r"^(_conv\d)\.(?:_conv\.)?", lambda match: f"features.{_ALEXNET[match[1]]}."),
@@ -257,6 +265,7 @@ _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     PPLCNet: lambda _: LCNET,
     PPLCNetV2: lambda _: LCNET_V2,
     models.DenseNet: lambda _: _DENSENET,
+    models.InceptionV3: lambda _: _INCEPTION_V3,
     models.ResNet: lambda _: (),
     models.VGG: lambda _: _VGG,
     models.MobileNetV2: mobilenet_v2,

@@ -63,7 +63,7 @@ def from_torch(
     Raises:
         UserError: The network differs from the one of the same name in timm and torchvision.
     """
-    statistics = {name: _paddle_name(name) for name in arrays if not name.endswith(_COUNTER)}
+    statistics = {name: _paddle_name(name) for name in arrays if not _is_ignored(name)}
     translate = getattr(model, "translate_torch_name", None)
     names = {name: translate(name) if translate else name for name in statistics.values()}
     if all(name == key for name, key in names.items()):
@@ -140,6 +140,11 @@ def _change_epsilon(
 
 def _scale(array: NDArray[Any], factor: float) -> NDArray[Any]:
     return array if factor == 1 else (array * factor).astype(array.dtype)
+
+
+def _is_ignored(name: str) -> bool:
+    """Returns whether no network here has a weight: counters, and the second classifier of InceptionV3."""
+    return name.endswith(_COUNTER) or name.startswith("AuxLogits.")
 
 
 def _is_unused(model: nn.Layer, name: str) -> bool:

@@ -51,6 +51,7 @@ MODELS = {
     "res2net50d": "Res2Net50_vd_26w_4s",
     "seresnet18": "SE_ResNet18",
     "darknet53": "DarkNet53",
+    "inception_v3": "inception_v3",
     "hgnet_tiny": "PPHGNet_tiny",
     "hgnetv2_b0": "PPHGNetV2_B0",
     "hgnetv2_b4": "PPHGNetV2_B4",
@@ -67,7 +68,7 @@ MODELS = {
     "torchvision/mobilenet_v3_small": "mobilenet_v3_small",
     "torchvision/vgg11": "vgg11",
 }
-_SIDES = {"torchvision/vit_b_32": 384, "darknet53": 256}
+_SIDES = {"torchvision/vit_b_32": 384, "darknet53": 256, "inception_v3": 299}
 _SIZES = {"torchvision/vit_b_32": {"image_size": 384}}
 
 

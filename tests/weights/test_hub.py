@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -121,6 +123,14 @@ def test_offline_hub_is_an_error(hub: ThreadingHTTPServer, monkeypatch: pytest.M
     monkeypatch.setenv("PPCLS_OFFLINE", "1")
     with pytest.raises(UserError, match=r"resnet50.a1_in1k: not downloaded yet: PPCLS_OFFLINE forbids"):
         read_weights(MODEL)
+
+
+def test_endpoint_of_the_environment_is_used(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+    home = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path / "home")}
+    code = f"from ppcls.weights.hub import fetch_from_hub; print(fetch_from_hub({str(MODEL)!r}))"
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **home})
+    assert run.stdout.startswith(home["HF_HOME"])
 
 
 def test_missing_client_of_the_hub_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
