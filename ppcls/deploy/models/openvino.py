@@ -79,7 +79,7 @@ class OpenVinoModel:
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         try:
-            results = self._model(np.ascontiguousarray(images, self._dtype))
+            results = self._model(np.ascontiguousarray(images, self._dtype), share_inputs=True)
         except RuntimeError as error:
             raise UserError(f"{self._file}: OpenVINO cannot run this model: {_last_line(error)}") from None
         return np.array(results[0])  # a copy, because the next call overwrites the result
