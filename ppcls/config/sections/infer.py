@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from ppcls.config.base.fields import BatchSize, Count, Fraction, Section, Spec, Tagged
 from ppcls.config.sections.dataset import FixedChain
@@ -56,6 +56,10 @@ class MultiLabelThreshOutput(PostProcess):
     """Smallest score of a predicted class; or a list, one per class."""
 
 
+# The key PostProcess hides the class in the annotations of Infer, which Python 3.10 cannot evaluate then.
+_AnyPostProcess: TypeAlias = PostProcess
+
+
 class Infer(Section):
     """Prediction on files."""
 
@@ -68,6 +72,6 @@ class Infer(Section):
     onnxruntime."""
     transforms: FixedChain
     """Transforms of each image, in order. Random ones are not allowed."""
-    PostProcess: Annotated[PostProcess, Tagged(POSTPROCESSES, default="Topk")] = Topk()
+    PostProcess: Annotated[_AnyPostProcess, Tagged(POSTPROCESSES, default="Topk")] = Topk()
     """Which classes of an image are reported; Topk if it has no `name`. A RecModel always returns
     embeddings."""
