@@ -36,8 +36,8 @@ def recalls_at(
     Returns:
         One value per k, 0..1, over the queries whose identity has another image; NaN if there is none.
     """
-    found = _queries(features, labels, queries, rerank)
-    ahead = [int((others >= matches.max()).sum()) for matches, others in found]
+    similarities = _queries(features, labels, queries, rerank)
+    ahead = [int((others >= matches.max()).sum()) for matches, others in similarities]
     return [float(np.mean(np.array(ahead) < k)) if ahead else float("nan") for k in topk]
 
 
@@ -54,8 +54,8 @@ def mean_average_precision(
         hits = len(matches) - np.searchsorted(matches, matches, side="left")
         return float(np.mean(hits / (hits + len(others) - np.searchsorted(others, matches, side="left"))))
 
-    found = _queries(features, labels, queries, rerank)
-    precisions = [precision(matches, others) for matches, others in found]
+    similarities = _queries(features, labels, queries, rerank)
+    precisions = [precision(matches, others) for matches, others in similarities]
     return float(np.mean(precisions)) if precisions else float("nan")
 
 

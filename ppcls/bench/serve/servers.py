@@ -85,8 +85,8 @@ def _started(command: Sequence[str]) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
     try:
         assert process.stdout is not None
-        _, found, rest = process.stdout.readline().partition(" served on ")
-        if not found:
+        _, separator, rest = process.stdout.readline().partition(" served on ")
+        if not separator:
             raise MeasurementFailed("the server did not start; see its output above")
         yield rest.split()[0]
     finally:
@@ -130,16 +130,16 @@ def make_rows(measured: Sequence[Measurements[ServerLoad]]) -> list[ResultRow]:
     """Returns one row per server and number of clients."""
     return [
         ResultRow(
-            asdict(found.key),
+            asdict(measurement.key),
             {
-                **{name: found.quantity(name, "ms", "less", 1e3) for name in _PERCENTILES},
-                "images/s": found.rate(),
+                **{name: measurement.quantity(name, "ms", "less", 1e3) for name in _PERCENTILES},
+                "images/s": measurement.rate(),
             }
-            if found.samples
+            if measurement.samples
             else {},
-            found.note,
+            measurement.note,
         )
-        for found in measured
+        for measurement in measured
     ]
 
 
@@ -151,12 +151,12 @@ def make_charts() -> list[ChartSpec]:
 
 def find_conclusions(measured: Sequence[Measurements[ServerLoad]]) -> Iterator[str]:
     """Yields the speed with batching relative to the others, one sentence per number of clients."""
-    by_key = {found.key: found for found in measured if found.samples}
-    for key, found in by_key.items():
+    by_key = {measurement.key: measurement for measurement in measured if measurement.samples}
+    for key, measurement in by_key.items():
         if key.server != BATCHED:
             continue
         others = [other for other in by_key if other.clients == key.clients and other.server != BATCHED]
-        ratios = [f"{found.ratio(by_key[other]).median:.2f} times {other.server}" for other in others]
+        ratios = [f"{measurement.ratio(by_key[other]).median:.2f} times {other.server}" for other in others]
         if ratios:
             yield f"Images/s of {BATCHED} with {key.clients} client(s): {', '.join(ratios)}."
 

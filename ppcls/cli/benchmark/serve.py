@@ -62,8 +62,8 @@ def _serve(arguments: argparse.Namespace) -> None:
     empty = new_results("serve", source.description.as_yaml(), machine["machine"], machine["versions"])
 
     def make_results(measured: list[Measurements[servers.ServerLoad]]) -> Results:
-        rows, found = servers.make_rows(measured), servers.find_conclusions(measured)
-        return empty.filled(rows, servers.make_charts(), found)
+        rows, conclusions = servers.make_rows(measured), servers.find_conclusions(measured)
+        return empty.filled(rows, servers.make_charts(), conclusions)
 
     limits = ["--max-connections", str(max(512, 4 * max(clients))), "--max-waiting", str(max(256, *clients))]
     with servers.RunningServers(arguments.model, limits) as running:
