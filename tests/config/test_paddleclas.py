@@ -105,6 +105,17 @@ def test_attributes_get_a_threshold_per_class(spec: Any, classes: int, threshold
         load_config(tree)
 
 
+def test_tinynet_has_the_settings_of_paddleclas() -> None:
+    settings = {"batch_norm_epsilon": 1e-5, "depth_trunc": "round"}
+    tree = plain("TinyNet_A")
+    tree["Arch"]["override_params"] = settings
+    found = load_config(tree).Arch.options["override_params"]
+    assert found == {"batch_norm_momentum": 0.99, "drop_connect_rate": 0.2, **settings}
+    tree["Arch"]["name"] = "ResNet50"
+    with pytest.raises(ConfigError, match="ResNet50 has no such option, only TinyNet"):
+        load_config(tree)
+
+
 def test_vehicle_file_loads_with_its_neck_and_loss() -> None:
     tree = retrieving()
     tree["Global"] |= {"feature_normalize": True, "re_ranking": False}

@@ -43,6 +43,14 @@ ONLY_SIDES = {  # of networks that accept images of one size only
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
 OPTIONS["ResNet18_dbb"] = {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
 SCALES = {"RedNet26": 0.3}  # of weights, against overflow: an involution multiplies features by features
+OPTIONS["TinyNet_C"] = {  # as in PaddleClas's configs
+    "override_params": {
+        "batch_norm_momentum": 0.9,
+        "batch_norm_epsilon": 1e-5,
+        "depth_trunc": "round",
+        "drop_connect_rate": 0.0,
+    }
+}
 LAYERS = {  # as in PaddleClas's distillation configs
     "ResNet18": ("blocks[0]", "blocks[7]", "blocks[2].short", "avg_pool"),
     "MobileNetV3_small_x0_35": ("blocks[2].expand_conv",),

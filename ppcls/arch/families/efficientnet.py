@@ -7,7 +7,10 @@ is even, they pad more on the right and at the bottom. B0_small has no squeeze-a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -27,7 +30,36 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 _STEM, _FEATURES = 32, 1280
-_DROP_PATH = 0.2  # probability of skipping the last block; it decreases linearly to 0 in the first one
+
+
+@dataclass(frozen=True)
+class EfficientNetSettings:
+    """Settings that PaddleClas's key ``override_params`` changes.
+
+    Attributes:
+        batch_norm_momentum: Weight of the old value in updates of batch norm's running statistics.
+        batch_norm_epsilon: Epsilon of batch norm.
+        depth_trunc: How numbers of blocks are rounded: ``ceil`` or ``round``.
+        drop_connect_rate: Probability of skipping the last block; it decreases linearly to 0.
+    """
+
+    batch_norm_momentum: float = 0.99
+    batch_norm_epsilon: float = 1e-3
+    depth_trunc: str = "ceil"
+    drop_connect_rate: float = 0.2
+
+    def conv(self, data_format: DataFormat) -> partial[ConvNorm]:
+        """Returns the constructor of convolutions."""
+        return partial(
+            EfficientNetConvNorm,
+            data_format=data_format,
+            epsilon=self.batch_norm_epsilon,
+            momentum=self.batch_norm_momentum,
+        )
+
+    def blocks(self, count: float) -> int:
+        """Returns a rounded number of blocks."""
+        return max(1, round(count)) if self.depth_trunc == "round" else math.ceil(count)
 
 
 class Nested(nn.Layer):  # type: ignore[misc]
@@ -51,10 +83,6 @@ class EfficientNetConvNorm(ConvNorm):
     def place(convolution: nn.Conv2D) -> nn.Layer:
         """See `ConvNorm.place`."""
         return Nested(convolution)
-
-
-def _conv(data_format: DataFormat) -> partial[ConvNorm]:
-    return partial(EfficientNetConvNorm, data_format=data_format, epsilon=1e-3, momentum=0.99)
 
 
 def _padding(kernel: int, stride: int, side: int) -> int | list[int]:
@@ -87,6 +115,7 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         side: Side of the feature map for images of the published size.
         drop: Probability of skipping the block.
         use_se: Whether to use squeeze-and-excitation.
+        conv: Constructor of the convolutions.
         initializer: Initializer of the depthwise convolution; Paddle's by default.
     """
 
@@ -100,12 +129,13 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         side: int,
         drop: float,
         use_se: bool,
+        conv: partial[ConvNorm],
         data_format: DataFormat,
         initializer: nn.initializer.Initializer | None = None,
     ) -> None:
         super().__init__()
         width = in_channels * expansion
-        conv, padding = _conv(data_format), _padding(kernel, stride, side)
+        padding = _padding(kernel, stride, side)
         self._ecn = Nested(conv(in_channels, width, 1, act=F.swish)) if expansion > 1 else nn.Identity()
         depthwise = partial(conv, padding=padding, initializer=initializer)
         self._dcn = Nested(depthwise(width, width, kernel, stride, width, F.swish))
@@ -133,6 +163,7 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
         depth: Factor on the number of blocks of each stage.
         side: Side of the published images; 1 to pad evenly.
         use_se: Whether blocks use squeeze-and-excitation.
+        settings: Settings of the network.
         tiny: See `EfficientNet`.
     """
 
@@ -144,19 +175,21 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
         use_se: bool,
         in_channels: int,
         data_format: DataFormat,
+        settings: EfficientNetSettings,
         tiny: bool = False,
     ) -> None:
         super().__init__()
         channels = _STEM if tiny else round_channels(_STEM * width)
         initializer = nn.initializer.KaimingNormal() if tiny else None
-        stem = _conv(data_format)(in_channels, channels, 3, 2, act=F.swish, padding=_padding(3, 2, side))
+        conv = settings.conv(data_format)
+        stem = conv(in_channels, channels, 3, 2, act=F.swish, padding=_padding(3, 2, side))
         self._conv_stem = Nested(stem)
         side = math.ceil(side / 2)
-        total = sum(math.ceil(repeats * depth) for repeats, *_ in STAGES)
+        total = sum(settings.blocks(repeats * depth) for repeats, *_ in STAGES)
         self._blocks: list[MBConv] = []
         for repeats, kernel, first_stride, expansion, out in STAGES:
             out = round_channels(out * width)
-            for i in range(math.ceil(repeats * depth)):
+            for i in range(settings.blocks(repeats * depth)):
                 number = len(self._blocks)
                 stride = 1 if i else first_stride
                 block = MBConv(
@@ -166,8 +199,9 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
                     kernel,
                     stride,
                     side,
-                    _DROP_PATH * number / total,
+                    settings.drop_connect_rate * number / total,
                     use_se,
+                    conv,
                     data_format,
                     initializer,
                 )
@@ -195,6 +229,7 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         use_se: Whether blocks use squeeze-and-excitation.
         tiny: Whether the first and the last convolution have the channels of width 1, and depthwise
             convolutions have Kaiming's initial weights, as in TinyNet.
+        override_params: Changes of `EfficientNetSettings`.
         timm_variant: Whether to pad evenly, as timm's networks whose names do not begin with ``tf_``.
     """
 
@@ -210,13 +245,17 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
         timm_variant: bool = False,
         tiny: bool = False,
+        override_params: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        settings = EfficientNetSettings(**(override_params or {}))
         self.timm_variant = timm_variant
         side = 1 if timm_variant else side
-        self._ef = EfficientNetFeatures(width, depth, side, use_se, input_image_channel, data_format, tiny)
+        self._ef = EfficientNetFeatures(
+            width, depth, side, use_se, input_image_channel, data_format, settings, tiny
+        )
         features = _FEATURES if tiny else round_channels(_FEATURES * width)
-        self._conv = _conv(data_format)(self._ef.out_channels, features, 1, act=F.swish)
+        self._conv = settings.conv(data_format)(self._ef.out_channels, features, 1, act=F.swish)
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self._drop = nn.Dropout(dropout)
         self._fc = uniform_linear(features, class_num) if tiny else nn.Linear(features, class_num)

@@ -36,6 +36,19 @@ def _known_architecture(name: str) -> str:
 Stride = Count | tuple[Count, Count]
 
 
+class EfficientNetOverrides(Section):
+    """Settings of a TinyNet, as in PaddleClas's files. Its published weights need `depth_trunc: round`."""
+
+    batch_norm_momentum: Decay = 0.99
+    """Weight of the old value in updates of batch norm's running statistics."""
+    batch_norm_epsilon: Positive = 1e-3
+    """Epsilon of batch norm."""
+    depth_trunc: Literal["ceil", "round"] = "ceil"
+    """How numbers of blocks are rounded."""
+    drop_connect_rate: Decay = 0.2
+    """Probability of skipping the last block, lower for earlier blocks."""
+
+
 class Arch(Section):
     """The model."""
 
@@ -94,6 +107,8 @@ class Arch(Section):
     stride_list: tuple[Stride, Stride, Stride, Stride, Stride] | None = None
     """PP-LCNet: strides of the first convolution and of the four later stages, a number or [vertical,
     horizontal] each; default: 2."""
+    override_params: EfficientNetOverrides | None = None
+    """TinyNet: settings of the network; default: those of EfficientNet."""
     use_last_conv: bool | None = None
     """PP-LCNet: whether a convolution computes 1280 features before the classifier; default: True."""
     dropout_prob: Decay | None = 0.2
@@ -154,6 +169,8 @@ class Arch(Section):
         values = {key: getattr(self, key) for key in accepted if not key.startswith("use_fused")}
         if "dropout_prob" in values:
             values["dropout_prob"] = self.dropout_prob or 0.0
+        if self.override_params is not None:
+            values["override_params"] = self.override_params.model_dump()
         return {key: value for key, value in values.items() if value is not None}
 
     @field_validator(*ALL_OPTIONS)
