@@ -24,6 +24,7 @@ from ppcls.arch.families.pp_lcnet import PPLCNet
 from ppcls.arch.families.res2net import Res2Net
 from ppcls.arch.families.resnet import BasicSEResNet, ResNet
 from ppcls.arch.families.squeezenet import SqueezeNet
+from ppcls.arch.families.starnet import StarNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vgg import VGG
 from ppcls.arch.families.xception import Xception
@@ -160,6 +161,8 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
     if not difference and not identical and not getattr(model, "timm_variant", True):
         reason = next((text for kind, text in _VARIANTS.items() if isinstance(model, kind)), "")
         difference = f"{reason}; set {_VARIANT}" if reason else ""
+    if isinstance(model, StarNet):  # has timm's names
+        difference = "timm's StarNet computes other numbers than PaddleClas's"
     if isinstance(model, SwinTransformer) and model.shifts_single_window:
         difference = (
             "PaddleClas's Swin shifts windows also where one window covers the whole feature map; set "
