@@ -37,7 +37,7 @@ def test_options_of_paddleclas_are_accepted() -> None:
         (
             ["Arch.drop_path_rate=0.1"],
             "Arch.drop_path_rate: ResNet18 has no such option, "
-            "only ConvNeXt, ViT, DeiT, SwinTransformer; remove it",
+            "only ConvNeXt, ViT, DeiT, SwinTransformer, VAN, PVTv2, StarNet; remove it",
         ),
         (
             [f"Arch.name={SWIN}", "Arch.img_size=32"],

@@ -34,6 +34,7 @@ from ppcls.data.records.shard import OpenFiles
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.deploy.models.description import read_description
+from ppcls.deploy.results import Classification
 from ppcls.engine.checkpoint.snapshot import _read_state
 from ppcls.errors import UserError
 from ppcls.serve.app import build_app
@@ -252,7 +253,7 @@ class _Answerer:
     async def predict(self, images: list[bytes], topk: int | None) -> list[Any]:
         assert len(images) <= _LIMITS.max_images
         assert sum(map(len, images)) <= _LIMITS.max_bytes
-        return [SimpleNamespace(class_ids=(1,), scores=(0.5,), names=None) for _ in images]
+        return [Classification((1,), None, (0.5,)) for _ in images]
 
 
 @target
