@@ -261,7 +261,7 @@ def test_browser_places_tables_beside_the_matrix_and_cuts_nothing_off_on_a_phone
         tops = "[...document.querySelectorAll('.columns:has(#cell) > div')].map(box => box.offsetTop)"
         assert len(set(shown.page.evaluate(tops))) == 1
         shown.page.set_viewport_size({"width": 390, "height": 900})
-        assert shown.page.evaluate("document.documentElement.scrollWidth") == 390
+        shown.page.wait_for_function("() => document.documentElement.scrollWidth === 390")  # charts resize
 
 
 @needs_chromium

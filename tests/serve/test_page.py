@@ -19,7 +19,7 @@ DROP = """files => {
 @needs_chromium
 def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, images: list[bytes]) -> None:
     with opened_server(server) as page:
-        page.wait_for_function("document.getElementById('model').textContent")
+        page.locator("#model:not(:empty)").wait_for()
         model = page.locator("#model").inner_text()
         assert model.startswith("MobileNetV3_small_x0_35, 3 classes; images of up to")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
@@ -49,7 +49,7 @@ def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, 
 @needs_chromium
 def test_documentation_lists_the_api_without_loading_anything_from_elsewhere(server: Running) -> None:
     with opened_server(server, ("/", "/health", "/docs", "/openapi.json")) as page:
-        page.wait_for_function("document.getElementById('model').textContent")
+        page.locator("#model:not(:empty)").wait_for()
         page.locator("a", has_text="API").click()
         page.locator("details").nth(1).wait_for()
         assert "POST /predict" in page.locator("summary code").all_inner_texts()
