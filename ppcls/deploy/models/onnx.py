@@ -40,8 +40,6 @@ class OnnxModel:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.log_severity_level = _ERRORS_ONLY
-        # Threads that spin between operators take the cores from those that decode images.
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers = _providers(device)
         try:
             self._session = onnxruntime.InferenceSession(str(file), settings, providers)
