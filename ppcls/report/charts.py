@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.files import atomic_path
-from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
+from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord, TimeBudget
 
 MAX_POINTS = 2000  # per curve: more than a screen has columns
 # By label, readable on white and on black. Other curves have the first colour.
@@ -208,7 +208,7 @@ def draw_charts(records: Sequence[Record], path: Path) -> None:
 
 
 class CurvesPicture(Reporter):
-    """Draws the charts of a run after each evaluation and at the end.
+    """Draws the charts of a run after each evaluation, unless the `TimeBudget` is spent, and at the end.
 
     Args:
         path: The PNG file.
@@ -217,14 +217,16 @@ class CurvesPicture(Reporter):
 
     def __init__(self, path: Path, earlier: Iterable[Record] = ()) -> None:
         self._path, self._records = path, list(earlier)
-        self._stale = False
+        self._stale, self._budget = False, TimeBudget()
 
     def record(self, record: Record) -> None:
         """Keeps the record, and draws after an evaluation."""
         self._stale = True
         if isinstance(record, EvalRecord):
             self._records.append(replace(record, outcomes=None))
-            self._draw()
+            if self._budget.left:
+                with self._budget.spending():
+                    self._draw()
         else:
             self._records.append(record)
 

@@ -39,13 +39,18 @@ WEIGHTS = "model.safetensors"
 AVERAGE = "ema.safetensors"
 
 
-def pack_arrays(tensors: Mapping[str, paddle.Tensor]) -> bytes:
-    """Returns tensors (float32, float16 or integers) as the bytes of a safetensors file."""
+def copy_to_host(tensors: Mapping[str, paddle.Tensor]) -> Arrays:
+    """Returns copies of tensors, which later changes of the tensors do not affect."""
     arrays = {}
     for key, tensor in tensors.items():
         # If a tensor is part of a larger buffer, as in `Flat`, numpy() would copy the whole buffer.
         copy = paddle.assign(tensor.detach())
         arrays[key] = np.ascontiguousarray(copy.numpy())
+    return arrays
+
+
+def pack_arrays(arrays: Arrays) -> bytes:
+    """Returns arrays (float32, float16 or integers) as the bytes of a safetensors file."""
     packed: bytes = safetensors.numpy.save(arrays)
     return packed
 
@@ -57,7 +62,7 @@ def write_arrays(path: Path, tensors: Mapping[str, paddle.Tensor]) -> None:
         OSError: The file can't be written.
     """
     with atomic_write(path) as file:
-        file.write(pack_arrays(tensors))
+        file.write(pack_arrays(copy_to_host(tensors)))
 
 
 def read_arrays(path: Path) -> Arrays:

@@ -24,7 +24,7 @@ from ppcls.report.charts import (
     draw_charts,
     thin,
 )
-from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.record import EvalRecord, StepRecord, TimeBudget
 
 NAN = replace(STEP, loss=math.nan)
 
@@ -184,3 +184,15 @@ def test_curves_picture_draws_after_evaluation_and_at_the_end(tmp_path: Path) ->
 def test_curves_picture_without_records_writes_no_file(tmp_path: Path) -> None:
     CurvesPicture(tmp_path / "curves.png", make_records(1)).close()
     assert not (tmp_path / "curves.png").exists()
+
+
+def test_curves_picture_spent_budget_delays_drawing_until_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimeBudget, "left", False)
+    path = tmp_path / "curves.png"
+    curves = CurvesPicture(path)
+    curves.record(EVALUATION)
+    assert not path.exists()
+    curves.close()
+    check_picture(path)

@@ -24,6 +24,7 @@ from ppcls.errors import UserError
 from ppcls.weights.files import (
     AVERAGE,
     WEIGHTS,
+    copy_to_host,
     fill_model,
     pack_arrays,
     read_arrays,
@@ -91,7 +92,7 @@ def test_write_view_of_a_buffer_copies_only_its_numbers(monkeypatch: pytest.Monk
         return numpy(tensor)
 
     monkeypatch.setattr(paddle.Tensor, "numpy", watched)
-    packed = safetensors.numpy.load(pack_arrays({"a": tensors[0], "b": tensors[1]}))
+    packed = safetensors.numpy.load(pack_arrays(copy_to_host({"a": tensors[0], "b": tensors[1]})))
     np.testing.assert_array_equal(packed["a"], np.full([2, 3], 1.0))
     np.testing.assert_array_equal(packed["b"], np.full([5], 2.0))
 
@@ -303,7 +304,8 @@ def checkpoint(folder: Path, **arrays: float) -> Path:
     """Writes a checkpoint folder: keywords name files, and give the value of their only array."""
     folder.mkdir()
     contents = {
-        f"{name}.safetensors": pack_arrays({"a": paddle.full([1], value)}) for name, value in arrays.items()
+        f"{name}.safetensors": pack_arrays(copy_to_host({"a": paddle.full([1], value)}))
+        for name, value in arrays.items()
     }
     contents |= {"config.yaml": b"Global: {}", "label_list.txt": b"0 cat\n1 dog\n"}
     files = {name: write_file(folder / name, data) for name, data in contents.items()}

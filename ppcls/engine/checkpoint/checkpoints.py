@@ -18,11 +18,12 @@ import paddle
 from ppcls.config.schema import Config
 from ppcls.data.index.class_names import LABEL_LIST, format_label_list
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
-from ppcls.engine.checkpoint.snapshot import snapshot_files
+from ppcls.engine.checkpoint.snapshot import Content, snapshot_files
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import print_error, retry_io
 from ppcls.version import __version__
+from ppcls.weights.files import pack_arrays
 from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, verify
 from ppcls.weights.store import BEST, LATEST, Store, checkpoint_roots
 
@@ -138,7 +139,7 @@ class Checkpoints:
                     raise
                 print_error(str(error))
 
-    def _write(self, content: list[tuple[str, bytes]], manifest: Manifest, roles: list[str]) -> None:
+    def _write(self, content: list[tuple[str, Content]], manifest: Manifest, roles: list[str]) -> None:
         failed = list[str]()
         for store in self._stores:
             try:
@@ -216,7 +217,7 @@ class Checkpoints:
         entries.sort(key=lambda entry: (entry[0] < 0, entry[0]), reverse=True)
         return [(folder, store) for _, folder, store in entries]
 
-    def _files(self, state: TrainState) -> Iterator[tuple[str, bytes]]:
+    def _files(self, state: TrainState) -> Iterator[tuple[str, Content]]:
         """Yields the name and content of each file, and reports the progress."""
         progress = state.runtime.progress
         progress.report("saving", slow=True)
@@ -228,11 +229,12 @@ class Checkpoints:
             yield LABEL_LIST, format_label_list(self.class_names).encode()
 
     def _write_to(
-        self, store: Store, content: list[tuple[str, bytes]], manifest: Manifest, roles: list[str]
+        self, store: Store, content: list[tuple[str, Content]], manifest: Manifest, roles: list[str]
     ) -> Path:
         serials = [serial for store in self._stores for serial in store.folders().values()]
         manifest = manifest.model_copy(update={"serial": 1 + max(serials, default=-1)})
-        folder = store.write(content, manifest)
+        files = ((name, data if isinstance(data, bytes) else pack_arrays(data)) for name, data in content)
+        folder = store.write(files, manifest)
         for role in roles:
             if role != BEST:
                 store.link(role, folder)

@@ -21,12 +21,14 @@ from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import read_regular
 from ppcls.optimizer.state import MASTER, load_optimizer_state, optimizer_state
-from ppcls.weights.files import AVERAGE, WEIGHTS, Arrays, fill, pack_arrays, read_arrays
+from ppcls.weights.files import AVERAGE, WEIGHTS, Arrays, copy_to_host, fill, read_arrays
 from ppcls.weights.manifest import MANIFEST, read_manifest
 
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 CONFIG = "config.yaml"
+
+Content = bytes | Arrays  # of a file; arrays are packed when the file is written
 
 
 class SavedState(BaseModel):
@@ -60,7 +62,7 @@ class SavedState(BaseModel):
     not_better: int = Field(0, ge=0)
 
 
-def snapshot_files(state: TrainState, config: Config) -> Iterator[tuple[str, bytes]]:
+def snapshot_files(state: TrainState, config: Config) -> Iterator[tuple[str, Content]]:
     """Yields the name and content of each file of a checkpoint.
 
     Raises:
@@ -69,10 +71,10 @@ def snapshot_files(state: TrainState, config: Config) -> Iterator[tuple[str, byt
     optimizer = optimizer_state(state.optimizer, state.model)
     weights = _exact_weights(state, optimizer)
     _check_finite(weights, state.update)
-    yield WEIGHTS, pack_arrays(weights)
-    yield OPTIMIZER, pack_arrays(optimizer)
+    yield WEIGHTS, copy_to_host(weights)
+    yield OPTIMIZER, copy_to_host(optimizer)
     if state.ema is not None:
-        yield AVERAGE, pack_arrays(_full_average(state))
+        yield AVERAGE, copy_to_host(_full_average(state))
     yield CONFIG, dump_config(config).encode()
     saved = SavedState(
         update=state.update,
@@ -209,7 +211,8 @@ def _check_position(saved: SavedState, path: Path) -> None:
 
 
 def _check_finite(weights: dict[str, paddle.Tensor], update: int) -> None:
-    wrong = [name for name, tensor in weights.items() if not bool(paddle.isfinite(tensor).all())]
+    finite = paddle.stack([paddle.isfinite(tensor).all() for tensor in weights.values()]).numpy()
+    wrong = [name for name, good in zip(weights, finite, strict=True) if not good]
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise UserError(

@@ -15,7 +15,7 @@ from ppcls.config.load import validate
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.models.trained import load_network
 from ppcls.errors import UserError
-from ppcls.weights.files import pack_arrays
+from ppcls.weights.files import copy_to_host, pack_arrays
 from ppcls.weights.manifest import Manifest, write_file, write_manifest
 
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     names = "".join(f"{i} {name}\n" for i, name in enumerate(CLASSES))
     model = build_model("ResNet18", len(CLASSES))
     contents = {
-        "model.safetensors": pack_arrays(model.state_dict()),
+        "model.safetensors": pack_arrays(copy_to_host(model.state_dict())),
         "config.yaml": yaml.safe_dump(tree).encode(),
         "label_list.txt": names.encode(),
     }
@@ -69,6 +69,6 @@ def test_load_network_warns_about_non_finite_weights(
     weights = build_model("ResNet18", len(CLASSES)).state_dict()
     name = next(name for name, tensor in weights.items() if tensor.is_floating_point())
     weights[name] = paddle.full(weights[name].shape, np.nan)
-    (folder.parent / "nan.safetensors").write_bytes(pack_arrays(weights))
+    (folder.parent / "nan.safetensors").write_bytes(pack_arrays(copy_to_host(weights)))
     load_network(config, folder.parent / "nan.safetensors")
     assert f"weights are NaN or infinite: {name};" in capsys.readouterr().err
