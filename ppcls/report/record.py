@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-_BUDGET_SHARE, _BUDGET_SECONDS = 0.01, 2.0  # of the elapsed time, and on top of it
+_BUDGET_SHARE, _BUDGET_SECONDS = 0.01, 1.0  # of the elapsed time, and on top of it
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Reporter:
 
 
 class TimeBudget:
-    """Limits the time that a reporter spends to two seconds plus 1 % of the elapsed time.
+    """Limits the time that a reporter spends to one second plus 1 % of the elapsed time.
 
     A turn that exceeds the limit is completed. The next one has to wait.
     """
