@@ -2,6 +2,7 @@
 
 The reason, such as ``needs a GPU``, is in the command's comment, in a comment above it, or in brackets after
 it. Each block runs in a folder of its own with the small files that the documents name, and must exit with 0.
+What needs a network downloads weights from a local server, or runs in a fresh clone and installs from PyPI.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import pytest
 import yaml
 from documents import WRITTEN, Example, examples, read
 from paths import ROOT
+from weights_server import weights_server
 
 from ppcls.dataset_tools.digits import make_digits
 
@@ -38,14 +40,15 @@ PLACEHOLDERS = {
     "PREFIX": "output/mine/best_model",
 }
 # What changes in a command to save time, or to use a free port: patterns and replacements. Besides, the
-# configs in the folder train for one epoch.
+# configs in the folder train for one epoch, and the fine-tuning study runs only its first setting.
 SHORTER = {
     r"^make .*": r"\g<0> -o setup DEVICE=cpu",
     r"^ppcls serve .*|^tensorboard .*": r"\g<0> --port PORT",
     r"^curl ": "curl --silent --show-error --fail ",
     r"http://127.0.0.1:8000": "http://127.0.0.1:PORT",
     r"model\.serve\(port=8000\)": "model.serve(port=PORT, wait=False).terminate()",
-    r"^ppcls train pictures/": r"\g<0> --output runs/new_NUMBER --model RegNetX_200MF --image-size 32",
+    r"^ppcls train pictures/(?! .*hf-hub)": r"\g<0> --model RegNetX_200MF",
+    r"^ppcls train pictures/": r"\g<0> --output runs/new_NUMBER --image-size 32",
     r"^ppcls train .*--epochs (8|20) .*": r"\g<0> --epochs 1",
     r"epochs=20": "epochs=1, image_size=32",
     r" photos \d+": " photos 32",
@@ -59,6 +62,11 @@ SHORTER = {
     r" --clients 1 8 64": " --clients 1 2",
     r" --batch-size 1 8 32 128": " --batch-size 1 2",
 }
+# The same in a clone, where commands install what they need, and `make test` only collects the tests.
+SHORTER_IN_CLONE = {
+    r"^pip ": "python -m venv --clear new && new/bin/pip ",
+    r"^make fuzz MINUTES=10": "make fuzz MINUTES=0.01 TARGETS=manifest",
+}
 KEY = "0123456789abcdef" * 4  # of the HTTP API
 MODELS = r"runs/(pets|cats|embeddings)|ResNet50_photos"  # what the fixture `models` adds
 SERVER = r"ppcls serve|tensorboard|make visualdl"
@@ -67,9 +75,14 @@ QUICK = (
 )
 
 
-def run(command: str, folder: Path) -> None:
+def run(command: str, folder: Path, variables: dict[str, str] | None = None) -> None:
     done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment() | (variables or {}),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
@@ -80,7 +93,7 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def running(command: str, folder: Path, port: int) -> Iterator[None]:
+def running(command: str, folder: Path, port: int, variables: dict[str, str]) -> Iterator[None]:
     """Starts a server, waits until it listens, and interrupts it at the end."""
     log = folder / "server.log"
     with (
@@ -88,7 +101,7 @@ def running(command: str, folder: Path, port: int) -> Iterator[None]:
         subprocess.Popen(
             ["bash", "-c", command],
             cwd=folder,
-            env=environment(),
+            env=environment() | variables,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -131,6 +144,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, folder / name)
     for config in (folder / "configs").glob("*.yaml"):
         config.write_text(re.sub(r"^  epochs: \d+$", "  epochs: 1", config.read_text(), flags=re.MULTILINE))
+    study = folder / "examples" / "finetune_study.py"
+    study.write_text(study.read_text().replace("EPOCHS = 20", "EPOCHS = 1\nSETTINGS = SETTINGS[:1]"))
     for path in [*ROOT.glob("requirements*.txt"), ROOT / "pyproject.toml", ROOT / "Makefile"]:
         shutil.copy(path, folder)
     for name in ("docs", ".ci"):
@@ -194,6 +209,24 @@ def models(files: Path) -> Path:
     return files
 
 
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment variables for a local server of published weights."""
+    with weights_server(tmp_path_factory.mktemp("weights") / "server") as variables:
+        yield variables
+
+
+@pytest.fixture(scope="session")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone of the last commit, whose virtual environment the first `make` creates."""
+    pip = [sys.executable, "-m", "pip", "--retries", "0", "--timeout", "10"]
+    if subprocess.run([*pip, "index", "versions", "paddlepaddle"], capture_output=True).returncode:
+        pytest.skip("no network: pip can't reach its package index")
+    folder = tmp_path_factory.mktemp("clone") / "ppcls"
+    run(f"git clone --quiet {ROOT} {folder}", ROOT)
+    return folder
+
+
 def is_quick(example: Example) -> bool:
     return all(re.match(QUICK, command) for command in example.commands)
 
@@ -210,12 +243,19 @@ def is_quick(example: Example) -> bool:
 def test_printed_commands_succeed(example: Example, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if any("ppcls tune" in command for command in example.commands):
         pytest.importorskip("optuna")  # an extra
-    folder = tmp_path / "work"
-    needs_models = re.search(MODELS, "\n".join(example.commands))
-    files = request.getfixturevalue("models" if needs_models else "files")
-    shutil.copytree(files, folder, symlinks=True)
-    for name in re.findall(r"--output (\S+)|output=\"(\S+?)\"", "\n".join(example.commands)):
-        shutil.rmtree(folder / "".join(name), ignore_errors=True)  # made by the commands themselves
+    text = "\n".join(example.commands)
+    variables, shorter = {}, SHORTER
+    if example.network and re.search(r"^(make|pip) ", text, re.MULTILINE):
+        folder, shorter = request.getfixturevalue("clone"), SHORTER_IN_CLONE
+        variables = {"PYTHONPATH": "", "PYTEST_ADDOPTS": "--collect-only -q"}
+    else:
+        folder = tmp_path / "work"
+        files = request.getfixturevalue("models" if re.search(MODELS, text) else "files")
+        shutil.copytree(files, folder, symlinks=True)
+        for name in re.findall(r"--output (\S+)|output=\"(\S+?)\"", text):
+            shutil.rmtree(folder / "".join(name), ignore_errors=True)  # made by the commands themselves
+        if example.network:
+            variables = request.getfixturevalue("weights")
     port = 0
     with ExitStack() as server:
         for number, printed in enumerate(example.commands):
@@ -223,17 +263,17 @@ def test_printed_commands_succeed(example: Example, request: pytest.FixtureReque
             if is_server:
                 server.close()  # the previous one
                 port = 8040 if "visualdl" in printed else free_port()
-            command = shorten(printed).replace("NUMBER", str(number)).replace("PORT", str(port))
+            command = shorten(printed, shorter).replace("NUMBER", str(number)).replace("PORT", str(port))
             if is_server:
-                server.enter_context(running(command, folder, port))
+                server.enter_context(running(command, folder, port, variables))
             else:
-                run(command, folder)
+                run(command, folder, variables)
 
 
-def shorten(command: str) -> str:
+def shorten(command: str, replacements: dict[str, str]) -> str:
     for placeholder, value in PLACEHOLDERS.items():
         command = re.sub(rf"(?<=[ =]){re.escape(placeholder)}(?= |$)", value, command)
-    for pattern, replacement in SHORTER.items():
+    for pattern, replacement in replacements.items():
         command = re.sub(pattern, replacement, command)
     return command
 

@@ -25,13 +25,15 @@ COMMAND = rf"(?:[A-Z_]+=\S+ )?(?:{PROGRAMS}) \S"
 _TOOL = (
     r"ppcls (?:(?:dataset|benchmark) [a-z]+|(?!dataset |benchmark )[a-z]+)|python tools/\w+\.py|tools/\w+\.py"
 )
-SPAN = rf"(?:[A-Z_]+=\S+ )?(?:{_TOOL}|python -[mc] \S+|pip \S+|docker|curl|tensorboard) (?!…)\S"
+SPAN = (
+    rf"(?:[A-Z_]+=\S+ )?(?:taskset -c \S+ )?"
+    rf"(?:{_TOOL}|python -[mc] \S+|pip \S+|docker|curl|source|tensorboard) (?!…)\S"
+)
 # What the text says of a command that no test runs. There is no other reason.
 MARK = re.compile(
-    r"\bneeds (?:a GPU|(?:two |four )?GPUs|(?:two|several) machines|a network|Docker|Slurm)\b"
-    r"|\btakes (?:minutes|hours)\b",
-    re.IGNORECASE,
+    r"\bneeds (?:a GPU|(?:two |four )?GPUs|(?:two|several) machines|Docker|Slurm)\b", re.IGNORECASE
 )
+NETWORK = re.compile(r"\bneeds a network\b", re.IGNORECASE)  # slow tests run these where there is one
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Example:
     line: int
     commands: list[str] = field(default_factory=list)  # to run
     marked: list[str] = field(default_factory=list)  # which need something that is missing here
+    network: bool = False  # whether one of the commands to run needs a network
 
     @property
     def name(self) -> str:
@@ -61,8 +64,10 @@ def examples(document: Path) -> list[Example]:
         command = " ".join(match[1].split())
         if re.match(SPAN, command):
             example = Example(document, prose.count("\n", 0, match.start()) + 1)
-            marked = re.match(r"\s*\([^)]*\)", match[2])
-            (example.marked if marked and MARK.search(marked[0]) else example.commands).append(command)
+            brackets = re.match(r"\s*\([^)]*\)", match[2])
+            mark = brackets[0] if brackets else ""
+            example.network = bool(NETWORK.search(mark))
+            (example.marked if MARK.search(mark) else example.commands).append(command)
             found.append(example)
     found = [example for example in found if example.commands or example.marked]
     if document.name in IN_ORDER:
@@ -70,6 +75,7 @@ def examples(document: Path) -> list[Example]:
         for example in sorted(found, key=lambda example: example.line):
             whole.commands += example.commands
             whole.marked += example.marked
+            whole.network |= example.network
         return [whole]
     return found
 
@@ -81,14 +87,15 @@ def _block(document: Path, text: str, match: re.Match[str]) -> Example:
         example.commands.append(match[0].replace("```python", "python - <<'END'").replace("```", "END"))
     if language not in ("", "bash"):
         return example
-    all_marked = False  # by a comment on a line of its own
+    mark = ""  # comments on lines of their own
     for line in logical_lines(match[0]):
         command, _, comment = line.partition("  #")
         if line.startswith("#"):
-            all_marked |= bool(MARK.search(line))
+            mark += line
         elif re.match(COMMAND, command):
-            marked = all_marked or MARK.search(comment)
-            (example.marked if marked else example.commands).append(command.strip())
+            is_marked = MARK.search(mark + comment)
+            (example.marked if is_marked else example.commands).append(command.strip())
+            example.network |= bool(NETWORK.search(mark + comment)) and not is_marked
     return example
 
 
