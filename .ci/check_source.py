@@ -48,6 +48,8 @@ WORDS = {
     r"\bstays? as it is\b|\bstays? as they are\b": "stays unchanged",
     r"\bmade smaller\b": "shrunk",
 }
+# Names of variables that do not say what they hold.
+VAGUE_NAMES = {"found", "given", "made", "taken", "wanted"}
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in WORDS.items()]
 CHECKED_TEXT = ["*.md", "*.yaml", "*.toml", "Makefile", "Dockerfile"]
 CHECKED_CODE = ["ppcls/*.py", "tools/*.py", "examples/*.py", ".ci/*.py"]
@@ -61,6 +63,7 @@ def main() -> int:
         *check_folders(sources),
         *check_class_names(trees),
         *check_parameters(trees),
+        *check_variables(trees),
         *check_folder_cycles(trees),
         *check_chains(trees),
         *check_python_words([Path(name) for name in git_files(*CHECKED_CODE)]),
@@ -116,6 +119,14 @@ def check_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
                     f"{path}:{node.lineno}: {node.name} has {count} parameters, expected at most "
                     f"{MOST_PARAMETERS}; group related ones in a dataclass"
                 )
+
+
+def check_variables(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds variables with a vague name; a parameter may be called ``found``, beside ``expected``."""
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE_NAMES:
+                yield f"{path}:{node.lineno}: variable {node.id}: name what it holds"
 
 
 def check_folder_cycles(trees: dict[Path, ast.Module]) -> Iterator[str]:

@@ -21,8 +21,8 @@ _INTRO = """# PaddleClas's files
 
 `.ci/paddleclas_files.py` writes this table from the {total} YAML files below `ppcls/configs/` of PaddleClas
 (commit {commit}).
-{loading} of them load unchanged: every key has its meaning here, or a warning says that it has no effect. A
-file that does not load stops with an error that names what is missing; the table shows the first problem.
+{loading} of them load unchanged: each key has the same meaning here, or a warning says that it has no effect.
+A file that does not load stops with an error that names what is missing; the table shows the first problem.
 [from-paddleclas.md](from-paddleclas.md) lists where results differ.
 
 | folder | load | of | files that do not load: what is missing |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +68,12 @@ def test_check_test_names_ignores_other_lines(check_source: ModuleType, tmp_path
     (tmp_path / "test_it.py").write_text("# told\ndef test_user_is_told() -> None: ...\n")
     (finding,) = check_source.check_test_names([tmp_path / "test_it.py"])
     assert ":2: 'told'" in finding
+
+
+def test_check_variables_accepts_parameters(check_source: ModuleType) -> None:
+    tree = ast.parse("def report(found):\n    wanted = found\n    print(wanted)\n")
+    (finding,) = check_source.check_variables({Path("module.py"): tree})
+    assert finding.startswith("module.py:2: variable wanted")
 
 
 def test_check_source_of_this_repository_finds_nothing(

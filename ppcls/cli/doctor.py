@@ -45,16 +45,16 @@ except UserError as error:
     sys.exit(str(error.__cause__))
 import paddle
 gpu = paddle.is_compiled_with_cuda()
-found = {"version": paddle.__version__, "cuda": str(paddle.version.cuda()) if gpu else "", "cards": []}
+report = {"version": paddle.__version__, "cuda": str(paddle.version.cuda()) if gpu else "", "cards": []}
 for card in range(paddle.device.cuda.device_count() if gpu else 0):
     try:
         check_gpu_kernels(card)
-        found["cards"].append("")
+        report["cards"].append("")
     except UserError as error:
-        found["cards"].append(str(error))
+        report["cards"].append(str(error))
 paddle.set_device("cpu")
-found["cpu"] = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
-print("\\n" + json.dumps(found))
+report["cpu"] = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
+print("\\n" + json.dumps(report))
 """
 
 
@@ -65,18 +65,18 @@ class Check:
     Attributes:
         name: What was checked.
         status: ``ok``; ``note`` for what only some commands need; ``error`` for what training needs.
-        found: What was found.
+        result: What the check found.
         fix: What to do; empty if nothing.
     """
 
     name: str
     status: Status
-    found: str
+    result: str
     fix: str = ""
 
     def __str__(self) -> str:
         mark = {"ok": "ok   ", "note": "note ", "error": "ERROR"}[self.status]
-        return f"{mark} {self.name:<14} {self.found}" + (f"\n{'':<21}-> {self.fix}" if self.fix else "")
+        return f"{mark} {self.name:<14} {self.result}" + (f"\n{'':<21}-> {self.fix}" if self.fix else "")
 
 
 class UnusableError(UserError):

@@ -1,4 +1,4 @@
-"""``ppcls index``: a file with the embeddings of images, and searches in it."""
+"""``ppcls index``: builds a file with the embeddings of images, changes it and searches in it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def main(argv: Arguments = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="Search images by their embeddings (RecModel). The index is one file. Exit code 3: some "
-        "images could not be read, and their lines have the reasons."
+        description="Search for similar images by their embeddings (RecModel). An index is a file with the "
+        "embeddings of images. Exit code 3: some images could not be read; the line of "
+        "each one gives the reason."
     )
     add_examples(
         parser,
@@ -73,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         "paths",
         nargs="+",
         type=Path,
-        help="images to remove, with the paths under which they were added, or their folders",
+        help="paths of the images to remove, as they were added, or folders of such images",
     )
     remove.set_defaults(run=_remove)
     return parser
@@ -87,7 +88,9 @@ def _add(commands: Subcommands, name: str, summary: str, examples: Sequence[str]
     """Adds a subcommand that embeds images."""
     parser = add_subcommand(commands, name, summary, _examples(name, examples))
     parser.add_argument("index", type=Path, help="file of the index")
-    parser.add_argument("images", nargs="+", type=Path, help="files, folders and patterns, before any -o")
+    parser.add_argument(
+        "images", nargs="+", type=Path, help="files, folders and patterns; write them before -o"
+    )
     by_default = "" if name == "build" else "; by default the one that built the index"
     parser.add_argument(
         "--model",
@@ -185,4 +188,4 @@ def _fail_for(failed: Iterable[FailedFile]) -> None:
     from ppcls.deploy.infer import NotAllPredictedError
 
     if count := len(list(failed)):
-        raise NotAllPredictedError(f"{count} images could not be read; their lines have the reasons")
+        raise NotAllPredictedError(f"{count} images could not be read; the line of each one gives the reason")

@@ -90,14 +90,14 @@ def infer(argv: Arguments = None) -> None:
     if failed and arguments.on_error != "ignore":
         raise NotAllPredictedError(
             f"{failed} of {len(gallery) + len(files)} images could not be predicted; "
-            "their lines have the reasons (see --on-error)"
+            "the line of each one gives the reason (see --on-error)"
         )
 
 
 def _parser() -> argparse.ArgumentParser:
     options = config_parser(
-        "Predict images. Exit code 0: all images were predicted. 3: some could not be predicted, and their "
-        "lines have the reasons. 1: nothing was predicted.",
+        "Predict images. Exit code 0: all images were predicted. 3: some could not be predicted; the "
+        "line of each one gives the reason. 1: nothing was predicted.",
         (
             "ppcls infer --model runs/pets photo.jpg",
             "ppcls infer --model EfficientNet_lite0 'photos/**/*.jpg' --out classes.jsonl",
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         "--explain",
         type=Path,
         metavar="FOLDER",
-        help="write each image to the new folder FOLDER with a heat map of the pixels that speak for its "
+        help="write each image to the new folder FOLDER with a heat map of the pixels that support its "
         "best class; needs a checkpoint",
     )
     options.add_argument("--json", action="store_true", help="print one line of JSON per image")

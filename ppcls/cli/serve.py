@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="names by which requests may address this server, in addition to addresses, localhost and its "
+        help="names that requests may use for this server, in addition to IP addresses, localhost and its "
         "host name; * for any",
     )
 
@@ -152,11 +152,11 @@ def _parser() -> argparse.ArgumentParser:
     file("--api-key-file", keys)
     file("--tls-cert", "serve HTTPS with this certificate, in PEM format")
     file("--tls-key", "private key of the certificate; by default it is in the same file")
-    further = "let clients load and unload its subfolders as models (PUT and DELETE /models/NAME)"
+    further = "let clients load and unload the models in its subfolders (PUT and DELETE /models/NAME)"
     file("--models-folder", f"{further}; needs --api-key-file", "FOLDER")
     file(
         "--index",
-        "answer POST /search with the nearest images of this index (ppcls index); for the first model",
+        "index of images that POST /search searches (ppcls index); its model must be the first one",
     )
     options.add_argument("--access-log", action="store_true", help="log one line per request")
     options.add_argument(
@@ -168,9 +168,9 @@ def _parser() -> argparse.ArgumentParser:
 
     number("--port", within(int, ge=0, le=65535), 8000, "port to listen on; 0 for any free one")
     number("--max-batch", within(int, ge=1, le=4096), 16, "maximum number of images per batch")
-    waits = "milliseconds that an image waits for others, which are being decoded, to join its batch"
+    waits = "maximum time in milliseconds that an image waits for more images to join its batch"
     number("--max-wait", within(float, ge=0, le=1000), 5.0, waits, "MS")
-    opened = "maximum number of connections; one address may have half of them. Further ones are closed"
+    opened = "maximum number of connections, at most half of them from one address; others are closed"
     number("--max-connections", within(int, ge=1, le=100_000), 512, opened)
     in_work = (
         "maximum number of images that wait or are being predicted; further requests are answered with 503"
@@ -180,6 +180,6 @@ def _parser() -> argparse.ArgumentParser:
     number("--max-images", within(int, ge=1, le=10_000), 32, per_request)
     size = "maximum size of a request in MiB; larger ones are answered with 413"
     number("--max-mib", within(float, ge=0.001, le=1024), 32.0, size, "MIB")
-    arrives = "seconds for a request to arrive (then 408), and again for its answer (then 504)"
+    arrives = "seconds to receive a request (otherwise 408), and then to answer it (otherwise 504)"
     number("--timeout", within(float, ge=0.1, le=3600), 30.0, arrives, "S")
     return options

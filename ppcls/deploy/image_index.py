@@ -58,12 +58,12 @@ class ImageIndex:
         Args:
             queries: Embeddings of length 1, [Q, D].
             count: Number of images per query.
-            rerank: Whether the 100 nearest images are ordered by `reranked_similarities`. The result has
-                their cosine similarities all the same.
+            rerank: Whether the 100 nearest images are ordered by `reranked_similarities`. The
+                similarities in the result are still cosine similarities.
         """
         candidates = min(max(count, _RERANKED if rerank else 0), len(self.files))
         rows, similarities = self._search(np.ascontiguousarray(queries, np.float32), candidates)
-        found = []
+        results = []
         for query, row, similarity in zip(queries, rows, similarities, strict=True):
             valid = row >= 0  # HNSW may find fewer
             row, similarity = row[valid], similarity[valid]
@@ -72,11 +72,11 @@ class ImageIndex:
                 order = np.argsort(-reranked_similarities(unit, 1)[0], kind="stable")
                 row, similarity = row[order], similarity[order]
             names = tuple(self.files[index] for index in row[:count])
-            found.append(NearestImages(names, tuple(similarity[:count].tolist())))
-        return found
+            results.append(NearestImages(names, tuple(similarity[:count].tolist())))
+        return results
 
     def added(self, embeddings: Mapping[Path, Floats]) -> ImageIndex:
-        """Returns the index with more images. Those that it has already get the new embedding."""
+        """Returns the index with more images. Images that it already has get the new embedding."""
         merged = {**dict(zip(self.files, self.vectors, strict=True)), **embeddings}
         return replace(self, files=tuple(merged), vectors=np.stack(list(merged.values())), stored=None)
 
@@ -89,7 +89,8 @@ class ImageIndex:
         named = {file: {file, *file.parents}.intersection(paths) for file in self.files}
         if unknown := set(paths).difference(*named.values()):
             raise UserError(
-                f"{min(unknown)}: not in the index; expected a path as it was added, or a folder above it"
+                f"{min(unknown)}: not in the index; expected the path under which an "
+                "image was added, or its folder"
             )
         kept = np.array([not matches for matches in named.values()])
         if not kept.any():
@@ -111,7 +112,7 @@ class ImageIndex:
             )
         if len(probe) == len(self.probe) > 0 and (similarity := float(probe @ self.probe)) < _SAME_MODEL:
             raise UserError(
-                f"{predictor.source.file}: is not the model of the index: the similarity of their embeddings "
+                f"{predictor.source.file}: not the model of the index: the similarity of their embeddings "
                 f"of one test image is {similarity:.2f}, expected at least {_SAME_MODEL}; use {self.model}"
             )
 
@@ -168,7 +169,7 @@ def load_index(file: Path) -> ImageIndex:
                 raise ValueError(f"{len(files)} files, {len(vectors)} vectors")
             return ImageIndex(tuple(files), vectors, kind, about["model"], arrays["probe"], stored)
     except FileNotFoundError:
-        raise UserError(f"{file}: no such index; create it with ppcls index build") from None
+        raise UserError(f"{file}: file not found; create an index with ppcls index build") from None
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{file}: expected a file written by ppcls index: {error}") from None
 

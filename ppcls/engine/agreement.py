@@ -104,7 +104,7 @@ def _flatten(tree: Any, path: str = "") -> Facts:
 
 
 def choose_checkpoint(
-    checkpoints: Checkpoints, wanted: str | None, runtime: Runtime, *, writing: bool = True
+    checkpoints: Checkpoints, requested: str | None, runtime: Runtime, *, writing: bool = True
 ) -> Path | None:
     """Returns the checkpoint that all processes resume from; None for a new run.
 
@@ -112,18 +112,18 @@ def choose_checkpoint(
 
     Args:
         checkpoints: Checkpoints of the run.
-        wanted: ``Global.checkpoints``.
+        requested: ``Global.checkpoints``.
         runtime: Runtime of this process.
         writing: Whether the run will write to its output folder.
 
     Raises:
-        UserError: ``wanted`` is not a checkpoint, is damaged, or is missing on a machine; or the output
+        UserError: ``requested`` is not a checkpoint, is damaged, or is missing on a machine; or the output
             folder would be written to but holds another run.
     """
     folder = None
     with fail_together(runtime):
         if runtime.is_main:
-            folder = checkpoints.find(wanted) if wanted else None
+            folder = checkpoints.find(requested) if requested else None
             if writing:
                 checkpoints.check_unused(folder)
     chosen = all_gather_json(runtime, None if folder is None else str(_link_target(folder)))[0]

@@ -24,20 +24,20 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
     Raises:
         UserError: ``Global.cuda_graph`` is True, but these steps can't be captured.
     """
-    wanted = config.Global.cuda_graph
+    setting = config.Global.cuda_graph
     execution = (
         "a compiled model"
         if compiles(config.Global.to_static, config.Arch, config.AMP, state.runtime)
         else "operator by operator"
     )
-    if wanted is False:
+    if setting is False:
         return train_step, f"steps: {execution}; no CUDA graph (Global.cuda_graph)"
     blocker = _capture_blocker(config, state)
-    if blocker is None and wanted == "auto":
+    if blocker is None and setting == "auto":
         blocker = _unmeasured(state)
     if blocker is None:
         return GraphedStep(state), "steps: a CUDA graph, captured after the first ones"
-    if wanted is True:
+    if setting is True:
         raise UserError(f"Global.cuda_graph: {blocker}; set it to auto or False")
     return train_step, f"steps: {execution}; no CUDA graph: {blocker}"
 

@@ -83,8 +83,10 @@ def _differences(config: Config, expected: Preprocessing) -> Iterator[str]:
         for spec in specs:
             if isinstance(spec, NormalizeImage) and len(spec.mean) == len(expected.mean):
                 pixels = tuple(value * _PIXEL / spec.scale for value in (*spec.mean, *spec.std))
-                wanted = (*expected.mean, *expected.std)
-                if not all(math.isclose(*pair, abs_tol=1e-3) for pair in zip(pixels, wanted, strict=True)):
+                expected_pixels = (*expected.mean, *expected.std)
+                if not all(
+                    math.isclose(*pair, abs_tol=1e-3) for pair in zip(pixels, expected_pixels, strict=True)
+                ):
                     mean, std = ([round(value, 4) for value in values] for values in expected[:2])
                     yield f"{place}: NormalizeImage with mean {mean} and std {std}"
         resize = next((spec for spec in specs if isinstance(spec, ResizeImage)), None)

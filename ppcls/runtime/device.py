@@ -16,11 +16,13 @@ def has_pypi_kernels(capability: tuple[int, int]) -> bool:
     return first <= capability <= last
 
 
-def choose_device(wanted: str, processes: int, device_id: int, visible: str | None) -> Literal["cpu", "gpu"]:
+def choose_device(
+    requested: str, processes: int, device_id: int, visible: str | None
+) -> Literal["cpu", "gpu"]:
     """Returns the device of the model.
 
     Args:
-        wanted: ``Global.device``.
+        requested: ``Global.device``.
         processes: Number of processes of the run on this machine.
         device_id: GPU of this process, as Paddle counts.
         visible: CUDA_VISIBLE_DEVICES; None if not set.
@@ -32,7 +34,7 @@ def choose_device(wanted: str, processes: int, device_id: int, visible: str | No
 
     compiled = paddle.is_compiled_with_cuda()
     count = paddle.device.cuda.device_count() if compiled else 0
-    if wanted == "cpu" or (wanted == "auto" and count == 0):
+    if requested == "cpu" or (requested == "auto" and count == 0):
         return "cpu"
     if not compiled:
         raise UserError(

@@ -162,21 +162,21 @@ def _current(*names: str) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def set_threads(wanted: int | None, cores: int, launched: bool) -> int:
+def set_threads(requested: int | None, cores: int, launched: bool) -> int:
     """Sets OMP_NUM_THREADS, which Paddle reads at import, and returns it.
 
     The user's value is kept. Under the launcher, 1 is not the user's value: the launcher imports Paddle,
     which sets 1 if nothing is set, and its processes inherit it.
 
     Args:
-        wanted: ``Global.cpu_threads``.
+        requested: ``Global.cpu_threads``.
         cores: CPU cores of this process.
         launched: Whether the launcher started this process.
     """
     current = _omp_threads()
-    if wanted is None and current is not None and not (launched and current == 1):
+    if requested is None and current is not None and not (launched and current == 1):
         return current
-    threads = wanted or cores
+    threads = requested or cores
     os.environ["OMP_NUM_THREADS"] = str(threads)
     return threads
 

@@ -163,8 +163,8 @@ def handle_signals(world_size: int = 1, embedded: bool = False) -> Iterator[Sign
     """
     grace = 1.0 + 0.6 * min(world_size, 16) if world_size > 1 else 1.0
     requests = SignalRequests(grace, embedded)
-    wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    numbers = [number for number in wanted if signal.getsignal(number) in _DEFAULT_HANDLERS]
+    candidates = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    numbers = [number for number in candidates if signal.getsignal(number) in _DEFAULT_HANDLERS]
     if not numbers or threading.current_thread() is not threading.main_thread():
         yield requests
         return

@@ -1,4 +1,4 @@
-"""``ppcls train --find-batch-size``: tries batch sizes, and keeps the images per update by accumulation."""
+"""``ppcls train --find-batch-size``: tries batch sizes; accumulation keeps the images per update."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ppcls.search.trials import check_single_process, last_lines, start_training
 def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
     """Returns a line with the largest batch size that fits into memory.
 
-    Candidates are the divisors of ``batch_size * update_freq``, so that an update has as many images as the
-    config says. A dry run tries each of a few of them, chosen by bisection.
+    Candidates are the divisors of ``batch_size * update_freq``, so that the number of images per
+    update does not change. Bisection chooses a few of them, and a dry run tries each.
 
     Args:
         config: Config of the run.
@@ -93,7 +93,7 @@ def _overrides(name: str, batch: int, total: int) -> list[str]:
 
 
 def _is_valid(config: Config, overrides: list[str]) -> bool:
-    """Whether the sampler accepts the batch size, which may have to be a multiple of something."""
+    """Returns whether the sampler accepts the batch size; some accept only multiples of a number."""
     import yaml
 
     try:

@@ -32,7 +32,7 @@ _CHAIN_KEYS = ("transform_ops", "batch_transform_ops", "on_error", "max_errors",
 def cross_validate(config: Config, folds: int, output_dir: Path, report: Callable[[str], None]) -> str:
     """Trains a model for each fold, evaluates it on the images of the fold, and writes the report.
 
-    Folds are of the images of ``DataLoader.Train``, or of the whole folder if that is a random part of it.
+    The folds divide the images of ``DataLoader.Train``, or the whole folder if these are a random part of it.
 
     Args:
         config: Config of the runs; ``DataLoader.Eval`` provides the transforms and the batch size.
@@ -124,8 +124,8 @@ def split_folds(labels: NDArray[Any], folds: int, seed: int) -> list[NDArray[np.
 
     counts = np.array([len(labels)]) if labels.ndim == 2 else np.unique(labels, return_counts=True)[1]
     if counts.min() < folds:
-        what = "the data set" if labels.ndim == 2 else "the smallest class"
-        raise UserError(f"--folds {folds}: {what} has only {counts.min()} images; use fewer folds")
+        smallest = "the data set" if labels.ndim == 2 else "the smallest class"
+        raise UserError(f"--folds {folds}: {smallest} has only {counts.min()} images; use fewer folds")
     kind = KFold if labels.ndim == 2 else StratifiedKFold
     splitter = kind(folds, shuffle=True, random_state=seed)
     targets = None if labels.ndim == 2 else labels
@@ -162,7 +162,7 @@ def _write_report(config: Config, results: list[EvalRecord], output_dir: Path) -
     folds = len(results)
     page = render_page(
         f"{folds}-fold cross-validation of {config.Arch.name}",
-        [f"The best evaluation of each fold, on images that it was not trained on. Runs: {output_dir}."],
+        [f"The best evaluation of each fold, on images that were not used for training. Runs: {output_dir}."],
         ["", "epoch", *columns],
         rows,
         [folds, folds + 1],

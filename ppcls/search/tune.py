@@ -1,4 +1,4 @@
-"""``ppcls tune``: searches settings with Optuna, a process for each trial."""
+"""``ppcls tune``: searches settings with Optuna, with one process per trial."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tune(
     output_dir: Path,
     report: Callable[[str], None],
 ) -> str:
-    """Runs trials until there are as many as asked, including those of an earlier search in the folder.
+    """Runs trials until there are as many as requested, including those of an earlier search in the folder.
 
     A trial trains ``config`` with other values of the searched keys, in a folder of its own. Its value is
     the best first metric of ``Metric.Eval``. Trials that are worse than the median of the others at the same

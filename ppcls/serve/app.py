@@ -122,8 +122,8 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
             async def answer() -> dict[str, Any]:
                 service = models.find(None)
                 count = _read_count("nearest", request.query_params.getlist("nearest")) or 5
-                found = await _predict(request, service, limits, bodies)
-                queries = np.stack([item.vector for item in found if isinstance(item, Embedding)])
+                results = await _predict(request, service, limits, bodies)
+                queries = np.stack([item.vector for item in results if isinstance(item, Embedding)])
                 return _results(service, await asyncio.to_thread(index.nearest, queries, count))
 
             return await measure(answer)
@@ -138,12 +138,12 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
     @app.get("/live")
     async def live() -> dict[str, str]:
-        """Answers as long as the process works."""
+        """Returns 200 while the process runs."""
         return {"status": "ok"}
 
     @app.get("/ready", responses={503: {"description": "requests are not answered"}})
     async def ready() -> Response:
-        """Returns 200 if requests are answered, otherwise 503."""
+        """Returns 200 if the server accepts requests, otherwise 503."""
         return (
             JSONResponse({"status": "ok"})
             if models.ready

@@ -114,15 +114,15 @@ class ApiKeys:
         if scope["type"] == "http" and scope["path"] not in _WITHOUT_KEY:
             headers = Headers(scope=scope)
             kind, _, token = headers.get("authorization", "").partition(" ")
-            given = token if kind.lower() == "bearer" else headers.get("x-api-key", "")
-            if not self._accepts(given.strip()):
+            key = token if kind.lower() == "bearer" else headers.get("x-api-key", "")
+            if not self._accepts(key.strip()):
                 reason = "expected a valid API key, as Authorization: Bearer KEY or X-API-Key: KEY"
                 app = error_response(401, reason, headers={"WWW-Authenticate": "Bearer"})
         await app(scope, receive, send)
 
-    def _accepts(self, given: str) -> bool:
+    def _accepts(self, key: str) -> bool:
         """Compares all digests, so that the time does not depend on the keys."""
-        digest = _digest(given)
+        digest = _digest(key)
         return sum(hmac.compare_digest(digest, valid) for valid in self._digests) > 0
 
 
@@ -143,9 +143,9 @@ def read_keys(file: Path) -> list[str]:
         raise UserError(f"--api-key-file {file}: cannot be read: {reason}") from None
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys or min(map(len, keys)) < _SHORTEST_KEY:
-        found = "no key" if not keys else f"a key of {min(map(len, keys))}"
+        actual = "no key" if not keys else f"a key of {min(map(len, keys))}"
         raise UserError(
             f"--api-key-file {file}: expected one key per line, of at least {_SHORTEST_KEY} characters, "
-            f"found {found}; `openssl rand -hex 32` prints a good one"
+            f"found {actual}; `openssl rand -hex 32` prints a good one"
         )
     return keys

@@ -44,7 +44,7 @@ class ServedModels:
         self.metrics = ServerMetrics()
         self._worker, self._batching, self._folder = worker, batching, folder
         self._changing = asyncio.Lock()
-        self.services = {name: self._make_service(name, found) for name, found in predictors.items()}
+        self.services = {name: self._make_service(name, predictor) for name, predictor in predictors.items()}
 
     @property
     def ready(self) -> bool:

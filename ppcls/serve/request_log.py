@@ -40,8 +40,8 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(_HEADER, "")
-        identifier = given if _VALID.fullmatch(given) else uuid.uuid4().hex
+        requested = Headers(scope=scope).get(_HEADER, "")
+        identifier = requested if _VALID.fullmatch(requested) else uuid.uuid4().hex
         _request_id.set(identifier)  # each request has a task, and so a context, of its own
         start, status = time.perf_counter(), 500
 
@@ -93,7 +93,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_log(kind: LogFormat, requests: bool) -> None:
-    """Writes warnings and errors, and if wanted one line per request, to standard error.
+    """Writes warnings, errors and, if requested, one line per request to standard error.
 
     Args:
         kind: Format of a line.

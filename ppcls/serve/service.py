@@ -32,7 +32,7 @@ class BatchingOptions:
 
     Attributes:
         max_batch: Maximum number of images of a batch.
-        max_wait: Seconds that an image waits for others, which are being prepared, to join its batch.
+        max_wait: Maximum time in seconds that an image waits for more images to join its batch.
         max_waiting: Maximum number of images of all requests that wait or are being predicted. Further
             requests are rejected.
     """

@@ -42,11 +42,11 @@ async def read_images(
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (_FORM, _BYTES) and not kind.startswith(_IMAGE):
-        found = f"'{kind[:_SHOWN]}'" if kind else "none"
-        raise RequestError(415, f"expected Content-Type {_FORM}, {_BYTES} or {_IMAGE}…, got {found}")
+        shown = f"'{kind[:_SHOWN]}'" if kind else "none"
+        raise RequestError(415, f"expected Content-Type {_FORM}, {_BYTES} or {_IMAGE}…, got {shown}")
     declared = headers.get("content-length", "")
     if declared.isascii() and declared.isdecimal():
-        # Nineteen digits are too many whatever they say, and int() is slow on thousands of them.
+        # A number of 19 digits exceeds any limit, and int() is slow on thousands of digits.
         _check_size(limits.max_bytes + 1 if len(declared) > 18 else int(declared), limits)
     try:
         data = await asyncio.wait_for(_read_body(body, limits, acquire), limits.timeout)

@@ -78,11 +78,11 @@ def verify_download(path: Path) -> None:
         UserError: The file has another one.
     """
     expected = _read_digest(path)
-    if expected and (found := read_record(path).sha256) != expected:
+    if expected and (digest := read_record(path).sha256) != expected:
         record = _digest_file(path)
         fix = f"remove it to download it again, or remove {record.name} to use it as it is"
         raise UserError(
-            f"{path}: damaged or replaced: expected SHA-256 {expected}, found {found}; "
+            f"{path}: damaged or replaced: expected SHA-256 {expected}, found {digest}; "
             f"{fix if record.is_file() else 'install its package again'}"
         )
 
@@ -161,12 +161,12 @@ class _Download:
         except UserError as error:
             text = str(error).replace(str(self._part), self._url)
             raise UserError(text.replace(self._part.suffix, self._path.suffix)) from None
-        found, expected = read_record(self._part).sha256, _read_digest(self._path)
+        digest, expected = read_record(self._part).sha256, _read_digest(self._path)
         if not expected:
-            write_text(_digest_file(self._path), f"{found}  {self._path.name}\n")
-        elif found != expected:
+            write_text(_digest_file(self._path), f"{digest}  {self._path.name}\n")
+        elif digest != expected:
             raise UserError(
-                f"{self._url}: SHA-256 {found} differs from {expected}, the known one; if the "
+                f"{self._url}: SHA-256 {digest} differs from {expected}, the known one; if the "
                 f"published file was replaced on purpose, remove {_digest_file(self._path)}"
             )
 

@@ -169,14 +169,14 @@ def fetch_weights(path: Path, *, retry: bool = True) -> Path:
         return fetch_from_hub(str(path))
     if not path.is_dir() and path.suffix not in (".safetensors", ".pdparams", *TORCH_ENDINGS):
         with_ending = path.with_name(f"{path.name}.pdparams")
-        found = with_ending if with_ending.is_file() else published_file(str(path))
-        if found is None:
+        file = with_ending if with_ending.is_file() else published_file(str(path))
+        if file is None:
             similar = suggest(str(path), list(ZOO)) if path.parent == Path() else ""
             raise UserError(
                 f"{path}: no weights there; expected a checkpoint folder, a .safetensors, .pdparams or .pth "
                 f"file, or the name of an architecture{similar}"
             )
-        path = found
+        path = file
     if not path.exists() and (hint := missing_weights_hint(path)) is not None:
         raise UserError(f"{path}: file not found: {hint}; or set `pretrained` to another file")
     if path.parent in weights_folders() and (url := weights_url(path.name)) is not None:

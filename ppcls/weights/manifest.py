@@ -109,9 +109,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedError(f"{path}: damaged: expected a JSON object, got {type(tree).__name__}")
     if isinstance(tree.get("format"), int) and tree["format"] != FORMAT:
         raise DamagedError(f"{path}: format {tree['format']} is not supported; this ppcls reads {FORMAT}")
-    expected, found = tree.pop(_SELF, None), _digest(tree)
-    if expected != found:
-        raise DamagedError(f"{path}: damaged: expected SHA-256 {expected}, found {found}")
+    expected, digest = tree.pop(_SELF, None), _digest(tree)
+    if expected != digest:
+        raise DamagedError(f"{path}: damaged: expected SHA-256 {expected}, found {digest}")
     try:
         return Manifest.model_validate(tree)
     except ValidationError as error:
@@ -139,7 +139,7 @@ def verify(folder: Path, names: Collection[str] | None = None) -> Manifest:
 
 def _check_file(path: Path, expected: FileRecord) -> None:
     try:
-        found = read_record(path)
+        actual = read_record(path)
     except FileNotFoundError:
         raise DamagedError(f"{path}: missing; expected SHA-256 {expected.sha256}; {_REPAIR}") from None
     except OSError as error:
@@ -147,10 +147,10 @@ def _check_file(path: Path, expected: FileRecord) -> None:
             f"{path}: can't be read ({error.strerror or error}); expected SHA-256 {expected.sha256}; "
             f"{_REPAIR}"
         ) from None
-    if found != expected:
+    if actual != expected:
         raise DamagedError(
             f"{path}: damaged: expected {expected.size} bytes of SHA-256 {expected.sha256}, "
-            f"found {found.size} bytes of SHA-256 {found.sha256}; {_REPAIR}"
+            f"found {actual.size} bytes of SHA-256 {actual.sha256}; {_REPAIR}"
         )
 
 

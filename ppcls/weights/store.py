@@ -105,11 +105,11 @@ class Store:
     def _score(self, role: str, judge: str | None) -> float:
         """Returns the score of a checkpoint; -inf if it has none, or one of another metric."""
         try:
-            found = read_manifest(self.root / role)
+            manifest = read_manifest(self.root / role)
         except DamagedError:
             return -float("inf")
-        same = found.judge == judge or None in (found.judge, judge)
-        return found.score if same and found.score is not None else -float("inf")
+        same = manifest.judge == judge or None in (manifest.judge, judge)
+        return manifest.score if same and manifest.score is not None else -float("inf")
 
 
 def checkpoint_roots(output_dir: Path, fallback: str | None) -> list[Path]:
@@ -133,8 +133,8 @@ def newest(role: str, output_dir: Path, fallback: str | None) -> Path | None:
         output_dir: Output folder of the run.
         fallback: ``Global.checkpoint_fallback_dir``.
     """
-    found = [root / role for root in checkpoint_roots(output_dir, fallback) if (root / role).is_dir()]
-    return max(found, key=_serial) if found else None
+    checkpoints = [root / role for root in checkpoint_roots(output_dir, fallback) if (root / role).is_dir()]
+    return max(checkpoints, key=_serial) if checkpoints else None
 
 
 def _serial(folder: Path) -> int:

@@ -84,18 +84,18 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
     Raises:
         UserError: The network differs from the one of the same name in timm.
     """
-    found, own = set(names), model.state_dict().keys()
-    identical = found >= {name for name in own if not name.endswith(".relative_position_index")}
+    file_names, own = set(names), model.state_dict().keys()
+    identical = file_names >= {name for name in own if not name.endswith(".relative_position_index")}
     _check_family(model, source, identical=identical)
     if identical and not isinstance(model, EfficientNetLite):  # which has timm's names
-        return Translation({name: name for name in found})
-    _check_file(model, found, source)
-    theirs = {_plain(model, name): name for name in found}
+        return Translation({name: name for name in file_names})
+    _check_file(model, file_names, source)
+    theirs = {_plain(model, name): name for name in file_names}
     pairs = [
         {theirs.get(theirs_name := apply_rules(rules, name), theirs_name): name for name in own}
         for rules in (timm_rules(model) or (), torchvision_rules(model))
     ]
-    best = max(pairs, key=lambda pair: len(pair.keys() & found))
+    best = max(pairs, key=lambda pair: len(pair.keys() & file_names))
     return Translation(best, _other_epsilon(model, timm=best is pairs[0]), _factors(model))
 
 

@@ -55,8 +55,8 @@ def timm_rules(model: nn.Layer) -> Rules | None:
 
 def torchvision_rules(model: nn.Layer) -> Rules:
     """Returns the rules to torchvision's names, which are timm's in some families."""
-    found = next((rules(model) for kind, rules in _TORCHVISION.items() if isinstance(model, kind)), None)
-    return (timm_rules(model) or ()) if found is None else found
+    own_rules = next((rules(model) for kind, rules in _TORCHVISION.items() if isinstance(model, kind)), None)
+    return (timm_rules(model) or ()) if own_rules is None else own_rules
 
 
 def apply_rules(rules: Rules, name: str) -> str:

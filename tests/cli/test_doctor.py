@@ -23,7 +23,7 @@ def driver(*cards: InstalledCard) -> Driver:
 
 
 def paddle_checks(cards: Driver | None, found: dict[str, Any] | str | None) -> list[tuple[str, str, str]]:
-    return [(check.status, check.found, check.fix) for check in doctor.check_paddle(cards, found)]
+    return [(check.status, check.result, check.fix) for check in doctor.check_paddle(cards, found)]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def paddleclas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_package_named_ppcls_is_an_error(paddleclas: None) -> None:
     check = doctor.check_package()
     assert check.status == "error"
-    assert check.found.startswith("paddleclas 2.5.1 installs a package named ppcls, too")
+    assert check.result.startswith("paddleclas 2.5.1 installs a package named ppcls, too")
     assert "pip uninstall paddleclas" in check.fix
 
 

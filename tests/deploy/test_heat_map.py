@@ -114,5 +114,7 @@ def test_unusable_folder_or_model_is_an_error(
         model = ["--model", str(tmp_path / "onnx")]
     folder = tmp_path if occupied else tmp_path / "heat"
     assert infer([*model, "--explain", str(folder), str(image)]) == 1
-    reason = "is not empty; name a new folder" if occupied else "--explain needs a checkpoint"
+    reason = (
+        "expected a new or empty folder, but it has files" if occupied else "--explain needs a checkpoint"
+    )
     assert reason in capsys.readouterr().err

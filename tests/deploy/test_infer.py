@@ -152,7 +152,8 @@ def test_infer_bad_image_has_a_line_and_an_exit_code(
     assert written[1] == {"path": str(images / "aa.jpg"), "error": "the file is empty"}
     failed = 1 if wanted == "stop" else 2
     assert said.err == (
-        f"error: {failed} of 7 images could not be predicted; their lines have the reasons (see --on-error)\n"
+        f"error: {failed} of 7 images could not be predicted; the line of each one "
+        "gives the reason (see --on-error)\n"
         if code
         else ""
     )

@@ -84,13 +84,13 @@ class AggregationRoot(nn.Layer):  # type: ignore[misc]
 
 
 class AggregationTree(nn.Layer):  # type: ignore[misc]
-    """A binary tree of blocks; the root of its last subtree also sees the outputs of all others.
+    """A binary tree of blocks; the root of its last subtree also receives the outputs of all others.
 
     Args:
         levels: Depth of the tree.
         block: Constructor of a block.
-        earlier: Channels of outputs of other trees that the root sees.
-        level_root: Whether the root also sees the tree's input.
+        earlier: Channels of the outputs of other trees that the root receives.
+        level_root: Whether the root also receives the tree's input.
         residual: Whether roots have a shortcut.
     """
 

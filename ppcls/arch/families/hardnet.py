@@ -1,4 +1,7 @@
-"""HarDNet (Chao et al. 2019, https://arxiv.org/abs/1909.00948): dense blocks with links to few layers."""
+"""HarDNet (Chao et al. 2019, https://arxiv.org/abs/1909.00948).
+
+Its dense blocks have few links: a layer reads only some of the earlier ones.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def _depthwise(channels: int, stride: int, data_format: DataFormat) -> nn.Sequen
 
 
 def links(layer: int) -> list[int]:
-    """Returns the layers that a layer of a block reads: those before it by a power of 2 that divides it."""
+    """Returns the layers that a layer reads: ``layer - p`` for each power of two p that divides ``layer``."""
     return [layer - (1 << i) for i in range(layer.bit_length()) if layer % (1 << i) == 0]
 
 
@@ -87,11 +90,11 @@ class HarmonicBlock(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
-        found = [x]
+        features = [x]
         for i, layer in enumerate(self.layers, start=1):
-            inputs = [found[source] for source in links(i)]
-            found.append(layer(inputs[0] if len(inputs) == 1 else paddle.concat(inputs, self._axis)))
-        return paddle.concat([found[i] for i in self._kept], self._axis)
+            inputs = [features[source] for source in links(i)]
+            features.append(layer(inputs[0] if len(inputs) == 1 else paddle.concat(inputs, self._axis)))
+        return paddle.concat([features[i] for i in self._kept], self._axis)
 
 
 class HarDNet(nn.Layer):  # type: ignore[misc]

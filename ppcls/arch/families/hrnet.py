@@ -76,13 +76,13 @@ class ResolutionFusion(nn.Layer):  # type: ignore[misc]
         """Maps features of falling resolution to the same shapes."""
         layers, fused = iter(self.residual_func_list), []
         for to, total in enumerate(features):
-            for source, other in enumerate(features):
+            for source, feature in enumerate(features):
                 if source > to:
-                    total = total + self._resize(next(layers)(other), size=total.shape[self._spatial])
+                    total = total + self._resize(next(layers)(feature), size=total.shape[self._spatial])
                 elif source < to:
                     for _ in range(to - source):
-                        other = next(layers)(other)
-                    total = total + other
+                        feature = next(layers)(feature)
+                    total = total + feature
             fused.append(F.relu(total))
         return fused
 
@@ -111,7 +111,7 @@ class ResolutionModule(nn.Layer):  # type: ignore[misc]
 
 
 class NamedList(nn.Layer):  # type: ignore[misc]
-    """Layers in a list that has a name in checkpoints."""
+    """A list of layers; the names of their parameters in checkpoints start with ``name``."""
 
     def __init__(self, name: str, layers: Sequence[nn.Layer]) -> None:
         super().__init__()

@@ -68,19 +68,19 @@ class InceptionModule(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, width, H', W']; or NHWC."""
-        found = {"x": x}
+        outputs = {"x": x}
 
         def read(names: str) -> Tensor:
             parts = []
             for part in names.split():
                 pooled = _POOLED.fullmatch(part)
-                joined = [found[name] for name in (pooled[2] if pooled else part).split("+")]
+                joined = [outputs[name] for name in (pooled[2] if pooled else part).split("+")]
                 value = joined[0] if len(joined) == 1 else paddle.concat(joined, self._axis)
                 parts.append(self._pools[pooled[1]](value) if pooled else value)
             return parts[0] if len(parts) == 1 else paddle.concat(parts, self._axis)
 
         for name, source, *_ in self._rows:
-            found[name] = getattr(self, name)(read(source))
+            outputs[name] = getattr(self, name)(read(source))
         return read(self._output)
 
 

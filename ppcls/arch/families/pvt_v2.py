@@ -19,7 +19,7 @@ _POOLED = 7  # side of the keys and values in linear attention
 
 
 class TokenConvolution(nn.Layer):  # type: ignore[misc]
-    """Applies layers of images, which expect ``data_format``, to tokens."""
+    """Applies layers for images, which expect ``data_format``, to tokens."""
 
     def __init__(self, name: str, layer: nn.Layer, data_format: DataFormat) -> None:
         super().__init__()

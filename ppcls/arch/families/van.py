@@ -1,4 +1,4 @@
-"""VAN (Guo et al. 2022, https://arxiv.org/abs/2202.09741): attention by large convolutions."""
+"""VAN (Guo et al. 2022, https://arxiv.org/abs/2202.09741): attention by convolutions with large kernels."""
 
 from __future__ import annotations
 

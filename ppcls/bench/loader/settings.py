@@ -100,36 +100,36 @@ class SweepRange:
 
 
 def list_settings(
-    wanted: SweepRange, *, on_gpu: bool, random_crop: bool, bare: Collection[Chain]
+    sweep_range: SweepRange, *, on_gpu: bool, random_crop: bool, bare: Collection[Chain]
 ) -> list[LoaderSetting]:
     """Returns all settings of a sweep.
 
     Args:
-        wanted: Values to try.
+        sweep_range: Values to try.
         on_gpu: Whether there is a GPU.
         random_crop: Whether the config's chain starts with a random crop, whose window alone can be decoded.
         bare: Chains that have a bare pipeline.
     """
     settings = []
-    for chain in wanted.chains if "workers" in wanted.varied else ():
-        for backend in wanted.backends:
-            counts: tuple[int, ...] = wanted.threads
+    for chain in sweep_range.chains if "workers" in sweep_range.varied else ():
+        for backend in sweep_range.backends:
+            counts: tuple[int, ...] = sweep_range.threads
             match backend:
                 case "read only":
                     counts = counts if chain == "read" else ()
                 case "bare DALI":
                     counts = (max(counts),) if chain in bare else ()
                 case "paddle.io":
-                    counts = wanted.workers
+                    counts = sweep_range.workers
                 case "DALI GPU":
                     counts = counts if on_gpu and chain != "read" else ()
             settings += [LoaderSetting(backend, chain, count) for count in counts]
     backend = "DALI GPU" if on_gpu else "DALI CPU"
-    if backend in wanted.backends and "config" in wanted.chains:
-        base = LoaderSetting(backend, "config", max(wanted.threads))
-        if "prefetch" in wanted.varied:
-            settings += [replace(base, prefetch=depth, varied="prefetch") for depth in wanted.prefetch]
-        if "decoder" in wanted.varied:
+    if backend in sweep_range.backends and "config" in sweep_range.chains:
+        base = LoaderSetting(backend, "config", max(sweep_range.threads))
+        if "prefetch" in sweep_range.varied:
+            settings += [replace(base, prefetch=depth, varied="prefetch") for depth in sweep_range.prefetch]
+        if "decoder" in sweep_range.varied:
             decoders = _decoders(on_gpu=on_gpu, random_crop=random_crop)
             settings += [
                 replace(base, decoder=name, dali=dali, varied="decoder") for name, dali in decoders.items()

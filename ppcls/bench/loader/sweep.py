@@ -50,7 +50,7 @@ class SweepResult:
     interrupt: KeyboardInterrupt | None = None
 
 
-def make_plan(workload: LoaderWorkload, wanted: SweepRange) -> SweepPlan:
+def make_plan(workload: LoaderWorkload, sweep_range: SweepRange) -> SweepPlan:
     """Returns the settings to measure.
 
     Raises:
@@ -59,19 +59,21 @@ def make_plan(workload: LoaderWorkload, wanted: SweepRange) -> SweepPlan:
     remarks = []
     specs = workload.split.dataset.transform_ops
     bare = bare_chains(workload)
-    missing = [chain for chain in wanted.chains if chain not in bare]
-    if "bare DALI" in wanted.backends and missing:
+    missing = [chain for chain in sweep_range.chains if chain not in bare]
+    if "bare DALI" in sweep_range.backends and missing:
         remarks.append(
             f"There is no bare pipeline for {', '.join(missing)}: it supports files of 8-bit colour images "
             "and the chain DecodeImage, RandCropImage, RandFlipImage, NormalizeImage."
         )
     random_crop = len(specs) > 1 and isinstance(specs[1], RandCropImage)
-    settings = list_settings(wanted, on_gpu=workload.on_gpu, random_crop=random_crop, bare=bare)
+    settings = list_settings(sweep_range, on_gpu=workload.on_gpu, random_crop=random_crop, bare=bare)
     settings = [setting for setting in settings if not _repeats_config(setting, workload)]
     reasons = {setting: _unsupported(setting, workload) for setting in settings}
     able = tuple(setting for setting, reason in reasons.items() if not reason)
     if not able:
-        reason = " (dali-gpu needs a GPU)" if "DALI GPU" in wanted.backends and not workload.on_gpu else ""
+        reason = (
+            " (dali-gpu needs a GPU)" if "DALI GPU" in sweep_range.backends and not workload.on_gpu else ""
+        )
         raise UserError(f"no setting is left to measure{reason}; widen --backends, --chains or --vary")
     unsupported = [Measurements(key, key.describe(), [], reason) for key, reason in reasons.items() if reason]
     return SweepPlan(able, unsupported, tuple(remarks))

@@ -1,4 +1,4 @@
-"""Clients that send images to a server, each the next one as soon as it has an answer."""
+"""Clients that send images to a server; each waits for an answer before it sends the next one."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def measure_load(
     bodies = [_request(where.netloc, image) for image in images]
     latencies: list[float] = []
     end = time.perf_counter() + seconds if requests is None else float("inf")
-    each = float("inf") if requests is None else -(-requests // clients)
+    requests_per_client = float("inf") if requests is None else -(-requests // clients)
 
     async def ask_until_end(number: int) -> None:
         reader, writer = await asyncio.open_connection(where.hostname, where.port)
         try:
             sent = 0
-            while sent < each and time.perf_counter() < end:
+            while sent < requests_per_client and time.perf_counter() < end:
                 start = time.perf_counter()
                 await _ask(reader, writer, bodies[(number + sent) % len(bodies)])
                 latencies.append(time.perf_counter() - start)

@@ -1,7 +1,7 @@
-"""A minimal FastAPI server of a model, to compare with: ``python plain_server.py MODEL``.
+"""A minimal FastAPI server, for comparison: ``python plain_server.py MODEL``.
 
-Each request is answered by one of FastAPI's threads, which prepares the image and runs the model on it
-alone, as in most examples of serving. Preparation and model are those of ``ppcls serve``.
+One of FastAPI's threads answers each request: it prepares the image and runs the model on it alone, as in
+most examples. Preparation and model are those of ``ppcls serve``.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class ServerLoad:
 
 
 class RunningServers:
-    """Starts each server when it is first measured, and ends all of them with the ``with`` block.
+    """Starts each server when it is first measured, and stops all of them at the end of the ``with`` block.
 
     Args:
         model: Path of the model.

@@ -175,7 +175,7 @@ def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
     workload, rounds = read_workload(config, run, arguments.images), arguments.rounds or _ROUNDS
     counts = powers_of_two(run.cores)
     workers = (0, *counts) if arguments.workers is None else arguments.workers
-    wanted = SweepRange(
+    sweep_range = SweepRange(
         backends=tuple(_BACKENDS[name] for name in dict.fromkeys(arguments.backends)),  # type: ignore[misc]
         chains=tuple(dict.fromkeys(arguments.chains)),
         varied=tuple(dict.fromkeys(arguments.vary)),
@@ -183,7 +183,7 @@ def _sweep(arguments: argparse.Namespace, config: Config, run: Runtime) -> None:
         workers=tuple(sorted(set(workers))),
         prefetch=tuple(sorted(set(arguments.prefetch or (1, 2, 4, 8)))),
     )
-    plan = make_plan(workload, wanted)
+    plan = make_plan(workload, sweep_range)
     count = len(plan.settings)
     minutes = (count + 6) * rounds * (arguments.seconds + _RUN_SECONDS) / 60
     for line in plan.remarks:

@@ -22,8 +22,8 @@ def add_serve(commands: Subcommands) -> None:
             "ppcls benchmark serve --model onnx",
             "ppcls benchmark serve --model onnx --clients 1 8 64 --images photos --out serve",
         ),
-        "Measure ppcls serve with and without batching, and a plain FastAPI server that answers each request "
-        "by itself. All servers and clients run on this machine.",
+        "Measure ppcls serve with and without batching, and a plain FastAPI server that processes each "
+        "request separately. All servers and clients run on this machine.",
     )
     parser.add_argument(
         "--model", required=True, type=Path, metavar="PATH", help="exported folder or checkpoint folder"

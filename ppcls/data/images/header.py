@@ -180,8 +180,8 @@ def _read_tiff_header(file: io.BytesIO) -> Header:
     bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_SAMPLE_FORMAT, (_UNSIGNED,)))
     if formats != {_UNSIGNED} or not (bits == {8} or bits == {16}):
         kind = "float" if 3 in formats else "signed" if 2 in formats else "unsigned"
-        found = f"{'/'.join(map(str, sorted(bits)))}-bit {kind}"
-        raise DecodeError(f"expected a TIFF of 8- or 16-bit unsigned samples, found {found}")
+        sample_type = f"{'/'.join(map(str, sorted(bits)))}-bit {kind}"
+        raise DecodeError(f"expected a TIFF of 8- or 16-bit unsigned samples, found {sample_type}")
     if tags.get(_COMPRESSION) == _PACK_BITS and tags.get(_PREDICTOR, 1) != 1:
         raise DecodeError("a PackBits TIFF with a predictor, which not every reader supports")
     samples, photometric = int(tags.get(_SAMPLES_PER_PIXEL, 1)), tags.get(_PHOTOMETRIC)
@@ -254,8 +254,8 @@ def check_pixel_count(spec: DecodeImage, height: int, width: int) -> None:
     if height < 1 or width < 1:
         raise DecodeError(f"an image of {width}x{height} pixels")
     if height * width > spec.max_pixels:
-        found = f"{width}x{height} pixels"
-        raise DecodeError(f"{found} are more than DecodeImage's max_pixels, {spec.max_pixels}")
+        size = f"{width}x{height} pixels"
+        raise DecodeError(f"{size} are more than DecodeImage's max_pixels, {spec.max_pixels}")
 
 
 def check_size(size: int) -> None:

@@ -54,8 +54,8 @@ def _check_array(spec: DecodeNumpy, shape: tuple[int, ...], fortran: bool, dtype
     if fortran and sum(side > 1 for side in shape) > 1:
         raise DecodeError("an array in Fortran order; save it with numpy.ascontiguousarray")
     if shape[0] * shape[1] > spec.max_pixels:
-        found = f"{shape[1]}x{shape[0]} pixels"
-        raise DecodeError(f"{found} are more than DecodeNumpy's max_pixels, {spec.max_pixels}")
+        size = f"{shape[1]}x{shape[0]} pixels"
+        raise DecodeError(f"{size} are more than DecodeNumpy's max_pixels, {spec.max_pixels}")
     channels = shape[2] if len(shape) == 3 else 1
     if channels != spec.channels:
         raise DecodeError(f"expected [height, width, {spec.channels}], found {list(shape)}")

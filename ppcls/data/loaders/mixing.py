@@ -119,10 +119,10 @@ def _beta(alpha: float, uniform: float) -> float:
     return float(betaincinv(alpha, alpha, uniform))
 
 
-def _clipped_interval(length: int, wanted: int, centre: int) -> tuple[int, int]:
-    """Returns begin and end of ``wanted`` pixels around ``centre`` within ``[0, length)``."""
-    begin = centre - wanted // 2
-    return max(begin, 0), min(begin + wanted, length)
+def _clipped_interval(length: int, size: int, centre: int) -> tuple[int, int]:
+    """Returns begin and end of ``size`` pixels around ``centre`` within ``[0, length)``."""
+    begin = centre - size // 2
+    return max(begin, 0), min(begin + size, length)
 
 
 class MixedLoader:

@@ -103,8 +103,8 @@ def read_pairs(root: Path, listing: Path, delimiter: str = " ") -> tuple[FileInd
 
 def _find_problem(root: Path, paths: list[str], delimiter: str) -> str | None:
     if len(paths) != 2 or not all(paths):
-        found = "an empty path" if not all(paths) else f"{len(paths)} path(s)"
-        return f"expected 'first{delimiter}second', got {found}"
+        paths_found = "an empty path" if not all(paths) else f"{len(paths)} path(s)"
+        return f"expected 'first{delimiter}second', got {paths_found}"
     sizes = []
     for path in paths:
         try:
@@ -112,8 +112,8 @@ def _find_problem(root: Path, paths: list[str], delimiter: str) -> str | None:
         except OSError as error:  # Pillow's error for files that are not images is an OSError too
             return f"{path}: {(error.strerror or 'not an image').lower()}"
     if sizes[0] != sizes[1]:
-        found = " and ".join(f"{width}x{height}" for width, height in sizes)
-        return f"expected two images of the same size, got {found}"
+        sizes_found = " and ".join(f"{width}x{height}" for width, height in sizes)
+        return f"expected two images of the same size, got {sizes_found}"
     return None
 
 

@@ -98,11 +98,11 @@ class LMDBFormat(RecordFormat):
         """Reads the keys and the labels; see `RecordFormat`."""
         keys, ends, values, labels = bytearray(), list[int](), list[tuple[int, int]](), list[int]()
         if not (path / DATA).exists():
-            found = "no such folder"
+            actual = "no such folder"
             if path.is_dir():
                 hint = f"write for example {path}/*{self.suffix}"
-                found = f"a folder without it; for LMDB folders in it, {hint}"
-            raise UserError(f"{path}: expected an LMDB folder with {DATA}, found {found}")
+                actual = f"a folder without it; for LMDB folders in it, {hint}"
+            raise UserError(f"{path}: expected an LMDB folder with {DATA}, found {actual}")
         with open_shard_file(path / DATA) as file:
             try:
                 for key, offset, size in list_entries(file):

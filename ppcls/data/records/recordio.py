@@ -127,8 +127,8 @@ def _record_end(file: ShardFile, offset: int) -> int:
             )
         size += _HEAD + -size % 4
         if offset + size > file.size:
-            found = f"only {file.size - offset} bytes"
-            raise file.damaged(offset, f"a part of {size} bytes", found)
+            actual = f"only {file.size - offset} bytes"
+            raise file.damaged(offset, f"a part of {size} bytes", actual)
         offset, first = offset + size, False
         if kind in (_WHOLE, _LAST):
             return offset

@@ -113,8 +113,8 @@ def _record_size(file: ShardFile, head: bytes, offset: int, end: int) -> int:
             offset, f"a record header of {_HEAD} bytes", f"the end of the file after {len(head)} bytes"
         )
     if _checksum(head[:8]) != head[8:]:
-        found = "other bytes: damaged, compressed, or not a TFRecord file"
-        raise file.damaged(offset, "a record's length with its checksum", found)
+        actual = "other bytes: damaged, compressed, or not a TFRecord file"
+        raise file.damaged(offset, "a record's length with its checksum", actual)
     size = int(struct.unpack("<Q", head[:8])[0]) + _HEAD + _TAIL
     if offset + size > end:
         raise file.damaged(offset, f"a record of {size} bytes", f"the end after {end - offset} bytes")

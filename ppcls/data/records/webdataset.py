@@ -96,8 +96,10 @@ class WebDatasetFormat(FileFormat):
         images = [member for member in sample if f".{member.extension.lower()}" in self.extensions]
         labels = [member for member in sample if member.extension == _LABEL]
         if len(images) != 1 or len(labels) != 1:
-            found = ", ".join(f".{member.extension}" for member in sample)
-            raise _SampleError(f"one image ({', '.join(self.extensions)}) and one .{_LABEL}, found {found}")
+            extensions = ", ".join(f".{member.extension}" for member in sample)
+            raise _SampleError(
+                f"one image ({', '.join(self.extensions)}) and one .{_LABEL}, found {extensions}"
+            )
         text = file.read(labels[0].offset, min(labels[0].size, _MAX_LABEL_DIGITS + 2)).strip()
         if not text.isdigit() or len(text) > _MAX_LABEL_DIGITS:
             raise _SampleError(f"a whole number in the .{_LABEL} at byte {labels[0].offset}, found {text!r}")
@@ -126,8 +128,8 @@ def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
     offset = members[-1].offset_data + (-(-members[-1].size // _BLOCK)) * _BLOCK if members else 0
     block = file.read(offset, _BLOCK)
     if block != bytes(_BLOCK):
-        found = "other bytes" if block else "the end of the file, which is truncated"
-        raise file.damaged(offset, "a file header, or a block of zeros at the end", found)
+        actual = "other bytes" if block else "the end of the file, which is truncated"
+        raise file.damaged(offset, "a file header, or a block of zeros at the end", actual)
     for member in members:
         stem, extension = _split_name(member.name)
         if member.isreg() and not member.issparse() and stem.rpartition("/")[2] and extension:

@@ -39,17 +39,17 @@ def compare_accuracy(
     Raises:
         UserError: If there are no images, or if an output of the exported model is not finite.
     """
-    found = [(model.run(images), trained(images), labels) for images, labels in batches]
-    if not found:
+    outputs = [(model.run(images), trained(images), labels) for images, labels in batches]
+    if not outputs:
         raise UserError(f"{source}: no image can be decoded")
-    exported, expected = (np.concatenate([batch[side] for batch in found]) for side in (0, 1))
+    exported, expected = (np.concatenate([batch[side] for batch in outputs]) for side in (0, 1))
     name = description.Global.model_name
     if not np.isfinite(exported).all():
         raise UserError(
             f"{name}: outputs of the exported model are not finite, because a value overflows; "
             "nothing was written; use --precision float32"
         )
-    labels = None if found[0][2] is None else np.concatenate([batch[2] for batch in found])
+    labels = None if outputs[0][2] is None else np.concatenate([batch[2] for batch in outputs])
     decide = _decisions(description)
     ours, theirs = decide(exported, labels), decide(expected, labels)
     accuracies: list[float | None] = [None, None]
@@ -65,12 +65,12 @@ def compare_accuracy(
     )
 
 
-def check_accuracy(comparison: Comparison, what: str, limit: float, advice: str) -> None:
+def check_accuracy(comparison: Comparison, model: str, limit: float, advice: str) -> None:
     """Checks that the exported model loses at most ``limit`` percentage points of accuracy.
 
     Args:
         comparison: What `compare_accuracy` found.
-        what: Precision and name of the model, for the message.
+        model: Precision and name of the model, for the message.
         limit: Allowed loss.
         advice: What to try.
 
@@ -81,7 +81,7 @@ def check_accuracy(comparison: Comparison, what: str, limit: float, advice: str)
     if before is None or after is None or 100 * (before - after) <= limit:
         return
     raise UserError(
-        f"{what} loses {100 * (before - after):.2f} points of accuracy on {comparison.images:,} images of "
+        f"{model} loses {100 * (before - after):.2f} points of accuracy on {comparison.images:,} images of "
         f"{comparison.source} ({before:.4f} trained, {after:.4f} exported), more than --max-accuracy-loss "
         f"{limit:g}; nothing was written. Try {advice}, or a larger --max-accuracy-loss"
     )

@@ -216,15 +216,15 @@ def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSampl
                 f"--precision int8 needs training images for calibration: {error}; name some with "
                 "--calibration-data FOLDER, or use --precision float16"
             ) from None
-    wanted = settings.calibration_images
-    if len(samples) < wanted:
+    count = settings.calibration_images
+    if len(samples) < count:
         fix = f"set --calibration-images {len(samples)}, or add images"
         if len(samples) < FEWEST_CALIBRATION_IMAGES:
             fix = f"add images, at least {FEWEST_CALIBRATION_IMAGES}"
         raise UserError(
-            f"{samples.source}: expected {wanted:,} calibration images, found {len(samples):,}; {fix}"
+            f"{samples.source}: expected {count:,} calibration images, found {len(samples):,}; {fix}"
         )
-    return samples.spread(wanted)
+    return samples.spread(count)
 
 
 def _quantize(
@@ -275,13 +275,13 @@ def _compare(
 def _check_loss(comparison: Comparison, settings: PrecisionSettings, description: ModelDescription) -> None:
     advice = "--precision float32"
     if settings.precision == "int8":
-        methods = " or ".join(each for each in CALIBRATION_METHODS if each != settings.calibration)
+        methods = " or ".join(method for method in CALIBRATION_METHODS if method != settings.calibration)
         advice = (
             f"--calibration {methods}, --calibration-images {2 * settings.calibration_images}, "
             "--precision float16"
         )
-    what = f"{settings.precision} {description.Global.model_name}"
-    check_accuracy(comparison, what, settings.max_accuracy_loss, advice)
+    model = f"{settings.precision} {description.Global.model_name}"
+    check_accuracy(comparison, model, settings.max_accuracy_loss, advice)
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]

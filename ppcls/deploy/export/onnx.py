@@ -21,15 +21,15 @@ def need_converter() -> None:
     Raises:
         UserError: If they are not. The text has the command that installs them.
     """
-    wanted = {
+    required = {
         "paddle2onnx": _CONVERTERS[int(paddle.__version__.split(".")[0]) >= 3],
         "onnxruntime": ">=1.20,<2",
     }
-    missing = [name for name, bounds in wanted.items() if not _is_installed(name, bounds)]
+    missing = [name for name, bounds in required.items() if not _is_installed(name, bounds)]
     if missing:
-        found = ", ".join(f"{name} is {_installed_version(name) or 'not installed'}" for name in missing)
-        packages = " ".join(f"'{name}{wanted[name]}'" for name in missing)
-        raise UserError(f"ONNX with Paddle {paddle.__version__}: {found}; pip install {packages}")
+        versions = ", ".join(f"{name} is {_installed_version(name) or 'not installed'}" for name in missing)
+        packages = " ".join(f"'{name}{required[name]}'" for name in missing)
+        raise UserError(f"ONNX with Paddle {paddle.__version__}: {versions}; pip install {packages}")
 
 
 def _installed_version(name: str) -> str | None:

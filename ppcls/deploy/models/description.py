@@ -158,8 +158,8 @@ class ModelDescription(Section):
         if isinstance(postprocess, Topk) and postprocess.topk > width:
             raise ValueError(f"topk: expected at most {width}, the number of classes, got {postprocess.topk}")
         if postprocess.activation != self.Output.activation:
-            wanted, found = postprocess.activation, self.Output.activation
-            raise ValueError(f"{postprocess.kind} needs {wanted}, but the model ends in {found}")
+            needed, actual = postprocess.activation, self.Output.activation
+            raise ValueError(f"{postprocess.kind} needs {needed}, but the model ends in {actual}")
         return self
 
     @property

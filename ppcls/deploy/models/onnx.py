@@ -50,8 +50,8 @@ class OnnxModel:
         self._file, self._input, self._dtype = file, description.Input.name, description.Input.dtype
         inputs = [tensor.name for tensor in self._session.get_inputs()]
         if inputs != [self._input]:
-            found = ", ".join(inputs)
-            raise UserError(f"{file}: the model has the input {found}, but inference.yml has {self._input}")
+            names = ", ".join(inputs)
+            raise UserError(f"{file}: the model has the input {names}, but inference.yml has {self._input}")
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""

@@ -175,11 +175,11 @@ def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
     if (folder / MANIFEST).is_file():
         verify(folder, (_CONFIG,))
     stored, config = need_infer(load_config(file)), load_config(file, overrides)
-    wanted = need_infer(config).PostProcess.class_id_map_file
-    overridden = wanted if wanted != stored.PostProcess.class_id_map_file else None
+    names_file = need_infer(config).PostProcess.class_id_map_file
+    overridden = names_file if names_file != stored.PostProcess.class_id_map_file else None
     run = folder.resolve().parent.parent  # has the names if the checkpoint does not
-    found = [place for place in (folder, run) if _find_names(place) is not None]
-    return _trained_source(config, folder, overridden if found else wanted, found)
+    folders = [place for place in (folder, run) if _find_names(place) is not None]
+    return _trained_source(config, folder, overridden if folders else names_file, folders)
 
 
 def _find_names(folder: Path) -> Path | None:
@@ -236,9 +236,9 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
         names_file = infer.PostProcess.class_id_map_file
         names = description.names
         if names_file:
-            wanted = check_path(_NAMES_KEY, names_file)
-            file_found = find_names_file(names_file) or wanted
-            names = read_class_names(file_found, description.width)
+            path = check_path(_NAMES_KEY, names_file)
+            names_path = find_names_file(names_file) or path
+            names = read_class_names(names_path, description.width)
         tree = {**dict(description), "PostProcess": dump_postprocess(infer.PostProcess, names)}
         try:
             description = ModelDescription.model_validate(tree)

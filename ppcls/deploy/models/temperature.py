@@ -48,12 +48,12 @@ class TemperatureScaling(CustomMetric):
         logits = scores.astype(np.float64)
         if not np.isfinite(logits).all():
             return [float("nan")] * len(self.names)
-        found = minimize_scalar(
+        minimum = minimize_scalar(
             lambda log: negative_log_likelihood(logits / np.exp(log), labels),
             bounds=np.log(_RANGE),
             method="bounded",
         )
-        temperature = float(np.exp(found.x))
+        temperature = float(np.exp(minimum.x))
         pairs = [
             measure(logits / divisor, labels)
             for measure in (negative_log_likelihood, expected_calibration_error)

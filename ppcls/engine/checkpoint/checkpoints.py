@@ -155,17 +155,17 @@ class Checkpoints:
         )
         raise UserError(f"{'; '.join(failed)}; earlier checkpoints are unchanged{hint}")
 
-    def find(self, wanted: str) -> Path | None:
-        """Returns the checkpoint to resume from: ``wanted``, or with ``auto`` the newest intact one.
+    def find(self, requested: str) -> Path | None:
+        """Returns the checkpoint to resume from: ``requested``, or with ``auto`` the newest intact one.
 
         With ``auto``, `damaged` lists the checkpoints that were skipped, and None means that the run has
         none.
 
         Raises:
-            UserError: ``wanted`` is not a checkpoint or is damaged, or with ``auto`` all are damaged.
+            UserError: ``requested`` is not a checkpoint or is damaged, or with ``auto`` all are damaged.
         """
-        if wanted != "auto":
-            return _check_named(Path(wanted))
+        if requested != "auto":
+            return _check_named(Path(requested))
         if checkpoint := self.newest_intact():
             return checkpoint
         if self.damaged:

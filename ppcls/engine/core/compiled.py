@@ -122,18 +122,18 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
         return nn.Layer.__call__(self.model, image)
 
 
-def compiles(wanted: bool | Literal["auto"], arch: object, amp: AMP | None, runtime: Runtime) -> bool:
+def compiles(setting: bool | Literal["auto"], arch: object, amp: AMP | None, runtime: Runtime) -> bool:
     """Returns whether training compiles the model.
 
     Args:
-        wanted: ``Global.to_static``.
+        setting: ``Global.to_static``.
         arch: Config section ``Arch``. Models of several parts are never compiled.
         amp: Config section ``AMP``.
         runtime: Device.
     """
     if not isinstance(arch, Arch):
         return False
-    return _is_nhwc_float16(arch, amp, runtime) if wanted == "auto" else wanted
+    return _is_nhwc_float16(arch, amp, runtime) if setting == "auto" else setting
 
 
 def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime) -> nn.Layer:

@@ -116,12 +116,12 @@ def cropped_state(state: ImageState, size: tuple[int, int]) -> ImageState:
     width, height = size
     if state.size is not None:
         fits = height <= state.size[0] and width <= state.size[1]
-        found = f"{state.size[1]}x{state.size[0]}"
+        images = f"{state.size[1]}x{state.size[0]}"
     else:
         fits = state.shorter is not None and max(width, height) <= state.shorter
-        found = f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
+        images = f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
     if not fits:
-        raise ValueError(f"a {width}x{height} crop doesn't fit {found}; resize before it")
+        raise ValueError(f"a {width}x{height} crop doesn't fit {images}; resize before it")
     return resized_state(state, size)
 
 
