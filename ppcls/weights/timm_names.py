@@ -16,15 +16,17 @@ from paddle.vision import models
 from ppcls.arch.families.alexnet import AlexNet
 from ppcls.arch.families.darknet import DarkNet53
 from ppcls.arch.families.densenet import DenseNet
-from ppcls.arch.families.efficientnet import EfficientNet
+from ppcls.arch.families.dpn import DPN
+from ppcls.arch.families.efficientnet import EfficientNet, TinyNet
 from ppcls.arch.families.efficientnet_lite import EfficientNetLite
 from ppcls.arch.families.ghostnet import GhostNet
+from ppcls.arch.families.hrnet import HRNet
+from ppcls.arch.families.inception import InceptionV3, InceptionV4
 from ppcls.arch.families.mobilenet import MobileNetV1Net, MobileNetV2Net, MobileNetV3Net
 from ppcls.arch.families.pp_lcnet import PPLCNet
 from ppcls.arch.families.res2net import Res2Net
 from ppcls.arch.families.resnet import BasicSEResNet, ResNet
 from ppcls.arch.families.squeezenet import SqueezeNet
-from ppcls.arch.families.starnet import StarNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vgg import VGG
 from ppcls.arch.families.xception import Xception
@@ -36,6 +38,7 @@ from ppcls.weights.timm_rules import apply_rules, timm_rules, torchvision_rules
 _MOBILENET = "the first block of PaddleClas's {0} has one more convolution; set Arch.name: {1}, Paddle's own"
 # Networks that differ from those of timm and torchvision, and how.
 _DIFFERENT: dict[type[nn.Layer], str] = {
+    InceptionV4: "PaddleClas's InceptionV4 has its 1x7 and 7x1 convolutions in another order",
     VGG: "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11 … vgg19, Paddle's own",
     MobileNetV2Net: _MOBILENET.format("MobileNetV2", "mobilenet_v2"),
     MobileNetV3Net: _MOBILENET.format("MobileNetV3", "mobilenet_v3_large or mobilenet_v3_small"),
@@ -49,6 +52,7 @@ _VARIANTS: dict[type[nn.Layer], str] = {
     GhostNet: "PaddleClas's GhostNet differs in squeeze-and-excitation and in the last convolution",
     MobileNetV1Net: "PaddleClas's MobileNetV1 has ReLU instead of ReLU6",
     PPLCNet: "the last convolution of PaddleClas's PPLCNet has no bias",
+    TinyNet: "PaddleClas's TinyNet rounds its numbers of blocks up",
     Res2Net: "PaddleClas's Res2Net does not count padding in average pooling, and has another first block",
 }
 _VARIANT = "Arch.timm_variant: True"
@@ -66,11 +70,14 @@ class Translation(NamedTuple):
         epsilon: BatchNorm's epsilon where the weights come from, if it is not that of the model.
         factors: Names in the model to factors on the weights from the file. Dropout that scales its output
             at inference, as PaddleClas's does, needs larger weights in the next layer.
+        biases: Names in the file of convolutions' biases that the model lacks, to the mean of the following
+            BatchNorm, from which they are subtracted.
     """
 
     names: dict[str, str]
     epsilon: float | None = None
     factors: Mapping[str, float] = MappingProxyType({})
+    biases: Mapping[str, str] = MappingProxyType({})
 
 
 def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translation:
@@ -96,7 +103,8 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
         for rules in (timm_rules(model) or (), torchvision_rules(model))
     ]
     best = max(pairs, key=lambda pair: len(pair.keys() & file_names))
-    return Translation(best, _other_epsilon(model, timm=best is pairs[0]), _factors(model))
+    epsilon = _other_epsilon(model, timm=best is pairs[0])
+    return Translation(best, epsilon, _factors(model), _biases(model, best))
 
 
 def write_names(model: nn.Layer, architecture: str) -> Translation:
@@ -119,7 +127,7 @@ def write_names(model: nn.Layer, architecture: str) -> Translation:
             "Arch.use_first_short_conv: False"
         )
     pairs = {apply_rules(rules, name): name for name in names}
-    return Translation(pairs, _other_epsilon(model, timm=True), _factors(model))
+    return Translation(pairs, _other_epsilon(model, timm=True), _factors(model), _biases(model, pairs))
 
 
 def _plain(model: nn.Layer, name: str) -> str:
@@ -132,7 +140,7 @@ def _other_epsilon(model: nn.Layer, *, timm: bool) -> float | None:
     if isinstance(model, _EFFICIENTNET) and model.timm_variant:
         large = isinstance(model, EfficientNet) and model._fc.weight.shape[0] >= _TORCHVISION_B5
         return None if large and not timm else _EPSILON
-    if isinstance(model, models.InceptionV3):
+    if isinstance(model, (DPN, InceptionV3, models.InceptionV3)):
         return _INCEPTION_EPSILON
     return _EPSILON if isinstance(model, _MOBILENET_V3) and timm else None
 
@@ -141,8 +149,19 @@ def _factors(model: nn.Layer) -> dict[str, float]:
     """Returns the factors of a translation."""
     if isinstance(model, AlexNet):
         return dict.fromkeys(("_fc6.weight", "_fc7.weight"), 1 / (1 - model.drop.p))
-    scales = isinstance(model, (LateFeatures, models.InceptionV3))
+    scales = isinstance(model, (LateFeatures, InceptionV3, models.InceptionV3))
     return {"fc.weight": 1 / (1 - model.dropout.p)} if scales else {}
+
+
+def _biases(model: nn.Layer, names: Mapping[str, str]) -> dict[str, str]:
+    """Returns the biases of a translation, given its names."""
+    heads = ("cls_head_conv_list.", "conv_last.") if isinstance(model, HRNet) else ()
+    means = {theirs: name for theirs, name in names.items() if name.endswith("._mean")}
+    return {
+        theirs.replace(".1._mean", ".0.bias"): name
+        for theirs, name in means.items()
+        if name.startswith(heads)
+    }
 
 
 def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
@@ -161,8 +180,6 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
     if not difference and not identical and not getattr(model, "timm_variant", True):
         reason = next((text for kind, text in _VARIANTS.items() if isinstance(model, kind)), "")
         difference = f"{reason}; set {_VARIANT}" if reason else ""
-    if isinstance(model, StarNet):  # has timm's names
-        difference = "timm's StarNet computes other numbers than PaddleClas's"
     if isinstance(model, SwinTransformer) and model.shifts_single_window:
         difference = (
             "PaddleClas's Swin shifts windows also where one window covers the whole feature map; set "

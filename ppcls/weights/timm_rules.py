@@ -18,16 +18,24 @@ from ppcls.arch.families.alexnet import AlexNet
 from ppcls.arch.families.convnext import ConvNeXt
 from ppcls.arch.families.darknet import DarkNet53
 from ppcls.arch.families.densenet import DenseNet
+from ppcls.arch.families.dla import DLA
+from ppcls.arch.families.dpn import DPN
 from ppcls.arch.families.efficientnet import EfficientNet
 from ppcls.arch.families.efficientnet_lite import EfficientNetLite
+from ppcls.arch.families.fasternet import FasterNet
 from ppcls.arch.families.ghostnet import GhostNet
+from ppcls.arch.families.hrnet import HRNet
+from ppcls.arch.families.inception import InceptionV3
 from ppcls.arch.families.mobilenet import MobileNetV1Net
 from ppcls.arch.families.pp_hgnet import PPHGNet, PPHGNetV2
 from ppcls.arch.families.pp_lcnet import PPLCNet, PPLCNetV2
+from ppcls.arch.families.pvt_v2 import PyramidVisionTransformerV2
 from ppcls.arch.families.regnet import RegNet
 from ppcls.arch.families.repvgg import RepVGG
 from ppcls.arch.families.resnet import ResNet
+from ppcls.arch.families.rexnet import ReXNet
 from ppcls.arch.families.shufflenet_v2 import ShuffleNetV2
+from ppcls.arch.families.starnet import StarNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.arch.layers.residual import NumberedResNet
@@ -246,6 +254,94 @@ _TORCHVISION_ALEXNET: Rules = [
     (r"^_fc7\.", "classifier.4."),
     (r"^_fc8\.", "classifier.6."),
 ]
+_FASTERNET: Rules = [
+    (r"^stages\.(\d)\.blocks\.", lambda match: f"stages.{int(match[1]) // 2}.blocks."),
+    (
+        r"^stages\.(\d)\.(reduction|norm)\.",
+        lambda match: f"stages.{(int(match[1]) + 1) // 2}.downsample.{match[2]}.",
+    ),
+    (r"^avgpool_pre_head\.1\.", "conv_head."),
+    (r"^head\.", "classifier."),
+]
+_PVT_V2: Rules = [
+    (r"^patch_embed1\.", "patch_embed."),
+    (r"^patch_embed(\d)\.", _shift("stages.{}.downsample.", -1)),
+    (r"^block(\d)\.", _shift("stages.{}.blocks.", -1)),
+    (r"^norm(\d)\.", _shift("stages.{}.norm.", -1)),
+    (r"\.dwconv\.dwconv\.", ".dwconv."),
+]
+_REXNET_LAYERS = {"e": "conv_exp", "d": "conv_dw", "s": "se", "p": "conv_pwl"}
+
+
+def _rexnet_block(match: re.Match[str]) -> str:
+    number, layer = int(match[1]) - 3, int(match[2])
+    order = "ee dds pp" if number > 2 else "ee dd pp" if number else "dd pp"  # layers of a block
+    kind = "" if order[layer] == "s" else "bn." if layer and order[layer - 1] == order[layer] else "conv."
+    return f"features.{number}.{_REXNET_LAYERS[order[layer]]}.{kind}"
+
+
+_REXNET: Rules = [
+    (r"^features\.(\d+)\.out\.(\d)\.", _rexnet_block),
+    (r"\.se\.fc\.1\.", ".se.bn."),
+    (r"\.se\.fc\.0\.", ".se.fc1."),
+    (r"\.se\.fc\.3\.", ".se.fc2."),
+    (r"^features\.0\.(?=\w+$)", "stem.conv."),
+    (r"^features\.1\.(?=\w+$)", "stem.bn."),
+    (r"^features\.19\.", "features.16.conv."),
+    (r"^features\.20\.", "features.16.bn."),
+    (r"^output\.1\.", "head.fc."),
+]
+
+
+def _dpn(model: nn.Layer) -> Rules:
+    names = model.state_dict()
+    count = sum(name.endswith(".c1x1_a_func._conv.weight") for name in names)
+    places = block_positions(f"dpn{i}.c1x1_w_func._conv.weight" in names for i in range(1, count + 1))
+
+    def rename(match: re.Match[str]) -> str:
+        stage, i = places[int(match[1]) - 1]
+        part = f"c1x1_w_s{2 if stage else 1}" if match[2] == "c1x1_w" else match[2]
+        return f"features.conv{stage + 2}_{i + 1}.{part}."
+
+    return [
+        (r"^conv1_x_1_func\.", "features.conv1_1."),
+        (r"^conv5_x_x_bn\.", "features.conv5_bn_ac.bn."),
+        (r"^dpn(\d+)\.(\w+)_func\.", rename),
+        (r"\._conv\.", ".conv."),
+        (r"\._batch_norm\.", ".bn."),
+        (r"^out\.", "classifier."),
+    ]
+
+
+def _rename_fusion(match: re.Match[str]) -> str:
+    count = int(match[1])  # of resolutions
+    names = [
+        f"{to}.{source}." if source > to else f"{to}.{source}.{i}."
+        for to in range(count)
+        for source in range(count)
+        for i in range(max(to - source, int(source > to)))
+    ]
+    return f"stage{count}.{match[2]}.fuse_layers.{names[int(match[3])]}"
+
+
+_HRNET: Rules = [
+    (r"^conv_layer1_(\d)\.conv\.", r"conv\1."),
+    (r"^conv_layer1_(\d)\.bn\.", r"bn\1."),
+    (r"^conv_tr1_1\.", "transition1.0."),
+    (r"^conv_tr1_2\.", "transition1.1.0."),
+    (r"^conv_tr(\d)\.", r"transition\1.\1.0."),
+    (r"^st(\d)\.stage_func_list\.(\d)\.fuse_func\.residual_func_list\.(\d+)\.", _rename_fusion),
+    (r"^st(\d)\.stage_func_list\.(\d)\.basic_block_list\.", r"stage\1.\2.branches."),
+    (r"^last_cls\.func_list\.(\d)\.", r"incre_modules.\1.0."),
+    (r"^cls_head_conv_list\.", "downsamp_modules."),
+    (r"^conv_last\.", "final_layer."),
+    (r"\.conv_down\.", ".downsample."),
+    (r"\.conv(\d)\.conv\.", r".conv\1."),
+    (r"\.conv(\d)\.bn\.", r".bn\1."),
+    (r"\.conv\.", ".0."),
+    (r"\.bn\.", ".1."),
+    (r"^fc\.", "classifier."),
+]
 _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     ResNet: _resnet,
     NumberedResNet: _resnet,
@@ -260,6 +356,14 @@ _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     VisionTransformer: lambda _: (),
     EfficientNetLite: lambda _: (),
     DarkNet53: lambda _: _DARKNET,
+    DLA: lambda _: (),
+    DPN: _dpn,
+    FasterNet: lambda _: _FASTERNET,
+    HRNet: lambda _: _HRNET,
+    InceptionV3: lambda _: _INCEPTION_V3,
+    PyramidVisionTransformerV2: lambda _: _PVT_V2,
+    ReXNet: lambda _: _REXNET,
+    StarNet: lambda _: (),
     GhostNet: lambda _: GHOSTNET,
     MobileNetV1Net: lambda _: MOBILENET_V1,
     PPLCNet: lambda _: LCNET,

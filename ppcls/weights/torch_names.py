@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from paddle import nn
 
+from ppcls.arch.families.dpn import DPN
 from ppcls.weights.timm_names import Translation, read_names, write_names
 
 _STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
@@ -77,9 +78,13 @@ def from_torch(
         key, array = translation.names.get(renamed, renamed), arrays[name]
         if key in linear and array.ndim >= 2:
             array = array.reshape(len(array), -1).T  # timm uses convolutions as linear layers
-        elif array.ndim > len(shapes.get(key, ())) > 0 and array.size == math.prod(shapes[key]):
-            array = array.reshape(shapes[key])  # torchvision's layer scale is [C, 1, 1]
+        elif array.ndim != len(shapes.get(key, ())) > 0 and array.size == math.prod(shapes[key]):
+            # torchvision's layer scale is [C, 1, 1], and ReXNet's classifier is a convolution here.
+            array = array.reshape(shapes[key])
         converted[key] = _scale(array, translation.factors.get(key, 1.0))
+    for bias, mean in translation.biases.items():
+        if bias in converted:
+            converted[mean] = converted[mean] - converted.pop(bias)
     unused = {name: tensor.numpy() for name, tensor in model.state_dict().items() if _is_unused(model, name)}
     return _change_epsilon(model, {**unused, **converted}, translation.epsilon)
 
@@ -100,15 +105,18 @@ def to_timm(
     translation = write_names(model, architecture)
     arrays = _change_epsilon(model, arrays, translation.epsilon, to_file=True)
     linear, derived = _linear_weights(model), tuple(getattr(model, "derived", ()))
-    converted = {}
+    kernels = _AS_CONVOLUTIONS | ({".classifier.": 1} if isinstance(model, DPN) else {})
+    converted = {bias: np.zeros_like(arrays[mean]) for bias, mean in translation.biases.items()}
     for name, key in translation.names.items():
         if key.endswith(derived or ("\0",)) or _is_unused(model, key):
             continue
         array = _scale(arrays[key], 1 / translation.factors.get(key, 1.0))
         if key in linear:
             array = array.T
-            if kernel := next((side for layer, side in _AS_CONVOLUTIONS.items() if layer in f".{name}"), 0):
+            if kernel := next((side for layer, side in kernels.items() if layer in f".{name}"), 0):
                 array = array.reshape(len(array), -1, kernel, kernel)
+        elif name == "head.fc.weight":
+            array = array.reshape(array.shape[:2])  # ReXNet's
         layer, _, parameter = name.rpartition(".")
         parameter = {ours: theirs for theirs, ours in _STATISTICS.items()}.get(parameter, parameter)
         converted[f"{layer}.{parameter}" if layer else parameter] = np.ascontiguousarray(array)

@@ -25,8 +25,6 @@ def test_builder_signature_matches_options_of_table(name):
         parameters |= {*inspect.signature(VisionTransformer).parameters}
     if ZOO[name].family == "ResNet of bottlenecks":  # only basic blocks use these
         parameters -= {"layer_type", "use_first_short_conv"}
-    if ZOO[name].family == "TinyNet":  # its padding is always that of timm's EfficientNet
-        parameters -= {"timm_variant"}
     assert parameters & {*ALL_OPTIONS} == {
         option for option in ZOO[name].options if not option.startswith("use_fused")
     }

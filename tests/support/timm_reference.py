@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,16 @@ MODELS = {
     "hgnet_tiny": "PPHGNet_tiny",
     "hgnetv2_b0": "PPHGNetV2_B0",
     "hgnetv2_b4": "PPHGNetV2_B4",
+    "hrnet_w18": "HRNet_W18_C",
+    "dla34": "DLA34",
+    "dla60x_c": "DLA60x_c",
+    "dpn68": "DPN68",
+    "fasternet_t0": "FasterNet_T0",
+    "pvt_v2_b0": "PVT_V2_B0",
+    "pvt_v2_b2_li": "PVT_V2_B2_Linear",
+    "rexnet_100": "ReXNet_1_0",
+    "starnet_s1": "StarNet_S1",
+    "tinynet_e": "TinyNet_E",
     "torchvision/resnet18": "ResNet18",
     "torchvision/densenet121": "DenseNet121",
     "torchvision/swin_t": "SwinTransformer_tiny_patch4_window7_224",
@@ -62,14 +73,32 @@ MODELS = {
     "torchvision/convnext_tiny": "ConvNeXt_tiny",
     "torchvision/regnet_x_800mf": "RegNetX_800MF",
     "torchvision/alexnet": "AlexNet",
+    "torchvision/inception_v3": "InceptionV3",
     "torchvision/efficientnet_b0": "EfficientNetB0",
     "torchvision/shufflenet_v2_x0_5": "ShuffleNetV2_x0_5",
     "torchvision/mobilenet_v2": "mobilenet_v2",
     "torchvision/mobilenet_v3_small": "mobilenet_v3_small",
     "torchvision/vgg11": "vgg11",
 }
-_SIDES = {"torchvision/vit_b_32": 384, "darknet53": 256, "inception_v3": 299}
-_SIZES = {"torchvision/vit_b_32": {"image_size": 384}}
+_SIDES = {
+    "torchvision/vit_b_32": 384,
+    "darknet53": 256,
+    "inception_v3": 299,
+    "torchvision/inception_v3": 299,
+    "tinynet_e": 106,
+}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "torchvision/vit_b_32": {"image_size": 384},
+    "torchvision/inception_v3": {"init_weights": False},
+}
+_GAINS = {"starnet_s1": 0.5}  # its blocks multiply features, which would amplify rounding errors
+
+
+def random_weights(model: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the weights of a model of timm or torchvision, given their shapes."""
+    gain = np.float32(_GAINS.get(model, 1.0))
+    arrays = {name: random_array(name, tuple(shape)) for name, shape in shapes.items()}
+    return {name: array * (gain if array.ndim > 1 else 1) for name, array in arrays.items()}
 
 
 def random_array(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -98,7 +127,7 @@ def main() -> None:
     for name in MODELS:
         package, _, function = name.rpartition("/")
         if package:
-            model = getattr(models, function)(num_classes=CLASSES, **_SIZES.get(name, {})).eval()
+            model = getattr(models, function)(num_classes=CLASSES, **_OPTIONS.get(name, {})).eval()
         else:
             model = timm.create_model(name, num_classes=CLASSES).eval()
         shapes = {
@@ -106,7 +135,7 @@ def main() -> None:
             for key, tensor in model.state_dict().items()
             if tensor.is_floating_point()
         }
-        state = {key: torch.from_numpy(random_array(key, tuple(shape))) for key, shape in shapes.items()}
+        state = {key: torch.from_numpy(array) for key, array in random_weights(name, shapes).items()}
         model.load_state_dict(state, strict=False)
         with torch.no_grad():
             logits = model(torch.from_numpy(random_image(_SIDES.get(name, 224))))[0, :LOGITS]

@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 import pytest
 import safetensors.numpy
-from timm_reference import CLASSES, FILE, MODELS, random_array, random_image
+from timm_reference import CLASSES, FILE, MODELS, random_image, random_weights
 
 from ppcls.arch.build import build_model
 from ppcls.errors import UserError
@@ -38,7 +38,7 @@ NO_VARIANTS = {"tf_efficientnet_b0", "tf_efficientnet_lite0"}
 
 
 def timm_weights(name: str) -> dict[str, np.ndarray]:
-    return {key: random_array(key, tuple(shape)) for key, shape in REFERENCE[name]["shapes"].items()}
+    return random_weights(name, REFERENCE[name]["shapes"])
 
 
 def options_of(theirs: str) -> dict[str, Any]:
@@ -86,6 +86,10 @@ def test_weights_of_timm_return_unchanged_from_the_export(theirs: str, ours: str
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     exported = to_timm(model, arrays, ours)
     assert exported.keys() == weights.keys()
+    for name in [name for name in weights if theirs == "hrnet_w18" and name.endswith(".0.bias")]:
+        mean = name.replace(".0.bias", ".1.running_mean")
+        weights[mean] = weights[mean] - weights[name]  # our convolutions have no bias
+        weights[name] = np.zeros_like(weights[name])
     for name, array in weights.items():
         np.testing.assert_allclose(exported[name], array, rtol=1e-6, err_msg=name)
 
@@ -96,6 +100,8 @@ def test_weights_of_timm_return_unchanged_from_the_export(theirs: str, ours: str
         ("GhostNet_x0_5", "GhostNet differs in squeeze-and-excitation.*; set Arch.timm_variant: True"),
         ("MobileNetV1_x0_25", "MobileNetV1 has ReLU instead of ReLU6; set Arch.timm_variant: True"),
         ("SE_ResNet18", "SE-ResNet squeezes 64 channels more.*; set Arch.timm_variant: True"),
+        ("TinyNet_E", "rounds its numbers of blocks up; set Arch.timm_variant: True"),
+        ("InceptionV4", "1x7 and 7x1 convolutions in another order"),
         ("Xception41", "a block of PaddleClas's Xception has two separable convolutions"),
         ("ShuffleNetV2_x0_25", "ShuffleNetV2_x0_25: timm has no network that computes the same numbers"),
         (
@@ -109,6 +115,15 @@ def test_export_of_a_network_that_timm_lacks_is_rejected(name: str, message: str
     model = build_model(name, CLASSES)
     with pytest.raises(UserError, match=message):
         to_timm(model, {}, name)
+
+
+def test_paddleclas_settings_build_the_tinynet_of_timm() -> None:
+    weights = timm_weights("tinynet_e")
+    settings = {"depth_trunc": "round", "batch_norm_epsilon": 1e-5}
+    model = build_model("TinyNet_E", CLASSES, override_params=settings)
+    fill_model(model, weights, "tinynet_e")
+    expected = np.array(REFERENCE["tinynet_e"]["logits"])
+    np.testing.assert_allclose(logits_of(model, 106)[: len(expected)], expected, atol=1e-4)
 
 
 def test_rules_of_repvgg_rename_squeeze_and_excitation() -> None:
@@ -140,6 +155,7 @@ def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> N
             "resnet18",
             "has no convolution, but this model's has; set Arch.use_first_short_conv: False",
         ),
+        ("TinyNet_E", "tinynet_e", "rounds its numbers of blocks up; set Arch.timm_variant: True"),
         ("SE_ResNet18", "seresnet18", "projects its first shortcut; set Arch.timm_variant: True"),
         ("EfficientNetB0", "efficientnet_b0", "for these set Arch.timm_variant: True"),
         ("EfficientNet_lite0", "efficientnet_lite0", "for these set Arch.timm_variant: True"),

@@ -230,7 +230,8 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         tiny: Whether the first and the last convolution have the channels of width 1, and depthwise
             convolutions have Kaiming's initial weights, as in TinyNet.
         override_params: Changes of `EfficientNetSettings`.
-        timm_variant: Whether to pad evenly, as timm's networks whose names do not begin with ``tf_``.
+        timm_variant: Whether to pad evenly, as timm's networks whose names do not begin with ``tf_``, and to
+            round TinyNet's numbers of blocks, as in its paper.
     """
 
     def __init__(
@@ -248,8 +249,9 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         override_params: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        settings = EfficientNetSettings(**(override_params or {}))
-        self.timm_variant = timm_variant
+        rounding = {"depth_trunc": "round"} if tiny and timm_variant else {}
+        settings = EfficientNetSettings(**{**rounding, **(override_params or {})})
+        self.timm_variant = timm_variant or (tiny and settings.depth_trunc == "round")
         side = 1 if timm_variant else side
         self._ef = EfficientNetFeatures(
             width, depth, side, use_se, input_image_channel, data_format, settings, tiny
@@ -275,8 +277,12 @@ EfficientNetB5 = partial(EfficientNet, 1.6, 2.2, 456, 0.4)
 EfficientNetB6 = partial(EfficientNet, 1.8, 2.6, 528, 0.5)
 EfficientNetB7 = partial(EfficientNet, 2.0, 3.1, 600, 0.5)
 
-# TinyNet (Han et al. 2020, https://arxiv.org/abs/2010.14819) pads evenly.
-_TINY = partial(EfficientNet, side=1, dropout=0.2, tiny=True)
+
+class TinyNet(EfficientNet):
+    """TinyNet (Han et al. 2020, https://arxiv.org/abs/2010.14819), which pads evenly."""
+
+
+_TINY = partial(TinyNet, side=1, dropout=0.2, tiny=True)
 TinyNet_A = partial(_TINY, 1.0, 1.2)
 TinyNet_B = partial(_TINY, 0.75, 1.1)
 TinyNet_C = partial(_TINY, 0.54, 0.85)

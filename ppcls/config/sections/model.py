@@ -100,7 +100,8 @@ class Arch(Section):
     """Build timm's network instead of PaddleClas's, for its weights. These differ in: DarkNet53: leaky ReLU;
     EfficientNet, EfficientNet_lite: even padding; GhostNet: squeeze-and-excitation, bias of the last
     convolution; MobileNetV1: ReLU6; PPLCNet: bias of the last convolution; Res2Net: pooling, first block;
-    SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first shortcut. Default: False."""
+    SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first shortcut; TinyNet: number of blocks.
+    Default: False."""
     last_stage_stride: Literal[1, 2] | None = None
     """ResNet50 and other ResNets: stride of the last stage. 1 doubles the resolution of the features, as in
     re-identification; default: 2."""
