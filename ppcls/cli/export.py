@@ -64,7 +64,8 @@ def export(argv: Arguments = None) -> None:
     folder = check_path("Global.save_inference_dir", source.run.save_inference_dir)
     from ppcls.runtime import start as runtime
 
-    require_single_process(runtime.start(source.run))
+    run = runtime.start(source.run)
+    require_single_process(run)
     from ppcls.deploy.export.export import PrecisionSettings, export_model
     from ppcls.deploy.export.parity import BATCHES
 
@@ -77,7 +78,7 @@ def export(argv: Arguments = None) -> None:
         arguments.max_accuracy_loss,
     )
     exported = export_model(
-        source, folder, arguments.format, preprocess=arguments.preprocess, settings=settings
+        source, folder, arguments.format, preprocess=arguments.preprocess, settings=settings, runtime=run
     )
     tensor, files = exported.description.Input, exported.files
     size = sum(files.values()) / 1e6
@@ -98,9 +99,9 @@ def export(argv: Arguments = None) -> None:
 def _add_precision(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
-        choices=["float32", "float16", "int8"],
+        choices=["float32", "float16", "bfloat16", "int8"],
         default="float32",
-        help="how the model computes; float16 and int8 need --format onnx (%(default)s)",
+        help="how the model computes (%(default)s); docs/deploy.md lists the devices and formats of each",
     )
     parser.add_argument(
         "--calibration",

@@ -71,11 +71,12 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[P
 
 
 def _engine(source: ModelSource) -> str:
+    if source.config is not None:
+        return "Paddle, as trained"
+    engine, precision = "Paddle Inference", source.description.precision
     if not source.needs_paddle:
-        precision = source.description.precision
         engine = "OpenVINO" if uses_openvino(source) else "onnxruntime"
-        return engine if precision == "float32" else f"{engine} {precision}"
-    return "Paddle Inference" if source.config is None else "Paddle, as trained"
+    return engine if precision == "float32" else f"{engine} {precision}"
 
 
 def inspect_machine(path: Path, overrides: Sequence[str]) -> dict[str, Any]:

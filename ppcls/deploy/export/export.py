@@ -25,7 +25,6 @@ from ppcls.deploy.export.precision import (
     CALIBRATION_METHODS,
     FEWEST_CALIBRATION_IMAGES,
     CalibrationMethod,
-    Precision,
     QuantizedModel,
     need_precision_tools,
     quantize,
@@ -38,10 +37,15 @@ from ppcls.deploy.models.description import (
     Comparison,
     ExportRecord,
     ModelDescription,
+    Precision,
     describe_model,
 )
 from ppcls.deploy.models.onnx import OnnxModel
-from ppcls.deploy.models.paddle_inference import PaddleInferenceModel, capture_native_output
+from ppcls.deploy.models.paddle_inference import (
+    PaddleInferenceModel,
+    capture_native_output,
+    find_precision,
+)
 from ppcls.deploy.models.source import ONNX, ModelSource, find_program, need_infer
 from ppcls.deploy.models.trained import build_activation, load_network
 from ppcls.deploy.predictor import InferenceModel
@@ -53,6 +57,10 @@ from ppcls.runtime.start import Runtime
 ExportFormat = Literal["paddle", "onnx"]
 _STEM = "inference"
 _RANDOM_BATCHES = 4  # that are compared if there are no evaluation images
+_NEEDED_DEVICES = {  # of Paddle Inference
+    "float16": "a GPU",
+    "bfloat16": "a GPU of compute capability 8.0 or higher, or a CPU with AVX-512,",
+}
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,7 @@ def export_model(
     *,
     preprocess: bool = False,
     settings: PrecisionSettings | None = None,
+    runtime: Runtime | None = None,
 ) -> ExportResult:
     """Exports a trained model that ends in softmax, sigmoid or embeddings of length 1.
 
@@ -118,15 +127,17 @@ def export_model(
         kind: Format of the model.
         preprocess: Whether the model expects RGB pixels [B, H, W, 3] uint8 of any size, and prepares them.
         settings: Precision, by default float32.
+        runtime: Device on which the exported model is compared with the trained one, by default a CPU.
 
     Raises:
         UserError: If the folder is not empty or cannot be written, if the weights cannot be read or belong to
-            another model, if the model or a transform cannot be converted, if there are too few calibration
-            images, or if the outputs or the accuracy differ too much.
+            another model, if the model or a transform cannot be converted, if the device does not support
+            the precision, if there are too few calibration images, or if the outputs or the accuracy differ
+            too much.
     """
-    settings = settings or PrecisionSettings()
+    settings, runtime = settings or PrecisionSettings(), runtime or Runtime()
     _check_empty(folder)
-    _check_precision(settings, kind, preprocess)
+    _check_precision(settings, kind, preprocess, runtime)
     if source.config is None:
         raise UserError(f"{source.file}: is exported already; expected a checkpoint folder or a config")
     if kind == "onnx":
@@ -153,8 +164,9 @@ def export_model(
             file = _write_model(model, description, temporary, kind)
             run_trained = partial(_run, trained)
             if kind == "onnx" or preprocess:
-                difference = compare(_load_exported(file, description), description, ops, run_trained)
-            if settings.precision == "float16":
+                exported = _load_exported(file, description, Runtime())
+                difference = compare(exported, description, ops, run_trained)
+            if settings.precision == "float16" and kind == "onnx":
                 file.write_bytes(to_float16(file.read_bytes()))
             if calibration is not None:
                 quantized, record = _quantize(file, description, ops, calibration, settings.calibration)
@@ -165,7 +177,7 @@ def export_model(
             if not preprocess:
                 evaluation, reason = _read_evaluation(config, settings)
             if evaluation is not None or settings.precision != "float32":
-                exported = _load_exported(file, description)
+                exported = _load_exported(file, description.with_record(record), runtime)
                 comparison = _compare(exported, run_trained, description, ops, evaluation)
                 _check_loss(comparison, settings, description)
             description = description.with_record(record.model_copy(update={"comparison": comparison}))
@@ -179,23 +191,39 @@ def export_model(
     return ExportResult(files, description, difference, quantized, reason)
 
 
-def _load_exported(file: Path, description: ModelDescription) -> InferenceModel:
+def _load_exported(file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
     if file.suffix == ".onnx":
         return OnnxModel(file, description, "cpu", usable_cores())
-    return PaddleInferenceModel(file, description, Runtime())
+    return PaddleInferenceModel(file, description, runtime)
 
 
-def _check_precision(settings: PrecisionSettings, kind: ExportFormat, preprocess: bool) -> None:
-    if settings.precision == "float32":
+def _check_precision(
+    settings: PrecisionSettings, kind: ExportFormat, preprocess: bool, runtime: Runtime
+) -> None:
+    precision = settings.precision
+    if precision == "float32":
         return
-    if kind != "onnx":
-        raise UserError(f"--precision {settings.precision} needs --format onnx")
     if preprocess:
         raise UserError(
-            f"--preprocess needs --precision float32, got {settings.precision}: pixels are computed exactly "
+            f"--preprocess needs --precision float32, got {precision}: pixels are computed exactly "
             "in float32 only; export without --preprocess"
         )
-    need_precision_tools(settings.precision)
+    if kind == "onnx":
+        if precision == "bfloat16":
+            raise UserError(
+                "--precision bfloat16 needs --format paddle: ONNX Runtime has no convolutions in bfloat16"
+            )
+        need_precision_tools(precision)
+        return
+    if precision == "int8":
+        raise UserError("--precision int8 needs --format onnx")
+    if find_precision(precision, runtime) != precision:
+        raise UserError(
+            f"--precision {precision}: Paddle Inference needs {_NEEDED_DEVICES[precision]} for it, but "
+            f"this run uses the {runtime.device.upper()}, so the exported model cannot be compared with the "
+            "trained one; nothing was written. Export on such a device (-o Global.device=gpu), or use "
+            "--format onnx --precision float16"
+        )
 
 
 def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSamples | None:

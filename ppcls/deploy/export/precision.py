@@ -14,14 +14,13 @@ from typing import Any, Literal, get_args
 
 from numpy.typing import NDArray
 
+from ppcls.deploy.models.description import Precision
 from ppcls.deploy.models.paddle_inference import capture_native_output
 from ppcls.errors import UserError
 
 Array = NDArray[Any]
-Precision = Literal["float32", "float16", "int8"]
 CalibrationMethod = Literal["percentile", "entropy", "minmax"]
 
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 CALIBRATION_METHODS: tuple[CalibrationMethod, ...] = get_args(CalibrationMethod)
 FEWEST_CALIBRATION_IMAGES = 16
 # The packages that onnxruntime's tools import.

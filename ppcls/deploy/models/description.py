@@ -27,6 +27,7 @@ INPUT = "x"
 _MAX_INPUT = 1 << 28  # numbers of one image; 1 GiB in float32
 _Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
 Activation = Literal["softmax", "sigmoid", "l2_norm"]  # of the output; l2_norm is for embeddings
+Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
 
 class _ModelName(Section):
@@ -120,7 +121,7 @@ class Comparison(Section):
 class ExportRecord(Section):
     """How a model was exported."""
 
-    precision: Literal["float32", "float16", "int8"]
+    precision: Precision
     calibration: Calibration | None = None
     comparison: Comparison | None = None
 
@@ -211,8 +212,8 @@ class ModelDescription(Section):
         return self.model_copy(update={"Output": self.Output.model_copy(update={"shape": (-1, width)})})
 
     @property
-    def precision(self) -> str:
-        """Precision in which the exported model computes."""
+    def precision(self) -> Precision:
+        """Precision for which the model was exported. Its input and output are float32 in any case."""
         return "float32" if self.Export is None else self.Export.precision
 
     def with_record(self, record: ExportRecord) -> ModelDescription:

@@ -15,11 +15,37 @@ import paddle
 from numpy.typing import NDArray
 from paddle import inference
 
-from ppcls.deploy.models.description import ModelDescription
+from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
 _GPU_MEMORY = 100  # MB, initial size of the memory pool; it grows
+_GPU_PRECISIONS = {
+    "float32": inference.PrecisionType.Float32,
+    "float16": inference.PrecisionType.Half,
+    "bfloat16": inference.PrecisionType.Bfloat16,
+}
+_BFLOAT16_CAPABILITY = (8, 0)  # of GPUs
+
+
+def find_precision(requested: Precision, runtime: Runtime) -> Precision:
+    """Returns the precision in which Paddle Inference computes a model on a device.
+
+    Programs contain float32 weights. Paddle converts them and the operators when it loads a program, if the
+    device has kernels for the requested precision. Otherwise it computes in float32.
+
+    Args:
+        requested: Precision for which the model was exported.
+        runtime: Device.
+    """
+    if requested == "bfloat16" and runtime.device_id is None:
+        return requested if paddle.base.core.supports_bfloat16() else "float32"
+    if runtime.device_id is None:
+        return "float32"
+    capability = paddle.device.cuda.get_device_capability(runtime.device_id)
+    if requested == "bfloat16" and capability < _BFLOAT16_CAPABILITY:
+        return "float32"
+    return requested
 
 
 @contextmanager
@@ -61,15 +87,20 @@ class PaddleInferenceModel:
         weights = program.with_suffix(".pdiparams")
         if not weights.is_file():
             raise UserError(f"{weights}: no such file; expected the weights beside {program.name}")
+        precision = find_precision(description.precision, runtime)
         settings = inference.Config(str(program), str(weights))
         settings.disable_glog_info()
         if runtime.device_id is None:
             settings.disable_gpu()
             settings.set_cpu_math_library_num_threads(runtime.threads)
+            if precision == "bfloat16":
+                settings.enable_mkldnn()
+                settings.enable_mkldnn_bfloat16()
         else:
-            settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id)
+            settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id, _GPU_PRECISIONS[precision])
         try:
-            self._predictor = inference.create_predictor(settings)
+            with capture_native_output():  # such as the operators that Paddle converts to bfloat16
+                self._predictor = inference.create_predictor(settings)
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"{program}: Paddle {paddle.__version__} cannot load this model: {program.name} or "
@@ -79,9 +110,7 @@ class PaddleInferenceModel:
         self._input = self._predictor.get_input_handle(description.Input.name)
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
         self._runtime = runtime
-        self.engine = (
-            f"Paddle Inference {paddle.__version__} ({runtime.device.upper()}, {description.precision})"
-        )
+        self.engine = f"Paddle Inference {paddle.__version__} ({runtime.device.upper()}, {precision})"
         self._file, self._dtype = program, description.Input.dtype
         self._has_run = False
 

@@ -59,10 +59,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return tree
 
 
-def run_export(folder: Path, tree: dict[str, Any], *options: str) -> int:
+def run_export(folder: Path, tree: dict[str, Any], *options: str, kind: str = "onnx") -> int:
     config = write_config(folder / "config.yaml", tree)
     place = ["-o", f"Global.save_inference_dir={folder / 'inference'}"]
-    return export(["-c", str(config), "--format", "onnx", *options, *place])
+    return export(["-c", str(config), "--format", kind, *options, *place])
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +136,63 @@ def test_float16_export_keeps_float32_input_and_scores(
     assert 0 < record["comparison"]["largest_difference"] < 0.01
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_paddle_export_in_a_precision_that_the_cpu_lacks_is_an_error(
+    tmp_path: Path,
+    trained: dict[str, Any],
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(paddle.base.core, "supports_bfloat16", lambda: False)
+    options = ["--precision", precision, "-o", "Global.device=cpu"]
+    assert run_export(tmp_path, trained, *options, kind="paddle") == 1
+    assert (
+        "this run uses the CPU, so the exported model cannot be compared with the trained one; nothing was "
+        "written. Export on such a device (-o Global.device=gpu), or use --format onnx --precision float16"
+    ) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.skipif(not paddle.base.core.supports_bfloat16(), reason="needs a CPU with AVX-512")
+def test_paddle_bfloat16_export_is_compared_and_predicts_on_a_cpu(
+    tmp_path: Path, trained: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--precision", "bfloat16", "--max-accuracy-loss", "100", "-o", "Global.device=cpu"]
+    assert run_export(tmp_path, trained, *options, kind="paddle") == 0
+    assert f"compared on {IMAGES} images of " in capsys.readouterr().out
+    record = read_description(tmp_path / "inference").Export
+    assert record is not None
+    assert record.comparison is not None
+    assert record.precision == "bfloat16"
+    assert 1e-5 < record.comparison.largest_difference < 0.02, "it computes in bfloat16"
+    check_prediction(tmp_path / "inference", "CPU, bfloat16", capsys)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_paddle_half_precision_export_is_compared_and_predicts_on_a_gpu(
+    tmp_path: Path, trained: dict[str, Any], precision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--precision", precision, "--max-accuracy-loss", "100", "-o", "Global.device=gpu"]
+    assert run_export(tmp_path, trained, *options, kind="paddle") == 0
+    assert f"compared on {IMAGES} images of " in capsys.readouterr().out
+    record = read_description(tmp_path / "inference").Export
+    assert record is not None
+    assert record.comparison is not None
+    assert 0 < record.comparison.largest_difference < 0.02
+    check_prediction(tmp_path / "inference", f"GPU, {precision}", capsys)
+
+
+def check_prediction(model: Path, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    image = write_image(model.parent / "photo.png", 5)
+    device = engine.partition(",")[0].lower()
+    assert infer(["--model", str(model), "--json", str(image), "-o", f"Global.device={device}"]) == 0
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)["scores"]) == 2
+    assert f"[Infer] PPLCNet_x0_25 by Paddle Inference {paddle.__version__} ({engine})" in printed.err
+
+
 def test_export_without_evaluation_images_compares_random_ones(
     tmp_path: Path, trained: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +217,7 @@ def test_export_without_evaluation_images_compares_random_ones(
         (["--calibration-data", "absent/"], "absent"),
         (["--preprocess"], "--preprocess needs --precision float32, got int8"),
         (["--format", "paddle"], "--precision int8 needs --format onnx"),
+        (["--precision", "bfloat16"], "--precision bfloat16 needs --format paddle"),
     ],
 )
 def test_int8_export_unusable_option_is_an_error(

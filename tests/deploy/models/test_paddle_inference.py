@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import paddle
 import pytest
 from paddle import nn
 
-from ppcls.deploy.models.description import ModelDescription
-from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
+from ppcls.deploy.models.description import ModelDescription, Precision
+from ppcls.deploy.models.paddle_inference import PaddleInferenceModel, find_precision
 from ppcls.deploy.models.source import find_program
 from ppcls.runtime.start import Runtime
 
@@ -48,3 +49,25 @@ def test_paddle_inference_keeps_standard_output_clean(
     for _ in range(2):
         np.testing.assert_allclose(inferring.run(images), expected, rtol=1e-5)
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("requested", "device_id", "capability", "expected"),
+    [
+        ("float16", None, None, "float32"),
+        ("float16", 0, (7, 0), "float16"),
+        ("bfloat16", 0, (7, 5), "float32"),
+        ("bfloat16", 0, (8, 0), "bfloat16"),
+        ("float32", 0, (9, 0), "float32"),
+    ],
+)
+def test_find_precision_falls_back_to_float32_without_kernels(
+    requested: Precision,
+    device_id: int | None,
+    capability: tuple[int, int] | None,
+    expected: Precision,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda _device: capability)
+    device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
+    assert find_precision(requested, Runtime(device=device, device_id=device_id)) == expected
