@@ -20,11 +20,7 @@ class UserError(Exception):
 
 
 class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
-    """A signal ended a run after its state was saved.
-
-    Args:
-        number: Signal number.
-    """
+    """A signal ended a run after its state was saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; resume with -o Global.checkpoints=auto")
@@ -32,11 +28,7 @@ class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal other than SIGINT that interrupts a command as Ctrl-C does.
-
-    Args:
-        number: Signal number.
-    """
+    """A signal other than SIGINT that interrupts a command as Ctrl-C does."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

@@ -174,7 +174,6 @@ def create_output_dir(folder: Path, fix: str = "set Global.output_dir") -> Path:
     """Creates an output folder, checks that it can be written, and returns it.
 
     Args:
-        folder: The output folder.
         fix: Advice at the end of the error.
 
     Raises:
@@ -198,7 +197,6 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     on disk before the folder gets its name.
 
     Args:
-        path: The folder.
         sync_each: Sync file by file, which reports write errors. Suited to a few large files; otherwise one
             call syncs all disks and reports no errors.
 

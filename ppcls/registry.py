@@ -24,7 +24,6 @@ def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
     """Returns the end of an error message about an unknown name: similar names, or up to ten known ones.
 
     Args:
-        name: The unknown name.
         known: The names that exist.
         listing: Where all of them are listed, shown if they are more than ten.
     """
@@ -48,7 +47,6 @@ def import_user_module(name: str, key: str) -> ModuleType:
     """Imports a module of the user, from the current folder or Python's path.
 
     Args:
-        name: Name of the module.
         key: Key of the config that names it, for the error.
 
     Raises:

@@ -48,8 +48,6 @@ def add_subcommand(
     """Adds a subcommand.
 
     Args:
-        subcommands: The subcommands of a command.
-        name: Name of the subcommand.
         summary: Summary for the list of all subcommands.
         examples: Command lines for the end of its help.
         description: Description in its help; empty to use the summary.
@@ -83,7 +81,6 @@ def add_config_options(
     """Adds ``-c``, ``-o`` and ``--print-config``, which `read_config` reads.
 
     Args:
-        parser: The parser to extend.
         model: Help of ``--model``, which replaces ``-c``; None for a command without it.
         required: Whether the command needs ``-c`` or ``--model``.
         several: Whether ``--model`` can be repeated.
@@ -117,7 +114,6 @@ def read_config(arguments: argparse.Namespace, overrides: Sequence[str] = ()) ->
     """Returns the config; None after printing it for ``--print-config``.
 
     Args:
-        arguments: The parsed command line.
         overrides: ``KEY=VALUE`` each, applied before ``-o``.
     """
     from ppcls.config.compat import config_warnings
@@ -197,8 +193,6 @@ def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tre
     """Returns the overrides ``KEY=VALUE`` of the flags on the command line.
 
     Args:
-        flags: Flags of the command.
-        arguments: The parsed command line.
         tree: The config file as plain data; the flags are applied to it.
     """
     overrides: list[str] = []

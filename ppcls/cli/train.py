@@ -184,7 +184,6 @@ def _find_problems(arguments: argparse.Namespace, tree: Tree) -> list[str]:
     """Returns a line for each file, folder and output folder that the run can't use, without loading Paddle.
 
     Args:
-        arguments: The parsed command line.
         tree: The config with all options but ``-o``, which are applied to it.
     """
     if read_launch().world_size > 1:

@@ -57,12 +57,9 @@ def build_loader(
     """Builds the loader of one split for this rank.
 
     Args:
-        split: The split.
-        place: Its key in ``DataLoader``. ``Train`` uses the sampler and needs at least one global batch;
+        place: Key of the split in ``DataLoader``. ``Train`` uses the sampler and needs at least one global batch;
             other splits use each sample once, in order.
         runtime: Rank, world size, device and cores.
-        run: Section ``Global``.
-        arch: Section ``Arch``.
         label_count: Number of classes that labels may have; None if any label from 0 is valid.
 
     Raises:
@@ -107,9 +104,7 @@ def build_file_loader(
 
     Args:
         rejected: Collects the bad images of its index.
-        ops: The chain.
         batch_size: Rows of a batch.
-        settings: Settings of DALI.
 
     Raises:
         UserError: DALI does not support a transform on this device.

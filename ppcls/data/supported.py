@@ -33,7 +33,6 @@ def check_numpy(ops: Sequence[Op], chain: str) -> None:
     """Checks that ``paddle.io`` supports a chain.
 
     Args:
-        ops: The chain.
         chain: Its path in the YAML.
 
     Raises:

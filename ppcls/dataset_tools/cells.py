@@ -29,7 +29,6 @@ def make_cells(folder: Path, count: int, seed: int) -> bool:
     The images are ``images/<label>/<index>.tif``, [50, 50, 5] uint16; see `make_dataset` for the lists.
 
     Args:
-        folder: Folder of the dataset.
         count: Number of images; they are distributed evenly over the classes.
         seed: Seed of the random cells.
 

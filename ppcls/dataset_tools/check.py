@@ -39,9 +39,7 @@ def find_bad_images(index: Index, decoder: Transform, threads: int) -> Iterator[
     """Reads and decodes all images on threads.
 
     Args:
-        index: The dataset.
         decoder: First transform of the chain.
-        threads: Number of threads.
 
     Yields:
         For each image a list with the image if it can't be read or decoded, or an empty list.

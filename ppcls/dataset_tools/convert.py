@@ -110,7 +110,6 @@ def plan_conversion(
     """Starts or resumes a conversion.
 
     Args:
-        index: The images.
         container: Format to write.
         folder: Folder of the shards; created if missing.
         split: The user's settings for ``ends``, to recognize the conversion when it resumes.
@@ -139,7 +138,6 @@ def convert(conversion: Conversion, advance: Advance) -> int:
     """Writes the missing shards and verifies all of them.
 
     Args:
-        conversion: The conversion.
         advance: Called with the progress in images: a half when written and a half when verified.
 
     Returns:

@@ -31,11 +31,9 @@ def make_dataset(
     In each class, the second of every five images is for validation: a fixed, stratified 80/20 split.
 
     Args:
-        folder: Folder of the dataset.
         recipe: Settings that determine the dataset.
         paths: Paths of the images, relative to ``folder``.
         labels: Label of each image.
-        names: Class names.
         write_images: Writes the images into a folder; their subfolders exist already.
 
     Returns:

@@ -71,9 +71,7 @@ def compute_mean_std(
     """Decodes all images once.
 
     Args:
-        index: The dataset.
         decoder: Decoder of the images. Pixel values are 0..255 or 0..65535, depending on its ``dtype``.
-        threads: Number of threads.
         advance: Called with 1 after each image.
 
     Raises:

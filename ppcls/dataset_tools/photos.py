@@ -86,7 +86,6 @@ def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> b
     ``images/<label>/<index>.jpg``; see `make_dataset` for the lists.
 
     Args:
-        folder: Folder of the dataset.
         images: Number of images; at least two per class, for training and validation.
         classes: Number of classes: first the plain photographs, then the other treatments of each.
         seed: Seed of the random crops, flips, colour gains and noise.

@@ -101,8 +101,6 @@ def resize_tree(job: ResizeJob, threads: int, advance: Callable[[int], object]) 
     """Creates the missing files.
 
     Args:
-        job: The job.
-        threads: Number of threads.
         advance: Called with 1 after each file.
 
     Returns:

@@ -102,7 +102,6 @@ def collect_stats(
         labels: [N]; or [N, K], 0 or 1 for each class, so that an image counts for several classes.
         names: [K] class names, or empty if there are none.
         pixels: Statistics of the images.
-        decoder: Decoder of the images.
     """
     if labels.ndim == 2:
         counts = labels.sum(axis=0, dtype=np.int64)

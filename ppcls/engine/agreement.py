@@ -37,8 +37,6 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
     """Compares config, data and software of all processes.
 
     Args:
-        config: Config of this process.
-        runtime: Runtime of this process.
         indexes: Indexes of the data sets, by path in the config.
 
     Raises:
@@ -111,9 +109,7 @@ def choose_checkpoint(
     Rank 0 chooses it, since on a shared disk another machine may still see an older `latest`.
 
     Args:
-        checkpoints: Checkpoints of the run.
         requested: ``Global.checkpoints``.
-        runtime: Runtime of this process.
         writing: Whether the run will write to its output folder.
 
     Raises:

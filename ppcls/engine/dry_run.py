@@ -113,10 +113,6 @@ _PICTURES = 32  # images whose size is read
 def dry_run(config: Config, runtime: Runtime) -> str:
     """Measures a run without writing its files.
 
-    Args:
-        config: Config of the run.
-        runtime: Rank and device.
-
     Returns:
         Lines of text, equal on all ranks except for the memory.
 

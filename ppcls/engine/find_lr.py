@@ -68,8 +68,6 @@ def find_lr(config: Config, runtime: Runtime, output_dir: Path) -> str:
     The model, its optimizer and the data are those of the run, which is not trained any further.
 
     Args:
-        config: Config of the run.
-        runtime: Rank and device.
         output_dir: Existing folder of the picture.
 
     Returns:

@@ -122,9 +122,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
     """Trains the rest of the current epoch.
 
     Args:
-        run: The run.
         requests: Requests to save or stop between two updates.
-        monitor: Checks losses and gradients.
 
     Raises:
         UserError: See `NonFiniteMonitor.check`; or a checkpoint can't be written.

@@ -20,13 +20,7 @@ _BLOCK = 1024  # tensors that are joined into one
 
 
 class Meter:
-    """Collects sums and times of training; only `check` and `record` wait for the device.
-
-    Args:
-        state: State of the run.
-        epochs: Number of epochs of the run.
-        monitor: Checks losses and gradients.
-    """
+    """Collects sums and times of training; only `check` and `record` wait for the device."""
 
     def __init__(self, state: TrainState, epochs: int, monitor: NonFiniteMonitor) -> None:
         self._state, self._epochs, self._monitor = state, epochs, monitor

@@ -38,7 +38,6 @@ def compare_preprocessing(config: Config, source: str) -> list[str]:
     """Returns a warning if a config prepares images in another way than its initial weights expect.
 
     Args:
-        config: Config of the run.
         source: The weights: a file, or a model of the hub, whose ``config.json`` is read.
     """
     expected = _expected_preprocessing(config.Arch.name, source)

@@ -68,9 +68,6 @@ def build_run(
     """Builds a new or resumed run.
 
     Args:
-        config: Config of the run.
-        runtime: Rank and device.
-        output_dir: Output folder.
         state: State of a new run, built from the same config; None to build it.
         writing: Whether the run will write to the output folder, which then must not hold another run.
 
@@ -109,7 +106,6 @@ def load_pretrained(config: Config, model: nn.Layer, images: int, resumed: Path 
     """Loads the weights that the config names into a new model, unless a checkpoint is resumed.
 
     Args:
-        config: Config of the run.
         model: Model with random weights.
         images: Number of training images, for ``Arch.pretrained: auto``.
         resumed: Checkpoint that the run resumes from; None for a new run.

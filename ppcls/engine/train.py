@@ -51,8 +51,6 @@ def train(
     """Trains a new or resumed run.
 
     Args:
-        config: Config of the run.
-        runtime: Rank and device.
         output_dir: Existing output folder.
         profiled: Updates to profile; None for none.
         state: State of a new run, built from the same config and runtime; None to build it.
@@ -130,8 +128,6 @@ def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
     """Yields the lines at the end of a run: the best metric, the recall per class, and what to do next.
 
     Args:
-        run: The finished run.
-        output_dir: Output folder.
         seconds: Duration of the run in this process.
     """
     state = run.state

@@ -32,9 +32,7 @@ def count_classes(losses: Sequence[Any], labels: NDArray[Any], classes: int) -> 
     """Returns the images of each class; None if no loss needs them.
 
     Args:
-        losses: Specs of ``Loss.Train``.
         labels: Labels of all training images: [N] int64, or [N, C] float32.
-        classes: Number of classes.
     """
     if not any(
         isinstance(getattr(spec, "class_weight", None), str)

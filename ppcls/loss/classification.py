@@ -26,7 +26,6 @@ def cross_entropy(
     ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used: on the CPU it stops at -64.
 
     Args:
-        logits: Logits.
         label: [B] int64, classes in 0..C-1; or [B, C] float, rows that sum to 1.
         smoothing: Label smoothing in [0, 1).
         weights: Weight of each class, [C] float32: the term of each class in ``sum(t * log softmax(z))`` is
@@ -62,7 +61,6 @@ def binary_cross_entropy(
     """Returns the binary cross-entropy of the sigmoid of each class.
 
     Args:
-        logits: Logits.
         label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
         smoothing: Label smoothing in [0, 1): the target is ``(1 - smoothing) * label + smoothing / C``.
         size_sum: Whether to sum over classes instead of averaging.
@@ -86,7 +84,6 @@ def softmax_focal_loss(
     """Returns the focal loss of the softmax, ``-sum(w * t * (1 - p)^gamma * log(p))`` (Lin et al. 2017).
 
     Args:
-        logits: Logits.
         label: [B] int64, classes in 0..C-1; or [B, C] float, rows that sum to 1.
         gamma: Focusing exponent; 0 for the cross-entropy.
         smoothing: Label smoothing in [0, 1).
@@ -113,7 +110,6 @@ def sigmoid_focal_loss(
     """Returns the focal loss of the sigmoid of each class, averaged over classes (Lin et al. 2017).
 
     Args:
-        logits: Logits.
         label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
         gamma: Focusing exponent; 0 for the binary cross-entropy.
         alpha: Weight of positives, with 1 - alpha for negatives; None for weights of 1.
@@ -143,7 +139,6 @@ def thresholded_cross_entropy(logits: Tensor, label: Tensor, smoothing: float, t
     See "ResNet strikes back" (Wightman et al. 2021, section 2.2).
 
     Args:
-        logits: Logits.
         label: [B, C] float, 0..1, such as the shares of a mixed image; or [B] int64, converted to one-hot.
         smoothing: Label smoothing in [0, 1), applied before the threshold.
         threshold: Threshold in [0, 1).
@@ -194,7 +189,6 @@ def asymmetric_loss(
     ``g = y * gamma_pos + (1 - y) * gamma_neg``.
 
     Args:
-        logits: Logits.
         label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
         focus: Exponents and clipping.
         epsilon: Lower bound of the logarithm's argument.

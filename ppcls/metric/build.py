@@ -131,7 +131,6 @@ class Metrics:
 
         Args:
             counts: Sums of `counts` over batches and ranks, [width].
-            images: Number of images.
             rows: Output name to the rows of all images, for `GatheredMetric`.
         """
         values: list[float] = []
@@ -149,7 +148,6 @@ def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0, rerank: bool 
     """Builds the metrics of ``specs``, in their order.
 
     Args:
-        specs: One or more metrics.
         classes: Number of classes, for metrics with values per class.
         rerank: Whether retrieval metrics re-rank; see `ppcls.metric.reranking`.
 

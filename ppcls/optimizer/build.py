@@ -43,7 +43,6 @@ def build_optimizer(
     ``regularizer``. Marks of an optimizer that was built earlier for the same model are replaced.
 
     Args:
-        spec: Config of the optimizer.
         model: Model, not wrapped for data parallelism.
         multi_precision: Whether half-precision parameters get float32 master weights.
         factors: Parameter name to factors of rate and decay; see `ppcls.optimizer.name_rules.factors`.

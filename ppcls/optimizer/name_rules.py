@@ -39,7 +39,6 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
     learn.
 
     Args:
-        spec: Config of the optimizer.
         model: Model with its initial weights.
 
     Returns:

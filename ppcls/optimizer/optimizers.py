@@ -65,7 +65,6 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
             weight: Weight, float32.
             gradient: Gradient of the same shape, float32.
             rate: Learning rate, float32 of shape [1] or [].
-            decay: Weight decay.
             stored: One tensor of the weight's shape for each of `kinds`.
         """
         raise NotImplementedError

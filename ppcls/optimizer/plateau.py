@@ -13,7 +13,6 @@ class Plateau:
     """Counts evaluations without improvement, as `paddle.optimizer.lr.ReduceOnPlateau` does.
 
     Args:
-        spec: Config of the schedule.
         metric: Name of the metric that compares evaluations in mode ``max``.
 
     Attributes:

@@ -51,7 +51,6 @@ def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> Learn
     ``by_epoch``. During the warm-up the rate rises linearly. Then `decayed` defines it.
 
     Args:
-        spec: Config of the schedule.
         epochs: Epochs of the whole run, > 0.
         updates_per_epoch: Updates per epoch, > 0.
 

@@ -211,7 +211,6 @@ class CurvesPicture(Reporter):
     """Draws the charts of a run after each evaluation, unless the `TimeBudget` is spent, and at the end.
 
     Args:
-        path: The PNG file.
         earlier: Records of the run before it was resumed.
     """
 

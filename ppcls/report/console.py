@@ -94,11 +94,7 @@ class StepClock:
 
 
 class LogFile(Reporter):
-    """Appends each message and record to a file, with the local time.
-
-    Args:
-        path: The log file.
-    """
+    """Appends each message and record to a file, with the local time."""
 
     def __init__(self, path: Path) -> None:
         self._writer = LogWriter(path)
@@ -225,7 +221,6 @@ def count_batches(text: str, batches: int) -> Iterator[Callable[[], None]]:
 
     Args:
         text: What is done with the batches.
-        batches: Number of batches.
 
     Yields:
         The function to call after each batch.

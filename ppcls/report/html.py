@@ -66,7 +66,6 @@ class HtmlReport(Reporter):
     a bounded number of points, so the page of a long run is no larger.
 
     Args:
-        path: The HTML file.
         events: File of the events of the run, see `ppcls.report.jsonlines`.
         info: What is known about the run.
         earlier: Records of the run before it was resumed.
@@ -183,7 +182,6 @@ def summarize_run(records: Iterable[Record], *, ended: bool = False) -> dict[str
     """Returns progress, latest results and best result, as text by label.
 
     Args:
-        records: Records of the run.
         ended: Whether the run has ended, so that no time is left to show.
     """
     step = evaluation = best = None

@@ -140,7 +140,6 @@ class EventsFile(Reporter):
     """Appends each message to the file ``path`` as a line of JSON and flushes it.
 
     Args:
-        path: The file.
         update: Number of optimizer updates at the start or the resume of the run.
     """
 

@@ -68,7 +68,6 @@ class BackgroundLogger(Reporter):
     """Passes records to a tracker on a thread. If the tracker fails, standard error says so once.
 
     Args:
-        name: Name of the tracker.
         start: Starts the tracker; called on the thread.
     """
 
@@ -121,7 +120,6 @@ class TensorBoardTracker:
     """Writes a further event file into a folder.
 
     Args:
-        spec: Settings.
         run: The run. If it is resumed, TensorBoard hides what earlier files hold beyond that update.
     """
 
@@ -147,7 +145,6 @@ class MLflowTracker:
     """Logs metrics of an MLflow run, and the config as its parameters.
 
     Args:
-        spec: Settings.
         run: The run. If it is resumed, the same MLflow run continues.
     """
 
@@ -185,7 +182,6 @@ class WandBTracker:
     """Logs to a run of Weights & Biases.
 
     Args:
-        spec: Settings.
         run: The run. If it is resumed, the same run of Weights & Biases continues.
     """
 

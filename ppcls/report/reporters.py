@@ -23,7 +23,6 @@ class Reporters(Reporter):
     """Passes everything on to a list of reporters, in order. Without any it is silent.
 
     Args:
-        reporters: The receivers.
         forgiving: Continue if one of them cannot write, for example because the disk is full. Standard
             error then says so once per reporter.
     """
@@ -83,8 +82,6 @@ class MemoryReporter(Reporter):
 
     Args:
         measure: Returns the message.
-        evaluates: Whether the run evaluates.
-        target: Receiver of the message.
     """
 
     def __init__(self, measure: Callable[[], str], evaluates: bool, target: Reporter) -> None:
@@ -121,7 +118,6 @@ def build_reporters(
             ``None`` for a run from scratch, which removes all earlier records.
         forgiving: See `Reporters`. The HTML report is always written that way.
         info: What the report shows about the run as a whole.
-        loggers: Experiment trackers.
 
     Raises:
         UserError: If the records of the run to resume cannot be read, or a logger's library is missing.
@@ -155,7 +151,6 @@ def log_failure(output_dir: Path, update: int, error: BaseException) -> None:
     A full disk is ignored here, because it may be the very reason.
 
     Args:
-        output_dir: Output folder of the run.
         update: Number of finished optimizer updates.
         error: The exception that ended the run.
     """

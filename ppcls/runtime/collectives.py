@@ -84,7 +84,6 @@ def all_gather_json(runtime: Runtime, value: Any) -> list[Any]:
     """Returns the values of all ranks, by rank. All ranks must call it.
 
     Args:
-        runtime: The runtime of this rank.
         value: Any value that JSON can represent.
     """
     if runtime.world_size == 1:

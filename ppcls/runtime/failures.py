@@ -27,7 +27,6 @@ class FailureReports:
 
     Args:
         output_dir: Output folder of the run, on a disk that all ranks share.
-        launch: Launch of this process.
     """
 
     def __init__(self, output_dir: Path, launch: Launch) -> None:

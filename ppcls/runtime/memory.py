@@ -63,7 +63,6 @@ def read_memory_request(
     Args:
         fraction: ``Global.gpu_memory_fraction``.
         use_dali: Whether DALI needs a share of the memory.
-        variables: Environment variables.
 
     Raises:
         UserError: The value of a variable is invalid.
@@ -217,8 +216,6 @@ def estimate_pipeline_memory(
     use after the first epoch.
 
     Args:
-        batch_size: Images per batch.
-        prefetch: Number of prefetched batches.
         shape: [channels, height, width] of an output image.
         threads: CPU threads of the pipeline.
         itemsize: Bytes per output value.

@@ -54,7 +54,6 @@ class PaddleImport:
         """Checks that a later run asks for nothing that Paddle reads only at import.
 
         Args:
-            settings: The ``Global`` section of the run's config.
             request: Its division of the GPU's memory; None if it accepts any.
 
         Raises:
@@ -91,7 +90,6 @@ def import_with(
     """Imports Paddle with a run's settings.
 
     Args:
-        settings: The ``Global`` section of the run's config.
         request: Requested division of the GPU's memory.
         card: GPU whose memory is divided; None if there is no limit.
         budget: Division of its memory; None if there is no limit.

@@ -21,7 +21,6 @@ def dedicated(settings: Global, output_dir: Path, logged: bool = True) -> Iterat
     """Starts a run in a process that exists for it alone: the process ends if the run is stuck.
 
     Args:
-        settings: The ``Global`` section of the run's config.
         output_dir: Output folder of the run, where failures are reported; created when one is.
         logged: Whether a report on a stuck process is written to ``train.log``, too.
 
@@ -42,7 +41,6 @@ def embedded(settings: Global, output_dir: Path | None = None) -> Iterator[Runti
     thread and Pillow's unlimited image size, which ppcls needs wherever it reads images.
 
     Args:
-        settings: The ``Global`` section of the run's config.
         output_dir: Folder for failure reports; None for no reports.
 
     Raises:

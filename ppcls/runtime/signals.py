@@ -158,7 +158,6 @@ def handle_signals(world_size: int = 1, embedded: bool = False) -> Iterator[Sign
     its signals.
 
     Args:
-        world_size: Number of processes.
         embedded: Whether the process outlives the run.
     """
     grace = 1.0 + 0.6 * min(world_size, 16) if world_size > 1 else 1.0

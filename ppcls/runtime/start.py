@@ -95,7 +95,6 @@ def start(settings: Global, progress: Progress | None = None, embedded: bool = F
     If Paddle is imported already, for example by an earlier run, the settings that it read then stay.
 
     Args:
-        settings: The ``Global`` section of the run's config.
         progress: Receives reports of what the process is doing; None for no watchdog.
         embedded: See `Runtime`.
 

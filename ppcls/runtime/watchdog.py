@@ -42,7 +42,6 @@ def watch_for_hangs(timeout: float | None, failures: FailureReports, log: Path |
 
     Args:
         timeout: ``Global.hang_timeout`` in seconds; None for no watchdog.
-        failures: Failure reports of this launch.
         log: Log file of the run, to which rank 0 writes a report on a stuck process; None for no log.
     """
     if timeout is None:

@@ -22,7 +22,6 @@ def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
     update does not change. Bisection chooses a few of them, and a dry run tries each.
 
     Args:
-        config: Config of the run.
         report: Receives a line about each dry run.
 
     Raises:

@@ -36,7 +36,6 @@ def cross_validate(config: Config, folds: int, output_dir: Path, report: Callabl
 
     Args:
         config: Config of the runs; ``DataLoader.Eval`` provides the transforms and the batch size.
-        folds: Number of folds.
         output_dir: Existing folder of the report, the lists and the runs.
         report: Receives a line about each fold.
 

@@ -29,7 +29,6 @@ def render_page(
     """Returns a self-contained HTML page.
 
     Args:
-        title: Title of the page.
         text: Paragraphs above the table.
         header: Titles of the columns.
         rows: Cells of the table.

@@ -44,7 +44,6 @@ def start_training(
     """Starts ``ppcls train``, and stops it at the end of the block if it still runs.
 
     Args:
-        config: File of the config.
         overrides: ``KEY=VALUE`` each.
         log: File for standard output and standard error.
         options: Further options.

@@ -45,7 +45,6 @@ def tune(
     evaluation are stopped.
 
     Args:
-        config: Config of the runs.
         space: Search space of each key.
         trials: Number of all trials.
         output_dir: Existing folder of the trials, the storage and the page.

@@ -41,8 +41,6 @@ def download(path: Path, url: str, check: Callable[[Path], object], *, retry: bo
     """Downloads a file, unless it exists. Its SHA-256 is recorded beside it, as ``sha256sum`` writes it.
 
     Args:
-        path: The file.
-        url: Its address.
         check: Function that reads the downloaded file and raises `UserError` if it is damaged.
         retry: Whether to retry after errors that may be temporary.
 
@@ -118,12 +116,7 @@ def lock_file(path: Path) -> Iterator[bool]:
 
 
 class _Download:
-    """The download of one file.
-
-    Args:
-        path: The file.
-        url: Its address.
-    """
+    """The download of one file."""
 
     def __init__(self, path: Path, url: str) -> None:
         self._path, self._url = path, url

@@ -309,7 +309,6 @@ def _only_classes_differ(model: nn.Layer, shapes: Mapping[str, tuple[list[int], 
     """Returns whether all shapes belong to linear layers and differ only in one number of outputs.
 
     Args:
-        model: The model.
         shapes: Name to the shapes in the model and in the file, which differ.
     """
     linear = {name for name, layer in model.named_sublayers() if isinstance(layer, nn.Linear)}

@@ -124,7 +124,6 @@ def verify(folder: Path, names: Collection[str] | None = None) -> Manifest:
     """Compares the files of a checkpoint with its manifest, which it returns.
 
     Args:
-        folder: The checkpoint.
         names: Files to compare, where the manifest lists them; None for all.
 
     Raises:

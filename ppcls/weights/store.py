@@ -58,7 +58,6 @@ class Store:
         """Inserts a checkpoint into the ranking ``best_model``, ``best_model_2`` … by its score.
 
         Args:
-            folder: Folder of the checkpoint.
             manifest: Manifest of the checkpoint. Without a score it is not ranked.
             keep: Length of the ranking.
             best: Whether the checkpoint is the best so far.
@@ -116,7 +115,6 @@ def checkpoint_roots(output_dir: Path, fallback: str | None) -> list[Path]:
     """Returns the folders that may hold a run's checkpoints.
 
     Args:
-        output_dir: Output folder of the run.
         fallback: ``Global.checkpoint_fallback_dir``.
     """
     if fallback is None:
@@ -130,7 +128,6 @@ def newest(role: str, output_dir: Path, fallback: str | None) -> Path | None:
 
     Args:
         role: Name of the link. The newer one of two best models is the better one.
-        output_dir: Output folder of the run.
         fallback: ``Global.checkpoint_fallback_dir``.
     """
     checkpoints = [root / role for root in checkpoint_roots(output_dir, fallback) if (root / role).is_dir()]

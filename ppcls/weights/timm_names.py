@@ -84,7 +84,6 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
     """Returns how weights of timm or torchvision correspond to those of a model.
 
     Args:
-        model: The model.
         names: All names of the file, except that BatchNorm's statistics have Paddle's.
         source: The file or its name on the hub, for errors.
 
@@ -111,7 +110,6 @@ def write_names(model: nn.Layer, architecture: str) -> Translation:
     """Returns how a model's weights correspond to those of timm, for export.
 
     Args:
-        model: The model.
         architecture: Its name, for errors.
 
     Raises:
@@ -168,7 +166,6 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
     """Checks that timm has a network that computes the same numbers as a model.
 
     Args:
-        model: The model.
         source: Where the weights are, for errors.
         identical: Whether the weights have the model's names, as those of the network's authors can have.
 

@@ -95,7 +95,6 @@ def to_timm(
     """Returns a model's weights under timm's names and in its layouts.
 
     Args:
-        model: The model.
         arrays: Its weights.
         architecture: Its name, for errors.
 

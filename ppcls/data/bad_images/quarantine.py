@@ -32,7 +32,6 @@ class Quarantine:
     """The known bad samples of one split.
 
     Args:
-        index: The dataset.
         file: List of bad images, to which other loaders and processes of the run may write, too.
         limit: Maximum number of images in the list; None for no limit.
     """
@@ -140,9 +139,6 @@ class AllRejectedError(TooManyBadImagesError):
 
 class RejectedImages(Quarantine):
     """Bad images kept in memory, without a list file.
-
-    Args:
-        index: The dataset.
 
     Attributes:
         index: The dataset.

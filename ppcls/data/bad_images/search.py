@@ -18,9 +18,7 @@ def find_undecodable(index: Index, decoder: Transform, positions: Iterable[int])
     """Reads and decodes samples with the NumPy backend.
 
     Args:
-        index: The dataset.
         decoder: First transform of the chain.
-        positions: Positions of the samples.
 
     Returns:
         The reason for each sample that can't be read or decoded, by position.
@@ -38,7 +36,6 @@ def bisect_bad_images(positions: list[int], try_batch: Callable[[list[int]], str
     """Halves a failing batch until single samples fail. DALI may reject images that NumPy's decoders accept.
 
     Args:
-        positions: Positions of the samples.
         try_batch: Returns DALI's error for a batch of these samples, or None if it succeeds.
 
     Returns:

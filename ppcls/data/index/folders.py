@@ -53,8 +53,6 @@ def describe_folders(
     Without parts, only classes without training images are reported.
 
     Args:
-        dataset: Training dataset.
-        classes: Class names.
         train: Labels of the training images.
         val: Labels of the validation images; None without evaluation.
     """

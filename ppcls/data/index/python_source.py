@@ -55,8 +55,6 @@ class PythonIndex:
     """A `ppcls.data.index.read.Index` of a Python source.
 
     Args:
-        name: Registered name.
-        samples: The source.
         labels: Its labels, [N] int64.
     """
 
@@ -91,7 +89,6 @@ def read_source(name: str, class_num: int | None) -> PythonIndex:
     """Creates the index of a registered source.
 
     Args:
-        name: Registered name.
         class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:

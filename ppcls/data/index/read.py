@@ -29,7 +29,6 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
     """Reads the samples and labels of a dataset without opening images.
 
     Args:
-        dataset: Config of the dataset.
         class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:

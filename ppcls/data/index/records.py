@@ -104,7 +104,6 @@ def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
     """Returns the files that match the patterns, sorted for each pattern.
 
     Args:
-        patterns: Files or patterns.
         indexes: Whether the patterns match index files. Otherwise ``train-*`` matches no index files.
 
     Raises:

@@ -49,7 +49,6 @@ def validation_size(val: Fraction | int, images: int, classes: int, key: str = "
 
     Args:
         val: Share of the images between 0 and 1, or number of images.
-        images: Number of images.
         classes: Number of classes that have images.
         key: The user's name for ``val``.
 
@@ -80,7 +79,6 @@ def choose_validation(
     not depend on the order of the images, and additional images change it for few others.
 
     Args:
-        index: The images.
         val: See `validation_size`.
         seed: Another seed gives another choice.
         key: See `validation_size`.
@@ -141,11 +139,9 @@ def write_lists(
     """Writes ``train_list.txt``, ``val_list.txt``, and ``label_list.txt`` if the classes have names.
 
     Args:
-        index: The images.
         validates: [N] True for validation images.
         folder: Folder to write to.
         names: Class names, or empty.
-        delimiter: Separator of path and label.
     """
     for name, chosen in ((TRAIN_LIST, ~validates), (VAL_LIST, validates)):
         lines = [

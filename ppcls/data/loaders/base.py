@@ -16,8 +16,6 @@ class OrderedLoader:
     """Base of loaders that yield the batches of an `Order`.
 
     Args:
-        index: The samples.
-        order: The order of the samples.
         quarantine: Collects bad images, which are skipped; None if the first one ends the run.
     """
 

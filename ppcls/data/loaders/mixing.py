@@ -69,9 +69,6 @@ def decide_mix(spec: BatchTransform, seed: int, cursor: Cursor, size: Size) -> M
     """Decides how a step's images are mixed.
 
     Args:
-        spec: The transform.
-        seed: Seed of the run.
-        cursor: The step.
         size: Height and width of the images.
     """
     return _decide(spec, step_fractions(seed, cursor.epoch, cursor.step, _DRAWS), size)
@@ -133,8 +130,6 @@ class MixedLoader:
     Args:
         loader: Yields the batches; its order must keep pairs of rows together.
         spec: The transform that mixes them.
-        classes: Number of classes.
-        layout: Layout of an image.
     """
 
     def __init__(self, loader: Loader, spec: BatchTransform, classes: int, layout: Layout) -> None:

@@ -167,10 +167,6 @@ class PaddleLoader(OrderedLoader):
     """A `ppcls.data.loaders.batch.Loader` on ``paddle.io.DataLoader``.
 
     Args:
-        index: The samples.
-        order: The order of the samples.
-        ops: The chain.
-        settings: Settings of the workers.
         sizes: Sizes of the images, if they change from step to step.
         quarantine: Collects bad images, which are skipped; by default the first one ends the run.
     """

@@ -31,7 +31,6 @@ def detect_format(path: Path, name: str | None = None) -> RecordFormat:
     """Returns the format of a shard: LMDB if it has LMDB's file, else ``name``, else by its suffix.
 
     Args:
-        path: The shard.
         name: Name of the format, or None if the user gave none.
 
     Raises:

@@ -27,8 +27,6 @@ def build_sampler(spec: specs.SamplerSpec, index: Index, world: int) -> EpochSam
     """Builds the sampler of a training dataset.
 
     Args:
-        spec: Config of the sampler.
-        index: The dataset.
         world: Number of processes; affects only the size of the global batch.
 
     Raises:

@@ -236,7 +236,6 @@ class _ClassSamples:
 
         Args:
             seed: Seed of the random order.
-            epoch: Epoch.
             classes: Classes of the images.
             turns: Numbers of the images in the order of their class in this epoch.
         """

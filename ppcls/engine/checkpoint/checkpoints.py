@@ -36,7 +36,6 @@ class Checkpoints:
     """The checkpoints in a run's output folder, and in the fallback folder if that can't be written.
 
     Args:
-        output_dir: Output folder of the run.
         config: Saved with each checkpoint.
 
     Attributes:

@@ -23,7 +23,6 @@ class OutputLock:
     inherit the lock. Network file systems that support such locks enforce it between machines.
 
     Args:
-        folder: Output folder.
         timeout: Seconds to wait for another run to end.
 
     Attributes:

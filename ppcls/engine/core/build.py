@@ -44,8 +44,6 @@ def build_state(
     """Builds a run at its beginning, without waiting for other ranks; `TrainState.connect` does that later.
 
     Args:
-        config: Config of the run.
-        runtime: Rank and device.
         load_weights: Loads weights into the new model, before it is cast or wrapped. It also gets the number
             of training images.
         loader: Loader of the training data; None to build it from ``DataLoader.Train``.

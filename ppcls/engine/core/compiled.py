@@ -126,10 +126,7 @@ def compiles(setting: bool | Literal["auto"], arch: object, amp: AMP | None, run
     """Returns whether training compiles the model.
 
     Args:
-        setting: ``Global.to_static``.
         arch: Config section ``Arch``. Models of several parts are never compiled.
-        amp: Config section ``AMP``.
-        runtime: Device.
     """
     if not isinstance(arch, Arch):
         return False

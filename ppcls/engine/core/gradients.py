@@ -48,11 +48,7 @@ class GradientStore(Protocol):
 
 
 class ParameterGradients:
-    """The gradients where Paddle leaves them: in ``parameter.grad``.
-
-    Args:
-        optimizer: Optimizer of the parameters.
-    """
+    """The gradients where Paddle leaves them: in ``parameter.grad``."""
 
     loss_factor = 1.0
 

@@ -70,7 +70,6 @@ class RunHook:
         """Is called after each evaluation.
 
         Args:
-            run: The run.
             record: Loss, metrics, and whether this is the best evaluation so far.
         """
 
@@ -78,7 +77,6 @@ class RunHook:
         """Is called after each checkpoint.
 
         Args:
-            run: The run.
             names: Names of the checkpoint in the output folder, such as ``("latest", "best_model")``.
         """
 
@@ -86,7 +84,6 @@ class RunHook:
         """Is called once at the end of a run.
 
         Args:
-            run: The run.
             error: The exception that ended it, such as a stop by a signal; None if it is complete.
         """
 
@@ -138,7 +135,6 @@ class ProgressHooks(StepHooks):
     Args:
         hooks: Other hooks to call.
         progress: Progress of this process.
-        world: Number of ranks.
     """
 
     def __init__(self, hooks: StepHooks, progress: Progress, world: int) -> None:

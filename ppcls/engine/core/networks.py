@@ -37,7 +37,6 @@ def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
     """Builds the bare model of a config with new weights; of several models the one that is evaluated.
 
     Args:
-        arch: Config section ``Arch``.
         pretrained: Whether a backbone is filled with its weights from the config.
     """
     if isinstance(arch, RecModel):

@@ -24,7 +24,6 @@ def connect_ranks(
     Args:
         model: Model as a single process calls it.
         settings: Settings of the gradient exchange.
-        runtime: Rank and world size.
         overlapping: Whether gradients are averaged during the backward pass. Otherwise the model stays
             unwrapped, and the training step averages them afterwards.
     """

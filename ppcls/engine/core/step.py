@@ -27,9 +27,6 @@ def forward_backward(
     """Adds the gradients of one batch to ``state.gradients``.
 
     Args:
-        state: Run to train.
-        batch: Batch to train on.
-        hooks: Hooks around the phases.
         overlap: Whether `paddle.DataParallel` averages the gradients over the ranks during the backward pass
             of an update's last step.
 
@@ -97,8 +94,6 @@ def train_step(
 
     Args:
         state: Run to train; changed in place.
-        batch: Batch to train on.
-        hooks: Hooks around the phases.
         functions: Device work of the step.
         overlap: Whether ranks exchange gradients during the backward pass if they can, instead of after it.
 

@@ -26,10 +26,8 @@ class FlatGradients:
     Weights and optimizer state move into flat buffers too if `FusedMomentum` can update them there.
 
     Args:
-        optimizer: Optimizer of the weights.
         loss_scale: Loss scale of the run; None for none.
         accumulate: Number of steps per update.
-        world: Number of ranks.
     """
 
     def __init__(
@@ -121,7 +119,6 @@ class FusedMomentum:
     ResNet-50 has 161 weights. A GPU takes longer to start and end as many kernels than for their work.
 
     Args:
-        momentum: The optimizer.
         state: Returns the memory from one tensor to another of `ppcls.optimizer.state.changed_by_step`, by
             their indices there.
         gradients: Returns the memory of gradients, in the order of `ppcls.optimizer.state.trained`.

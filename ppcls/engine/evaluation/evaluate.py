@@ -154,8 +154,6 @@ def build_evaluator(
     """Builds the evaluator for ``DataLoader.Eval``.
 
     Args:
-        config: The whole config.
-        runtime: Rank and device.
         precision: Precision of the forward pass.
         sample_by_sample: Whether to collect results per sample, if samples have one label.
 
@@ -201,7 +199,6 @@ class _EvalTotals:
     """Sums and rows of this rank's real samples, kept on the device until `compute`.
 
     Args:
-        metrics: Metrics to compute.
         queries: See `Evaluator.evaluate`.
     """
 
@@ -218,7 +215,6 @@ class _EvalTotals:
         Args:
             loss: Mean over the real rows, a scalar.
             outputs: Outputs of the real rows, [valid, ...] each.
-            batch: The batch.
         """
         label = batch.label[: batch.valid]
         loss = loss.astype("float64").reshape([1]) * batch.valid
@@ -239,7 +235,6 @@ class _EvalTotals:
         They are those of all ranks, and equal on each.
 
         Args:
-            world: Number of ranks.
             recomputed: Number of batches that this rank evaluated again in float32.
         """
         sums = paddle.concat([self._sums, paddle.full([1], recomputed, "float64")])

@@ -17,11 +17,7 @@ _BLOCK = 1024  # tensors that are joined into one
 
 
 class OutcomeCollector:
-    """Collects the samples of one evaluation on the device; only `outcomes` waits for it.
-
-    Args:
-        classes: Number of classes.
-    """
+    """Collects the samples of one evaluation on the device; only `outcomes` waits for it."""
 
     def __init__(self, classes: int) -> None:
         self._classes = classes
@@ -33,7 +29,6 @@ class OutcomeCollector:
 
         Args:
             logits: Outputs of the real rows, [valid, C], of any floating-point dtype.
-            batch: The batch.
         """
         label = batch.label[: batch.valid]
         if label.ndim == 2:

@@ -100,7 +100,6 @@ def unnormalize(image: NDArray[Any], chain: Sequence[Transform]) -> NDArray[np.u
 
     Args:
         image: Transformed image, [H, W, C], of any floating-point dtype.
-        chain: Its transforms.
 
     Returns:
         [H, W, C] uint8, RGB if there are three or more channels.

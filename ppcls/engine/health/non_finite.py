@@ -74,7 +74,6 @@ class NonFiniteMonitor:
     """Counts consecutive bad updates.
 
     Args:
-        state: State of the run.
         limit: Maximum number of consecutive bad updates.
         output_dir: Folder for the list of images in a bad batch, `BAD_STEPS`.
         last_good: Returns the newest intact checkpoint, or None.

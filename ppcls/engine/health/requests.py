@@ -16,7 +16,6 @@ class SaveStopRequests:
 
     Args:
         settings: Save intervals.
-        runtime: Runtime of this rank.
         signals: SignalRequests that this rank received.
 
     Attributes:

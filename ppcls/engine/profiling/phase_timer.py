@@ -33,7 +33,6 @@ class PhaseTimer(StepHooks):
     """Times the phases of all updates.
 
     Args:
-        runtime: Rank and device.
         mark: Returns a context to enter around each phase.
 
     Attributes:

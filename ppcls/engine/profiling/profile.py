@@ -79,7 +79,6 @@ class Profile(StepHooks):
 
     Args:
         window: Updates to profile.
-        runtime: Rank and device.
         images: Number of images of a full update over all ranks.
         folder: Folder for the table and the traces of all ranks, which is created.
         log: Receives lines for the log of rank 0.
@@ -199,7 +198,6 @@ def build_profile(
     Args:
         window: Updates to profile.
         state: State of the run, new or resumed.
-        epochs: Number of epochs of the run.
         output_dir: Output folder. The profile goes to ``profile/START-STOP``, counted from the run's first
             update.
         log: Receives lines for the log of rank 0.

@@ -73,7 +73,6 @@ def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
     """Yields images and labels on the CPU, where DALIGenericIterator would ask for a GPU's stream and fail.
 
     Args:
-        pipeline: The built pipeline.
         keeps: Whether the executor never reuses the memory of its outputs; otherwise they are copied.
     """
     while True:
@@ -102,8 +101,6 @@ class PipelineInput:
     """The external sources of a decoding pipeline; tracks the batches under way.
 
     Args:
-        index: The samples.
-        order: The order of the samples.
         ops: The chain that is lowered.
         sizes: Sizes of the images, if they change from step to step.
         reader: Reads the encoded images.
@@ -227,10 +224,6 @@ class DaliLoader(OrderedLoader):
     """A `ppcls.data.loaders.batch.Loader` on DALI.
 
     Args:
-        index: The samples.
-        order: The order of the samples.
-        ops: The chain.
-        settings: Settings of DALI.
         sizes: Sizes of the images, if they change from step to step.
         quarantine: Collects bad images, which are skipped; by default the first one ends the run.
     """

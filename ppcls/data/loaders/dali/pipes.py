@@ -32,7 +32,6 @@ class PipeUnblocker:
     If it may not write to a pipe, it interrupts DALI's threads by SIGURG, whose handler does nothing.
 
     Args:
-        index: The samples.
         readers: The readers of DALI's pipelines.
     """
 

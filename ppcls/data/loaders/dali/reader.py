@@ -61,9 +61,6 @@ def build_reader(
     """Returns a reader of the samples of ``index`` in ``order``.
 
     Args:
-        index: The samples.
-        order: The order of the samples.
-        settings: Settings of DALI.
         decoder: The transform that decodes; it determines which headers are rejected.
         pool: Threads that read samples other than files.
         stride: The reader reads every stride-th batch.
@@ -84,12 +81,6 @@ def build_reader(
 
 class Reader:
     """Base of readers: reads the batches of an order one after the other, from the position that `seek` set.
-
-    Args:
-        index: The samples.
-        order: The order of the samples.
-        settings: Settings of DALI.
-        decoder: The transform that decodes.
 
     Attributes:
         under_way: Position and samples of the batches that are requested and not yet returned.

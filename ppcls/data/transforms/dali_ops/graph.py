@@ -145,7 +145,6 @@ def by_numpy(
 
     Args:
         function: From an image [H, W, C] and its rows of ``decisions`` to an image of ``layout``.
-        images: Node of the images.
         context: Provides the threads.
         *decisions: Nodes of decisions, one row per image.
         layout: ``HWC`` or ``CHW``.

@@ -25,7 +25,6 @@ def apply(spec: Transform, image: Any, decisions: Decisions) -> Array:
     """Applies one transform to an image.
 
     Args:
-        spec: The transform.
         image: [H, W, C] uint8, uint16 or float32; a file's bytes for a decoder.
         decisions: What `ppcls.data.transforms.specs.decisions.decide` returns for this image.
     """
@@ -64,8 +63,6 @@ def run(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float3
     """Runs one image through a chain.
 
     Args:
-        ops: The chain.
-        encoded: The file's bytes.
         draws: The sample's uniform numbers, [count_draws(ops)] float32.
 
     Returns:

@@ -41,7 +41,6 @@ def augment(name: str, image: Image, parameter: float, fill: int) -> Image:
     """Applies one operation to an image.
 
     Args:
-        name: Name of the operation.
         image: [H, W, 3] RGB.
         parameter: Pixels of a translation, slope of a shear, degrees of a rotation, factor of an enhancement,
             bits that posterize keeps, the lowest level that solarize inverts, levels that solarize_add adds.

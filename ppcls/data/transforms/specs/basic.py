@@ -211,7 +211,6 @@ def random_windows(
     likely.
 
     Args:
-        spec: The transform.
         sides: [N, 2] heights and widths of the images.
         draws: [N, 4] uniform numbers in [0, 1): aspect, area, left, top.
 

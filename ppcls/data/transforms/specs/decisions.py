@@ -25,7 +25,6 @@ def decide(spec: Transform, draws: Draws, sides: Sides) -> Decisions:
     """Decides what a transform does to each image of a batch.
 
     Args:
-        spec: The transform.
         draws: [N, spec.draws] float32 in [0, 1).
         sides: [N, 2] int64, heights and widths of the images before the transform.
 

@@ -105,7 +105,6 @@ def fuse(ops: Sequence[Op], *, decode_window: bool = True, by_opencv: bool = Fal
     """Replaces runs of transforms by fused ones; the result draws the same numbers from the same slots.
 
     Args:
-        ops: The chain.
         decode_window: Whether the decoder decodes only the window of a random crop that follows it.
         by_opencv: Whether OpenCV does all it can between decoding and normalizing, as on a CPU.
     """
