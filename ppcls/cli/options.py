@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ppcls.cli.command import CommandParser
 from ppcls.config.base.fields import Bound
+from ppcls.config.base.tree import Tree, node_at
 from ppcls.config.load import set_value
 from ppcls.errors import UserError
 from ppcls.zoo import architecture
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # not needed for --help
 
 Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Number = TypeVar("Number", int, float)
-Tree = dict[str, Any]  # a config as plain data, before it is checked
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -205,14 +205,6 @@ def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tre
             set_value(tree, key, setting, f"--{name}")  # the next flag may depend on it
             overrides.append(f"{key}={json.dumps(setting, ensure_ascii=False)}")
     return overrides
-
-
-def node_at(tree: Tree, path: str) -> Any:
-    """Returns the value at a path such as ``DataLoader.Train``; None if there is none."""
-    node: Any = tree
-    for key in path.split("."):
-        node = node.get(key) if isinstance(node, dict) else None
-    return node
 
 
 def splits(tree: Tree) -> list[str]:

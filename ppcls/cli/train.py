@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 from ppcls.cli.command import OTHER_TOOLS, Arguments, command, exit_on_closed_pipe, write_output
 from ppcls.cli.options import (
     TRAIN_FLAGS,
-    Tree,
     add_flags,
     config_parser,
     flag_overrides,
-    node_at,
     read_config,
     splits,
     within,
 )
 from ppcls.config.base.errors import ConfigError
+from ppcls.config.base.tree import Tree, node_at
 from ppcls.config.compat import translate_old_keys
 from ppcls.config.load import apply_override, read_tree
 from ppcls.errors import UserError, raise_line_errors

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from ppcls.config.base.fields import show
+from ppcls.config.base.tree import mapping_at, model_sections, node_at
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import read_regular
 
@@ -87,38 +87,18 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
     Raises:
         UserError: The classes can't be counted, or there are fewer than two.
     """
-    train, evaluation = (_dataset(tree, split) for split in ("Train", "Eval"))
+    train, evaluation = (mapping_at(tree, f"DataLoader.{split}.dataset") for split in ("Train", "Eval"))
     if train.get("name") == evaluation.get("name") == _FOLDER and evaluation.get("part") is not None:
         for key in _SHARED:
             if key in train:
                 evaluation.setdefault(key, train[key])
-    if models := [model for model in _models(tree.get("Arch")) if model.get("class_num") == "auto"]:
+    if models := [model for model in model_sections(tree) if model.get("class_num") == "auto"]:
         classes = _ASSUMED_CLASSES  # for the validation of the other keys, if they can't be counted
         try:
             classes = _count_classes(tree, train)
         finally:
             for model in models:
                 model["class_num"] = classes
-
-
-def _models(arch: Any) -> Iterator[dict[Any, Any]]:
-    """Yields everything in Arch that may have a number of classes."""
-    if not isinstance(arch, dict):
-        return
-    models = arch.get("models")
-    named = [item for item in models if isinstance(item, dict)] if isinstance(models, list) else []
-    members = [keys for item in named for keys in item.values()]
-    yield from (
-        section
-        for section in (arch, arch.get("Backbone"), arch.get("Head"), *members)
-        if isinstance(section, dict)
-    )
-
-
-def _dataset(tree: Any, split: str) -> dict[Any, Any]:
-    for key in ("DataLoader", split, "dataset"):
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree if isinstance(tree, dict) else {}
 
 
 def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
@@ -133,8 +113,7 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
             f"DataLoader.Train.dataset.image_root: expected text, got {show(root)}; quote it, so that YAML "
             "reads it as text"
         )
-    settings = tree.get("Global")
-    output = settings.get("output_dir") if isinstance(settings, dict) else None
+    output = node_at(tree, "Global.output_dir")
     listing = Path(output) / LABEL_LIST if isinstance(output, str) else None
     try:
         if Path(root).is_dir():

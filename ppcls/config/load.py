@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from ppcls.config.base.errors import ConfigError, describe_problems, split_path
 from ppcls.config.base.fields import show
+from ppcls.config.base.tree import node_at
 from ppcls.config.class_folders import fill_from_class_folders
 from ppcls.config.compat import translate_old_keys
 from ppcls.config.paddleclas import describe_other_file, translate_paddleclas
@@ -357,8 +358,7 @@ def _import_modules(tree: dict[str, Any]) -> None:
     Raises:
         UserError: A module is missing.
     """
-    settings = tree.get("Global")
-    names = settings.get("import_modules") if isinstance(settings, dict) else None
+    names = node_at(tree, "Global.import_modules")
     for name in names if isinstance(names, list) else ():
         if isinstance(name, str) and MODULE_NAME.fullmatch(name):  # validation reports others
             import_user_module(name, "Global.import_modules")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-Tree = dict[str, Any]
+from ppcls.config.base.tree import Tree, mapping_at, model_sections
+
 # Sections of files that are no configs of a training run, and what to do with such a file.
 _OTHER_FILES = {
     "base_config_file": "a search for settings, not a training run; use ppcls tune for a search",
@@ -35,12 +36,10 @@ def translate_paddleclas(tree: Tree) -> None:
     Args:
         tree: The YAML, which may be invalid.
     """
-    settings = tree.get("Global")
-    settings = settings if isinstance(settings, dict) else {}
-    arch = tree.get("Arch")
+    settings, arch = mapping_at(tree, "Global"), tree.get("Arch")
+    for model in model_sections(tree):
+        _translate_model(model)
     if isinstance(arch, dict):
-        for model in _models(arch):
-            _translate_model(model)
         if isinstance(tree.get("Optimizer"), dict):
             _translate_stage_rates(arch, tree["Optimizer"])
         if isinstance(arch.get("use_sync_bn"), bool):
@@ -48,11 +47,10 @@ def translate_paddleclas(tree: Tree) -> None:
     _translate_settings(settings)
     for chain in _chains(tree):
         _translate_padding(chain)
-    infer = tree.get("Infer")
-    if isinstance(infer, dict) and isinstance(infer.get("PostProcess"), dict):
-        _translate_attributes(infer["PostProcess"])
-        if infer["PostProcess"].get("delimiter") == " ":  # of the file of class names
-            del infer["PostProcess"]["delimiter"]
+    post_process = mapping_at(tree, "Infer.PostProcess")
+    _translate_attributes(post_process)
+    if post_process.get("delimiter") == " ":  # of the file of class names
+        del post_process["delimiter"]
 
 
 def _translate_settings(settings: Tree) -> None:
@@ -64,14 +62,6 @@ def _translate_settings(settings: Tree) -> None:
             del settings[key]
     if settings.get("retrieval_feature_from") == "features":
         del settings["retrieval_feature_from"]
-
-
-def _models(arch: Tree) -> Iterator[Tree]:
-    """Yields everything in Arch that may name an architecture."""
-    listed = arch.get("models")
-    named = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-    members = [member for item in named for member in item.values()]
-    yield from (model for model in (arch, arch.get("Backbone"), *members) if isinstance(model, dict))
 
 
 def _translate_model(model: Tree) -> None:

@@ -57,8 +57,8 @@ def build_loader(
     """Builds the loader of one split for this rank.
 
     Args:
-        place: Key of the split in ``DataLoader``. ``Train`` uses the sampler and needs at least one global batch;
-            other splits use each sample once, in order.
+        place: Key of the split in ``DataLoader``. ``Train`` uses the sampler and needs at least one global
+            batch; other splits use each sample once, in order.
         runtime: Rank, world size, device and cores.
         label_count: Number of classes that labels may have; None if any label from 0 is valid.
 

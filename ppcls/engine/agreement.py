@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import paddle
 
+from ppcls.config.base.tree import leaves
 from ppcls.config.schema import Config
 from ppcls.data.index.protocol import Index, describe_index
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
@@ -47,7 +48,7 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
     facts = {
         **_software(),
         **{f"{name}.dataset": describe_index(index) for name, index in indexes.items()},
-        **_flatten(config.model_dump(mode="json")),
+        **dict(leaves(config.model_dump(mode="json"))),
     }
     gathered = all_gather_json(runtime, [socket.gethostname(), facts])
     hosts, all_facts = zip(*gathered, strict=True)
@@ -88,17 +89,6 @@ def _software() -> dict[str, str]:
     if (dali := sys.modules.get("nvidia.dali")) is not None:  # only if it is used: it may not be installed
         versions["DALI"] = str(dali.__version__)
     return versions
-
-
-def _flatten(tree: Any, path: str = "") -> Facts:
-    """Returns the values of a config by dotted path."""
-    if isinstance(tree, dict) and tree:
-        items = [(f"{path}.{key}" if path else str(key), value) for key, value in tree.items()]
-    elif isinstance(tree, list) and tree:
-        items = [(f"{path}[{i}]", value) for i, value in enumerate(tree)]
-    else:
-        return {path: tree}
-    return {name: leaf for where, value in items for name, leaf in _flatten(value, where).items()}
 
 
 def choose_checkpoint(

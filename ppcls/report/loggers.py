@@ -16,10 +16,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import yaml
 
+from ppcls.config.base.tree import leaves
 from ppcls.config.sections.logger import LoggerSpec, MLflow, TensorBoard, WandB
 from ppcls.errors import UserError
 from ppcls.files import print_error, write_text
@@ -245,17 +246,8 @@ class RunIds:
 
 def flatten_config(config: str) -> dict[str, str]:
     """Returns the values of a YAML config by path, shortened: ``{"Global.epochs": "90", …}``."""
-    values: dict[str, str] = {}
-
-    def visit(node: Any, path: str) -> None:
-        if isinstance(node, dict) and node:
-            for key, child in node.items():
-                visit(child, f"{path}.{key}" if path else str(key))
-        else:
-            values[path] = str(node)[:_MAX_LENGTH]
-
-    visit(yaml.safe_load(config) or {}, "")
-    return {path: value for path, value in values.items() if path}
+    tree = yaml.safe_load(config) or {}
+    return {path: str(value)[:_MAX_LENGTH] for path, value in leaves(tree) if path}
 
 
 def start_loggers(specs: Sequence[LoggerSpec], run: TrackedRun) -> list[Reporter]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.config.base.fields import show
+from ppcls.config.base.tree import leaves
 from ppcls.config.load import read_tree
 from ppcls.config.schema import Config
 from ppcls.data.index.protocol import describe_index
@@ -134,7 +135,7 @@ def _changed(path: Path, config: Config, epochs: int) -> Iterator[str]:
     Raises:
         UserError: The checkpoint's config can't be read, or its number of epochs contradicts the position.
     """
-    before, now = dict(_leaves(read_tree(path))), dict(_leaves(config.model_dump(mode="json")))
+    before, now = dict(leaves(read_tree(path))), dict(leaves(config.model_dump(mode="json")))
     # Otherwise the run resumes with fewer or more epochs, which is allowed.
     if before.get(_EPOCHS) == now[_EPOCHS] < epochs:
         raise UserError(
@@ -147,15 +148,3 @@ def _changed(path: Path, config: Config, epochs: int) -> Iterator[str]:
         yield f"{key}, {show(before.get(key))} -> {show(now.get(key))}{effect}"
     if len(keys) > _SHOWN:
         yield f"and {len(keys) - _SHOWN} more keys"
-
-
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the path and value of every leaf. A list is a leaf unless it holds mappings."""
-    if isinstance(tree, dict) and tree:
-        for key, value in tree.items():
-            yield from _leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(tree, list) and any(isinstance(entry, dict) for entry in tree):
-        for position, value in enumerate(tree):
-            yield from _leaves(value, f"{path}.{position}")
-    else:
-        yield path, tree
