@@ -14,7 +14,6 @@ from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
-import paddle
 
 from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Split
@@ -24,7 +23,7 @@ from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.build import Feed, describe_feed
 from ppcls.data.images.header import DecodeError, read_header
 from ppcls.data.index.protocol import Index
-from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.data.loaders.batch import Batch, endless
 from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.engine.advice import LoadingSpeed, advise
@@ -39,6 +38,7 @@ from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memor
 from ppcls.engine.setup import build_run
 from ppcls.errors import UserError
 from ppcls.report.console import clock
+from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime
 
 
@@ -152,7 +152,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
     batches_left = left * len(state.loader) - state.step
     due = [settings.evaluates_after(epoch) for epoch in range(done + 1, settings.epochs + 1)]
     state.network.train()
-    batches = _endless(state.loader)
+    batches = endless(state.loader)
     last = _feed(run, batches, _warm_up(run))
     alone = _repeat(run, last, STEPS)
     alone_images = len(last.image) * order.world * order.accumulate
@@ -160,15 +160,17 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
     loader, counted = _time_loader(state.runtime, batches, prefetched)
     _feed(run, batches, _REFILL)
     images, fed, waited = _time_fed(run, batches)
-    rates = {"fed": fed, "waited": waited, "alone": alone}
-    slowest = dict(zip(rates, _reduce(state.runtime, "max", list(rates.values())), strict=True))
-    images, loader = _reduce(state.runtime, "sum", [images, loader])
+    world = state.runtime.world_size
+    fed, waited, alone = (all_reduce(np.array([fed, waited, alone]), world, maximum=True) / STEPS).tolist()
+    images, loader = all_reduce(np.array([images, loader], np.float64), world).tolist()
     evaluation = None
     if run.evaluator is not None:
-        evaluation = _time_evaluation(state, run.evaluator, loader)
-        (evaluation,) = _reduce(state.runtime, "max", [evaluation])
+        seconds = np.array([_time_evaluation(state, run.evaluator, loader)])
+        evaluation = float(all_reduce(seconds, world, maximum=True)[0])
     measured = DryRunFigures(
-        **{name: seconds / STEPS for name, seconds in slowest.items()},
+        fed=fed,
+        waited=waited,
+        alone=alone,
         fed_images=images / STEPS,
         alone_images=alone_images,
         loader=loader,
@@ -178,12 +180,6 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
         evaluations=sum(due),
     )
     return measured, counted
-
-
-def _endless(loader: Loader) -> Iterator[Batch]:
-    """Yields the batches of all epochs without end."""
-    while True:
-        yield from loader
 
 
 def _updates(state: TrainState, steps: int) -> Iterator[bool]:
@@ -260,17 +256,6 @@ def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> 
         first: float = evaluator.evaluate(state.model, islice(batches, 1)).seconds
         one: float = evaluator.evaluate(state.model, islice(batches, 1)).seconds if rest else 0.0
     return first + rest * max(one, max(evaluated.order.global_batch for evaluated in loaders) / loader)
-
-
-def _reduce(runtime: Runtime, reduction: str, values: list[float]) -> list[float]:
-    """Returns the sum or the maximum of each value over all ranks."""
-    if runtime.world_size == 1:
-        return values
-    reduced = paddle.to_tensor(values, dtype="float64")
-    reduce = paddle.distributed.ReduceOp
-    paddle.distributed.all_reduce(reduced, reduce.SUM if reduction == "sum" else reduce.MAX)
-    totals: list[float] = np.asarray(reduced.numpy()).tolist()
-    return totals
 
 
 def _loading_speed(split: Split, feed: Feed, state: TrainState, measured: DryRunFigures) -> LoadingSpeed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +12,14 @@ from numpy.typing import NDArray
 
 from ppcls.config.schema import Config
 from ppcls.data.bad_images.lists import suggest_skipping
-from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.data.loaders.batch import endless
 from ppcls.engine.core.build import rate_scale
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.loop import Run
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.setup import build_run
 from ppcls.files import atomic_path
+from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime
 
 UPDATES = 100
@@ -97,15 +97,13 @@ def _measure(run: Run) -> LearningRateTest:
     state.network.train()
     rates, losses, lowest = [], [], math.inf
     sums = paddle.zeros([2], "float64")  # loss and images of the update, on this rank
-    for batch in _endless(state.loader):
+    for batch in endless(state.loader):
         rate = state.schedule(state.update)
         loss = run.step(state, batch, NO_HOOKS)[0].astype("float64")
         sums = sums + paddle.stack([loss, paddle.to_tensor(float(batch.valid), "float64")])
         if not batch.update:
             continue
-        if state.runtime.world_size > 1:
-            paddle.distributed.all_reduce(sums)
-        total, images = sums.tolist()
+        total, images = all_reduce(sums, state.runtime.world_size).tolist()
         sums = paddle.zeros([2], "float64")
         if not math.isfinite(total):
             break
@@ -116,11 +114,6 @@ def _measure(run: Run) -> LearningRateTest:
         if len(rates) == UPDATES or (len(rates) > _WARM_UP and smoothed > _DIVERGED * lowest):
             break
     return LearningRateTest(np.array(rates), np.array(losses))
-
-
-def _endless(loader: Loader) -> Iterator[Batch]:
-    while True:
-        yield from loader
 
 
 def describe_test(test: LearningRateTest, picture: Path) -> str:

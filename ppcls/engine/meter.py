@@ -15,6 +15,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.health.non_finite import NonFiniteMonitor, UpdateRange
 from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.report.record import StepRecord
+from ppcls.runtime.collectives import all_gather
 
 _BLOCK = 1024  # tensors that are joined into one
 
@@ -120,8 +121,4 @@ class Meter:
         images = paddle.to_tensor(self._valid, dtype="float32").unsqueeze(1)
         sums = paddle.concat(self._sums).reshape([len(self._valid), -1])
         sums = paddle.concat([sums, images], axis=1)
-        ranks = [sums]
-        if self._state.runtime.world_size > 1:
-            ranks = []
-            paddle.distributed.all_gather(ranks, sums)
-        return np.asarray(paddle.stack(ranks).numpy(), np.float64)
+        return np.stack(all_gather(sums, self._state.runtime.world_size)).astype(np.float64)

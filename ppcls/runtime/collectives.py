@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import paddle
+from numpy.typing import NDArray
 from paddle import distributed
 from paddle.distributed.communication.group import Group
 
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
+
+Array = NDArray[Any]
 
 _INTERVAL = 0.2  # seconds between two exchanges of requests, approximately
 _MAX_CALLS = 8  # between two exchanges of requests
@@ -89,17 +92,36 @@ def all_gather_json(runtime: Runtime, value: Any) -> list[Any]:
     if runtime.world_size == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    sizes = _all_gather(np.array([len(text)]))
-    padded = np.zeros(max(int(size[0]) for size in sizes), np.uint8)
-    padded[: len(text)] = text
-    texts = zip(_all_gather(padded), sizes, strict=True)
-    return [json.loads(text[: int(size[0])].tobytes()) for text, size in texts]
+    return [json.loads(part.tobytes()) for part in gather_rows(text[:, None], runtime.world_size)]
 
 
-def _all_gather(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+def gather_rows(rows: Array, world: int) -> list[Array]:
+    """Returns the rows of each rank, [N, D]; N may differ. A rank without rows need not know D."""
+    if world == 1:
+        return [rows]
+    counts, widths = np.stack(all_gather(np.array(rows.shape, np.int64), world)).T
+    padded = np.zeros((counts.max(), widths.max()), rows.dtype)
+    padded[: len(rows), : rows.shape[1]] = rows
+    return [part[:count] for part, count in zip(all_gather(padded, world), counts, strict=True)]
+
+
+def all_gather(values: Array | paddle.Tensor, world: int) -> list[Array]:
+    """Returns the values of all ranks, by rank. They have the same shape and dtype on each."""
+    tensor = values if isinstance(values, paddle.Tensor) else paddle.to_tensor(values)
     gathered: list[paddle.Tensor] = []
-    distributed.all_gather(gathered, paddle.to_tensor(array))
-    return [tensor.numpy() for tensor in gathered]
+    if world == 1:
+        gathered.append(tensor)
+    else:
+        distributed.all_gather(gathered, tensor)
+    return [np.asarray(part.numpy()) for part in gathered]
+
+
+def all_reduce(values: Array | paddle.Tensor, world: int, *, maximum: bool = False) -> Array:
+    """Returns the sums, or the maxima, of the values of all ranks. A tensor is changed in place."""
+    tensor = values if isinstance(values, paddle.Tensor) else paddle.to_tensor(values)
+    if world > 1:
+        distributed.all_reduce(tensor, distributed.ReduceOp.MAX if maximum else distributed.ReduceOp.SUM)
+    return np.asarray(tensor.numpy())
 
 
 @contextmanager

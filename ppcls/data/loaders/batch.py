@@ -71,3 +71,9 @@ class Loader(Protocol):
             ppcls.errors.UserError: The position is in the middle of an epoch of another order; see
             `Order.restore`.
         """
+
+
+def endless(loader: Loader) -> Iterator[Batch]:
+    """Yields the batches of all epochs without end."""
+    while True:
+        yield from loader

@@ -24,6 +24,7 @@ from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, Rows, build_metrics
 from ppcls.outputs import Outputs, get_logits, zero_loss
 from ppcls.report.record import Outcomes
+from ppcls.runtime.collectives import all_reduce, gather_rows
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime
 
@@ -238,9 +239,7 @@ class _EvalTotals:
             recomputed: Number of batches that this rank evaluated again in float32.
         """
         sums = paddle.concat([self._sums, paddle.full([1], recomputed, "float64")])
-        if world > 1:
-            paddle.distributed.all_reduce(sums)
-        loss, images, *counts, again = np.asarray(sums.numpy()).tolist()
+        loss, images, *counts, again = all_reduce(sums, world).tolist()
         rows = self._gather_rows(world) if self._rows else None
         return (
             loss / images,
@@ -252,32 +251,19 @@ class _EvalTotals:
     def _gather_rows(self, world: int) -> dict[str, Rows]:
         """Returns outputs and labels of all ranks, in the order of the samples for any number of ranks."""
         positions = np.concatenate([np.zeros(0, np.int64), *self._positions])
-        positions = _all_gather(positions[:, None], world)[:, 0]
+        positions = np.concatenate(gather_rows(positions[:, None], world))[:, 0]
         order = np.argsort(positions, kind="stable")
         queries = None if self._queries is None else int((positions < self._queries).sum())
-        labels = _all_gather(_concat(self._labels, "float64"), world)[order]
+        labels = _gather(self._labels, "float64", world)[order]
         return {
-            name: Rows(_all_gather(_concat(rows, "float32"), world)[order], labels, queries)
+            name: Rows(_gather(rows, "float32", world)[order], labels, queries)
             for name, rows in self._rows.items()
         }
 
 
-def _concat(rows: list[Tensor], dtype: str) -> NDArray[Any]:
-    return np.asarray(paddle.concat(rows).numpy()) if rows else np.zeros((0, 0), dtype)
-
-
-def _all_gather(rows: NDArray[Any], world: int) -> NDArray[Any]:
-    """Returns the rows of all ranks, [N, D]. A rank without rows need not know D."""
-    if world == 1:
-        return rows
-    shapes: list[Tensor] = []
-    paddle.distributed.all_gather(shapes, paddle.to_tensor(rows.shape, "int64"))
-    counts, widths = np.stack([shape.numpy() for shape in shapes]).T
-    padded = np.zeros((counts.max(), widths.max()), rows.dtype)
-    padded[: len(rows), : rows.shape[1]] = rows
-    gathered: list[Tensor] = []
-    paddle.distributed.all_gather(gathered, paddle.to_tensor(padded))
-    return np.concatenate([part.numpy()[:count] for part, count in zip(gathered, counts, strict=True)])
+def _gather(rows: list[Tensor], dtype: str, world: int) -> NDArray[Any]:
+    joined = np.asarray(paddle.concat(rows).numpy()) if rows else np.zeros((0, 0), dtype)
+    return np.concatenate(gather_rows(joined, world))
 
 
 def _query_then_gallery(query: Loader, gallery: Loader) -> Iterator[Batch]:

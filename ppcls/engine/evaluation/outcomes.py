@@ -10,6 +10,7 @@ from paddle import Tensor
 from ppcls.config.sections.objective import MAX_CONFUSION_CLASSES
 from ppcls.data.loaders.batch import Batch
 from ppcls.report.record import Mistake, Outcomes
+from ppcls.runtime.collectives import all_reduce, gather_rows
 
 WORST = 24
 BINS = 100  # of the confidence
@@ -52,8 +53,8 @@ class OutcomeCollector:
         classes = self._classes if self._classes <= MAX_CONFUSION_CLASSES else 0
         counts = np.concatenate([_count_confusion(rows, classes), _count_confidences(rows)])
         worst = _find_worst(rows, positions)
-        if world > 1:
-            counts, worst = _all_reduce(counts, worst)
+        counts, found = all_reduce(counts, world), np.concatenate(gather_rows(worst, world))
+        worst = _find_worst(found[:, :4], found[:, 4].astype(np.int64))
         size = classes * classes
         return Outcomes(
             confusion=counts[:size].reshape(classes, classes) if classes else None,
@@ -97,16 +98,3 @@ def _find_worst(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDAr
     # Equal losses are ordered by position, so the result does not depend on the number of ranks.
     worst: NDArray[np.float64] = wrong[np.lexsort((wrong[:, 4], -losses))[:WORST]]
     return worst
-
-
-def _all_reduce(
-    counts: NDArray[np.int64], worst: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    summed = paddle.to_tensor(counts)
-    paddle.distributed.all_reduce(summed)
-    padded = np.full((WORST, 5), -1.0)  # position -1 marks an empty row
-    padded[: len(worst)] = worst
-    gathered: list[Tensor] = []
-    paddle.distributed.all_gather(gathered, paddle.to_tensor(padded))
-    rows = np.concatenate([part.numpy() for part in gathered])
-    return np.asarray(summed.numpy(), np.int64), _find_worst(rows[:, :4], rows[:, 4].astype(np.int64))

@@ -22,6 +22,7 @@ from ppcls.engine.core.hooks import Phase, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.report.step_times import COLUMNS, StepTimes
+from ppcls.runtime.collectives import all_gather
 from ppcls.runtime.start import Runtime
 
 
@@ -96,18 +97,10 @@ class PhaseTimer(StepHooks):
             ordinary: Mean seconds of an update without timed phases; None if unknown.
         """
         return StepTimes(
-            seconds=self._gather(np.stack(self._seconds)),
+            seconds=np.stack(all_gather(np.stack(self._seconds), self._runtime.world_size)),
             after=np.array(self._after),
             first=first,
             images=images,
             on_gpu=self._runtime.device == "gpu",
             ordinary=ordinary,
         )
-
-    def _gather(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns [ranks, steps, 6] from [steps, 6] of this rank."""
-        if self._runtime.world_size == 1:
-            return seconds[None]
-        gathered: list[paddle.Tensor] = []
-        paddle.distributed.all_gather(gathered, paddle.to_tensor(seconds))
-        return np.stack([np.asarray(part.numpy()) for part in gathered])
