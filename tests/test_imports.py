@@ -43,3 +43,19 @@ def test_zlib_works_after_the_import_of_paddle() -> None:
     use = "import ppcls, paddle, zlib; print(zlib.decompress(zlib.compress(b'whole')))"
     done = subprocess.run([sys.executable, "-c", use], capture_output=True, text=True, check=False)
     assert done.stdout == "b'whole'\n", done.stderr
+
+
+def modules_after(imports: str) -> set[str]:
+    use = f"import sys, {imports}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", use], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_training_imports_neither_scipy_nor_scikit_learn() -> None:
+    """Only some metrics and transforms need them, and import them when they run."""
+    assert not {"scipy", "sklearn"} & modules_after("ppcls.cli.train, ppcls.engine.train")
+
+
+def test_training_step_imports_few_modules_of_ours() -> None:
+    ours = {name for name in modules_after("ppcls.engine.core.step") if name.startswith("ppcls")}
+    assert len(ours) <= 70

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.metric.reranking import reranked_similarities
-
 _BLOCK = 256  # queries at once
 Floats = NDArray[np.float64]
 
@@ -31,7 +29,7 @@ def recalls_at(
         topk: Values of k >= 1.
         queries: Number of first rows that are queries, with the other rows as gallery; None: each row is a
             query among all others.
-        rerank: Whether to compare images by `reranked_similarities`.
+        rerank: Whether to compare images by `ppcls.metric.reranking.reranked_similarities`.
 
     Returns:
         One value per k, 0..1, over the queries whose identity has another image; NaN if there is none.
@@ -66,7 +64,11 @@ def _queries(
     count, first = (len(labels), 0) if queries is None else (queries, queries)  # first row of the gallery
     length = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(length, 1e-12)).astype(np.float32)
-    reranked = reranked_similarities(unit, queries) if rerank else None
+    reranked = None
+    if rerank:
+        from ppcls.metric.reranking import reranked_similarities  # imports SciPy, which is slow
+
+        reranked = reranked_similarities(unit, queries)
     for begin in range(0, count, _BLOCK):
         end = min(begin + _BLOCK, count)
         similar = unit[begin:end] @ unit[first:].T if reranked is None else reranked[begin:end]
