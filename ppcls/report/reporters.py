@@ -33,27 +33,24 @@ class Reporters(Reporter):
 
     def message(self, text: str, update: int | None = None) -> None:
         """Passes a message on."""
-        for reporter in self._reporters:
-            with self._forgive(reporter):
-                reporter.message(text, update)
+        self._pass_on(lambda reporter: reporter.message(text, update))
 
     def record(self, record: Record) -> None:
         """Passes a record on."""
-        for reporter in self._reporters:
-            with self._forgive(reporter):
-                reporter.record(record)
+        self._pass_on(lambda reporter: reporter.record(record))
 
     def advance(self, position: StepPosition) -> None:
         """Passes a position on."""
-        for reporter in self._reporters:
-            with self._forgive(reporter):
-                reporter.advance(position)
+        self._pass_on(lambda reporter: reporter.advance(position))
 
     def advance_evaluation(self, batch: int, batches: int) -> None:
         """Passes the progress of an evaluation on."""
+        self._pass_on(lambda reporter: reporter.advance_evaluation(batch, batches))
+
+    def _pass_on(self, call: Callable[[Reporter], None]) -> None:
         for reporter in self._reporters:
             with self._forgive(reporter):
-                reporter.advance_evaluation(batch, batches)
+                call(reporter)
 
     def close(self) -> None:
         """Closes all reporters, the last one first, even if one of them raises."""

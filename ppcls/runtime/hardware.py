@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pynvml
 
 from ppcls.errors import UserError
 
 _MIB = 1 << 20
-_SIOCGIFADDR = 0x8915  # Linux: get the IPv4 address of an interface
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -40,14 +38,9 @@ def _cpu_quota(*files: Path) -> float:
 
 def interface_of(address: str) -> str | None:
     """Returns the network interface that has an IPv4 address, such as ``eth0``; None if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(udp, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:  # the interface has no address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.family == socket.AF_INET and entry.address == address for entry in addresses):
+            return str(name)
     return None
 
 
