@@ -56,6 +56,6 @@ def test_training_imports_neither_scipy_nor_scikit_learn() -> None:
     assert not {"scipy", "sklearn"} & modules_after("ppcls.cli.train, ppcls.engine.train")
 
 
-def test_training_step_imports_few_modules_of_ours() -> None:
+def test_training_step_imports_few_modules_of_ppcls() -> None:
     ours = {name for name in modules_after("ppcls.engine.core.step") if name.startswith("ppcls")}
     assert len(ours) <= 70
