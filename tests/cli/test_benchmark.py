@@ -14,7 +14,7 @@ def usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["loader", "containers", "train", "run", "infer", "compare"])
+@pytest.mark.parametrize("name", ["loader", "containers", "train", "run", "infer", "serve", "compare"])
 def test_help_of_each_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         benchmark.main([name, "--help"])

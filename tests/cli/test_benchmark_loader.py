@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from benchmark_images import PHOTOS, write_images
 
-from ppcls.bench.loader import sweep
+from ppcls.bench.loader import runners
 from ppcls.bench.loader.runners import BatchTimer
-from ppcls.bench.loader.sweep import SweepRunner
+from ppcls.bench.loader.sweep import LoaderSweep
 from ppcls.bench.results.schema import read_results
 from ppcls.cli import benchmark
 from ppcls.config.load import load_config
@@ -19,7 +19,6 @@ from ppcls.errors import UserError
 
 Run = Callable[..., str]
 SMALL = ("--rounds", "1", "--seconds", "0.01", "--threads", "1", "--workers", "0")
-DALI_ONLY = ("--chains", "config", "--vary", "workers", "--backends", "dali-cpu")
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +57,18 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def test_sweep_reports_rows_bottleneck_and_setting(run: Run, tmp_path: Path) -> None:
     out, best = tmp_path / "out", tmp_path / "best.yaml"
-    chains = ("--chains", "read", "config", "--backends", "read", "bare", "dali-cpu", "--prefetch", "2")
-    output = run(*SMALL, *chains, "--out", str(out), "--write-config", str(best))
+    output = run(*SMALL, "--out", str(out), "--write-config", str(best))
     results = read_results(out)
     assert results.benchmark == "loader"
-    swept = [row for row in results.rows if "varied" in row.labels]
-    assert {row.labels["chain"] for row in swept} == {"read", "config"}
-    assert {row.labels["backend"] for row in swept} == {"read only", "bare DALI", "DALI CPU"}
-    assert all(row.metrics["throughput"].low > 0 and row.metrics["data"].low > 0 for row in swept)
-    bare = [row.metrics["of bare DALI"].values for row in swept if row.labels["backend"] == "bare DALI"]
-    assert set(bare) == {(1.0,)}
-    stages = [row.labels["stage"] for row in results.rows if "stage" in row.labels]
-    assert stages == ["disk", "decode", "transform", "hand-over", "all together"]
+    swept = [row for row in results.rows if "backend" in row.labels]
+    backends = [row.labels["backend"] for row in swept if "prefetch" not in row.labels]
+    assert backends == ["bare DALI", "paddle.io", "DALI CPU", "DALI CPU", "DALI CPU"]
+    assert [row.labels["prefetch"] for row in swept if "prefetch" in row.labels] == [1, 2, 4, 8]
+    assert [row.labels["decoder"] for row in swept if "decoder" in row.labels] == ["as configured", "whole"]
+    assert all(row.metrics["images/s"].low > 0 and row.metrics["data"].low > 0 for row in swept)
+    assert swept[0].metrics["of bare DALI"].values == (1.0,)
+    stages = [row.labels["up to"] for row in results.rows if "up to" in row.labels]
+    assert stages == ["disk", "decode", "transform"]
 
     assert "settings x 1 runs of 0.01 s" in output
     *_, bottleneck, advice, written, copied = output.splitlines()
@@ -79,7 +78,7 @@ def test_sweep_reports_rows_bottleneck_and_setting(run: Run, tmp_path: Path) -> 
     assert written == f"written to {out}"
     assert copied.startswith(f"{best}: {PHOTOS} with ")
     assert load_config(best).DataLoader.Train is not None
-    assert len(list(out.glob("*.png"))) >= 5
+    assert len(list(out.glob("*.png"))) >= 4
 
 
 def test_sweep_results_survive_a_later_failure(
@@ -88,18 +87,23 @@ def test_sweep_results_survive_a_later_failure(
     def fail(*_: object) -> None:
         raise UserError("failed here")
 
-    monkeypatch.setattr(SweepRunner, "_final_candidates", fail)
-    assert "failed here" in run(*SMALL, *DALI_ONLY, "--out", str(tmp_path / "out"), code=1)
-    (row,) = read_results(tmp_path / "out").rows
-    assert row.labels["backend"] == "DALI CPU"
+    monkeypatch.setattr(LoaderSweep, "_best_dali", fail)
+    assert "failed here" in run(*SMALL, "--out", str(tmp_path / "out"), code=1)
+    rows = read_results(tmp_path / "out").rows
+    assert [row.labels["backend"] for row in rows] == ["bare DALI", "paddle.io", "DALI CPU"]
 
 
-def test_sweep_interrupted_writes_results(run: Run, tmp_path: Path, interrupt: Callable[[int], None]) -> None:
-    interrupt(2)
+@pytest.mark.parametrize("number", [2, 5])
+def test_sweep_interrupted_writes_results(
+    run: Run, tmp_path: Path, interrupt: Callable[[int], None], number: int
+) -> None:
+    interrupt(number)
     out, best = tmp_path / "out", tmp_path / "best.yaml"
-    error = run(*SMALL, *DALI_ONLY, "--out", str(out), "--write-config", str(best), code=130)
+    error = run(*SMALL, "--out", str(out), "--write-config", str(best), code=130)
     assert error.splitlines()[-1] == "interrupted"
-    assert read_results(out).findings[-1].startswith("Interrupted: no setting is recommended")
+    results = read_results(out)
+    assert results.findings[-1].startswith("Interrupted: no setting is recommended")
+    assert sum(bool(row.metrics) for row in results.rows) == number - 1
     assert (out / "results.txt").is_file()
     assert not best.exists()
 
@@ -112,7 +116,7 @@ def test_quick_compares_loaders(run: Run, tmp_path: Path) -> None:
     assert [row.labels["loader"] for row in read_results(out).rows] == names
     assert output.splitlines()[-3].startswith("ppcls, DALI is ")
     assert output.splitlines()[-2].endswith(" times as fast as ppcls, paddle.io, 0 workers")
-    assert [each.name for each in out.glob("*.png")] == ["01-each-loader.png"]
+    assert [each.name for each in out.glob("*.png")] == ["01-images-s-by-loader.png"]
     assert (out / "results.txt").read_text(encoding="utf-8") in output
 
 
@@ -123,7 +127,7 @@ def test_quick_interrupted_keeps_finished_measurements(
     out = tmp_path / "out"
     options = ("--rounds", "9", "--seconds", "0.01", "--workers", "0", "--out", str(out))
     assert run("--quick", *options, code=130).splitlines()[-1] == "interrupted"
-    assert [len(row.metrics["throughput"].values) for row in read_results(out).rows] == [1, 1, 2]
+    assert [len(row.metrics["images/s"].values) for row in read_results(out).rows] == [1, 1, 2]
     assert (out / "results.txt").is_file()
 
 
@@ -138,10 +142,9 @@ def test_unsupported_chain_is_a_row_with_a_reason(run: Run, monkeypatch: pytest.
     def reject(*_: object) -> None:
         raise UserError("transform_ops[3]: has no DALI form")
 
-    monkeypatch.setattr(sweep, "check_dali", reject)
-    backends = ("--chains", "config", "--vary", "workers", "--backends", "paddle", "dali-cpu")
-    output = run(*SMALL, *backends)
-    (row,) = [line for line in output.splitlines() if "has no DALI form" in line]
+    monkeypatch.setattr(runners, "check_dali", reject)
+    output = run(*SMALL)
+    (row,) = [line for line in output.splitlines() if "has no DALI form" in line and "round" not in line]
     assert row.split()[:3] == ["DALI", "CPU", "1"]
     assert "paddle.io, 0 workers" in output.splitlines()[-1]
 
@@ -154,10 +157,6 @@ def test_unsupported_chain_is_a_row_with_a_reason(run: Run, monkeypatch: pytest.
         (("--write-config", str(PHOTOS)), "already exists and is not overwritten"),
         (("--write-config", "/missing/best.yaml"), "no such folder: /missing"),
         (("--out", str(PHOTOS)), "expected a folder, found a file"),
-        (
-            ("--backends", "dali-gpu"),
-            "no setting is left to measure (dali-gpu needs a GPU); widen --backends,",
-        ),
         (("--images", "1"), "expected at least one batch of 2 images, got 1"),
     ],
 )

@@ -1,12 +1,12 @@
-"""Example results for tests of tables, charts and pages: two kinds of rows, a line chart and a bar chart."""
+"""Example results for tests of tables and charts: two kinds of rows, a line chart and a bar chart."""
 
 from __future__ import annotations
 
-from ppcls.bench.results.schema import ChartSpec, Quantity, ResultRow, Results
+from ppcls.bench.results.schema import Quantity, ResultRow, Results
 
 
 def speed_row(backend: str, threads: int, *values: float) -> ResultRow:
-    return ResultRow({"backend": backend, "threads": threads}, {"throughput": Quantity(values, "images/s")})
+    return ResultRow({"backend": backend, "threads": threads}, {"images/s": Quantity(values, "images/s")})
 
 
 RESULTS = Results(
@@ -21,13 +21,8 @@ RESULTS = Results(
         speed_row("DALI", 2, 1000.0, 900.0, 1100.0),
         speed_row("paddle.io $x", 2, 400.0),
         ResultRow({"backend": "DALI", "threads": 64}, {}, "out of <memory> [b]"),
-        ResultRow({"stage": "disk"}, {"throughput": Quantity((20000.0,), "images/s")}),
-        ResultRow({"stage": "decode"}, {"throughput": Quantity((1234.5,), "images/s")}),
-    ),
-    charts=(
-        ChartSpec("Speed by threads", "throughput", "threads", ("backend",)),
-        ChartSpec("Stages, each alone", "throughput", "stage"),
-        ChartSpec("Not measured", "memory", "threads"),
+        ResultRow({"stage": "disk"}, {"images/s": Quantity((20000.0,), "images/s")}),
+        ResultRow({"stage": "decode"}, {"images/s": Quantity((1234.5,), "images/s")}),
     ),
     findings=("Use 2 threads & no <more>.",),
 )

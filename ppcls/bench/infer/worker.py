@@ -71,7 +71,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         "p90": p90,
         "p99": p99,
         "images_per_second": task["batch_size"] * len(latencies) / wall,
-        "cpu_cores": usage.cpu_seconds / wall,
+        "cpu_cores": usage["cpu_seconds"] / wall,
         "host_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         "requests": len(latencies),
     }

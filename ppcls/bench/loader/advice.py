@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from ppcls.bench.loader.settings import AS_CONFIGURED, STAGES, Backend, LoaderSetting, Stage
+from ppcls.bench.loader.settings import STAGES, Backend, LoaderSetting, Stage
 from ppcls.bench.loader.workload import LoaderWorkload
-from ppcls.bench.measure.runner import Measurements
 from ppcls.bench.results.schema import Quantity
 from ppcls.bench.results.tables import number
 from ppcls.data.build import describe_feed
@@ -43,26 +42,30 @@ class LoaderLimit:
 
 
 def find_bottleneck(
-    stages: Mapping[Stage, float], whole: float, *, on_gpu: bool = False, gpu_load: float | None = None
+    rates: Mapping[Stage, float], setting: LoaderSetting, gpu_load: float | None = None
 ) -> LoaderLimit:
-    """Returns what limits a loader: its slowest stage, or the GPU if that runs the slowest stage.
+    """Returns what limits a loader: the stage that adds most to the time per image, or the GPU that runs it.
 
     Args:
-        stages: Images per second of each stage alone.
-        whole: Images per second of all stages together.
-        on_gpu: Whether the GPU decodes and transforms.
-        gpu_load: Load of the GPU while all stages work together, 0..1; None if unknown.
+        rates: Images per second up to each stage, this stage included.
+        setting: The loader's setting.
+        gpu_load: Load of the GPU while the whole loader works, 0..1; None if unknown.
     """
-    slowest = min(stages, key=lambda name: stages[name])
-    others = [f"{name} {number(stages[name])}" for name in STAGES if name in stages and name != slowest]
-    by_gpu = on_gpu and slowest in ("decode", "transform")
+    added: dict[Stage, float] = {}
+    for stage in STAGES:
+        added[stage] = max(0.0, 1 / rates[stage] - sum(added.values()))
+    slowest = max(added, key=lambda stage: added[stage])
     bottleneck: Bottleneck = slowest
-    limit = slowest + (" on the GPU" if by_gpu else "")
-    if by_gpu and gpu_load is not None and gpu_load >= _BUSY:
-        bottleneck, limit = "GPU", f"the GPU, busy {gpu_load:.0%} of the time, with {slowest}"
+    limit: str = slowest
+    if setting.backend == "DALI GPU" and slowest in ("decode", "transform"):
+        limit = f"{slowest} on the GPU"
+        if gpu_load is not None and gpu_load >= _BUSY:
+            bottleneck, limit = "GPU", f"the GPU, busy {gpu_load:.0%} of the time, with {slowest}"
+    steps = ", ".join(f"{stage} {number(rates[stage])}" for stage in STAGES)
+    share = added[slowest] / sum(added.values())
     text = (
-        f"The bottleneck is {limit}: {number(stages[slowest])} images/s alone ({', '.join(others)}); all "
-        f"stages together, sharing the cores: {number(whole)}. To speed up, {_REMEDIES[bottleneck]}."
+        f"The bottleneck is {limit}: {share:.0%} of the time per image (images/s up to {steps}). "
+        f"To speed up, {_REMEDIES[bottleneck]}."
     )
     return LoaderLimit(bottleneck, text)
 
@@ -82,24 +85,6 @@ def exceeds_noise(ratios: Quantity) -> bool:
     return ratios.low > 1 and ratios.median - 1 > (ratios.high - ratios.low) / 2
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Setting that a sweep recommends, and the present one.
-
-    Attributes:
-        best: Best setting found.
-        present: Setting of the config.
-    """
-
-    best: LoaderSetting
-    present: LoaderSetting
-
-    @property
-    def same(self) -> bool:
-        """Whether the config has the best setting already."""
-        return self.best.describe() == self.present.describe()
-
-
 def own_backend(workload: LoaderWorkload) -> Backend:
     """Returns the backend of our DALI loader on the config's device."""
     return "DALI GPU" if workload.on_gpu else "DALI CPU"
@@ -108,7 +93,7 @@ def own_backend(workload: LoaderWorkload) -> Backend:
 def dali_setting(workload: LoaderWorkload) -> LoaderSetting:
     """Returns our DALI loader with the config's settings."""
     dali = resolve_dali_settings(workload.split.loader.dali, workload.runtime)
-    return LoaderSetting(own_backend(workload), "config", dali.threads, dali.prefetch)
+    return LoaderSetting(own_backend(workload), dali.threads, dali.prefetch)
 
 
 def present_setting(workload: LoaderWorkload) -> LoaderSetting:
@@ -117,72 +102,7 @@ def present_setting(workload: LoaderWorkload) -> LoaderSetting:
     feed = describe_feed(workload.split, workload.runtime, config.Arch, use_dali=config.Global.use_dali)
     if feed.uses_dali:
         return dali_setting(workload)
-    return LoaderSetting("paddle.io", "config", workload.split.loader.num_workers)
-
-
-def choose(
-    sweep: Sequence[Measurements[LoaderSetting]], present: LoaderSetting, dali: Backend
-) -> Choice | None:
-    """Returns the best setting of a sweep, combined from the axes that were varied.
-
-    Args:
-        sweep: Measurements; those that failed are ignored.
-        present: Setting of the config.
-        dali: Backend of our DALI loader.
-
-    Returns:
-        The choice; None if no setting was measured that a config can express.
-    """
-    speeds = {
-        measurement.key: measurement.rate()
-        for measurement in sweep
-        if measurement.samples
-        and not measurement.reason
-        and measurement.key.chain == "config"
-        and measurement.key.backend in (dali, "paddle.io")
-    }
-    best = []
-    if any(setting.backend == dali for setting in speeds):
-        best.append(_best_dali(speeds, dali, present))
-    if workers := _axis(speeds, "workers", "paddle.io"):
-        best.append(cheapest_good(workers, sorted(workers, key=lambda setting: setting.workers)))
-    if not best:
-        return None
-    fastest = {
-        setting: max(
-            (speed for other, speed in speeds.items() if other.backend == setting.backend),
-            key=lambda speed: speed.median,
-        )
-        for setting in best
-    }
-    return Choice(cheapest_good(fastest, best), present)
-
-
-def _axis(
-    speeds: Mapping[LoaderSetting, Quantity], varied: str, backend: Backend
-) -> dict[LoaderSetting, Quantity]:
-    return {key: speed for key, speed in speeds.items() if (key.varied, key.backend) == (varied, backend)}
-
-
-def _best_dali(
-    speeds: Mapping[LoaderSetting, Quantity], dali: Backend, present: LoaderSetting
-) -> LoaderSetting:
-    """Combines the best threads, prefetch depth and decoder, each measured with the others as configured."""
-    threads, prefetch, decoder = (_axis(speeds, axis, dali) for axis in ("workers", "prefetch", "decoder"))
-    if threads:
-        best = cheapest_good(threads, sorted(threads, key=lambda setting: setting.workers))
-    else:
-        workers = max(setting.workers for setting in (*prefetch, *decoder))
-        best = LoaderSetting(dali, "config", workers)
-    if present.backend == dali:
-        best = replace(best, prefetch=present.prefetch)
-    if prefetch:
-        chosen = cheapest_good(prefetch, sorted(prefetch, key=lambda setting: setting.prefetch or 0))
-        best = replace(best, prefetch=chosen.prefetch)
-    if decoder:
-        chosen = cheapest_good(decoder, sorted(decoder, key=lambda setting: setting.decoder != AS_CONFIGURED))
-        best = replace(best, decoder=chosen.decoder, dali=chosen.dali)
-    return best
+    return LoaderSetting("paddle.io", workload.split.loader.num_workers)
 
 
 def config_values(setting: LoaderSetting) -> dict[str, Any]:
@@ -195,24 +115,26 @@ def config_values(setting: LoaderSetting) -> dict[str, Any]:
     return values | {f"{_LOADER}.dali.{name}": value for name, value in setting.dali.items()}
 
 
-def advise(choice: Choice, ratios: Quantity | None) -> tuple[LoaderSetting, str]:
+def advise(best: LoaderSetting, present: LoaderSetting, ratios: Quantity | None) -> tuple[LoaderSetting, str]:
     """Returns the setting to use, and a sentence about it.
 
     Args:
-        choice: Best and present setting.
+        best: Best setting found.
+        present: Setting of the config.
         ratios: Speed of the best setting over the present one, one per round; None if they are the same.
     """
-    present, best = choice.present.describe(), choice.best.describe()
+    keep = f"Keep the present setting ({present.describe()}): "
     if ratios is None:
-        return choice.present, f"Keep the present setting ({present}): no other setting tried is faster."
+        return present, f"{keep}no other setting tried is faster."
+    times = f"{ratios.median:.2f} times"
     span = f"({ratios.low:.2f} to {ratios.high:.2f})"
     if not exceeds_noise(ratios):
-        return choice.present, (
-            f"Keep the present setting ({present}): the best other one ({best}) reaches {ratios.median:.2f} "
-            f"times its images/s {span}, which is within noise."
+        return present, (
+            f"{keep}the best other one ({best.describe()}) reaches {times} its images/s {span}, which is "
+            "within noise."
         )
-    overrides = " ".join(f"{name}={value}" for name, value in config_values(choice.best).items())
-    return choice.best, (
-        f"Use {best}: {ratios.median:.2f} times the images/s of the present setting, {present} {span}; "
+    overrides = " ".join(f"{name}={value}" for name, value in config_values(best).items())
+    return best, (
+        f"Use {best.describe()}: {times} the images/s of the present setting, {present.describe()} {span}; "
         f"-o {overrides}"
     )

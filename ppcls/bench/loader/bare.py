@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from nvidia.dali import Pipeline, fn, types
 
-from ppcls.bench.loader.workload import CHAINS, Chain, LoaderWorkload
+from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, RandFlipImage, ToCHWImage
@@ -19,18 +19,29 @@ ImageGraph = Callable[[Any, bool], Any]  # adds a chain after the encoded images
 ReaderGraph = Callable[[], Any]  # adds a reader, which returns images and labels
 
 
-def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> ReaderGraph:
-    """Returns DALI's reader of the workload's image files.
+def check_bare(workload: LoaderWorkload) -> None:
+    """Checks that the workload has a bare pipeline: the one of tutorials, for 8-bit colour images in files.
 
     Raises:
-        UserError: The images are not files.
+        UserError: It has none.
     """
+    if not isinstance(workload.index, FileIndex):
+        raise UserError(
+            f"{workload.index.source}: the bare pipeline supports only image files, listed or in folders"
+        )
+    if _tutorial_graph(workload) is None:
+        raise UserError(
+            "DataLoader.Train.dataset.transform_ops: the bare pipeline supports only the chain DecodeImage "
+            "to 8-bit colour, RandCropImage, RandFlipImage, NormalizeImage"
+        )
+
+
+def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> ReaderGraph:
+    """Returns DALI's reader of the workload's image files, which `check_bare` requires."""
     index, positions = workload.index, workload.positions if shuffled else np.sort(workload.positions)
-    if not isinstance(index, FileIndex):
-        raise UserError(f"{index.source}: the bare pipeline supports only image files, listed or in folders")
-    labels = (
-        index.labels[positions].tolist() if index.labels.ndim == 1 else None
-    )  # or several labels per image
+    assert isinstance(index, FileIndex)  # by check_bare
+    several = index.labels.ndim == 2  # labels per image, which the reader does not support
+    labels = None if several else index.labels[positions].tolist()
     return lambda: fn.readers.file(
         files=[os.fsdecode(index.path(position)) for position in positions.tolist()],
         labels=labels,
@@ -39,41 +50,18 @@ def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> ReaderGrap
     )
 
 
-def bare_chains(workload: LoaderWorkload) -> tuple[Chain, ...]:
-    """Returns the chains with a bare pipeline: those of tutorials, for 8-bit colour images in files."""
-    decode = workload.split.dataset.transform_ops[0]
-    plain = isinstance(decode, DecodeImage) and (decode.channels, decode.dtype) == (3, "uint8")
-    if not isinstance(workload.index, FileIndex) or not plain:
-        return ()
-    return CHAINS if _tutorial_graph(workload) is not None else ("read",)
-
-
-def need_tutorial_chain(workload: LoaderWorkload) -> None:
-    """Checks that the config's chain has a bare pipeline.
-
-    Raises:
-        UserError: It has none.
-    """
-    if _tutorial_graph(workload) is None:
-        raise UserError(
-            "DataLoader.Train.dataset.transform_ops: the bare pipeline supports only the chain DecodeImage, "
-            "RandCropImage, RandFlipImage, NormalizeImage"
-        )
-
-
 def bare_pipeline(
-    chain: Chain, workload: LoaderWorkload, settings: DaliSettings, read: ReaderGraph | None = None
+    workload: LoaderWorkload, settings: DaliSettings, read: ReaderGraph, *, bytes_only: bool = False
 ) -> Pipeline:
     """Returns a bare pipeline, not yet built, whose outputs have one row per image.
 
     Args:
-        chain: One of `bare_chains`.
-        workload: Images.
+        workload: Images; `check_bare` accepts them.
         settings: Threads, prefetch depth and GPU.
-        read: Reader; by default that of the workload's files, shuffled.
+        read: Reader, such as that of `read_files`.
+        bytes_only: Whether to only read encoded images.
     """
-    graph = _tutorial_graph(workload) if chain == "config" else _keep_encoded
-    assert graph is not None  # by bare_chains
+    graph = None if bytes_only else _tutorial_graph(workload)
     on_gpu = settings.device_id is not None
     pipeline = Pipeline(
         batch_size=workload.batch_size,
@@ -84,17 +72,23 @@ def bare_pipeline(
         seed=1,
     )
     with pipeline:
-        encoded, label = (read or read_files(workload))()
-        pipeline.set_outputs(graph(encoded, on_gpu), label.gpu() if on_gpu else label)
+        encoded, label = read()
+        image = encoded if graph is None else graph(encoded, on_gpu)
+        pipeline.set_outputs(image, label.gpu() if on_gpu else label)
     return pipeline
 
 
 def _tutorial_graph(workload: LoaderWorkload) -> ImageGraph | None:
     """Returns the config's chain if it is the one of tutorials."""
     match workload.split.dataset.transform_ops:
-        case (DecodeImage(), RandCropImage() as crop, RandFlipImage(), NormalizeImage() as normalize, *rest):
-            if not all(isinstance(op, ToCHWImage) for op in rest):
-                return None
+        case (
+            DecodeImage(channels=3, dtype="uint8"),
+            RandCropImage() as crop,
+            RandFlipImage(),
+            NormalizeImage() as normalize,
+            *rest,
+        ) if all(isinstance(op, ToCHWImage) for op in rest):
+            pass
         case _:
             return None
 
@@ -116,7 +110,3 @@ def _tutorial_graph(workload: LoaderWorkload) -> ImageGraph | None:
         )
 
     return add_images
-
-
-def _keep_encoded(encoded: Any, on_gpu: bool) -> Any:  # noqa: ARG001 - encoded images stay where they were read
-    return encoded

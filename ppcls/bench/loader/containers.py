@@ -7,18 +7,18 @@ when they only read bytes, and with the config's whole chain.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nvidia.dali import fn, tfrecord
 
 from ppcls.bench.loader.advice import dali_setting
-from ppcls.bench.loader.bare import ReaderGraph, bare_pipeline, need_tutorial_chain, read_files
-from ppcls.bench.loader.runners import BatchTimer, Counts, batch_candidate, load_batches, run_pipeline
-from ppcls.bench.loader.settings import LoaderSetting
-from ppcls.bench.loader.workload import Chain, LoaderWorkload, read_workload
+from ppcls.bench.loader.bare import ReaderGraph, bare_pipeline, check_bare, read_files
+from ppcls.bench.loader.runners import BatchTimer, Counts, load_batches, measure_batches, run_pipeline
+from ppcls.bench.loader.workload import LoaderWorkload, read_workload
 from ppcls.bench.measure.runner import Candidate, Measurements
 from ppcls.bench.results.schema import ResultRow
 from ppcls.config.sections.dataset import (
@@ -34,6 +34,7 @@ from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import default_index_path
 from ppcls.dataset_tools.convert import Conversion, convert
 
+_DALI = "DALI's reader"
 _AHEAD = 2  # batches that DALI's reader prepares, as ours does
 
 
@@ -70,15 +71,7 @@ _FORMATS: dict[str, tuple[type[RecordDataset], Callable[[str, str], Any]]] = {
 }
 
 
-class ReaderKey(NamedTuple):
-    """One measurement of the benchmark; its fields are labels of the result row."""
-
-    source: str
-    work: str
-    reader: str
-
-
-def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[list[Candidate[ReaderKey]]]:
+def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[list[Candidate[str]]]:
     """Yields the candidates of files, then those of each container, which is deleted before the next one.
 
     Args:
@@ -88,10 +81,10 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[li
     Raises:
         UserError: The images are not files, or the chain is another one.
     """
-    need_tutorial_chain(workload)
+    check_bare(workload)
     yield _candidates("files", workload, read_files(workload, shuffled=False), timer)
     index, split = workload.index, workload.split
-    assert isinstance(index, FileIndex)  # by read_files
+    assert isinstance(index, FileIndex)  # by check_bare
     for name, (dataset, reader) in _FORMATS.items():
         with tempfile.TemporaryDirectory() as folder:
             conversion = Conversion(index, FORMATS[name], Path(folder), (len(index),))
@@ -109,39 +102,34 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[li
 
 def _candidates(
     source: str, workload: LoaderWorkload, read: ReaderGraph, timer: BatchTimer
-) -> list[Candidate[ReaderKey]]:
+) -> list[Candidate[str]]:
+    """Returns DALI's reader and ours, each alone and with the whole chain; their key is the work."""
     setting = dali_setting(workload)
-    read_only = LoaderSetting("DALI CPU", "read", setting.workers, _AHEAD)
+    read_only = replace(setting, backend="DALI CPU", prefetch=_AHEAD, stage="disk")
     cpu = workload.on_cpu.dali_settings(setting.workers, _AHEAD)
     settings = resolve_dali_settings(workload.split.loader.dali, workload.runtime)
-
-    def run_dali(chain: Chain) -> Counts:
-        bytes_only = chain == "read"
-        pipeline = bare_pipeline(chain, workload, cpu if bytes_only else settings, read)
-        return run_pipeline(pipeline, touch=bytes_only)
-
-    streams: dict[tuple[str, str], Callable[[], Counts]] = {
-        ("bytes", "DALI's reader"): lambda: run_dali("read"),
-        ("bytes", "ppcls"): lambda: load_batches(read_only, workload),
-        ("whole chain", "DALI's reader"): lambda: run_dali("config"),
-        ("whole chain", "ppcls"): lambda: load_batches(setting, workload),
-    }
+    streams: list[tuple[str, str, Callable[[], Counts]]] = [
+        (
+            "bytes",
+            _DALI,
+            lambda: run_pipeline(bare_pipeline(workload, cpu, read, bytes_only=True), touch=True),
+        ),
+        ("bytes", "ppcls", lambda: load_batches(read_only, workload)),
+        ("whole chain", _DALI, lambda: run_pipeline(bare_pipeline(workload, settings, read))),
+        ("whole chain", "ppcls", lambda: load_batches(setting, workload)),
+    ]
     return [
-        batch_candidate(
-            ReaderKey(source, *names), ", ".join((source, *names)), stream, timer, setting.skipped_batches
+        Candidate(
+            work,
+            f"{source}, {work}, {reader}",
+            partial(measure_batches, stream, timer, setting.skipped_batches),
+            {"source": source, "work": work, "reader": reader},
         )
-        for names, stream in streams.items()
+        for work, reader, stream in streams
     ]
 
 
-def make_rows(measured: list[Measurements[ReaderKey]]) -> list[ResultRow]:
-    """Returns one row per source, work and reader, with our ratio to DALI's reader."""
-    by_key = {measurement.key: measurement for measurement in measured}
-    rows = []
-    for measurement in measured:
-        metrics = {"throughput": measurement.rate()} if measurement.samples else {}
-        dali = by_key[measurement.key._replace(reader="DALI's reader")]
-        if measurement.samples and dali.samples:
-            metrics["of DALI's reader"] = measurement.ratio(dali)
-        rows.append(ResultRow(dict(measurement.key._asdict()), metrics, measurement.note))
-    return rows
+def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
+    """Returns one row per work and reader of a source, with the ratio to DALI's reader."""
+    dali = {each.key: each for each in measured if each.labels["reader"] == _DALI}
+    return [each.row(dali[each.key], f"of {_DALI}") for each in measured]

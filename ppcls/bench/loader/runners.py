@@ -1,13 +1,13 @@
-"""Runs each backend of the loader benchmark, and times its batches."""
+"""Runs each backend of the loader benchmark, whole or up to a stage, and times its batches."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,19 +17,25 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 
-from ppcls.bench.loader.bare import bare_pipeline
+from ppcls.bench.loader.bare import bare_pipeline, check_bare, read_files
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.workload import LoaderWorkload
-from ppcls.bench.measure.runner import Candidate, Key, MeasurementFailed, Sample
+from ppcls.bench.measure.runner import RATE, Candidate, MeasurementFailed, Sample
 from ppcls.bench.measure.usage import UsageMeter
+from ppcls.bench.results.schema import Label
 from ppcls.config.sections.transform import MixupOperator
 from ppcls.data.bad_images.search import error_reason
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.reader import build_reader, shut_down
+from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings, collect_before_fork, exit_with_parent
 from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.supported import check_dali, check_numpy
+from ppcls.data.transforms.numpy_ops import run
+from ppcls.data.transforms.specs import Op, RandCropImage
+from ppcls.errors import UserError
 
 Counts = Generator[int, None, None]  # number of images of each batch
 MIN_BATCHES = 4  # counted batches
@@ -75,7 +81,7 @@ class BatchTimer:
             usage = self.meter.stop()
         if not images:
             raise ValueError(f"no batches after the first {skipped}")
-        return {"images_per_second": images / seconds, "images": images, "usage": usage}
+        return {RATE: images / seconds, "cpu_per_image": usage.pop("cpu_seconds") / images, **usage}
 
 
 def make_timer(workload: LoaderWorkload, seconds: float) -> BatchTimer:
@@ -84,28 +90,68 @@ def make_timer(workload: LoaderWorkload, seconds: float) -> BatchTimer:
     return BatchTimer(seconds, UsageMeter(workload.card), finish)
 
 
-def batch_candidate(
-    key: Key, name: str, open_batches: Callable[[], Counts], timer: BatchTimer, skipped: int
-) -> Candidate[Key]:
-    """Returns a candidate that opens a stream of batches and times it.
+def loader_candidate(
+    setting: LoaderSetting,
+    workload: LoaderWorkload,
+    timer: BatchTimer,
+    name: str = "",
+    labels: Mapping[str, Label] | None = None,
+) -> Candidate[LoaderSetting]:
+    """Returns a candidate that loads images.
 
     Args:
-        key: Identity of the candidate.
-        name: Name for people.
+        setting: How to load images.
+        workload: Images.
+        timer: Timer.
+        name: Name for people; empty for that of the setting.
+        labels: Labels of the result row; None for those of the setting.
+    """
+
+    def open_batches() -> Counts:
+        try:
+            _check_supported(setting, workload)
+        except UserError as error:
+            raise MeasurementFailed(str(error)) from None
+        return load_batches(setting, workload)
+
+    def measure() -> Sample:
+        sample = measure_batches(open_batches, timer, setting.skipped_batches)
+        return {**sample, "megabytes_per_second": sample[RATE] * workload.image_bytes / 1e6}
+
+    labels = setting.labels() if labels is None else labels
+    return Candidate(setting, name or setting.describe(), measure, dict(labels))
+
+
+def measure_batches(open_batches: Callable[[], Counts], timer: BatchTimer, skipped: int) -> Sample:
+    """Opens a stream of batches and times it.
+
+    Args:
         open_batches: Starts the stream.
         timer: Timer.
         skipped: Batches before the clock starts.
+
+    Raises:
+        MeasurementFailed: DALI or Paddle failed.
     """
+    try:
+        with closing(open_batches()) as batches:
+            return timer.time(batches, skipped)
+    except (RuntimeError, MemoryError, SystemError) as error:  # of DALI and Paddle
+        raise MeasurementFailed(error_reason(str(error))[:_REASON_LENGTH] or type(error).__name__) from None
 
-    def measure() -> Sample:
-        try:
-            with closing(open_batches()) as batches:
-                return timer.time(batches, skipped)
-        except (RuntimeError, MemoryError, SystemError) as error:  # of DALI and Paddle
-            reason = error_reason(str(error))[:_REASON_LENGTH] or type(error).__name__
-            raise MeasurementFailed(reason) from None
 
-    return Candidate(key, name, measure)
+def _check_supported(setting: LoaderSetting, workload: LoaderWorkload) -> None:
+    if setting.backend == "bare DALI":
+        check_bare(workload)
+    elif setting.backend == "paddle.io":
+        check_numpy(workload.ops, "transform_ops")
+    else:
+        check_dali(workload.ops, "transform_ops", _dali_settings(setting, workload))
+
+
+def _dali_settings(setting: LoaderSetting, workload: LoaderWorkload) -> DaliSettings:
+    device = workload.on_cpu if setting.backend == "DALI CPU" else workload
+    return device.dali_settings(setting.workers, setting.prefetch, **setting.dali)
 
 
 def load_batches(setting: LoaderSetting, workload: LoaderWorkload) -> Counts:
@@ -115,34 +161,23 @@ def load_batches(setting: LoaderSetting, workload: LoaderWorkload) -> Counts:
         UserError: An image cannot be read, or a transform is not supported by this backend.
     """
     order = workload.order(mixup=setting.mixup)
-    match setting.backend:
-        case "read only":
-            with ThreadPoolExecutor(setting.workers) as pool:
-                for positions in _positions(order):
-                    yield sum(1 for _ in pool.map(workload.index.read, positions))
-        case "bare DALI":
-            settings = workload.dali_settings(setting.workers, setting.prefetch)
-            pipeline = bare_pipeline(setting.chain, workload, settings)
-            yield from run_pipeline(pipeline)
-        case "paddle.io":
-            yield from _load_by_paddle(setting, workload, order)
-        case _:
-            yield from _load_by_dali(setting, workload, order)
-
-
-def _positions(order: Order) -> Iterator[list[int]]:
-    """Yields the positions of each batch."""
-    for epoch in itertools.count():
-        for step in range(len(order)):
-            yield order.at(Cursor(epoch, step)).indices.tolist()
+    if setting.backend == "bare DALI":
+        settings = _dali_settings(setting, workload)
+        return run_pipeline(bare_pipeline(workload, settings, read_files(workload)))
+    if setting.backend == "paddle.io":
+        return _load_by_paddle(setting, workload, order)
+    return _load_by_dali(setting, workload, order)
 
 
 def _iterate(loader: Loader, workload: LoaderWorkload) -> Counts:
-    while True:
-        for batch in loader:
-            if workload.on_gpu and not batch.image.place.is_gpu_place():
-                batch.image.cuda()
-            yield batch.valid
+    try:
+        while True:
+            for batch in loader:
+                if workload.on_gpu and not batch.image.place.is_gpu_place():
+                    batch.image.cuda()
+                yield batch.valid
+    finally:
+        loader.release()
 
 
 def run_pipeline(pipeline: Pipeline, *, touch: bool = False) -> Counts:
@@ -158,13 +193,8 @@ def run_pipeline(pipeline: Pipeline, *, touch: bool = False) -> Counts:
             output = pipeline.run()[0]
             yield _touch_pages(output) if touch else len(output)
     finally:
-        release(pipeline)
-
-
-def release(pipeline: Pipeline) -> None:
-    """Shuts a pipeline down and releases its memory."""
-    shut_down(pipeline)
-    ReleaseUnusedMemory()
+        shut_down(pipeline)
+        ReleaseUnusedMemory()
 
 
 def _touch_pages(images: Any) -> int:
@@ -174,41 +204,78 @@ def _touch_pages(images: Any) -> int:
 
 
 def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:
-    device = workload if setting.backend == "DALI GPU" else workload.on_cpu
-    settings = device.dali_settings(setting.workers, setting.prefetch, **setting.dali)
-    if setting.chain == "read":
-        with ThreadPoolExecutor(settings.threads) as pool:
-            reader = build_reader(workload.index, order, settings, workload.ops[0].spec, pool)
-            try:
-                while True:
-                    yield _touch_pages(reader.read().files)
-            finally:
-                reader.close()
-        return
-    dali = DaliLoader(workload.index, order, workload.ops, settings)
-    loader: Loader = dali
+    settings, ops = _dali_settings(setting, workload), workload.ops
+    if setting.stage == "disk":
+        return _read_by_dali(workload, order, settings)
+    if setting.stage == "decode":
+        ops = _decoding(ops, settings)
+    loader = DaliLoader(workload.index, order, ops, settings)
+    if setting.stage != "hand-over":
+        return _run_pipelines(loader, settings)
     if setting.mixup:
         classes = workload.config.Arch.class_num
-        loader = MixedLoader(dali, MixupOperator(alpha=0.2), classes, workload.layout)
+        mixed = MixedLoader(loader, MixupOperator(alpha=0.2), classes, workload.layout)
+        return _iterate(mixed, workload)
+    return _iterate(loader, workload)
+
+
+def _read_by_dali(workload: LoaderWorkload, order: Order, settings: DaliSettings) -> Counts:
+    with ThreadPoolExecutor(settings.threads) as pool:
+        reader = build_reader(workload.index, order, settings, workload.ops[0].spec, pool)
+        try:
+            while True:
+                yield _touch_pages(reader.read().files)
+        finally:
+            reader.close()
+
+
+def _decoding(ops: tuple[Op, ...], settings: DaliSettings) -> tuple[Op, ...]:
+    """Returns the ops that decode as configured: whole images, or only the window of a random crop.
+
+    The window is reduced to a single pixel, because the resizing of the crop is not decoding.
+    """
+    decode, crop, *_ = ops
+    if not settings.decode_window or not isinstance(crop.spec, RandCropImage):
+        return (decode,)
+    return (decode, replace(crop, spec=crop.spec.resized(1)))
+
+
+def _run_pipelines(loader: DaliLoader, settings: DaliSettings) -> Counts:
+    """Runs a loader's pipelines in turn, without handing their images over to Paddle."""
+    with settings.on_cores():
+        graphs = [loader.graph() for _ in range(settings.pipelines)]
     try:
-        yield from _iterate(loader, workload)
+        for graph in graphs:
+            graph.pipeline.build()
+        for graph in itertools.cycle(graphs):
+            yield len(graph.pipeline.run()[0])
+            graph.input.pop()
     finally:
-        loader.release()
+        for graph in graphs:
+            shut_down(graph.pipeline)
+            graph.input.close()
+        ReleaseUnusedMemory()
 
 
 def _load_by_paddle(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:
-    if setting.chain == "read":
-        positions = _positions(order)
-        yield from map_in_workers(partial(_encoded_size, workload), positions, setting.workers)
-        return
-    settings = PaddleSettings(setting.workers, workload.split.loader.use_shared_memory)
-    loader = PaddleLoader(workload.index, order, workload.ops, settings)
-    yield from _iterate(loader, workload)
+    ops = workload.ops
+    if setting.stage == "hand-over":
+        settings = PaddleSettings(setting.workers, workload.split.loader.use_shared_memory)
+        return _iterate(PaddleLoader(workload.index, order, ops, settings), workload)
+    parts: dict[str, tuple[Op, ...]] = {"disk": (), "decode": ops[:1]}
+    work = partial(_image_size, workload, parts.get(setting.stage, ops))
+    batches = (
+        order.at(Cursor(epoch, step)).indices.tolist()
+        for epoch in itertools.count()
+        for step in range(len(order))
+    )
+    return _map_in_workers(work, batches, setting.workers)
 
 
-def _encoded_size(workload: LoaderWorkload, position: int) -> NDArray[Any]:
-    """Reads an image and returns only its size, so that handing it over costs nothing."""
-    return np.asarray([len(workload.index.read(position))])
+def _image_size(workload: LoaderWorkload, ops: tuple[Op, ...], position: int) -> NDArray[Any]:
+    """Makes an image and returns only its size, so that handing it over costs nothing."""
+    encoded = workload.index.read(position)
+    return np.asarray([run(ops, encoded, workload.draws(position)).size if ops else len(encoded)])
 
 
 class _MappedPositions(paddle.io.Dataset):  # type: ignore[misc]
@@ -236,7 +303,7 @@ class _PositionBatches(paddle.io.BatchSampler):  # type: ignore[misc]
         return 1 << 40
 
 
-def map_in_workers(
+def _map_in_workers(
     function: Callable[[int], NDArray[Any]], positions: Iterator[list[int]], workers: int
 ) -> Counts:
     """Applies a function to positions in paddle.io's workers, and yields the images of each batch.

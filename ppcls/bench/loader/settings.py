@@ -1,21 +1,19 @@
-"""Settings of data loaders that a sweep tries."""
+"""Settings of data loaders that a benchmark tries."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ppcls.bench.loader.workload import Chain
 from ppcls.bench.results.schema import Label
 from ppcls.data.loaders.dali.settings import default_prefetch
 
-Backend = Literal["read only", "bare DALI", "paddle.io", "DALI CPU", "DALI GPU"]
-BACKENDS: tuple[Backend, ...] = ("read only", "bare DALI", "paddle.io", "DALI CPU", "DALI GPU")
+Backend = Literal["bare DALI", "paddle.io", "DALI CPU", "DALI GPU"]
 Stage = Literal["disk", "decode", "transform", "hand-over"]
 STAGES: tuple[Stage, ...] = ("disk", "decode", "transform", "hand-over")
-BEST, PRESENT = "best found", "present"  # settings that a sweep measures once more at its end
 AS_CONFIGURED = "as configured"
+_PREFETCH = (1, 2, 4, 8)
 _MOST_SKIPPED = 9
 
 
@@ -25,23 +23,21 @@ class LoaderSetting:
 
     Attributes:
         backend: Implementation.
-        chain: Work per image.
-        workers: Threads of DALI or of reading only; processes of paddle.io, 0 to work in this process.
+        workers: Threads of DALI; processes of paddle.io, 0 to work in this process.
         prefetch: Batches that DALI prepares ahead; None for the config's value.
         decoder: Name of the decoder's settings.
         dali: These settings, as keys of DataLoader.Train.loader.dali.
-        varied: Axis of the sweep that this setting belongs to.
         mixup: Whether batches are mixed.
+        stage: Last stage that runs; ``hand-over`` for the whole loader.
     """
 
     backend: Backend
-    chain: Chain
     workers: int
     prefetch: int | None = None
     decoder: str = AS_CONFIGURED
     dali: dict[str, Any] = field(default_factory=dict, hash=False)
-    varied: str = "workers"
     mixup: bool = False
+    stage: Stage = "hand-over"
 
     @property
     def by_dali(self) -> bool:
@@ -50,15 +46,10 @@ class LoaderSetting:
 
     def labels(self) -> dict[str, Label]:
         """Returns the labels of the result row."""
-        labels: dict[str, Label] = {
-            "varied": self.varied,
-            "chain": self.chain,
-            "backend": self.backend,
-            "workers": self.workers,
-        }
+        labels: dict[str, Label] = {"backend": self.backend, "workers": self.workers}
         if self.prefetch is not None:
             labels["prefetch"] = self.prefetch
-        return labels | ({"decoder": self.decoder} if self.varied == "decoder" else {})
+        return labels | ({"decoder": self.decoder} if self.decoder != AS_CONFIGURED else {})
 
     def describe(self) -> str:
         """Returns a short description of backend and settings."""
@@ -78,71 +69,26 @@ class LoaderSetting:
         return min(ahead + 1, _MOST_SKIPPED)
 
 
-@dataclass(frozen=True)
-class SweepRange:
-    """Values that a sweep tries.
-
-    Attributes:
-        backends: Backends.
-        chains: Chains.
-        varied: Axes.
-        threads: Thread counts of DALI and of reading only.
-        workers: Worker counts of paddle.io.
-        prefetch: Prefetch depths of DALI.
-    """
-
-    backends: tuple[Backend, ...]
-    chains: tuple[Chain, ...]
-    varied: tuple[str, ...]
-    threads: tuple[int, ...]
-    workers: tuple[int, ...]
-    prefetch: tuple[int, ...] = (1, 2, 4, 8)
+def list_backends(threads: Sequence[int], workers: Sequence[int], *, on_gpu: bool) -> Iterator[LoaderSetting]:
+    """Yields each backend with each number of threads, or of paddle.io's workers."""
+    yield LoaderSetting("bare DALI", max(threads))
+    yield from (LoaderSetting("paddle.io", count) for count in workers)
+    devices: tuple[Backend, ...] = ("DALI CPU", "DALI GPU") if on_gpu else ("DALI CPU",)
+    yield from (LoaderSetting(backend, count) for backend in devices for count in threads)
 
 
-def list_settings(
-    sweep_range: SweepRange, *, on_gpu: bool, random_crop: bool, bare: Collection[Chain]
-) -> list[LoaderSetting]:
-    """Returns all settings of a sweep.
+def list_variants(base: LoaderSetting, *, random_crop: bool) -> Iterator[LoaderSetting]:
+    """Yields our DALI loader with other prefetch depths, and with other settings of the decoder.
 
     Args:
-        sweep_range: Values to try.
-        on_gpu: Whether there is a GPU.
+        base: Backend and threads.
         random_crop: Whether the config's chain starts with a random crop, whose window alone can be decoded.
-        bare: Chains that have a bare pipeline.
     """
-    settings = []
-    for chain in sweep_range.chains if "workers" in sweep_range.varied else ():
-        for backend in sweep_range.backends:
-            counts: tuple[int, ...] = sweep_range.threads
-            match backend:
-                case "read only":
-                    counts = counts if chain == "read" else ()
-                case "bare DALI":
-                    counts = (max(counts),) if chain in bare else ()
-                case "paddle.io":
-                    counts = sweep_range.workers
-                case "DALI GPU":
-                    counts = counts if on_gpu and chain != "read" else ()
-            settings += [LoaderSetting(backend, chain, count) for count in counts]
-    backend = "DALI GPU" if on_gpu else "DALI CPU"
-    if backend in sweep_range.backends and "config" in sweep_range.chains:
-        base = LoaderSetting(backend, "config", max(sweep_range.threads))
-        if "prefetch" in sweep_range.varied:
-            settings += [replace(base, prefetch=depth, varied="prefetch") for depth in sweep_range.prefetch]
-        if "decoder" in sweep_range.varied:
-            decoders = _decoders(on_gpu=on_gpu, random_crop=random_crop)
-            settings += [
-                replace(base, decoder=name, dali=dali, varied="decoder") for name, dali in decoders.items()
-            ]
-    return settings
-
-
-def _decoders(*, on_gpu: bool, random_crop: bool) -> dict[str, dict[str, Any]]:
-    """Returns the settings of the decoder that are worth trying, by name."""
-    decoders: dict[str, dict[str, Any]] = {AS_CONFIGURED: {}}
+    yield from (replace(base, prefetch=depth) for depth in _PREFETCH)
+    decoders: dict[str, dict[str, Any]] = {}
     if random_crop:
         decoders |= {"window": {"decode": "window"}, "whole": {"decode": "whole"}}
-    if on_gpu:
+    if base.backend == "DALI GPU":
         decoders["on the CPU"] = {"decode_on": "cpu"}
         decoders |= {f"hardware {load}": {"hw_decoder_load": load} for load in (0.65, 0.8, 1.0)}
-    return decoders
+    yield from (replace(base, decoder=name, dali=dali) for name, dali in decoders.items())

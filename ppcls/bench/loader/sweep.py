@@ -1,192 +1,185 @@
-"""Sweep over loader settings: measures all of them, then the best against the present one and its stages."""
+"""Sweep over loader settings: finds the best one, and measures it against the present one and by stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from ppcls.bench.loader.advice import Choice, choose, own_backend, present_setting
-from ppcls.bench.loader.bare import bare_chains
-from ppcls.bench.loader.runners import BatchTimer, Counts, batch_candidate, load_batches
-from ppcls.bench.loader.settings import BEST, PRESENT, STAGES, LoaderSetting, SweepRange, list_settings
-from ppcls.bench.loader.stages import run_stage
+from ppcls.bench.loader.advice import advise, cheapest_good, find_bottleneck, own_backend, present_setting
+from ppcls.bench.loader.runners import BatchTimer, loader_candidate
+from ppcls.bench.loader.settings import (
+    AS_CONFIGURED,
+    STAGES,
+    Backend,
+    LoaderSetting,
+    Stage,
+    list_backends,
+    list_variants,
+)
 from ppcls.bench.loader.workload import LoaderWorkload
-from ppcls.bench.measure.runner import Candidate, Key, Measurements, run_rounds
-from ppcls.data.supported import check_dali, check_numpy
+from ppcls.bench.measure.runner import Candidate, Measurements, run_rounds
+from ppcls.bench.results.schema import Quantity, ResultRow
 from ppcls.data.transforms.specs import RandCropImage
-from ppcls.errors import UserError
+
+BEST, PRESENT = "best found", "present"
+Measured = Measurements[LoaderSetting]
 
 
-@dataclass(frozen=True)
-class SweepPlan:
-    """Settings to measure.
+class LoaderSweep:
+    """Measures settings, and keeps what is known.
 
-    Attributes:
-        settings: Settings that can run here.
-        unsupported: Settings that cannot, with the reason.
-        remarks: Remarks for the reader, one sentence each.
-    """
-
-    settings: tuple[LoaderSetting, ...]
-    unsupported: list[Measurements[LoaderSetting]]
-    remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """Measurements of a sweep.
-
-    Attributes:
-        sweep: Measurements of all settings, unsupported ones included.
-        choice: Best and present setting; None if the config's chain was not measured completely.
-        finals: Measurements of `BEST`, of `PRESENT` if that differs, and of each stage of the best setting.
-        interrupt: Interrupt that ended the sweep early, to be raised once results are written.
-    """
-
-    sweep: list[Measurements[LoaderSetting]]
-    choice: Choice | None = None
-    finals: dict[str, Measurements[str]] = field(default_factory=dict)
-    interrupt: KeyboardInterrupt | None = None
-
-
-def make_plan(workload: LoaderWorkload, sweep_range: SweepRange) -> SweepPlan:
-    """Returns the settings to measure.
-
-    Raises:
-        UserError: No setting can run here.
-    """
-    remarks = []
-    specs = workload.split.dataset.transform_ops
-    bare = bare_chains(workload)
-    missing = [chain for chain in sweep_range.chains if chain not in bare]
-    if "bare DALI" in sweep_range.backends and missing:
-        remarks.append(
-            f"There is no bare pipeline for {', '.join(missing)}: it supports files of 8-bit colour images "
-            "and the chain DecodeImage, RandCropImage, RandFlipImage, NormalizeImage."
-        )
-    random_crop = len(specs) > 1 and isinstance(specs[1], RandCropImage)
-    settings = list_settings(sweep_range, on_gpu=workload.on_gpu, random_crop=random_crop, bare=bare)
-    settings = [setting for setting in settings if not _repeats_config(setting, workload)]
-    reasons = {setting: _unsupported(setting, workload) for setting in settings}
-    able = tuple(setting for setting, reason in reasons.items() if not reason)
-    if not able:
-        reason = (
-            " (dali-gpu needs a GPU)" if "DALI GPU" in sweep_range.backends and not workload.on_gpu else ""
-        )
-        raise UserError(f"no setting is left to measure{reason}; widen --backends, --chains or --vary")
-    unsupported = [Measurements(key, key.describe(), [], reason) for key, reason in reasons.items() if reason]
-    return SweepPlan(able, unsupported, tuple(remarks))
-
-
-def _repeats_config(setting: LoaderSetting, workload: LoaderWorkload) -> bool:
-    """Returns whether a setting of the decoder is that of the config."""
-    if not setting.dali:
-        return False
-    configured = workload.dali_settings(setting.workers, None)
-    return workload.dali_settings(setting.workers, None, **setting.dali) == configured
-
-
-def _unsupported(setting: LoaderSetting, workload: LoaderWorkload) -> str:
-    """Returns why a setting cannot run here; nothing if it can."""
-    ops = workload.ops
-    if setting.chain == "read" or setting.backend in ("read only", "bare DALI"):
-        return ""
-    try:
-        if setting.backend == "paddle.io":
-            check_numpy(ops, "transform_ops")
-        else:
-            device = workload if setting.backend == "DALI GPU" else workload.on_cpu
-            settings = device.dali_settings(setting.workers, None, **setting.dali)
-            check_dali(ops, "transform_ops", settings)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-@dataclass(frozen=True)
-class SweepRunner:
-    """Measures a plan.
-
-    Attributes:
+    Args:
         workload: Images.
         timer: Timer of batches.
         rounds: Number of rounds.
         report: Receives one line for people per measurement.
+        keep: Receives the rows so far, after each round.
+
+    Attributes:
+        measured: Measurements so far.
     """
 
-    workload: LoaderWorkload
-    timer: BatchTimer
-    rounds: int
-    report: Callable[[str], None]
+    def __init__(
+        self,
+        workload: LoaderWorkload,
+        timer: BatchTimer,
+        rounds: int,
+        report: Callable[[str], None],
+        keep: Callable[[list[ResultRow]], None],
+    ) -> None:
+        self._workload, self._timer, self._rounds = workload, timer, rounds
+        self._report, self._keep = report, keep
+        self.measured: list[Measured] = []
+        self._present = present_setting(workload)
 
-    def run(self, plan: SweepPlan, keep: Callable[[SweepResult], None]) -> SweepResult:
-        """Measures all settings, then the best against the present one, and the stages of the best.
+    def run(self, threads: Sequence[int], workers: Sequence[int]) -> tuple[LoaderSetting | None, list[str]]:
+        """Measures backends, then variants of our DALI loader, then the best setting.
 
         Args:
-            plan: Settings.
-            keep: Receives the measurements so far, after each round of the sweep.
+            threads: Numbers of DALI's threads.
+            workers: Numbers of paddle.io's workers.
+
+        Returns:
+            The setting to use, None if unknown; and sentences about bottleneck and setting.
 
         Raises:
             UserError: An image cannot be read.
-            KeyboardInterrupt: The interrupt came before anything was measured.
+            KeyboardInterrupt: Measuring was interrupted.
         """
-        self._read_all()
-        candidates = [
-            self._stream(
-                setting,
-                f"{setting.describe()}, {setting.chain}",
-                setting,
-                partial(load_batches, setting, self.workload),
-            )
-            for setting in plan.settings
+        for position in self._workload.positions.tolist():
+            self._workload.index.read(position)  # into the page cache, so that all settings find it there
+        settings = list_backends(threads, workers, on_gpu=self._workload.on_gpu)
+        measured = self._measure([loader_candidate(each, self._workload, self._timer) for each in settings])
+        best = [
+            setting
+            for setting in (self._best_dali(measured), best_of(measured, "paddle.io", "workers"))
+            if setting is not None
         ]
+        if not best:
+            return None, ["The config's chain was not measured completely, so no setting is recommended."]
+        fastest = {setting: fastest_of(self.measured, setting.backend) for setting in best}
+        return self._measure_best(cheapest_good(fastest, best))
 
-        def result(measured: list[Measurements[LoaderSetting]]) -> SweepResult:
-            return SweepResult([*measured, *plan.unsupported])
-
-        sweep = run_rounds(candidates, self.rounds, self.report, lambda measured: keep(result(measured)))
-        outcome = replace(result(sweep.measured), interrupt=sweep.interrupt)
-        present = present_setting(self.workload)
-        choice = choose(sweep.measured, present, own_backend(self.workload))
-        if choice is None or sweep.interrupt is not None:
-            return outcome
-        try:
-            final = run_rounds(self._final_candidates(choice), self.rounds, self.report)
-        except KeyboardInterrupt as interrupt:
-            return replace(outcome, interrupt=interrupt)
-        if final.interrupt is None and not any(measurements.reason for measurements in final.measured):
-            return replace(
-                outcome,
-                choice=choice,
-                finals={measurements.key: measurements for measurements in final.measured},
-            )
-        failed = [
-            Measurements(choice.best, measurements.name, [], f"{measurements.name}: {measurements.reason}")
-            for measurements in final.measured
-            if measurements.reason
+    def _best_dali(self, measured: Sequence[Measured]) -> LoaderSetting | None:
+        """Returns the best threads, prefetch depth and decoder; the latter two are tried independently."""
+        backend = own_backend(self._workload)
+        best = best_of(measured, backend, "workers")
+        if best is None:
+            return None
+        specs = self._workload.split.dataset.transform_ops
+        random_crop = len(specs) > 1 and isinstance(specs[1], RandCropImage)
+        variants = [
+            setting
+            for setting in list_variants(best, random_crop=random_crop)
+            if not setting.dali or not self._repeats_config(setting)
         ]
-        return replace(outcome, sweep=[*outcome.sweep, *failed], interrupt=final.interrupt)
+        labels = {**best.labels(), "decoder": AS_CONFIGURED}
+        candidates = [loader_candidate(best, self._workload, self._timer, labels=labels)]
+        candidates += [loader_candidate(setting, self._workload, self._timer) for setting in variants]
+        tried = self._measure(candidates)
+        prefetch = best_of([each for each in tried if each.key.prefetch is not None], backend, "prefetch")
+        decoder = best_of([each for each in tried if each.key.prefetch is None], backend, "decoder")
+        if prefetch is not None:
+            best = replace(best, prefetch=prefetch.prefetch)
+        if decoder is not None:
+            best = replace(best, decoder=decoder.decoder, dali=decoder.dali)
+        return best
 
-    def _read_all(self) -> None:
-        """Reads all images, so that all settings find them in the operating system's page cache."""
-        for position in self.workload.positions.tolist():
-            self.workload.index.read(position)
+    def _repeats_config(self, setting: LoaderSetting) -> bool:
+        """Returns whether a setting of the decoder is that of the config."""
+        configured = self._workload.dali_settings(setting.workers, None)
+        return self._workload.dali_settings(setting.workers, None, **setting.dali) == configured
 
-    def _final_candidates(self, choice: Choice) -> Sequence[Candidate[str]]:
-        settings = {BEST: choice.best} | ({} if choice.same else {PRESENT: choice.present})
-        streams = {
-            name: (setting, partial(load_batches, setting, self.workload))
-            for name, setting in settings.items()
+    def _measure_best(self, best: LoaderSetting) -> tuple[LoaderSetting | None, list[str]]:
+        """Measures the best setting against the present one, and up to each stage."""
+        present, same = self._present, best.describe() == self._present.describe()
+        candidates = {
+            name: loader_candidate(
+                setting,
+                self._workload,
+                self._timer,
+                f"{name}, {setting.describe()}",
+                {"setting": name, "of": setting.describe()},
+            )
+            for name, setting in ((BEST, best), *(() if same else ((PRESENT, present),)))
         }
-        for stage in STAGES:
-            streams[stage] = (choice.best, partial(run_stage, stage, choice.best, self.workload))
-        return [
-            self._stream(name, f"{name}, {setting.describe()}", setting, stream)
-            for name, (setting, stream) in streams.items()
-        ]
+        for stage in STAGES[:-1]:
+            labels = {"up to": stage, "of": best.describe()}
+            setting, name = replace(best, stage=stage), f"up to {stage}, {best.describe()}"
+            candidates[stage] = loader_candidate(setting, self._workload, self._timer, name, labels)
+        finals = dict(zip(candidates, self._measure(list(candidates.values())), strict=True))
+        if any(each.reason for each in finals.values()):
+            return None, ["The best setting was not measured completely, so no setting is recommended."]
+        rates: dict[Stage, float] = {stage: finals[stage].rate.median for stage in STAGES[:-1]}
+        rates["hand-over"] = finals[BEST].rate.median
+        loads = finals[BEST].metrics().get("GPU load")
+        limit = find_bottleneck(rates, best, None if loads is None else loads.median / 100)
+        ratios = None if same else finals[BEST].ratio(finals[PRESENT])
+        chosen, advice = advise(best, present, ratios)
+        return chosen, [limit.text, advice]
 
-    def _stream(
-        self, key: Key, name: str, setting: LoaderSetting, stream: Callable[[], Counts]
-    ) -> Candidate[Key]:
-        return batch_candidate(key, name, stream, self.timer, setting.skipped_batches)
+    def _measure(self, candidates: Sequence[Candidate[LoaderSetting]]) -> list[Measured]:
+        def keep(measured: Iterable[Measured]) -> None:
+            self._keep(make_rows([*self.measured, *measured]))
+
+        rounds = run_rounds(candidates, self._rounds, self._report, keep)
+        self.measured += rounds.measured
+        if rounds.interrupt is not None:
+            raise rounds.interrupt
+        return rounds.measured
+
+
+def best_of(measured: Iterable[Measured], backend: Backend, axis: str) -> LoaderSetting | None:
+    """Returns the cheapest good setting of a backend; None if none was measured completely.
+
+    Args:
+        measured: Measurements; those that failed are ignored.
+        backend: Backend.
+        axis: Field of a setting, by which the cheaper one has the lower value.
+    """
+    speeds = {each.key: each.rate for each in measured if each.key.backend == backend and not each.reason}
+    cost: dict[str, Callable[[LoaderSetting], int]] = {
+        "workers": lambda setting: setting.workers,
+        "prefetch": lambda setting: setting.prefetch or 0,
+        "decoder": lambda setting: bool(setting.dali),
+    }
+    return cheapest_good(speeds, sorted(speeds, key=cost[axis])) if speeds else None
+
+
+def fastest_of(measured: Iterable[Measured], backend: Backend) -> Quantity:
+    """Returns the speed of a backend's fastest whole loader."""
+    rates = [each.rate for each in measured if each.key.backend == backend and not each.reason]
+    return max(rates, key=lambda rate: rate.median)
+
+
+def make_rows(measured: Sequence[Measured]) -> list[ResultRow]:
+    """Returns a row for each measurement, with its ratio to the bare pipeline or to the present setting."""
+    bare = next((each for each in measured if each.key.backend == "bare DALI"), None)
+    present = next((each for each in measured if each.labels.get("setting") == PRESENT), None)
+    rows = []
+    for each in measured:
+        if "setting" in each.labels:
+            rows.append(each.row(present, "of present"))
+        else:
+            rows.append(each.row(None if "up to" in each.labels else bare, "of bare DALI"))
+    return rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +23,8 @@ from ppcls.errors import UserError
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime, selected_card
 
-Chain = Literal["read", "config"]  # reading alone, or the config's whole chain
-CHAINS: tuple[Chain, ...] = ("read", "config")
 _EPOCH_SAMPLES = 1 << 16  # large, because a loader's workers restart with every epoch
 _WEIGHED = 256  # images whose mean size is reported
-_HELD_BATCHES = 2  # batches kept in memory to measure a stage alone
 
 
 @dataclass(frozen=True)
@@ -119,12 +115,6 @@ class LoaderWorkload:
     def ops(self) -> tuple[Op, ...]:
         """Transforms of the config's chain."""
         return plan_chain(self.split.dataset.transform_ops, self.layout)
-
-    def held_batches(self) -> list[list[int]]:
-        """Returns the positions of the batches on which a stage alone is measured."""
-        size = self.batch_size
-        few = self.positions[: _HELD_BATCHES * size].tolist()
-        return [few[begin : begin + size] for begin in range(0, len(few) - size + 1, size)]
 
     def draws(self, position: int) -> NDArray[np.float32]:
         """Returns the random numbers of an image in the first epoch."""

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,42 @@ from ppcls.bench.measure.runner import MeasurementFailed, Sample
 from ppcls.runtime.launch import child_environment
 from ppcls.runtime.signals import interruptible
 
-WORKER = Path(__file__).parents[1] / "worker.py"
+_ROOT = Path(__file__).resolve().parents[3]
+_WORKER = _ROOT / "ppcls" / "bench" / "worker.py"
 _LOG_LINES = 20
 _TERMINATE_SECONDS = 10.0
+
+
+@contextmanager
+def started_process(
+    command: Sequence[str], environment: Mapping[str, str | None] | None = None, **pipes: Any
+) -> Iterator[subprocess.Popen[Any]]:
+    """Starts a process for the ``with`` block, which ends it and its descendants.
+
+    Args:
+        command: Command line.
+        environment: Variables to set; None removes one.
+        **pipes: Further arguments of `subprocess.Popen`.
+
+    Raises:
+        MeasurementFailed: The process cannot be started.
+    """
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            command,
+            stdin=subprocess.DEVNULL,
+            env=child_environment(environment or {}),
+            start_new_session=True,  # Ctrl-C reaches this process only, which ends its descendants
+            **pipes,
+        )
+    except OSError as error:
+        raise MeasurementFailed(f"{command[0]}: cannot be started: {error.strerror}") from None
+    try:
+        with interruptible():  # otherwise a signal would leave descendants behind
+            yield process
+    finally:
+        if process.poll() is None:
+            end_process(process)
 
 
 @dataclass(frozen=True)
@@ -49,24 +82,15 @@ class MeasuringProcess:
         with tempfile.TemporaryDirectory(prefix="ppcls-bench-") as name:
             folder = Path(name)
             (folder / "task.json").write_text(json.dumps(self.task), encoding="utf-8")
-            with (folder / "output.txt").open("wb") as output:
-                process = subprocess.Popen(  # noqa: S603 - our own command
-                    [*(word.replace("{folder}", name) for word in self.command), name],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=child_environment(self.environment),
-                    start_new_session=True,  # Ctrl-C reaches this process only, which ends its descendants
-                )
+            command = [*(word.replace("{folder}", name) for word in self.command), name]
+            with (
+                (folder / "output.txt").open("wb") as output,
+                started_process(command, self.environment, stdout=output, stderr=output) as process,
+            ):
                 try:
-                    with interruptible():  # otherwise a signal would leave descendants behind
-                        code = process.wait(self.timeout)
+                    code = process.wait(self.timeout)
                 except subprocess.TimeoutExpired:
-                    end_process(process)
                     raise MeasurementFailed(f"not done after {self.timeout:g} s", _log(folder)) from None
-                except BaseException:  # such as Ctrl-C: leave no process behind
-                    end_process(process)
-                    raise
             return _read_sample(folder, code)
 
 
@@ -74,7 +98,15 @@ def worker_command(kind: str, processes: int = 1) -> list[str]:
     """Returns the command of `ppcls.bench.worker`, under Paddle's launcher for several processes."""
     launcher = ["-m", "paddle.distributed.launch", "--log_dir", "{folder}/log"]
     several = [*launcher, "--nproc_per_node", str(processes)] if processes > 1 else []
-    return [sys.executable, *several, str(WORKER), kind]
+    return [sys.executable, *several, str(_WORKER), kind]
+
+
+def ppcls_command(*arguments: str) -> list[str]:
+    """Returns the command line of this ppcls, whatever Python's path is."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from ppcls.cli.main import main; sys.exit(main())"
+    )
+    return [sys.executable, "-c", code, *arguments]
 
 
 def end_process(process: subprocess.Popen[Any]) -> None:
@@ -117,5 +149,9 @@ def _log(folder: Path) -> str:
     """Returns the last lines of the first rank, or of the launcher if it started none."""
     files = [*sorted(folder.glob("log/workerlog.*")), folder / "output.txt"]
     texts = [file.read_text(encoding="utf-8", errors="replace").strip() for file in files]
-    lines = next((text for text in texts if text), "").splitlines()
-    return "".join(f"{line}\n" for line in lines[-_LOG_LINES:])
+    return last_lines(next((text for text in texts if text), "").splitlines())
+
+
+def last_lines(lines: Sequence[str]) -> str:
+    """Returns the end of a log."""
+    return "".join(f"{line.rstrip()}\n" for line in lines[-_LOG_LINES:])

@@ -1,4 +1,4 @@
-"""The benchmark runner: measures candidates in alternating rounds.
+"""The benchmark runner: measures candidates in alternating rounds, and makes their result rows.
 
 Every candidate is measured once before any is measured again, in an order that is reversed from round to
 round. A machine that slows down then slows all candidates alike, and ratios within a round stay comparable.
@@ -6,17 +6,50 @@ round. A machine that slows down then slows all candidates alike, and ratios wit
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from ppcls.bench.results.schema import Better, Quantity
+from ppcls.bench.results.schema import Better, Label, Quantity, ResultRow
 from ppcls.errors import UserError
 
 Key = TypeVar("Key")
-Sample = dict[str, Any]  # one measurement; every sample has `RATE`
+Sample = dict[str, Any]  # one measurement: `RATE`, further keys of `METRICS`, and facts
 RATE = "images_per_second"
+_NOISY = 0.1  # half the range, as a share of the median
+
+
+class Metric(NamedTuple):
+    """Metric of the result rows: its name, unit, meaning, and the factor from a sample to its unit."""
+
+    name: str
+    unit: str
+    better: Better = "more"
+    factor: float = 1
+
+
+METRICS = {  # key of a sample: metric, in the order of the tables' columns
+    "seconds": Metric("time", "s", "less"),
+    "share": Metric("share", "%", "neither", 100),
+    "p50": Metric("p50", "ms", "less", 1e3),
+    "p90": Metric("p90", "ms", "less", 1e3),
+    "p95": Metric("p95", "ms", "less", 1e3),
+    "p99": Metric("p99", "ms", "less", 1e3),
+    RATE: Metric("images/s", "images/s"),
+    "megabytes_per_second": Metric("data", "MB/s"),
+    "cpu_per_image": Metric("CPU", "s/1,000 images", "less", 1e3),
+    "step": Metric("step", "ms", "less", 1e3),
+    "data_wait": Metric("data wait", "%", "less", 100),
+    "cpu_cores": Metric("CPU load", "cores", "neither"),
+    "host_memory": Metric("host memory", "MiB", "less"),
+    "gpu_load": Metric("GPU load", "%", "neither", 100),
+    "jpeg_load": Metric("JPEG engine", "%", "neither", 100),
+    "gpu_memory": Metric("GPU memory", "MiB", "less"),
+    "gpu_reserved": Metric("GPU memory", "MiB", "less"),
+    "gpu_allocated": Metric("GPU memory in tensors", "MiB", "less"),
+}
 
 
 class MeasurementFailed(UserError):  # noqa: N818 - an expected outcome
@@ -41,11 +74,13 @@ class Candidate(Generic[Key]):
         name: Name for people.
         measure: Measures once, in this process or in another one; returns a sample. It raises
             `MeasurementFailed` if only this candidate is affected.
+        labels: Labels of the result row.
     """
 
     key: Key
     name: str
     measure: Callable[[], Sample]
+    labels: dict[str, Label] = field(default_factory=dict)
 
 
 @dataclass
@@ -57,31 +92,47 @@ class Measurements(Generic[Key]):
         name: Name for people.
         samples: One sample per round.
         reason: Cause of missing rounds; empty if there are none.
+        labels: Labels of the result row.
     """
 
     key: Key
     name: str
     samples: list[Sample] = field(default_factory=list)
     reason: str = ""
+    labels: dict[str, Label] = field(default_factory=dict)
 
     @property
-    def note(self) -> str:
-        """Remark for the result row: why there are no values, or fewer than expected."""
-        count = f"rounds measured: {len(self.samples)}; " if self.samples and self.reason else ""
-        return f"{count}{self.reason}"
-
-    def quantity(self, name: str, unit: str, better: Better = "more", factor: float = 1) -> Quantity:
-        """Returns one value of all samples, multiplied by ``factor``."""
-        return Quantity(tuple(factor * sample[name] for sample in self.samples), unit, better)
-
     def rate(self) -> Quantity:
         """Returns the images per second."""
-        return self.quantity(RATE, "images/s")
+        return self.metrics()[METRICS[RATE].name]
+
+    def metrics(self) -> dict[str, Quantity]:
+        """Returns the metrics that all samples have."""
+        return {
+            metric.name: Quantity(
+                tuple(metric.factor * sample[key] for sample in self.samples), metric.unit, metric.better
+            )
+            for key, metric in METRICS.items()
+            if self.samples and all(key in sample for sample in self.samples)
+        }
 
     def ratio(self, base: Measurements[Any]) -> Quantity:
         """Returns the rate over another candidate's rate in the same rounds."""
         pairs = zip(self.samples, base.samples, strict=False)  # an interrupt may have cost one side a round
         return Quantity(tuple(sample[RATE] / other[RATE] for sample, other in pairs), "")
+
+    def row(self, base: Measurements[Any] | None = None, versus: str = "") -> ResultRow:
+        """Returns the result row: metrics, and why there are none, or fewer rounds than expected.
+
+        Args:
+            base: Candidate to compare with; None for none. It may not have been measured.
+            versus: Name of the ratio's metric.
+        """
+        metrics = self.metrics()
+        if metrics and base is not None and base.samples:
+            metrics[versus] = self.ratio(base)
+        count = f"rounds measured: {len(self.samples)}; " if self.samples and self.reason else ""
+        return ResultRow(self.labels, metrics, f"{count}{self.reason}")
 
 
 @dataclass(frozen=True)
@@ -139,7 +190,7 @@ def run_rounds(
     Raises:
         KeyboardInterrupt: The interrupt came before anything was measured.
     """
-    measured = [Measurements(candidate.key, candidate.name) for candidate in candidates]
+    measured = [Measurements(each.key, each.name, labels=each.labels) for each in candidates]
     pairs = list(zip(candidates, measured, strict=True))
     began = time.monotonic()
     try:
@@ -148,9 +199,8 @@ def run_rounds(
                 report(f"the other rounds take about {_duration((time.monotonic() - began) * (rounds - 1))}")
             for candidate, measurement in pairs if number % 2 else pairs[::-1]:
                 if not measurement.reason:
-                    report(
-                        f"round {number} of {rounds}: {candidate.name}: {_measure(candidate, measurement)}"
-                    )
+                    outcome = _measure(candidate, measurement)
+                    report(f"round {number} of {rounds}: {candidate.name}: {outcome}")
             keep(measured)
     except KeyboardInterrupt as interrupt:
         if not any(measurement.samples for measurement in measured):
@@ -160,6 +210,25 @@ def run_rounds(
                 measurement.reason = "interrupted"
         return Rounds(measured, interrupt)
     return Rounds(measured)
+
+
+def find_conclusions(measured: Sequence[Measurements[Any]]) -> list[str]:
+    """Returns sentences about any candidates: the fastest, too much noise, and missing rows."""
+    done = [each for each in measured if each.samples]
+    if not done:
+        return ["Nothing could be measured; each row has the reason."]
+    fastest = max(done, key=lambda each: each.rate.median)
+    sentences = [f"Fastest: {fastest.name}: {fastest.rate.median:.4g} images/s."] if len(measured) > 1 else []
+    spreads = [each.rate.spread for each in done if len(each.samples) > 1]
+    noise = statistics.median(spreads) / 2 if spreads else 0.0
+    if noise > _NOISY:
+        sentences.append(
+            f"Runs of the same candidate differ by ±{noise:.0%} here: other work shares the machine, or "
+            "--seconds is too short. Smaller differences between candidates mean nothing."
+        )
+    if lost := len(measured) - len(done):
+        sentences.append(f"{lost} of {len(measured)} could not be measured; each row has the reason.")
+    return sentences
 
 
 def powers_of_two(most: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 from threading import Event, Thread
 
 import psutil
@@ -12,24 +11,6 @@ import psutil
 from ppcls.runtime.hardware import Card, CardLoad
 
 _INTERVAL = 0.5  # seconds between two queries of the GPU, which reports means over about as long
-
-
-@dataclass(frozen=True)
-class ResourceUsage:
-    """Resources used.
-
-    Attributes:
-        cpu_seconds: CPU time of all threads and child processes.
-        gpu_load: Median share of the time in which a kernel ran, 0..1; None without a GPU, or if the driver
-            does not report it.
-        jpeg_load: The same for the GPU's JPEG decoder.
-        gpu_memory: Peak memory of the card, by all its users, in MiB; None without a GPU.
-    """
-
-    cpu_seconds: float
-    gpu_load: float | None = None
-    jpeg_load: float | None = None
-    gpu_memory: int | None = None
 
 
 class UsageMeter:
@@ -55,18 +36,28 @@ class UsageMeter:
             self._thread.start()
         self._children, self._began = self._children_seconds(), time.process_time()
 
-    def stop(self) -> ResourceUsage:
-        """Returns the usage since `start`."""
+    def stop(self) -> dict[str, float]:
+        """Returns the usage since `start`.
+
+        The key ``cpu_seconds`` is the CPU time of all threads and child processes. With a GPU there are also
+        ``gpu_memory``, the peak of all its users in MiB; and if the driver reports them, ``gpu_load``, the
+        median share of the time in which a kernel ran, and ``jpeg_load``, the same for a JPEG decoder in use.
+        """
         seconds = time.process_time() - self._began
         # A child that is new spent all its time since `start`.
         for pid, spent in self._children_seconds().items():
             seconds += spent - self._children.get(pid, 0.0)
+        usage = {"cpu_seconds": seconds}
         if self._thread is None:
-            return ResourceUsage(seconds)
+            return usage
         self._stop.set()
         self._thread.join()
-        gpu, jpeg = [load.gpu for load in self._loads], [load.jpeg for load in self._loads]
-        return ResourceUsage(seconds, _median(gpu), _median(jpeg), max(load.used for load in self._loads))
+        usage["gpu_memory"] = max(load.used for load in self._loads)
+        if gpu := [load.gpu for load in self._loads if load.gpu is not None]:
+            usage["gpu_load"] = statistics.median(gpu)
+        if any(jpeg := [load.jpeg for load in self._loads if load.jpeg is not None]):
+            usage["jpeg_load"] = statistics.median(jpeg)
+        return usage
 
     def _children_seconds(self) -> dict[int, float]:
         """Returns the CPU seconds of each child process so far."""
@@ -84,8 +75,3 @@ class UsageMeter:
             self._loads.append(card.load())
             if stop.wait(_INTERVAL):
                 return
-
-
-def _median(shares: list[float | None]) -> float | None:
-    known = [share for share in shares if share is not None]
-    return statistics.median(known) if known else None

@@ -19,6 +19,7 @@ from scipy import stats
 from ppcls.bench.results.schema import Quantity, ResultRow, Results
 
 CONFIDENCE = 0.95
+_CHANGED_LINES = 5  # of a config that a warning shows
 Verdict = Literal["within noise", "better", "worse", "more", "less", "unknown"]
 
 
@@ -51,23 +52,15 @@ def find_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
     """Returns ``second`` over ``first``; None if a value is not above 0."""
     if min(*first, *second) <= 0:
         return None
-    logs = [np.log(np.asarray(values, np.float64)) for values in (first, second)]
-    difference = float(logs[1].mean() - logs[0].mean())
-    half = math.inf
-    if min(len(first), len(second)) > 1:
-        errors = [float(values.var(ddof=1)) / len(values) for values in logs]
-        half = _half_width(errors, [len(values) - 1 for values in logs])
-    high = math.exp(difference + half) if difference + half < 700 else math.inf
-    return Ratio(math.exp(difference), math.exp(difference - half), high)
-
-
-def _half_width(errors: Sequence[float], degrees: Sequence[int]) -> float:
-    """Returns half the interval of a difference of means with these squared errors (Welch-Satterthwaite)."""
-    total = sum(errors)
-    if total == 0:
-        return 0.0
-    shares = sum((error / total) ** 2 / degree for error, degree in zip(errors, degrees, strict=True))
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, 1 / shares)) * math.sqrt(total)
+    one, other = np.log(first), np.log(second)
+    ratio = math.exp(other.mean() - one.mean())
+    if min(len(one), len(other)) < 2:
+        return Ratio(ratio, 0.0, math.inf)
+    if one.var() == other.var() == 0:
+        return Ratio(ratio, ratio, ratio)
+    with np.errstate(over="ignore"):
+        interval = stats.ttest_ind(other, one, equal_var=False).confidence_interval(CONFIDENCE)
+        return Ratio(ratio, float(np.exp(interval.low)), float(np.exp(interval.high)))
 
 
 @dataclass(frozen=True)
@@ -118,14 +111,13 @@ class ResultsComparison:
 
 def compare_results(first: Results, second: Results) -> ResultsComparison:
     """Compares two results; rows with equal labels belong together."""
-    keys = [{tuple(sorted(row.labels.items())): row for row in side.rows} for side in (first, second)]
-    both = [(row, keys[1][key]) for key, row in keys[0].items() if key in keys[1]]
-    only = [tuple(row for key, row in rows.items() if key not in other) for rows, other in (keys, keys[::-1])]
-    return ResultsComparison(
-        rows=tuple((row, _compare_rows(row, other)) for row, other in both),
-        only=(only[0], only[1]),
-        warnings=tuple(_warnings(first, second)),
+    one, other = ({tuple(sorted(row.labels.items())): row for row in side.rows} for side in (first, second))
+    rows = tuple((row, _compare_rows(row, other[key])) for key, row in one.items() if key in other)
+    only = (
+        tuple(row for key, row in one.items() if key not in other),
+        tuple(row for key, row in other.items() if key not in one),
     )
+    return ResultsComparison(rows, only, tuple(_warnings(first, second)))
 
 
 def _compare_rows(row: ResultRow, other: ResultRow) -> tuple[MetricComparison, ...]:
@@ -140,24 +132,15 @@ def _warnings(first: Results, second: Results) -> list[str]:
     warnings = []
     if first.benchmark != second.benchmark:
         warnings.append(f"different benchmarks: {first.benchmark} and {second.benchmark}")
-    for kind, sides in (
-        ("machines", (first.machine, second.machine)),
-        ("versions", (first.versions, second.versions)),
-    ):
+    facts = (("machines", first.machine, second.machine), ("versions", first.versions, second.versions))
+    for kind, *sides in facts:
         for name in dict.fromkeys([*sides[0], *sides[1]]):
             one, other = (side.get(name, "none") for side in sides)
             if one != other:
                 warnings.append(f"different {kind}: {name}: {one} and {other}")
     if first.config != second.config:
-        warnings.append("different configs: " + _changed_lines(first.config, second.config))
+        texts = [[line.strip() for line in side.config.splitlines()] for side in (first, second)]
+        lost = [f"-{line}" for line in texts[0] if line not in texts[1]][:_CHANGED_LINES]
+        new = [f"+{line}" for line in texts[1] if line not in texts[0]][:_CHANGED_LINES]
+        warnings.append("different configs: " + ("; ".join(lost + new) or "the order of lines"))
     return warnings
-
-
-def _changed_lines(first: str, second: str, most: int = 5) -> str:
-    """Returns a few of the lines that only one side has."""
-    sides = [[line.strip() for line in text.splitlines()] for text in (first, second)]
-    lost = [f"-{line}" for line in sides[0] if line not in sides[1]]
-    new = [f"+{line}" for line in sides[1] if line not in sides[0]]
-    more = max(0, len(lost) - most) + max(0, len(new) - most)
-    lines = [*lost[:most], *new[:most]] or ["the order of lines"]
-    return "; ".join(lines) + (f"; and {more} more" if more else "")

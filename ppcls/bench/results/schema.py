@@ -11,9 +11,8 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -25,8 +24,10 @@ from ppcls.files import write_text
 
 JSON, CSV = "results.json", "results.csv"
 _FORMAT, _VERSION = "ppcls benchmark results", 1
+# Earlier results of the loader have another name of a metric, and labels that no longer vary.
+_RENAMED = {"throughput": "images/s"}
+_DROPPED = (("varied", "workers"), ("varied", "prefetch"), ("varied", "decoder"), ("chain", "config"))
 _EXACT = ConfigDict(extra="forbid", strict=True)
-_NOISY = 0.1  # half the range, as a share of the median
 
 Label: TypeAlias = str | int | float | bool
 Better: TypeAlias = Literal["more", "less", "neither"]
@@ -96,27 +97,6 @@ class ResultRow:
 
 
 @dataclass(frozen=True)
-class ChartSpec:
-    """A chart of some of the rows.
-
-    Attributes:
-        title: Title above the chart.
-        metric: Metric on the y axis.
-        x: Label on the x axis: a line chart if all rows have a number there, otherwise bars.
-        series: Labels whose values divide the rows into lines or groups of bars.
-        where: Label values that a row must have to be drawn.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _EXACT
-
-    title: str
-    metric: str
-    x: str
-    series: tuple[str, ...] = ()
-    where: dict[str, Label] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Results:
     """Everything that a benchmark found.
 
@@ -128,7 +108,7 @@ class Results:
         versions: Package name to version.
         config: Complete config as YAML.
         rows: Measurements.
-        charts: Charts of the rows.
+        charts: Charts in files of older versions; now they follow from the rows.
         findings: Conclusions, one sentence each.
     """
 
@@ -141,14 +121,12 @@ class Results:
     versions: dict[str, str]
     config: str
     rows: tuple[ResultRow, ...]
-    charts: tuple[ChartSpec, ...] = ()
+    charts: tuple[Any, ...] = ()
     findings: tuple[str, ...] = ()
 
-    def filled(
-        self, rows: Iterable[ResultRow], charts: Iterable[ChartSpec] = (), findings: Iterable[str] = ()
-    ) -> Results:
-        """Returns a copy with rows, charts and findings."""
-        return replace(self, rows=tuple(rows), charts=tuple(charts), findings=tuple(findings))
+    def filled(self, rows: Iterable[ResultRow], findings: Iterable[str] = ()) -> Results:
+        """Returns a copy with rows and findings."""
+        return replace(self, rows=tuple(rows), findings=tuple(findings))
 
 
 def new_results(benchmark: str, config: str, machine: dict[str, str], versions: dict[str, str]) -> Results:
@@ -157,27 +135,11 @@ def new_results(benchmark: str, config: str, machine: dict[str, str], versions: 
     return Results(benchmark, tuple(sys.argv), written, machine, versions, config, ())
 
 
-def spread_warning(rates: Iterable[Quantity]) -> list[str]:
-    """Returns a sentence if rounds of the same candidate differ too much, otherwise nothing.
-
-    Args:
-        rates: One quantity per candidate; those of a single round are ignored.
-    """
-    spreads = [rate.spread for rate in rates if len(rate.values) > 1]
-    noise = statistics.median(spreads) / 2 if spreads else 0.0
-    if noise <= _NOISY:
-        return []
-    return [
-        f"Runs of the same candidate differ by ±{noise:.0%} here: other work shares the machine, or "
-        "--seconds is too short. Smaller differences between candidates mean nothing."
-    ]
-
-
 def write_results(folder: Path, results: Results) -> None:
     """Creates a folder and writes ``results.json`` and ``results.csv`` into it, each atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / JSON, to_json(results))
-    write_text(folder / CSV, to_csv(results))
+    write_text(folder / CSV, _to_csv(results))
 
 
 def to_json(results: Results) -> str:
@@ -186,7 +148,7 @@ def to_json(results: Results) -> str:
     return TypeAdapter(dict[str, Any]).dump_json(envelope, indent=1).decode() + "\n"
 
 
-def to_csv(results: Results) -> str:
+def _to_csv(results: Results) -> str:
     """Returns a table with one line per value: the row's labels, metric, unit, round and value."""
     labels = label_names(results.rows)
     text = io.StringIO()
@@ -205,13 +167,26 @@ def label_names(rows: Sequence[ResultRow]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.labels))
 
 
-def metric_names(rows: Sequence[ResultRow]) -> list[str]:
-    """Returns the names of all metrics, in order of first appearance."""
-    return list(dict.fromkeys(name for row in rows for name in row.metrics))
+def varied_labels(rows: Sequence[ResultRow]) -> list[str]:
+    """Returns the names of the labels that distinguish rows."""
+    return [name for name in label_names(rows) if len({row.labels.get(name) for row in rows}) > 1]
+
+
+def kinds_of_rows(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
+    """Returns the rows grouped by the names of their labels, in order of first appearance."""
+    kinds: dict[tuple[str, ...], list[ResultRow]] = {}
+    for row in rows:
+        kinds.setdefault(tuple(row.labels), []).append(row)
+    return list(kinds.values())
+
+
+def label_text(label: Label) -> str:
+    """Returns a label's value as text; floats have four digits."""
+    return f"{label:.4g}" if isinstance(label, float) else str(label)
 
 
 def read_results(path: Path) -> Results:
-    """Reads the results of a benchmark.
+    """Reads the results of a benchmark, also those of older versions.
 
     Args:
         path: ``results.json``, or the folder that contains it.
@@ -219,35 +194,34 @@ def read_results(path: Path) -> Results:
     Raises:
         UserError: The file is missing, unreadable, damaged, of another kind or of another version.
     """
-    if path.is_dir():
-        path = path / JSON
+    path = path / JSON if path.is_dir() else path
+    expected = f"expected the {JSON} that ppcls benchmark --out writes"
     try:
         tree = from_json(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; expected the {JSON} that ppcls benchmark --out writes"
-        ) from None
+        raise UserError(f"{path}: no such file; {expected}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"{path}: not a benchmark's results, or damaged: not JSON: {error}") from None
     if not isinstance(tree, dict) or tree.get("format") != _FORMAT:
-        raise UserError(
-            f"{path}: not a benchmark's results; expected the {JSON} that ppcls benchmark --out writes"
-        )
+        raise UserError(f"{path}: not a benchmark's results; {expected}")
     if tree.get("version") != _VERSION:
         raise UserError(
             f"{path}: results of version {tree.get('version')}, but this ppcls reads version {_VERSION}; "
             "read them with the ppcls that wrote them, or measure again"
         )
     try:
-        return _adapter().validate_json(TypeAdapter(Any).dump_json(tree.get("results")))
+        text = TypeAdapter(Any).dump_json(tree.get("results"))
+        results = TypeAdapter(Results).validate_json(text)
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(["results", *map(str, wrong["loc"])])
         raise UserError(f"{path}: damaged: {place}: {wrong['msg']}") from None
+    return results.filled(map(_with_new_names, results.rows), results.findings)
 
 
-@cache
-def _adapter() -> TypeAdapter[Results]:
-    return TypeAdapter(Results)
+def _with_new_names(row: ResultRow) -> ResultRow:
+    labels = {name: value for name, value in row.labels.items() if (name, value) not in _DROPPED}
+    metrics = {_RENAMED.get(name, name): metric for name, metric in row.metrics.items()}
+    return replace(row, labels=labels, metrics=metrics)

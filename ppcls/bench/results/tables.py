@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -13,9 +11,9 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from ppcls.bench.results.charts import label_text, with_unit
+from ppcls.bench.results.charts import with_unit
 from ppcls.bench.results.compare import CONFIDENCE, MetricComparison, ResultsComparison
-from ppcls.bench.results.schema import Quantity, ResultRow, Results, label_names, metric_names
+from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
 
 _NO_TERMINAL, _WIDEST = 200, 10_000  # columns
 LEGEND = "medians; ± is half the range over the rounds, as a share of the median"
@@ -34,10 +32,8 @@ def render_results(results: Results, width: int | None = None) -> str:
         needed = Measurement.get(console, console.options, table)
         table.width = min(max(width or _NO_TERMINAL, needed.minimum), needed.maximum)
         console.print(table)
-    if any(len(metric.values) > 1 for row in results.rows for metric in row.metrics.values()):
-        console.print(LEGEND, soft_wrap=True)
-    for finding in results.findings:
-        console.print(finding, soft_wrap=True)
+    several = any(len(metric.values) > 1 for row in results.rows for metric in row.metrics.values())
+    _print_lines(console, [*([LEGEND] if several else []), *results.findings])
     return _stripped(text)
 
 
@@ -50,16 +46,13 @@ def render_comparison(comparison: ResultsComparison, names: tuple[str, str], wid
         width: Columns of the terminal; None without one.
     """
     console, text = _console(width or _NO_TERMINAL)
-    console.print(f"A: {names[0]}\nB: {names[1]}", soft_wrap=True)
-    for warning in comparison.warnings:
-        console.print(f"warning: {warning}", soft_wrap=True)
+    warnings = [f"warning: {warning}" for warning in comparison.warnings]
+    _print_lines(console, [f"A: {names[0]}", f"B: {names[1]}", *warnings])
     if comparison.rows:
         console.print(_comparison_table(comparison))
-    for side, rows in zip("AB", comparison.only, strict=True):
-        for row in rows:
-            console.print(f"only in {side}: {_row_name(row)}", soft_wrap=True)
-    for line in _comparison_legend(comparison):
-        console.print(line, soft_wrap=True)
+    sides = zip("AB", comparison.only, strict=True)
+    only = [f"only in {side}: {_row_name(row, list(row.labels))}" for side, rows in sides for row in rows]
+    _print_lines(console, [*only, *_comparison_legend(comparison)])
     return _stripped(text)
 
 
@@ -68,46 +61,13 @@ def _console(width: int) -> tuple[Console, io.StringIO]:
     return Console(file=text, width=width, highlight=False, markup=False, emoji=False), text
 
 
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
 def _stripped(text: io.StringIO) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
-
-
-def kinds_of_rows(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
-    """Returns the rows grouped by the names of their labels, in order of first appearance."""
-    kinds: dict[tuple[str, ...], list[ResultRow]] = {}
-    for row in rows:
-        kinds.setdefault(tuple(row.labels), []).append(row)
-    return list(kinds.values())
-
-
-@dataclass(frozen=True)
-class Headings:
-    """Headings of a table of rows.
-
-    Attributes:
-        caption: Labels that all rows share, with their values.
-        labels: Names of the other labels.
-        metrics: Names and units of the metrics.
-        noted: Whether any row has a note.
-    """
-
-    caption: str
-    labels: list[str]
-    metrics: list[tuple[str, str]]
-    noted: bool
-
-
-def headings(rows: Sequence[ResultRow]) -> Headings:
-    """Returns the headings of a table of these rows; a single row keeps all its labels."""
-    values = {name: {row.labels.get(name) for row in rows} for name in label_names(rows)}
-    shared = [name for name, column in values.items() if len(column) == 1 and len(rows) > 1]
-    units = {name: metric.unit for row in rows for name, metric in row.metrics.items()}
-    return Headings(
-        caption=", ".join(f"{name}: {label_text(rows[0].labels[name])}" for name in shared),
-        labels=[name for name in values if name not in shared],
-        metrics=[(name, units[name]) for name in metric_names(rows)],
-        noted=any(row.note for row in rows),
-    )
 
 
 def number(value: float) -> str:
@@ -122,37 +82,35 @@ def cell(metric: Quantity | None) -> str:
     """Returns a quantity's median and spread; nothing if it was not measured."""
     if metric is None:
         return ""
-    if len(metric.values) == 1:
-        return number(metric.median)
-    return f"{number(metric.median)} ±{metric.spread / 2:.0%}"
+    spread = f" ±{metric.spread / 2:.0%}" if len(metric.values) > 1 else ""
+    return number(metric.median) + spread
 
 
 def _results_table(rows: Sequence[ResultRow]) -> Table:
-    heads = headings(rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=heads.caption or None, title_justify="left")
-    for name in heads.labels:
-        _add_column(table, name, [label_text(row.labels[name]) for row in rows], "left")
-    for name, unit in heads.metrics:
+    """Returns a table of rows with the same labels; labels with the same value in all rows are its title."""
+    labels = varied_labels(rows) if len(rows) > 1 else list(rows[0].labels)
+    shared = [name for name in rows[0].labels if name not in labels]
+    title = ", ".join(f"{name}: {label_text(rows[0].labels[name])}" for name in shared)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
+    columns = [(name, [label_text(row.labels[name]) for row in rows]) for name in labels]
+    units = {name: metric.unit for row in rows for name, metric in row.metrics.items()}
+    for name, unit in units.items():
         heading = name if unit in ("", name) else f"{name}\n{unit}"
-        _add_column(table, heading, [cell(row.metrics.get(name)) for row in rows], "right")
-    if heads.noted:
+        columns.append((heading, [cell(row.metrics.get(name)) for row in rows]))
+    for index, (heading, cells) in enumerate(columns):
+        needed = max(map(cell_len, [*heading.split("\n"), *cells]))  # never narrower than the contents
+        justify = "left" if index < len(labels) else "right"
+        table.add_column(heading, justify=justify, vertical="bottom", min_width=needed)  # type: ignore[arg-type]
+    if any(row.note for row in rows):
         table.add_column("", overflow="fold")
-    for row in rows:
-        cells = [label_text(row.labels[name]) for name in heads.labels]
-        cells += [cell(row.metrics.get(name)) for name, _ in heads.metrics]
-        table.add_row(*cells, *([row.note] if heads.noted else []))
+        columns.append(("", [row.note for row in rows]))
+    for line in zip(*(cells for _, cells in columns), strict=True):
+        table.add_row(*line)
     return table
 
 
-def _add_column(table: Table, heading: str, cells: list[str], justify: Literal["left", "right"]) -> None:
-    """Adds a column that is never narrower than its contents."""
-    needed = max(map(cell_len, [*heading.split("\n"), *cells]))
-    table.add_column(heading, justify=justify, vertical="bottom", min_width=needed)
-
-
 def _comparison_table(comparison: ResultsComparison) -> Table:
-    rows = [row for row, _ in comparison.rows]
-    varied = {name for name in label_names(rows) if len({row.labels.get(name) for row in rows}) > 1}
+    varied = varied_labels([row for row, _ in comparison.rows])
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("row", "metric"):
         table.add_column(heading, vertical="top", overflow="fold")
@@ -179,18 +137,16 @@ def _comparison_cells(compared: MetricComparison) -> list[str]:
     return [name, *medians, f"{ratio.value:.3f}", spread, compared.verdict]
 
 
-def _row_name(row: ResultRow, names: set[str] | None = None) -> str:
-    chosen = {name: value for name, value in row.labels.items() if names is None or name in names}
-    return ", ".join(f"{name} {label_text(value)}" for name, value in (chosen or row.labels).items())
+def _row_name(row: ResultRow, names: Sequence[str]) -> str:
+    chosen = {name: value for name, value in row.labels.items() if name in names} or row.labels
+    return ", ".join(f"{name} {label_text(value)}" for name, value in chosen.items())
 
 
 def _comparison_legend(comparison: ResultsComparison) -> list[str]:
     if not comparison.rows:
         return ["No row is in both: nothing to compare."]
-    ratios = [
-        metric.ratio for _, metrics in comparison.rows for metric in metrics if metric.ratio is not None
-    ]
-    known = [ratio for ratio in ratios if ratio.known]
+    ratios = [metric.ratio for _, metrics in comparison.rows for metric in metrics]
+    known = [ratio for ratio in ratios if ratio is not None and ratio.known]
     if not known:
         return ["The spread is unknown: measure at least two rounds on both sides."]
     apart = sum(not ratio.within_noise for ratio in known)

@@ -69,14 +69,9 @@ PEAKS = (
 )  # fmt: skip
 
 
-def find_peak(card: str) -> CardPeak | None:
-    """Returns the peak rates of a card; None if they are unknown."""
-    return next((peak for peak in PEAKS if re.fullmatch(peak.name, card)), None)
-
-
 def teraflops(card: str, format: Format) -> float | str:
     """Returns a card's peak rate in 10^12 FLOPs per second, or why it is unknown."""
-    peak = find_peak(card)
+    peak = next((peak for peak in PEAKS if re.fullmatch(peak.name, card)), None)
     if peak is None:
         return f"the peak rates of '{card}' are unknown (ppcls/bench/train/peak_flops.py)"
     rate: float | None = getattr(peak, format.lower())

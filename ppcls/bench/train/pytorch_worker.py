@@ -80,6 +80,11 @@ def build_step(task: dict[str, Any], device: torch.device) -> Callable[[], None]
     return step
 
 
+def inspect() -> dict[str, Any]:
+    """Returns the versions."""
+    return {"version": f"{torch.__version__} and torchvision {torchvision.__version__}"}
+
+
 def measure(task: dict[str, Any]) -> dict[str, Any]:
     """Measures a task and returns a sample like that of `ppcls.bench.train.worker.measure`."""
     device = torch.device("cpu")
@@ -92,16 +97,16 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         torch.set_num_threads(task["threads"])
     step = build_step(task, device)
     warm = [_run(step, device, 1) for _ in range(task["warm_up"])]
-    (last,) = _reduce([warm[-1] if warm else task["seconds"]], device, "max")
+    (last,) = _reduce([warm[-1] if warm else task["seconds"]], device)
     steps = task["steps"] or max(_MIN_STEPS, round(task["seconds"] / last))
     _run(step, device, round(task["settle"] / last))
-    _reduce([0.0], device, "max")  # a barrier: all ranks start together
+    _reduce([0.0], device)  # a barrier: all ranks start together
     computed, began = time.process_time(), time.perf_counter()
     seconds = _run(step, device, steps)
     used = (time.process_time() - computed) / (time.perf_counter() - began)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    (slowest,) = _reduce([seconds], device, "max")
-    cores, host = _reduce([used, peak], device, "sum")
+    (slowest,) = _reduce([seconds], device)
+    cores, host = _reduce([used, peak], device, distributed.ReduceOp.SUM)
     sample = {
         "images_per_second": task["batch_size"] * task["accumulate"] * steps * task["processes"] / slowest,
         "step": slowest / steps,
@@ -112,7 +117,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     }
     if device.type == "cuda":
         memory = [torch.cuda.max_memory_allocated() >> 20, torch.cuda.max_memory_reserved() >> 20]
-        sample["gpu_allocated"], sample["gpu_reserved"] = _reduce(memory, device, "max")
+        sample["gpu_allocated"], sample["gpu_reserved"] = _reduce(memory, device)
     return sample
 
 
@@ -125,14 +130,13 @@ def _run(step: Callable[[], None], device: torch.device, steps: int) -> float:
     return time.perf_counter() - began
 
 
-def _reduce(values: list[float], device: torch.device, reduction: str) -> list[float]:
+def _reduce(
+    values: list[float], device: torch.device, operation: Any = distributed.ReduceOp.MAX
+) -> list[float]:
     """Returns each value's maximum over all ranks, or its sum."""
-    if not distributed.is_initialized():
-        return values
     reduced = torch.tensor(values, dtype=torch.float64, device=device)
-    distributed.all_reduce(
-        reduced, distributed.ReduceOp.MAX if reduction == "max" else distributed.ReduceOp.SUM
-    )
+    if distributed.is_initialized():
+        distributed.all_reduce(reduced, operation)
     result: list[float] = reduced.tolist()
     return result
 
@@ -146,10 +150,10 @@ def main(folder: Path) -> int:
     """Measures the task in a folder and returns the exit code."""
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     answer: dict[str, Any]
-    if task["processes"] > 1:
+    if task.get("processes", 1) > 1:
         distributed.init_process_group("nccl" if task["device"] == "gpu" else "gloo")
     try:
-        answer = {"found": measure(task)}
+        answer = {"found": inspect() if task.get("inspect") else measure(task)}
     except NotMeasurable as error:
         answer = {"reason": str(error)}
     except torch.cuda.OutOfMemoryError as error:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ class TrainTask:
         steps: Number of counted updates; None for as many as ``seconds`` take.
         seconds: Seconds that are counted.
         phase_steps: Number of updates afterwards in which each phase is timed.
+        timeout: Seconds after which the process is ended.
     """
 
     config: str
@@ -45,6 +45,7 @@ class TrainTask:
     steps: int | None = None
     seconds: float = 5.0
     phase_steps: int = 4
+    timeout: float = 900.0
 
     @staticmethod
     def from_json(tree: dict[str, Any]) -> TrainTask:
@@ -76,6 +77,11 @@ class Inspection:
     rgb_parameters: int
     multiply_adds: int | None
 
+    @property
+    def settle_seconds(self) -> float:
+        """Seconds of work after which the device's clock is stable."""
+        return _SETTLE_SECONDS if self.device.kind == "gpu" else 0.0
+
 
 def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
     """Inspects machine and model in a separate process, because this one must not occupy a GPU.
@@ -89,40 +95,42 @@ def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
     return Inspection(**{**facts, "device": TrainingDevice(**device)})
 
 
-def settle_seconds(device: str) -> float:
-    """Returns the seconds of work after which a device's clock is stable."""
-    return _SETTLE_SECONDS if device == "gpu" else 0.0
+def make_candidate(
+    variant: Variant, inspection: Inspection, make_process: Callable[[Variant], MeasuringProcess]
+) -> Candidate[Variant]:
+    """Returns a candidate that trains a variant in processes of their own, which ``make_process`` returns."""
+
+    def measure() -> Sample:
+        if obstacle := find_obstacle(variant, inspection.device):
+            raise MeasurementFailed(obstacle)
+        return make_process(variant).run()
+
+    labels = {"model": inspection.model, "image": inspection.size, **variant.labels()}
+    return Candidate(variant, variant.describe(), measure, labels)
 
 
 def make_candidates(
-    task: TrainTask, variants: Sequence[Variant], device: TrainingDevice, config: Config, timeout: float
+    variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
 ) -> list[Candidate[Variant]]:
-    """Returns candidates that train each variant in processes of their own.
+    """Returns candidates that train variants of a config.
 
     Args:
-        task: Config and duration; its source and settling time are replaced.
         variants: Ways to train.
-        device: Device to train on.
+        task: Config and duration; its source and settling time are replaced.
+        inspection: Facts about machine and model.
         config: The task's config.
-        timeout: Seconds after which a measurement is aborted.
     """
+    device = inspection.device
     base = config_variant(config, device, "synthetic")
-    return [
-        Candidate(variant, variant.describe(), partial(_measure, task, variant, base, device, timeout))
-        for variant in variants
-    ]
 
+    def make_process(variant: Variant) -> MeasuringProcess:
+        overrides = [*task.overrides, *variant.overrides(base), f"Global.device={device.kind}"]
+        try:
+            load_config(task.config, overrides)
+        except UserError as error:
+            raise MeasurementFailed(str(error)) from None
+        changes = {"overrides": overrides, "source": variant.source, "settle": inspection.settle_seconds}
+        command = worker_command("train", variant.processes)
+        return MeasuringProcess(command, asdict(task) | changes, task.timeout, variant.environment())
 
-def _measure(
-    task: TrainTask, variant: Variant, base: Variant, device: TrainingDevice, timeout: float
-) -> Sample:
-    overrides = [*task.overrides, *variant.overrides(base), f"Global.device={device.kind}"]
-    if obstacle := find_obstacle(variant, device):
-        raise MeasurementFailed(obstacle)
-    try:
-        load_config(task.config, overrides)
-    except UserError as error:
-        raise MeasurementFailed(str(error)) from None
-    changes = {"overrides": overrides, "source": variant.source, "settle": settle_seconds(device.kind)}
-    command = worker_command("train", variant.processes)
-    return MeasuringProcess(command, asdict(task) | changes, timeout, variant.environment()).run()
+    return [make_candidate(variant, inspection, make_process) for variant in variants]

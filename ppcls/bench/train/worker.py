@@ -91,46 +91,43 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]
 def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[str, Any]:
     """Times whole updates without looking into them."""
     seconds = [_run(workload, runtime, 1) for _ in range(task.warm_up)]
-    (last,) = _gather(runtime, [seconds[-1] if seconds else task.seconds])[0].max(axis=0, keepdims=True)
-    steps = task.steps or max(_MIN_STEPS, round(task.seconds / float(last)))
-    _run(workload, runtime, round(task.settle / float(last)))
+    last = _gather(runtime, last=seconds[-1] if seconds else task.seconds)["last"].max()
+    steps = task.steps or max(_MIN_STEPS, round(task.seconds / last))
+    _run(workload, runtime, round(task.settle / last))
     meter = UsageMeter(selected_card() if runtime.device == "gpu" else None)
     meter.start()
     metered = time.perf_counter()
     workload.take_wait()
-    _gather(runtime, [0.0])  # a barrier: all ranks start together
+    _gather(runtime, barrier=0.0)  # all ranks start together
     duration = _run(workload, runtime, steps)
     metered = time.perf_counter() - metered
-    usage = meter.stop()
-    peak = peak_memory(runtime)
+    usage, peak = meter.stop(), peak_memory(runtime)
     ranks = _gather(
         runtime,
-        [
-            duration,
-            workload.take_wait() / duration,
-            peak.allocated or 0,
-            peak.reserved or 0,
-            usage.cpu_seconds / metered,
-            peak.process,
-            usage.gpu_load or 0.0,
-        ],
+        duration=duration,
+        wait=workload.take_wait() / duration,
+        cores=usage["cpu_seconds"] / metered,
+        host=peak.process,
+        load=usage.get("gpu_load", 0.0),
+        allocated=peak.allocated or 0,
+        reserved=peak.reserved or 0,
     )
-    slowest, waited, allocated, reserved, *_ = ranks.max(axis=0).tolist()
-    *_, cores, host, load = ranks.sum(axis=0).tolist()
-    gpu = {"gpu_allocated": allocated, "gpu_reserved": reserved} if runtime.device == "gpu" else {}
-    if usage.gpu_load is not None:
-        gpu["gpu_load"] = load / runtime.world_size
-    return {
+    slowest = float(ranks["duration"].max())
+    sample = {
         "images_per_second": workload.images * steps * runtime.world_size / slowest,
         "step": slowest / steps,
-        "data_wait": waited,
-        "cpu_cores": cores,
-        "host_memory": host,
-        **gpu,
+        "data_wait": float(ranks["wait"].max()),
+        "cpu_cores": float(ranks["cores"].sum()),
+        "host_memory": float(ranks["host"].sum()),
         "steps": steps,
         "execution": workload.execution,
         "losses": [float(loss) for loss in workload.losses],
     }
+    if runtime.device == "gpu":
+        sample |= {f"gpu_{name}": float(ranks[name].max()) for name in ("allocated", "reserved")}
+    if "gpu_load" in usage:
+        sample["gpu_load"] = float(ranks["load"].mean())
+    return sample
 
 
 def _run(workload: Workload, runtime: Runtime, updates: int) -> float:
@@ -163,16 +160,16 @@ def _time_phases(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[
     table = summarize(timer.measured(0, workload.images * runtime.world_size, None))
     phases = {name: row.median_ms / 1e3 for name, row in table.rows.items()}
     if table.all_reduce_alone_ms is not None:
-        alone = table.all_reduce_alone_ms / 1e3
-        phases["all-reduce hidden"] = max(0.0, alone - phases["all-reduce"])
+        phases["all-reduce hidden"] = max(0.0, table.all_reduce_alone_ms / 1e3 - phases["all-reduce"])
     return phases
 
 
-def _gather(runtime: Runtime, values: list[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Returns the values of all ranks, [ranks, values]; waits for all ranks."""
-    local = paddle.to_tensor(values, dtype="float64")
-    if runtime.world_size == 1:
-        return np.asarray(local.numpy())[None]
-    gathered: list[paddle.Tensor] = []
-    paddle.distributed.all_gather(gathered, local)
-    return np.stack([np.asarray(tensor.numpy()) for tensor in gathered])
+def _gather(runtime: Runtime, **values: float) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """Returns each value of all ranks, [ranks]; waits for all ranks."""
+    local = paddle.to_tensor(list(values.values()), dtype="float64")
+    gathered = [local]
+    if runtime.world_size > 1:
+        gathered = []
+        paddle.distributed.all_gather(gathered, local)
+    ranks = np.stack([np.asarray(tensor.numpy()) for tensor in gathered])
+    return dict(zip(values, ranks.T, strict=True))

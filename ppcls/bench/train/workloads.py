@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -19,10 +18,9 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import MultiLabelDataset
 from ppcls.config.sections.loader import Split
 from ppcls.config.sections.transform import check_chain
-from ppcls.data.bad_images.quarantine import Quarantine
-from ppcls.data.index.protocol import Index
+from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch, Loader
-from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.hooks import StepHooks
@@ -169,25 +167,16 @@ def image_shape(data_format: str, split: Split) -> tuple[int, ...]:
     return (chain.channels, *chain.size) if data_format == "NCHW" else (*chain.size, chain.channels)
 
 
+@dataclass(frozen=True)
 class SyntheticIndex:
-    """Images of uniform noise, computed from their position.
+    """Labels of synthetic images, which exist only as a batch on the device.
 
-    Args:
-        count: Number of images.
-        shape: Shape of an image.
-        class_num: Number of classes; labels cycle through 0..class_num - 1.
-        multi_label: Whether each label is a vector of 0 and 1; then every second class is 1.
+    Attributes:
+        labels: See `ppcls.data.index.protocol.Index`.
     """
 
-    source = Path("synthetic")
-
-    def __init__(
-        self, count: int, shape: tuple[int, ...], class_num: int, *, multi_label: bool = False
-    ) -> None:
-        self.labels: NDArray[Any] = np.arange(count, dtype=np.int64) % class_num
-        if multi_label:
-            self.labels = np.broadcast_to(np.arange(class_num, dtype=np.float32) % 2, (count, class_num))
-        self._shape = shape
+    labels: NDArray[Any]
+    source: Path = Path("synthetic")
 
     def __len__(self) -> int:
         """Returns the number of images."""
@@ -199,67 +188,42 @@ class SyntheticIndex:
 
     where = name
 
-    def image(self, position: int) -> NDArray[np.float32]:
-        """Returns the pixels of an image, -1..1."""
-        return np.random.default_rng(position).uniform(-1, 1, self._shape).astype(np.float32)
-
-    def read(self, position: int) -> bytes:
-        """Returns an image as an ``.npy`` file."""
-        file = io.BytesIO()
-        np.save(file, self.image(position))
-        return file.getvalue()
+    def read(self, position: int) -> bytes:  # noqa: ARG002 - no image has a file
+        """Returns nothing: there are no files."""
+        return b""
 
 
-class SyntheticLoader:
-    """A `ppcls.data.loaders.batch.Loader` that yields the same batch on the device again and again.
+class SyntheticLoader(OrderedLoader):
+    """A loader that yields the same batch of uniform noise on the device again and again.
 
-    Batch transforms, such as Mixup, are not applied.
+    Labels cycle through the classes; with several labels per image, every second class is 1. Batch
+    transforms, such as Mixup, are not applied.
 
     Args:
         config: Config with image shape, batch size and accumulation; its images are not read.
         runtime: Rank and device.
     """
 
-    quarantine: Quarantine | None = None
-
     def __init__(self, config: Config, runtime: Runtime) -> None:
-        split = config.DataLoader.need_train()
-        shape = image_shape(config.Arch.data_format, split)
-        dtype = check_chain(split.dataset.transform_ops).dtype
-        rows, world = split.sampler.rows(runtime.world_size), runtime.world_size
-        multi_label = isinstance(split.dataset, MultiLabelDataset)
+        split, classes = config.DataLoader.need_train(), config.Arch.class_num
+        rank, world = runtime.rank, runtime.world_size
+        rows = split.sampler.rows(world)
         count = rows * world * _EPOCH_STEPS
-        index = SyntheticIndex(count, shape, config.Arch.class_num, multi_label=multi_label)
-        self.index: Index = index
+        labels: NDArray[Any] = np.arange(count, dtype=np.int64) % classes
+        if isinstance(split.dataset, MultiLabelDataset):
+            labels = np.broadcast_to(np.arange(classes, dtype=np.float32) % 2, (count, classes))
         accumulate = config.Global.update_freq
-        self.order = Order(
-            SequentialSampler(count), rows, rank=runtime.rank, world=world, accumulate=accumulate
-        )
-        positions = [runtime.rank * rows + row for row in range(rows)]
-        self._image = paddle.to_tensor(np.stack([index.image(position) for position in positions])).astype(
-            dtype
-        )
-        self._label = paddle.to_tensor(index.labels[positions])
-        self._cursor = Cursor()
+        order = Order(SequentialSampler(count), rows, rank=rank, world=world, accumulate=accumulate)
+        super().__init__(SyntheticIndex(labels), order, None)
+        shape = (rows, *image_shape(config.Arch.data_format, split))
+        images = np.random.default_rng(rank).uniform(-1, 1, shape).astype(np.float32)
+        self._image = paddle.to_tensor(images).astype(check_chain(split.dataset.transform_ops).dtype)
+        self._label = paddle.to_tensor(labels[rank * rows : (rank + 1) * rows])
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batch until the end of the epoch."""
-        for _ in range(self._cursor.step, len(self.order)):
-            step = self.order.at(self._cursor)
-            self._cursor = self._cursor.next(len(self.order))
-            yield Batch(self._image, self._label, step.valid, step.weight, step.update)
-
-    def __len__(self) -> int:
-        """Returns the number of batches per epoch."""
-        return len(self.order)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last batch."""
-        return self.order.state_dict(self._cursor)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a position."""
-        self._cursor = self.order.restore(state)
+        for _ in range(self._cursor.step, len(self)):
+            yield self._advance(self._image, self._label)
 
     def release(self) -> None:
         """Does nothing: there are no threads or workers."""

@@ -1,4 +1,4 @@
-"""``tools/benchmark.py train`` and ``run``: speed of training steps, and of whole runs."""
+"""``ppcls benchmark train`` and ``run``: speed of training steps, and of whole runs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from ppcls.bench.measure.runner import Candidate, Effort, Measurements
-from ppcls.bench.results.schema import ChartSpec, Results, new_results
+from ppcls.bench.measure.runner import Candidate, Effort
+from ppcls.bench.results.schema import new_results
 from ppcls.bench.run.train_command import make_rows as make_run_rows
 from ppcls.bench.run.train_command import run_training
-from ppcls.bench.train.pytorch import PyTorchPython, find_pytorch
-from ppcls.bench.train.results import MeasuredVariant, find_conclusions, make_charts, make_rows
+from ppcls.bench.train.pytorch import find_pytorch, pytorch_candidates, pytorch_variants
+from ppcls.bench.train.results import explain_rows, make_rows
 from ppcls.bench.train.tasks import TrainTask, inspect_machine, make_candidates
 from ppcls.bench.train.variants import PRECISIONS, find_variants
-from ppcls.cli.benchmark.results import add_effort, add_out, check_out, measure_and_report, read_effort
-from ppcls.cli.command import write_output
+from ppcls.cli.benchmark.common import (
+    add_effort,
+    add_numbers,
+    add_out,
+    check_out,
+    measure_and_report,
+    read_effort,
+    report,
+)
 from ppcls.cli.options import (
     Subcommands,
     add_config_options,
@@ -60,21 +66,15 @@ def add_train(commands: Subcommands) -> None:
     )
     add_config_options(parser)
     axes = parser.add_argument_group("axes")
-    many: dict[str, Any] = {"nargs": "+", "default": []}
-    axes.add_argument(
-        "--precision",
-        **many,
-        choices=list(PRECISIONS),
-        help="number formats; O1 and O2 are mixed precision in float16",
-    )
-    axes.add_argument("--layout", **many, choices=["NCHW", "NHWC"], help="layout of images and activations")
-    axes.add_argument(
-        "--cudnn-search", **many, choices=["on", "off"], help="whether cuDNN searches for the fastest kernels"
-    )
-    numbers = many | {"type": positive_int, "metavar": "N"}
-    axes.add_argument("--processes", **numbers, help="number of GPUs, or of processes on a CPU")
-    axes.add_argument("--accumulate", **numbers, help="batches per update")
-    axes.add_argument("--batch-size", **numbers, help="images per batch and process")
+    for option, choices, text in (
+        ("--precision", list(PRECISIONS), "number formats; O1 and O2 are mixed precision in float16"),
+        ("--layout", ["NCHW", "NHWC"], "layout of images and activations"),
+        ("--cudnn-search", ["on", "off"], "whether cuDNN searches for the fastest kernels"),
+    ):
+        axes.add_argument(option, nargs="+", default=[], choices=choices, help=text)
+    add_numbers(axes, "--processes", "number of GPUs, or of processes on a CPU", default=[])
+    add_numbers(axes, "--accumulate", "batches per update", default=[])
+    add_numbers(axes, "--batch-size", "images per batch and process", default=[])
     parser.add_argument(
         "--source",
         nargs="+",
@@ -84,22 +84,12 @@ def add_train(commands: Subcommands) -> None:
         "on a random batch (default: synthetic loader)",
     )
     add_effort(parser, "steps", Effort())
-    parser.add_argument(
-        "--phase-steps",
-        type=non_negative_int,
-        default=6,
-        help="number of steps in which phases are timed; 0 for none (%(default)s)",
-    )
-    parser.add_argument(
-        "--torch",
-        nargs="?",
-        const=sys.executable,
-        metavar="PYTHON",
-        help="measure PyTorch too, with this Python or another one that has torch and torchvision",
-    )
+    text = "number of steps in which phases are timed; 0 for none (%(default)s)"
+    parser.add_argument("--phase-steps", type=non_negative_int, default=6, help=text)
+    text = "measure PyTorch too, with this Python or another one that has torch and torchvision"
+    parser.add_argument("--torch", nargs="?", const=sys.executable, metavar="PYTHON", help=text)
     parser.add_argument("--torch-compile", action="store_true", help="with --torch: compiled models too")
-    add_out(parser)
-    parser.set_defaults(measure=_train)
+    add_out(parser, _train)
 
 
 def add_run(commands: Subcommands) -> None:
@@ -115,18 +105,12 @@ def add_run(commands: Subcommands) -> None:
         _RUN_DESCRIPTION,
     )
     add_config_options(parser)
-    parser.add_argument(
-        "--epochs", type=positive_int, metavar="N", help="epochs to train (default: Global.epochs)"
-    )
+    text = "epochs to train (default: Global.epochs)"
+    parser.add_argument("--epochs", type=positive_int, metavar="N", help=text)
     parser.add_argument("--rounds", type=positive_int, default=1, help="number of runs (%(default)s)")
-    parser.add_argument(
-        "--timeout",
-        type=positive_float,
-        default=86400.0,
-        help="time limit of one run in seconds (%(default)g)",
-    )
-    add_out(parser)
-    parser.set_defaults(measure=_run)
+    text = "time limit of one run in seconds (%(default)g)"
+    parser.add_argument("--timeout", type=positive_float, default=86400.0, help=text)
+    add_out(parser, _run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -138,15 +122,10 @@ def _run(arguments: argparse.Namespace) -> None:
     check_out(arguments)
     inspection = inspect_machine(Path(arguments.config), arguments.override)
     measure = partial(run_training, config, arguments.config, arguments.override, arguments.timeout)
-    candidate = Candidate("run", f"{config.Arch.name}, {config.Global.epochs} epochs", measure)
-
+    name = f"{config.Arch.name}, {config.Global.epochs} epochs"
     empty = new_results("run", dump_config(config), inspection.machine, inspection.versions)
-    chart = ChartSpec("Wall-clock time of a run", "time", "part")
-
-    def make_results(measured: list[Measurements[str]]) -> Results:
-        return empty.filled(make_run_rows(measured), [chart])
-
-    measure_and_report(arguments, [candidate], arguments.rounds, make_results)
+    candidate = Candidate("run", name, measure, {"part": "whole run"})
+    measure_and_report(arguments, empty, [candidate], make_rows=make_run_rows)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -155,15 +134,17 @@ def _train(arguments: argparse.Namespace) -> None:
         return
     if read_launch().world_size > 1:
         raise UserError(
-            "benchmark.py train starts its processes itself (--processes); start it without a launcher"
+            "benchmark train starts its processes itself (--processes); start it without a launcher"
         )
     check_out(arguments)
-    pytorch = _find_pytorch(arguments) if arguments.torch else None
-    effort = read_effort(arguments)
+    versions = {}
+    if arguments.torch:
+        versions["PyTorch"] = find_pytorch(arguments.torch)
+        report(f"PyTorch {versions['PyTorch']} of {arguments.torch}")
     inspection = inspect_machine(Path(arguments.config), arguments.override)
-    device = inspection.device
     axes = {name: getattr(arguments, name) for name in _AXES}
-    variants = find_variants(config, device, arguments.source, axes)
+    variants = find_variants(config, inspection.device, arguments.source, axes)
+    effort = read_effort(arguments)
     task = TrainTask(
         config=arguments.config,
         overrides=tuple(arguments.override),
@@ -172,24 +153,18 @@ def _train(arguments: argparse.Namespace) -> None:
         steps=effort.counted,
         seconds=effort.seconds,
         phase_steps=arguments.phase_steps,
+        timeout=effort.timeout,
     )
-    candidates = make_candidates(task, variants, device, config, effort.timeout)
-    if pytorch is not None:
-        inspection.versions["PyTorch"] = pytorch.version
-        torch_variants = list(pytorch.variants(variants))
-        candidates += pytorch.candidates(torch_variants, task, config, inspection, effort.timeout)
-    write_output(f"{device.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}\n")
-
-    empty = new_results("train", dump_config(config), inspection.machine, inspection.versions)
-
-    def make_results(measured: list[MeasuredVariant]) -> Results:
-        rows, findings = make_rows(measured, inspection), find_conclusions(measured, inspection)
-        return empty.filled(rows, make_charts(measured), findings)
-
-    measure_and_report(arguments, candidates, effort.rounds, make_results)
-
-
-def _find_pytorch(arguments: argparse.Namespace) -> PyTorchPython:
-    pytorch = find_pytorch(arguments.torch, compiled=arguments.torch_compile)
-    write_output(f"PyTorch {pytorch.version} of {pytorch.python}\n")
-    return pytorch
+    candidates = make_candidates(variants, task, inspection, config)
+    if arguments.torch:
+        theirs = list(pytorch_variants(variants, compiled=arguments.torch_compile))
+        candidates += pytorch_candidates(arguments.torch, theirs, task, inspection, config)
+    report(f"{inspection.device.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}")
+    empty = new_results("train", dump_config(config), inspection.machine, inspection.versions | versions)
+    measure_and_report(
+        arguments,
+        empty,
+        candidates,
+        lambda measured: explain_rows(measured, inspection),
+        lambda measured: make_rows(measured, inspection),
+    )

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 from small_classifier import config_tree, write_config, write_names, write_weights
 
-from ppcls.bench.infer.requests import (
-    Request,
-    find_conclusions,
-    find_models,
-    make_charts,
-    make_requests,
-    make_rows,
-)
+from ppcls.bench.infer.requests import EFFORT, find_latencies, find_models, make_candidates
 from ppcls.bench.infer.worker import measure
 from ppcls.bench.measure.processes import MeasuringProcess
 from ppcls.bench.measure.runner import Measurements
@@ -48,40 +41,39 @@ def test_measure_real_requests(exported: dict[str, Path], kind: str, requests: i
     assert found["host_memory"] > 50
 
 
-def test_make_requests_combines_models_threads_and_batches(exported: dict[str, Path]) -> None:
+def test_make_candidates_combines_models_threads_and_batches(exported: dict[str, Path]) -> None:
     models = find_models(list(exported.values()), [])
-    requests = make_requests(models, "cpu", [1, 2, 1], [1, 4])
-    assert len(requests) == 2 * 2 * 2
-    assert [request.run_by for request in requests[::4]] == ["Paddle Inference", "onnxruntime"]
-    assert requests[0].describe() == "ResNet18 by Paddle Inference, cpu, 1 thread, batch 1"
+    candidates = make_candidates(models, "cpu", ([1, 2, 1], [1, 4]), [], EFFORT)
+    assert len(candidates) == 2 * 2 * 2
+    assert [each.labels["run by"] for each in candidates[::4]] == ["Paddle Inference", "onnxruntime"]
+    assert candidates[0].name == "ResNet18 by Paddle Inference, cpu, 1 thread, batch 1"
+    assert candidates[3].labels == {
+        "model": "ResNet18",
+        "image": "3x32x32",
+        "run by": "Paddle Inference",
+        "device": "cpu",
+        "threads": 2,
+        "batch size": 4,
+    }
     with pytest.raises(UserError, match="two models are named ResNet18 and run by onnxruntime"):
         find_models([exported["onnx"], exported["onnx"] / "inference.onnx"], [])
 
 
-def one(batch_size: int, *rounds: float, **more: Any) -> Measurements[Request]:
+def one(batch_size: int, *rounds: float, **more: Any) -> Measurements[str]:
     found = {"p90": 0.02, "p99": 0.03, "cpu_cores": 1.0, "host_memory": 300, "requests": 500, **more}
-    request = Request(Path("m"), "ResNet18", "3x32x32", "onnxruntime", "cpu", 1, batch_size)
-    return Measurements(
-        request,
-        request.describe(),
-        [{**found, "p50": each, "images_per_second": batch_size / each} for each in rounds],
-    )
+    samples = [{**found, "p50": each, "images_per_second": batch_size / each} for each in rounds]
+    return Measurements("m", f"batch {batch_size}", samples, labels={"batch size": batch_size})
 
 
-def test_rows_and_conclusions() -> None:
-    lost = Measurements(one(64).key, "", [], "out of memory")
+def test_row_and_conclusions_have_latencies() -> None:
+    lost = Measurements("m", "", [], "out of memory")
     measured = [one(1, 0.010, 0.012), one(8, 0.040, 0.041), lost]
-    rows = make_rows(measured)
-    assert rows[0].metrics["p50"].values == (10.0, 12.0)
-    assert rows[1].metrics["images/s"].values == (200.0, pytest.approx(195.1, abs=0.1))
-    assert (rows[2].metrics, rows[2].note) == ({}, "out of memory")
-    assert list(find_conclusions(measured)) == [
-        "Lowest latency: ResNet18 by onnxruntime, cpu, 1 thread, batch 1: 11 ms.",
-        "Highest throughput: ResNet18 by onnxruntime, cpu, 1 thread, batch 8: 197.6 images/s.",
-    ]
-    assert "Some rounds had only 7 requests" in list(find_conclusions([one(1, 0.01, requests=7)]))[-1]
-    assert list(find_conclusions([lost])) == ["Nothing could be measured; each row has the reason."]
-    assert [chart.series for chart in make_charts(measured)] == [(), (), ()]
+    row = measured[0].row()
+    assert row.metrics["p50"].values == (10.0, 12.0)
+    assert list(row.metrics) == ["p50", "p90", "p99", "images/s", "CPU load", "host memory"]
+    assert list(find_latencies(measured)) == ["Lowest latency: batch 1: 11 ms."]
+    assert "Some rounds had only 7 requests" in list(find_latencies([one(1, 0.01, requests=7)]))[-1]
+    assert list(find_latencies([lost])) == []
 
 
 def test_command_results_can_be_compared(

@@ -12,30 +12,19 @@ import numpy as np
 import pytest
 from benchmark_images import PHOTOS, write_images
 
-from ppcls.bench.loader.bare import bare_chains
-from ppcls.bench.loader.runners import BatchTimer, Counts, batch_candidate, load_batches, make_timer
-from ppcls.bench.loader.settings import (
-    BACKENDS,
-    STAGES,
-    LoaderSetting,
-    Stage,
-    SweepRange,
-    list_settings,
-)
-from ppcls.bench.loader.stages import run_stage
-from ppcls.bench.loader.workload import CHAINS, LoaderWorkload, RepeatSampler, read_workload
+from ppcls.bench.loader.bare import check_bare
+from ppcls.bench.loader.runners import BatchTimer, Counts, load_batches, loader_candidate, make_timer
+from ppcls.bench.loader.settings import STAGES, LoaderSetting, Stage, list_backends, list_variants
+from ppcls.bench.loader.workload import LoaderWorkload, RepeatSampler, read_workload
 from ppcls.bench.measure.runner import MeasurementFailed
-from ppcls.bench.measure.usage import ResourceUsage, UsageMeter
+from ppcls.bench.measure.usage import UsageMeter
 from ppcls.config.load import load_config
 from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime, start
 
-WANTED = SweepRange(
-    BACKENDS, CHAINS, ("workers", "prefetch", "decoder"), threads=(2,), workers=(0,), prefetch=(3,)
-)
-WITH_WORKERS = LoaderSetting("paddle.io", "config", 2)
-DALI = LoaderSetting("DALI CPU", "config", 2)
+WITH_WORKERS = LoaderSetting("paddle.io", 2)
+DALI = LoaderSetting("DALI CPU", 2)
 
 
 @pytest.fixture(scope="module")
@@ -54,31 +43,36 @@ def first(batches: Counts, count: int) -> list[int]:
 
 def test_load_batches_every_backend_is_endless(overrides: list[str]) -> None:
     workload = workload_of(overrides)
-    settings = list_settings(WANTED, on_gpu=False, random_crop=True, bare=bare_chains(workload))
-    assert {each.backend for each in settings} == set(BACKENDS) - {"DALI GPU"}
-    for setting in [*settings, replace(DALI, mixup=True)]:
+    settings = [
+        *list_backends((2,), (0,), on_gpu=False),
+        *list_variants(DALI, random_crop=True),
+        replace(DALI, mixup=True),
+    ]
+    for setting in settings:
         assert first(load_batches(setting, workload), 20) == [2] * 20, setting
 
 
-@pytest.mark.parametrize("chain", ["read", "config"])
-def test_load_batches_with_worker_processes(overrides: list[str], chain: str) -> None:
-    setting = replace(WITH_WORKERS, chain=chain)  # type: ignore[arg-type]
+@pytest.mark.parametrize("stage", ["disk", "hand-over"])
+def test_load_batches_with_worker_processes(overrides: list[str], stage: Stage) -> None:
+    setting = replace(WITH_WORKERS, stage=stage)
     assert first(load_batches(setting, workload_of(overrides)), 3) == [2] * 3
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_run_stage_is_endless(overrides: list[str], stage: Stage) -> None:
-    for setting in (DALI, replace(DALI, dali={"decode": "whole"}), LoaderSetting("paddle.io", "config", 0)):
-        assert first(run_stage(stage, setting, workload_of(overrides)), 8) == [2] * 8, setting
+def test_load_batches_up_to_a_stage_is_endless(overrides: list[str], stage: Stage) -> None:
+    for setting in (DALI, replace(DALI, dali={"decode": "whole"}), LoaderSetting("paddle.io", 0)):
+        counts = first(load_batches(replace(setting, stage=stage), workload_of(overrides)), 8)
+        assert counts == [2] * 8, setting
 
 
-def test_run_stage_of_a_chain_without_randomness(overrides: list[str]) -> None:
+def test_load_batches_of_a_chain_without_randomness(overrides: list[str]) -> None:
     ops = "[DecodeImage, {ResizeImage: {size: 32}}, NormalizeImage]"
     workload = workload_of([*overrides[:3], overrides[4]], f"DataLoader.Train.dataset.transform_ops={ops}")
-    assert bare_chains(workload) == ("read",)
+    with pytest.raises(UserError, match="the bare pipeline supports only the chain"):
+        check_bare(workload)
     for stage in STAGES:
-        assert first(run_stage(stage, replace(DALI, workers=1), workload), 1) == [2]
-    assert first(run_stage("transform", WITH_WORKERS, workload), 1) == [2]
+        assert first(load_batches(replace(DALI, workers=1, stage=stage), workload), 1) == [2]
+    assert first(load_batches(replace(WITH_WORKERS, stage="transform"), workload), 1) == [2]
 
 
 def test_repeat_sampler_repeats_each_sample_equally() -> None:
@@ -108,14 +102,13 @@ def test_load_batches_broken_image_is_named(tmp_path: Path) -> None:
     overrides = write_images(tmp_path)
     (tmp_path / "7.jpg").write_bytes(b"no image")
     workload = workload_of(overrides)
-    for setting in (DALI, LoaderSetting("paddle.io", "config", 0)):
+    for setting in (DALI, LoaderSetting("paddle.io", 0)):
         with pytest.raises(UserError, match=r"7\.jpg"):
             first(load_batches(setting, workload), 20)
-    bare = LoaderSetting("bare DALI", "config", 1)
+    bare = LoaderSetting("bare DALI", 1)
     timer = make_timer(workload, 9.0)
-    candidate = batch_candidate("bare", "bare", lambda: load_batches(bare, workload), timer, 1)
     with pytest.raises(MeasurementFailed) as raised:
-        candidate.measure()
+        loader_candidate(bare, workload, timer).measure()
     assert "\n" not in raised.value.reason
     assert len(raised.value.reason) <= 300, "a DALI error is a page long"
 
@@ -125,7 +118,7 @@ def test_load_batches_multi_label_images(overrides: list[str]) -> None:
     assert isinstance(workload.index, FileIndex)
     labels = np.zeros([36, 8], np.float32)
     multi_label = replace(workload, index=replace(workload.index, labels=labels))
-    for setting in (LoaderSetting("bare DALI", "config", 1), DALI):
+    for setting in (LoaderSetting("bare DALI", 1), DALI):
         assert first(load_batches(setting, multi_label), 1) == [2]
 
 
@@ -138,8 +131,8 @@ class SimulatedClock(UsageMeter):
     def start(self) -> None:
         self.started = self.now
 
-    def stop(self) -> ResourceUsage:
-        return ResourceUsage(self.now - self.started)
+    def stop(self) -> dict[str, float]:
+        return {"cpu_seconds": self.now - self.started}
 
     def timer(self, seconds: float, finish: float = 0.0) -> BatchTimer:
         def wait() -> None:
@@ -156,14 +149,13 @@ class SimulatedClock(UsageMeter):
 def test_timer_skips_the_first_batches() -> None:
     clock = SimulatedClock()
     sample = clock.timer(2.0).time(clock.batches(100.0, 100.0, *[0.5] * 100), skipped=2)
-    assert (sample["images"], sample["images_per_second"]) == (40, 20.0)
-    assert sample["usage"].cpu_seconds == 2.0
+    assert sample == {"images_per_second": 20.0, "cpu_per_image": 2.0 / 40}
 
 
 def test_timer_counts_a_minimum_of_batches() -> None:
     clock = SimulatedClock()
     sample = clock.timer(1.0).time(clock.batches(*[5.0] * 9), skipped=1)
-    assert (sample["images"], sample["images_per_second"]) == (40, 2.0)
+    assert sample == {"images_per_second": 2.0, "cpu_per_image": 20.0 / 40}
 
 
 def test_timer_waits_for_the_device_before_and_after() -> None:
@@ -174,7 +166,7 @@ def test_timer_waits_for_the_device_before_and_after() -> None:
 
 def test_timer_stops_where_the_batches_end() -> None:
     clock = SimulatedClock()
-    assert clock.timer(100.0).time(clock.batches(1.0, 1.0, 1.0), skipped=1)["images"] == 20
+    assert clock.timer(100.0).time(clock.batches(1.0, 1.0, 1.0), skipped=1)["images_per_second"] == 10.0
     with pytest.raises(ValueError, match="no batches after the first 3"):
         clock.timer(1.0).time(clock.batches(1.0, 1.0, 1.0), skipped=3)
 
@@ -183,14 +175,12 @@ def test_timer_stops_where_the_batches_end() -> None:
 def test_every_backend_and_stage_runs_on_a_gpu(overrides: list[str]) -> None:
     config = load_config(PHOTOS, [*overrides, "Global.device=gpu"])
     workload = read_workload(config, start(config.Global), 100)
-    settings = list_settings(WANTED, on_gpu=True, random_crop=True, bare=bare_chains(workload))
-    assert {each.backend for each in settings} == set(BACKENDS)
+    gpu = LoaderSetting("DALI GPU", 2)
+    settings = [*list_backends((2,), (0,), on_gpu=True), *list_variants(gpu, random_crop=True)]
     timer = make_timer(workload, 0.1)
     for setting in settings:
-        with closing(load_batches(setting, workload)) as batches:
-            sample = timer.time(batches, 2)
-        assert sample["images"] >= 8, setting
-        assert sample["usage"].gpu_memory is not None
+        sample = loader_candidate(setting, workload, timer).measure()
+        assert sample["images_per_second"] > 0, setting
+        assert sample["gpu_memory"] > 0
     for stage, dali in itertools.product(STAGES, ({}, {"decode": "whole"}, {"decode_on": "cpu"})):
-        setting = LoaderSetting("DALI GPU", "config", 2, dali=dali)
-        assert first(run_stage(stage, setting, workload), 8) == [2] * 8
+        assert first(load_batches(replace(gpu, dali=dali, stage=stage), workload), 8) == [2] * 8

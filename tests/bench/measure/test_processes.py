@@ -67,6 +67,11 @@ def test_run_crash_reports_exit_and_last_line(code: str, reason: str) -> None:
     assert failure(code).reason == reason
 
 
+def test_run_command_that_cannot_be_started_has_a_reason() -> None:
+    with pytest.raises(MeasurementFailed, match="/no/such/python: cannot be started: No such file"):
+        MeasuringProcess(["/no/such/python"], {}, 20.0).run()
+
+
 def test_run_crash_under_launcher_shows_the_log_of_rank_0() -> None:
     code = "(folder / 'log').mkdir(); (folder / 'log' / 'workerlog.0').write_text('why\\n'); sys.exit('no')"
     error = failure(code)

@@ -1,100 +1,80 @@
-"""Charts: data and pictures."""
+"""Charts: their data, which follows from the rows, and pictures."""
 
 from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 from example_results import RESULTS
 from PIL import Image
 
-from ppcls.bench.results.charts import COLOURS, category_lines, drawings, picture_name, to_png
-from ppcls.bench.results.schema import ChartSpec, Quantity, ResultRow
+from ppcls.bench.results.charts import Chart, draw_pictures, make_charts, to_png, with_unit
+from ppcls.bench.results.schema import Label, Quantity, ResultRow
 
 
-def test_drawings_numeric_x_make_lines_per_series() -> None:
-    line, _ = drawings(RESULTS)
-    assert (line.title, line.x, line.y, line.categories) == (
-        "Speed by threads",
-        "threads",
-        "throughput, images/s",
-        (),
-    )
-    assert [(series.name, [point.x for point in series.points]) for series in line.series] == [
-        ("DALI", [1.0, 2.0]),
-        ("paddle.io $x", [2.0]),
+def charts_of(*labels: dict[str, Label]) -> list[Chart]:
+    rows = tuple(ResultRow(each, {"images/s": Quantity((1.0,), "images/s")}) for each in labels)
+    return make_charts(replace(RESULTS, rows=rows))
+
+
+def test_make_charts_each_varied_label_is_an_axis() -> None:
+    both = [{"batch": batch, "engine": engine, "device": "cpu"} for batch in (8, 1) for engine in "ab"]
+    by_batch, by_engine = charts_of(*both)
+    assert (by_batch.x, by_batch.numeric, by_batch.values) == ("batch", True, [1, 8])
+    assert {name: list(points) for name, points in by_batch.series.items()} == {"a": [8, 1], "b": [8, 1]}
+    assert (by_engine.x, by_engine.numeric, by_engine.values) == ("engine", False, ["a", "b"])
+    assert list(by_engine.series) == ["8", "1"]
+
+
+def test_make_charts_tour_fixes_the_other_axes() -> None:
+    base: dict[str, Label] = {"precision": "O2", "layout": "NHWC"}
+    found = charts_of(base, base | {"precision": "O1"}, base | {"layout": "NCHW"})
+    assert [(each.x, each.values) for each in found] == [
+        ("precision", ["O2", "O1"]),
+        ("layout", ["NHWC", "NCHW"]),
     ]
 
 
-def test_drawings_text_x_makes_categories_in_order() -> None:
-    _, bars = drawings(RESULTS)
-    assert bars.categories == ("disk", "decode")
-    (series,) = bars.series
-    assert series.name == ""
-
-
-def test_category_lines_wrap_long_names() -> None:
-    names = [f"ppcls, paddle.io, {count} workers" for count in range(5)]
-    rows = tuple(ResultRow({"loader": name}, {"speed": Quantity((1.0,), "")}) for name in names)
-    (bars,) = drawings(replace(RESULTS, rows=rows, charts=(ChartSpec("All", "speed", "loader"),)))
-    assert category_lines(bars)[0] == ["ppcls,", "paddle.io, 0", "workers"]
-    assert category_lines(replace(bars, categories=bars.categories[:3]))[0] == [names[0]]
-    assert category_lines(drawings(RESULTS)[0]) == []
-
-
-def test_drawings_points_are_sorted_by_x() -> None:
-    backwards = replace(RESULTS, rows=RESULTS.rows[::-1])
-    line, _ = drawings(backwards)
-    assert [[point.x for point in series.points] for series in line.series] == [[2.0], [1.0, 2.0]]
-
-
-def test_drawings_where_selects_rows() -> None:
-    chart = ChartSpec("One", "throughput", "threads", where={"backend": "DALI", "threads": 2})
-    (drawing,) = drawings(replace(RESULTS, charts=(chart,)))
-    assert [point.x for series in drawing.series for point in series.points] == [2.0]
-
-
-def test_drawings_booleans_are_categories() -> None:
-    rows = tuple(ResultRow({"amp": each}, {"time": Quantity((1.0,), "")}) for each in (True, False))
-    (drawing,) = drawings(replace(RESULTS, rows=rows, charts=(ChartSpec("AMP", "time", "amp"),)))
-    assert drawing.categories == ("True", "False")
-    assert drawing.y == "time"
-
-
-def test_drawings_series_have_one_colour_in_all_charts() -> None:
-    rows = tuple(
-        ResultRow({"threads": threads, "backend": backend}, {"images/s": Quantity((1.0,), "images/s")})
-        for threads, backend in ((1, "DALI"), (1, "paddle.io"), (2, "paddle.io"))
+def test_make_charts_rows_that_differ_in_several_labels_are_bars() -> None:
+    (chart,) = charts_of(
+        {"framework": "Paddle", "precision": "O2"}, {"framework": "PyTorch", "precision": "O1"}
     )
-    charts = tuple(
-        ChartSpec("", "images/s", "threads", ("backend",), {"threads": threads}) for threads in (1, 2)
-    )
-    first, second = drawings(replace(RESULTS, rows=rows, charts=charts))
-    assert [each.colour for each in first.series] == [*COLOURS[:2]]
-    assert [(each.name, each.colour) for each in second.series] == [("paddle.io", COLOURS[1])]
-    assert first.y == "images/s", "a metric named like its unit shows the unit once"
+    assert (chart.x, chart.values) == ("framework, precision", ["Paddle, O2", "PyTorch, O1"])
 
 
-def test_drawings_distant_values_use_a_log_scale() -> None:
-    for least, log in ((1000.0, False), (100.0, True), (0.0, False)):
-        rows = tuple(
-            ResultRow({"chain": str(each)}, {"rate": Quantity((each,), "")}) for each in (20000.0, least)
-        )
-        (drawing,) = drawings(replace(RESULTS, rows=rows, charts=(ChartSpec("", "rate", "chain"),)))
-        assert drawing.log == log
+def test_make_charts_rows_without_values_or_comparison_are_not_drawn() -> None:
+    backend, threads, stage = make_charts(RESULTS)
+    assert backend.series["2"].keys() == {"DALI", "paddle.io $x"}
+    assert threads.series["DALI"].keys() == {1, 2}
+    assert "paddle.io $x" not in threads.series, "a single point is no line"
+    assert stage.values == ["disk", "decode"]
+    assert make_charts(replace(RESULTS, rows=RESULTS.rows[:1])) == []
 
 
-def test_to_png_draws_the_first_series() -> None:
-    blue = np.array([0x21, 0x66, 0xAC])
-    for drawing in drawings(RESULTS):
-        with Image.open(io.BytesIO(to_png(drawing))) as picture:
-            assert picture.format == "PNG"
-            pixels = np.asarray(picture.convert("RGB"))
-        assert (pixels == blue).all(axis=-1).sum() > 50
+def test_make_charts_booleans_are_not_numbers() -> None:
+    (chart,) = charts_of({"amp": True}, {"amp": False})
+    assert not chart.numeric
 
 
-def test_picture_name_has_number_and_title() -> None:
-    line, bars = drawings(RESULTS)
-    assert picture_name(1, line) == "01-speed-by-threads.png"
-    assert picture_name(2, bars) == "02-stages-each-alone.png"
+@pytest.mark.parametrize("chart", make_charts(RESULTS), ids=lambda chart: str(chart.x))
+def test_to_png_draws_the_first_series(chart: Chart) -> None:
+    with Image.open(io.BytesIO(to_png(chart))) as picture:
+        assert picture.format == "PNG"
+        pixels = np.asarray(picture.convert("RGB"))
+    assert (pixels == np.array([0x1F, 0x77, 0xB4])).all(axis=-1).sum() > 50
+
+
+def test_draw_pictures_names_metric_and_axis(tmp_path: Path) -> None:
+    draw_pictures(tmp_path, RESULTS)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "01-images-s-by-backend.png",
+        "02-images-s-by-threads.png",
+        "03-images-s-by-stage.png",
+    ]
+
+
+def test_with_unit_shows_a_metric_named_like_its_unit_once() -> None:
+    assert (with_unit("images/s", "images/s"), with_unit("p50", "ms")) == ("images/s", "p50, ms")

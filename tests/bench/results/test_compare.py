@@ -96,7 +96,7 @@ def test_compare_results_with_itself_has_no_difference() -> None:
 
 
 def test_table_names_rows_of_one_side() -> None:
-    other = ResultRow({"backend": "DALI", "threads": 4}, {"throughput": Quantity((1.0,), "images/s")})
+    other = ResultRow({"backend": "DALI", "threads": 4}, {"images/s": Quantity((1.0,), "images/s")})
     text = render_comparison(compare_results(RESULTS, changed(rows=(*RESULTS.rows[1:], other))), NAMES)
     assert "only in A: backend DALI, threads 1\n" in text
     assert "only in B: backend DALI, threads 4\n" in text
@@ -120,16 +120,16 @@ def test_compare_results_warns_of_different_runs() -> None:
 
 def test_table_shows_ratio_interval_and_verdict() -> None:
     rows = [
-        ResultRow({"threads": count, "by": "DALI"}, {"throughput": Quantity(values, "images/s")})
+        ResultRow({"threads": count, "by": "DALI"}, {"images/s": Quantity(values, "images/s")})
         for count, values in [(1, (500.0, 520.0, 510.0)), (2, (1000.0, 900.0, 1100.0))]
     ]
     faster = [
-        replace(rows[0], metrics={"throughput": Quantity((1000.0, 1040.0, 1020.0), "images/s")}),
+        replace(rows[0], metrics={"images/s": Quantity((1000.0, 1040.0, 1020.0), "images/s")}),
         rows[1],
     ]
     text = render_comparison(compare_results(changed(rows=tuple(rows)), changed(rows=tuple(faster))), NAMES)
-    first, second = (" ".join(line.split()) for line in text.splitlines() if "throughput" in line)
-    assert first == "threads 1 throughput, images/s 510 1,020 2.000 1.913 to 2.091 better"
+    first, second = (" ".join(line.split()) for line in text.splitlines() if "threads" in line)
+    assert first == "threads 1 images/s 510 1,020 2.000 1.913 to 2.091 better"
     assert second.endswith("within noise")
     assert "1 of 2 differ by more than noise. If nothing changed, about one in 20 would by chance.\n" in text
 
@@ -142,8 +142,8 @@ def test_table_without_common_rows() -> None:
 
 
 def test_table_of_single_rounds_has_no_verdict() -> None:
-    row = ResultRow({"stage": "disk"}, {"throughput": Quantity((20000.0,), "images/s")})
-    other = replace(row, metrics={"throughput": Quantity((10000.0,), "images/s")})
+    row = ResultRow({"stage": "disk"}, {"images/s": Quantity((20000.0,), "images/s")})
+    other = replace(row, metrics={"images/s": Quantity((10000.0,), "images/s")})
     text = render_comparison(compare_results(changed(rows=(row,)), changed(rows=(other,))), NAMES)
     assert "one round" in text
     assert text.endswith("The spread is unknown: measure at least two rounds on both sides.\n")

@@ -15,15 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.bench.results.schema import (
-    ChartSpec,
     Quantity,
     ResultRow,
     Results,
+    kinds_of_rows,
     label_names,
-    metric_names,
     read_results,
-    spread_warning,
     to_json,
+    varied_labels,
     write_results,
 )
 from ppcls.errors import UserError
@@ -37,11 +36,10 @@ RESULTS = Results(
     config="Global:\n  seed: 1\n",
     rows=(
         ResultRow(
-            {"backend": "DALI", "threads": 2}, {"throughput": Quantity((100.0, 300.0, 200.0), "images/s")}
+            {"backend": "DALI", "threads": 2}, {"latency": Quantity((100.0, 300.0, 200.0), "images/s")}
         ),
         ResultRow({"backend": "paddle.io", "workers": 0, "share": 0.5, "on": True}, {}, "out of memory"),
     ),
-    charts=(ChartSpec("Speed", "throughput", "threads", ("backend",), {"threads": 2}),),
     findings=("Use 2 threads.",),
 )
 
@@ -94,21 +92,28 @@ def test_csv_has_one_line_per_value(tmp_path: Path) -> None:
         head, *lines = csv.reader(file)
     assert head == ["backend", "threads", "workers", "share", "on", "metric", "unit", "round", "value"]
     assert [line[-2:] for line in lines] == [["1", "100.0"], ["2", "300.0"], ["3", "200.0"]]
-    assert lines[0][:6] == ["DALI", "2", "", "", "", "throughput"]
+    assert lines[0][:6] == ["DALI", "2", "", "", "", "latency"]
 
 
-def test_names_are_in_order_of_appearance() -> None:
+def test_labels_are_named_and_grouped_in_order_of_appearance() -> None:
     assert label_names(RESULTS.rows) == ["backend", "threads", "workers", "share", "on"]
-    assert metric_names(RESULTS.rows) == ["throughput"]
+    first, second = (ResultRow({"backend": "DALI", "threads": count}, {}) for count in (1, 2))
+    other = ResultRow({"stage": "disk"}, {})
+    assert kinds_of_rows([first, other, second]) == [[first, second], [other]]
+    assert varied_labels([first, second]) == ["threads"]
 
 
-def test_spread_warning_noisy_rounds_are_reported() -> None:
-    quiet, noisy, single = (
-        Quantity(values, "") for values in ((100.0, 104.0, 98.0), (100.0, 160.0, 80.0), (100.0,))
-    )
-    assert spread_warning([quiet, quiet, single]) == spread_warning([]) == []
-    (sentence,) = spread_warning([quiet, noisy, noisy])
-    assert sentence.startswith("Runs of the same candidate differ by ±40% here: other work")
+def test_read_results_of_an_earlier_version_renames_metrics_and_drops_labels(tmp_path: Path) -> None:
+    labels = {"varied": "workers", "chain": "config", "backend": "DALI CPU", "workers": 2}
+    rates = {"values": [5.0], "unit": "images/s", "better": "more"}
+    chart = {"title": "Speed", "metric": "throughput", "x": "workers", "series": ["backend"], "where": {}}
+    tree = json.loads(to_json(RESULTS))
+    tree["results"] |= {"rows": [{"labels": labels, "metrics": {"throughput": rates}, "note": ""}]}
+    tree["results"] |= {"charts": [chart]}
+    (tmp_path / "results.json").write_text(json.dumps(tree))
+    (row,) = read_results(tmp_path).rows
+    assert row.labels == {"backend": "DALI CPU", "workers": 2}
+    assert row.metrics == {"images/s": Quantity((5.0,), "images/s")}
 
 
 def read_error(path: Path, text: str) -> str:
@@ -143,12 +148,12 @@ def test_read_results_rejects_other_files(tmp_path: Path) -> None:
         (lambda results: results.pop("rows"), "results.rows: Field required"),
         (lambda results: results.update(more=1), "results.more: "),
         (
-            lambda results: results["rows"][0]["metrics"]["throughput"].update(values=[]),
-            "results.rows.0.metrics.throughput: Value error, expected finite values",
+            lambda results: results["rows"][0]["metrics"]["latency"].update(values=[]),
+            "results.rows.0.metrics.latency: Value error, expected finite values",
         ),
         (
-            lambda results: results["rows"][0]["metrics"]["throughput"].update(values=["fast"]),
-            "results.rows.0.metrics.throughput.values.0: Input should be a valid number",
+            lambda results: results["rows"][0]["metrics"]["latency"].update(values=["fast"]),
+            "results.rows.0.metrics.latency.values.0: Input should be a valid number",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from example_results import RESULTS
 
 from ppcls.bench.results.schema import Quantity, ResultRow
-from ppcls.bench.results.tables import LEGEND, cell, headings, number, render_results
+from ppcls.bench.results.tables import LEGEND, cell, number, render_results
 
 
 def test_render_results_has_a_table_per_kind_of_rows() -> None:
@@ -47,14 +47,16 @@ def test_cell_shows_median_and_spread() -> None:
     assert cell(Quantity((100.0,), "s")) == "100"
 
 
-def test_headings_move_shared_labels_to_the_caption() -> None:
+def test_render_results_shared_labels_are_the_title() -> None:
     rows = [
         ResultRow({"backend": "DALI", "cache": each}, {"time": Quantity((1.0,), "")})
         for each in ("warm", "cold")
     ]
-    assert (headings(rows).caption, headings(rows).labels) == ("backend: DALI", ["cache"])
-    assert (headings(rows[:1]).caption, headings(rows[:1]).labels) == ("", ["backend", "cache"])
-    assert render_results(replace(RESULTS, rows=tuple(rows), findings=())).splitlines()[0] == "backend: DALI"
+    tables = [replace(RESULTS, rows=tuple(some), findings=()) for some in (rows, rows[:1])]
+    lines = [render_results(table).splitlines() for table in tables]
+    assert lines[0][0] == "backend: DALI"
+    assert lines[0][2].split() == ["cache", "time"]
+    assert lines[1][1].split() == ["backend", "cache", "time"], "a single row keeps its labels"
 
 
 @pytest.mark.parametrize("width", [20, 80])

@@ -34,7 +34,7 @@ def test_command_splits_the_time_of_a_real_run(tmp_path: Path) -> None:
     assert sum(times[part] for part in PARTS) == pytest.approx(times["whole run"])
     whole = results.rows[-1].metrics
     assert whole["images/s"].median == pytest.approx(36 / times["whole run"])
-    assert [each.name for each in out.glob("*.png")] == ["01-wall-clock-time-of-a-run.png"]
+    assert [each.name for each in out.glob("*.png")] == ["01-time-by-part.png"]
     assert not (tmp_path / "mine").exists(), "the run writes to a temporary folder"
 
 
@@ -53,5 +53,5 @@ def test_run_failure_has_a_reason_and_the_log(code: str, timeout: float, reason:
 
 
 def test_make_rows_of_a_failed_run_has_the_reason() -> None:
-    (row,) = make_rows([Measurements("run", "run", [], "exit code 3")])
-    assert (row.metrics, row.note) == ({}, "exit code 3")
+    (row,) = make_rows([Measurements("run", "run", [], "exit code 3", {"part": "whole run"})])
+    assert (row.labels, row.metrics, row.note) == ({"part": "whole run"}, {}, "exit code 3")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ppcls.bench.train.peak_flops import PEAKS, find_peak, teraflops, utilization
+from ppcls.bench.train.peak_flops import PEAKS, teraflops, utilization
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_peaks_rise_with_fewer_bits() -> None:
         assert (peak.tf32 is None) == (peak.bfloat16 is None), "both came with Ampere"
 
 
-def test_find_peak_matches_the_whole_name() -> None:
-    assert find_peak("NVIDIA L4") is not find_peak("NVIDIA L40S")
-    assert find_peak("NVIDIA A10") is not find_peak("NVIDIA A100-SXM4-40GB")
+def test_teraflops_match_the_whole_name() -> None:
+    assert teraflops("NVIDIA L4", "float16") != teraflops("NVIDIA L40S", "float16")
+    assert teraflops("NVIDIA A10", "float16") != teraflops("NVIDIA A100-SXM4-40GB", "float16")
 
 
 def test_utilization_is_a_share_of_the_peak() -> None:

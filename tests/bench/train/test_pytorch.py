@@ -15,7 +15,7 @@ from paths import ROOT
 from ppcls.bench.measure.processes import MeasuringProcess
 from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.train import pytorch
-from ppcls.bench.train.pytorch import PyTorchPython, find_pytorch
+from ppcls.bench.train.pytorch import find_pytorch, pytorch_candidates, pytorch_variants
 from ppcls.bench.train.tasks import Inspection, TrainTask
 from ppcls.bench.train.variants import TrainingDevice, Variant
 from ppcls.config.load import load_config
@@ -34,7 +34,7 @@ def test_pytorch_variants_match_ppcls_ones_with_autocast_for_o2() -> None:
         replace(VARIANT, precision="O1"),
         replace(VARIANT, precision="O2-bfloat16"),
     ]
-    both = list(PyTorchPython("python", "2.0", compiled=True).variants(ours))
+    both = list(pytorch_variants(ours, compiled=True))
     assert [(each.precision, each.framework) for each in both] == [
         ("O1", "PyTorch"),
         ("O1", "PyTorch, compiled"),
@@ -44,7 +44,7 @@ def test_pytorch_variants_match_ppcls_ones_with_autocast_for_o2() -> None:
     assert {(each.processes, each.layout, each.batch_size, each.source) for each in both} == {
         (2, "NHWC", 256, "synthetic")
     }
-    eager = list(PyTorchPython("python", "2.0", compiled=False).variants(ours))
+    eager = list(pytorch_variants(ours, compiled=False))
     assert eager == both[::2]
 
 
@@ -52,12 +52,17 @@ def test_pytorch_variants_match_ppcls_ones_with_autocast_for_o2() -> None:
     ("python", "message"),
     [
         ("/no/such/python", "cannot be started: No such file"),
-        ("/bin/false", "cannot import torch and torchvision: no output; name a Python that has both"),
+        ("/bin/false", "exit code 1: no output; name a Python that has torch and torchvision"),
     ],
 )
 def test_find_pytorch_rejects_a_python_without_torch(python: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        find_pytorch(python, compiled=False)
+        find_pytorch(python)
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="no torch and torchvision")
+def test_find_pytorch_returns_the_versions() -> None:
+    assert " and torchvision " in find_pytorch(sys.executable)
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="no torch and torchvision")
@@ -105,10 +110,10 @@ def test_candidates_run_the_worker_with_the_variants_task(monkeypatch: pytest.Mo
     config = load_config(ROOT / "configs" / "ResNet50.yaml")
     device = TrainingDevice("gpu", 16, 2, "NVIDIA H200", (9, 0))
     inspection = Inspection(device, {}, {}, "ResNet50", "224x224", 12, 25_557_032, 1)
-    task = TrainTask("ResNet50.yaml", (), "synthetic", warm_up=3, steps=7, seconds=2.0)
-    theirs = PyTorchPython("python3", "2.0", compiled=True)
-    variants = [*theirs.variants([VARIANT]), replace(VARIANT, processes=4, framework="PyTorch")]
-    eager, compiled, impossible = theirs.candidates(variants, task, config, inspection, 60.0)
+    task = TrainTask("ResNet50.yaml", (), "synthetic", warm_up=3, steps=7, seconds=2.0, timeout=60.0)
+    variants = list(pytorch_variants([VARIANT], compiled=True))
+    variants.append(replace(VARIANT, processes=4, framework="PyTorch"))
+    eager, compiled, impossible = pytorch_candidates("python3", variants, task, inspection, config)
     eager.measure()
     compiled.measure()
     with pytest.raises(MeasurementFailed, match="4 processes need as many GPUs, but Paddle sees 2"):

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from ppcls.bench.measure.runner import Measurements
-from ppcls.bench.results.charts import drawings
-from ppcls.bench.results.schema import Results
-from ppcls.bench.train.results import MeasuredVariant, find_conclusions, make_charts, make_rows
+from ppcls.bench.train.results import MeasuredVariant, explain_rows, make_rows
 from ppcls.bench.train.tasks import Inspection
 from ppcls.bench.train.variants import TrainingDevice, Variant
 
@@ -27,18 +25,14 @@ def inspection(device: TrainingDevice = H200) -> Inspection:
 def measured(variant: Variant, *rates: float, reason: str = "", **more: Any) -> MeasuredVariant:
     whole = {"step": 0.05, "data_wait": 0.25, "cpu_cores": 3.0, "host_memory": 4000, "execution": PLAIN}
     gpu = {"gpu_reserved": 9000, "gpu_allocated": 8000}
-    return Measurements(
-        variant,
-        variant.describe(),
-        [{"images_per_second": rate, **whole, **gpu, **more} for rate in rates],
-        reason,
-    )
+    samples = [{"images_per_second": rate, **whole, **gpu, **more} for rate in rates]
+    return Measurements(variant, variant.describe(), samples, reason, variant.labels())
 
 
 def test_make_rows_returns_the_step_and_its_phases() -> None:
     phases = {"data wait": 0.001, "forward": 0.01, "backward": 0.02, "optimizer": 0.003, "host": 0.0005}
     whole, split = make_rows([measured(PLAIN_VARIANT, 5000.0, 5100.0, phases=phases)], inspection())
-    assert whole.labels == {"model": "ResNet50", "image": "224x224", **PLAIN_VARIANT.labels()}
+    assert whole.labels == PLAIN_VARIANT.labels()
     assert {name: metric.values for name, metric in whole.metrics.items()} == {
         "images/s": (5000.0, 5100.0),
         "step": (50.0, 50.0),
@@ -107,85 +101,35 @@ def test_make_rows_different_executions_are_noted() -> None:
     assert [row.note for row in rows] == [PLAIN, "steps: a CUDA graph; phases not timed: out of GPU memory"]
 
 
-def test_find_conclusions_sentences() -> None:
-    sentences = list(
-        find_conclusions(
-            [measured(PLAIN_VARIANT, 5000.0), measured(FED, 4000.0), measured(PLAIN_VARIANT, reason="no")],
-            inspection(),
-        )
-    )
-    assert sentences[0] == f"Fastest: {PLAIN_VARIANT.describe()}: 5000 images/s."
-    assert sentences[1] == "Paddle steps: operator by operator."
-    assert sentences[-1] == "1 of 3 variants could not be measured; each row has the reason."
-    assert not any("MFU" in each for each in sentences)
-    noisy = list(
-        find_conclusions(
-            [measured(PLAIN_VARIANT, 5000.0, 4000.0), measured(FED, 4500.0, 3000.0)], inspection()
-        )
-    )
-    assert noisy[1].startswith("Runs of the same candidate differ by ±16% here")
-    assert list(find_conclusions([measured(PLAIN_VARIANT, reason="no")], inspection())) == [
-        "Nothing could be measured; each row has the reason."
-    ]
+def test_explain_rows_names_the_common_execution() -> None:
+    found = [measured(PLAIN_VARIANT, 5000.0), measured(FED, 4000.0), measured(PLAIN_VARIANT, reason="no")]
+    assert list(explain_rows(found, inspection())) == ["Paddle steps: operator by operator."]
+    assert list(explain_rows(found[2:], inspection())) == []
 
 
-def test_find_conclusions_reason_for_missing_mfu() -> None:
+def test_explain_rows_reason_for_missing_mfu() -> None:
     card = replace(H200, card="NVIDIA Something")
     found = [measured(PLAIN_VARIANT, 5000.0)]
     assert "MFU" not in make_rows(found, inspection(card))[0].metrics
     sentences = "No MFU: the peak rates of 'NVIDIA Something' are unknown (ppcls/bench/train/peak_flops.py)."
-    assert sentences in list(find_conclusions(found, inspection(card)))
+    assert sentences in list(explain_rows(found, inspection(card)))
 
 
-def test_find_conclusions_limits_of_a_cpu() -> None:
+def test_explain_rows_limits_of_a_cpu() -> None:
     cpu = [
         replace(PLAIN_VARIANT, precision="O1-bfloat16", cudnn_search="none", processes=count)
         for count in (1, 2)
     ]
     sentences = " ".join(
-        find_conclusions([measured(each, 5.0) for each in cpu], inspection(TrainingDevice("cpu", 2)))
+        explain_rows([measured(each, 5.0) for each in cpu], inspection(TrainingDevice("cpu", 2)))
     )
     assert "All processes share 2 CPU cores" in sentences
     assert "bfloat16 on a CPU rounds" in sentences
     assert "No MFU: the peak rate of a CPU is unknown." in sentences
 
 
-def test_make_charts_one_per_varied_axis() -> None:
-    counts = [replace(variant, processes=count) for count in (1, 2, 4) for variant in (PLAIN_VARIANT, FED)]
-    found = [measured(each, 100.0 * each.processes) for each in counts]
-    rows = tuple(make_rows(found, inspection()))
-    drawn = drawings(Results("train", (), "", {}, {}, "", rows, tuple(make_charts(found))))
-    assert [each.title for each in drawn] == ["Training, by processes", "Efficiency against one process"]
-    assert [[point.x for point in series.points] for series in drawn[0].series] == [[1, 2, 4], [1, 2, 4]]
-    assert [series.name for series in drawn[0].series] == ["synthetic", "loader"]
-
-
-def test_make_charts_frameworks_are_series() -> None:
-    torch = replace(PLAIN_VARIANT, framework="PyTorch", precision="O1")  # counterpart of our O2
-    counts = [
-        replace(variant, processes=count) for count in (1, 2) for variant in (PLAIN_VARIANT, FED, torch)
-    ]
-    drawn = make_charts([measured(each, 100.0) for each in counts])
-    assert [(each.x, each.series) for each in drawn] == [("processes", ("framework", "source"))] * 2
-    assert all(each.where == {} for each in drawn)
-    (only,) = make_charts([measured(PLAIN_VARIANT, 1.0), measured(torch, 1.0)])
-    assert (only.x, only.series) == ("framework", ())
-
-
 def test_mfu_of_several_models_is_unknown() -> None:
     several = replace(inspection(), multiply_adds=None)
     assert "MFU" not in make_rows([measured(PLAIN_VARIANT, 5000.0)], several)[0].metrics
     sentences = "No MFU: several models train together, and only the multiply-adds of one are known."
-    assert sentences in list(find_conclusions([measured(PLAIN_VARIANT, 5000.0)], several))
-
-
-def test_make_charts_tour_fixes_the_other_axes() -> None:
-    others = [
-        replace(PLAIN_VARIANT, layout="NCHW"),
-        replace(PLAIN_VARIANT, precision="O1"),
-        replace(PLAIN_VARIANT, precision="TF32"),
-    ]
-    found = [measured(each, 100.0) for each in (PLAIN_VARIANT, *others)]
-    rows = tuple(make_rows(found, inspection()))
-    drawn = drawings(Results("train", (), "", {}, {}, "", rows, tuple(make_charts(found))))
-    assert [each.categories for each in drawn] == [("O2", "O1", "TF32"), ("NHWC", "NCHW")]
+    assert sentences in list(explain_rows([measured(PLAIN_VARIANT, 5000.0)], several))

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from small_classifier import config_tree, write_config, write_image
 
 from ppcls.arch.build import build_model
-from ppcls.bench.infer.requests import find_models, make_requests
+from ppcls.bench.infer.requests import EFFORT, find_models, make_candidates
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.config.sections.infer import MultiLabelThreshOutput, Topk
@@ -114,8 +114,8 @@ def test_int8_export_predicts_by_onnxruntime(quantized: Path, capsys: pytest.Cap
 
 
 def test_benchmark_of_int8_model_names_its_precision(quantized: Path) -> None:
-    (request,) = make_requests(find_models([quantized], []), "cpu", [1], [1])
-    assert request.run_by == "onnxruntime int8"
+    (candidate,) = make_candidates(find_models([quantized], []), "cpu", ([1], [1]), [], EFFORT)
+    assert candidate.labels["run by"] == "onnxruntime int8"
 
 
 def test_float16_export_keeps_float32_input_and_scores(

@@ -1,0 +1,62 @@
+"""``ppcls benchmark infer``: latency and speed of a model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import yaml
+
+from ppcls.bench.infer.requests import (
+    EFFORT,
+    find_latencies,
+    find_models,
+    inspect_machine,
+    make_candidates,
+)
+from ppcls.bench.results.schema import new_results
+from ppcls.cli.benchmark.common import (
+    add_effort,
+    add_numbers,
+    add_out,
+    check_out,
+    measure_and_report,
+    read_effort,
+    report,
+)
+from ppcls.cli.options import Subcommands, add_override, add_subcommand
+
+
+def add_infer(commands: Subcommands) -> None:
+    """Adds ``infer``."""
+    parser = add_subcommand(
+        commands,
+        "infer",
+        "measure predictions: latency and images/s of a model by batch size and threads",
+        (
+            "ppcls benchmark infer --model runs/pets/best_model",
+            "ppcls benchmark infer --model inference onnx/inference.onnx --batch-size 1 32 --out infer",
+        ),
+        "Measure requests one after the other, from a batch in host memory to its scores in host memory.",
+    )
+    text = "folders written by ppcls export, for Paddle or as ONNX, or checkpoint folders"
+    parser.add_argument("--model", nargs="+", required=True, type=Path, metavar="PATH", help=text)
+    add_override(parser, "set values of Global, such as Global.device=cpu")
+    add_numbers(parser, "--batch-size", "images per request (1 8 32)", default=[1, 8, 32])
+    add_numbers(parser, "--threads", "CPU threads of the model (default: all cores)")
+    add_effort(parser, "requests", EFFORT)
+    add_out(parser, _infer)
+
+
+def _infer(arguments: argparse.Namespace) -> None:
+    models = find_models(arguments.model, arguments.override)
+    check_out(arguments)
+    machine = inspect_machine(arguments.model[0], arguments.override)
+    effort, axes = read_effort(arguments), (arguments.threads or [machine["cores"]], arguments.batch_size)
+    candidates = make_candidates(models, machine["device"], axes, arguments.override, effort)
+    device = machine["machine"]["Device"]
+    report(f"{device}: kinds of requests: {len(candidates)}, rounds: {effort.rounds}")
+    described = {str(path): source.description.model_dump(mode="json") for path, source in models}
+    config = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
+    empty = new_results("infer", config, machine["machine"], machine["versions"])
+    measure_and_report(arguments, empty, candidates, find_latencies)
