@@ -128,12 +128,15 @@ class LoaderSweep:
             setting, name = replace(best, stage=stage), f"up to {stage}, {best.describe()}"
             candidates[stage] = loader_candidate(setting, self._workload, self._timer, name, labels)
         finals = dict(zip(candidates, self._measure(list(candidates.values())), strict=True))
-        if any(each.reason for each in finals.values()):
+        lost = {name for name, each in finals.items() if each.reason}
+        if lost - {PRESENT}:
             return None, ["The best setting was not measured completely, so no setting is recommended."]
         rates: dict[Stage, float] = {stage: finals[stage].rate.median for stage in STAGES[:-1]}
         rates["hand-over"] = finals[BEST].rate.median
         loads = finals[BEST].metrics().get("GPU load")
         limit = find_bottleneck(rates, best, None if loads is None else loads.median / 100)
+        if PRESENT in lost:
+            return best, [limit.text, f"Use {best.describe()}: the present setting could not be measured."]
         ratios = None if same else finals[BEST].ratio(finals[PRESENT])
         chosen, advice = advise(best, present, ratios)
         return chosen, [limit.text, advice]
