@@ -14,7 +14,6 @@ from ppcls.deploy.models.openvino import uses_openvino
 from ppcls.deploy.models.source import ModelSource, find_source
 from ppcls.errors import UserError
 
-EFFORT = Effort(warm_up=10, timeout=600.0)
 _INSPECT_SECONDS = 300.0  # timeout of looking at the machine
 _FEW = 100  # requests below which the 99th percentile is hardly more than the slowest request
 

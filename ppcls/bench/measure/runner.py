@@ -21,7 +21,7 @@ RATE = "images_per_second"
 _NOISY = 0.1  # half the range, as a share of the median
 
 
-class Metric(NamedTuple):
+class MetricUnit(NamedTuple):
     """Metric of the result rows: its name, unit, meaning, and the factor from a sample to its unit."""
 
     name: str
@@ -31,24 +31,24 @@ class Metric(NamedTuple):
 
 
 METRICS = {  # key of a sample: metric, in the order of the tables' columns
-    "seconds": Metric("time", "s", "less"),
-    "share": Metric("share", "%", "neither", 100),
-    "p50": Metric("p50", "ms", "less", 1e3),
-    "p90": Metric("p90", "ms", "less", 1e3),
-    "p95": Metric("p95", "ms", "less", 1e3),
-    "p99": Metric("p99", "ms", "less", 1e3),
-    RATE: Metric("images/s", "images/s"),
-    "megabytes_per_second": Metric("data", "MB/s"),
-    "cpu_per_image": Metric("CPU", "s/1,000 images", "less", 1e3),
-    "step": Metric("step", "ms", "less", 1e3),
-    "data_wait": Metric("data wait", "%", "less", 100),
-    "cpu_cores": Metric("CPU load", "cores", "neither"),
-    "host_memory": Metric("host memory", "MiB", "less"),
-    "gpu_load": Metric("GPU load", "%", "neither", 100),
-    "jpeg_load": Metric("JPEG engine", "%", "neither", 100),
-    "gpu_memory": Metric("GPU memory", "MiB", "less"),
-    "gpu_reserved": Metric("GPU memory", "MiB", "less"),
-    "gpu_allocated": Metric("GPU memory in tensors", "MiB", "less"),
+    "seconds": MetricUnit("time", "s", "less"),
+    "share": MetricUnit("share", "%", "neither", 100),
+    "p50": MetricUnit("p50", "ms", "less", 1e3),
+    "p90": MetricUnit("p90", "ms", "less", 1e3),
+    "p95": MetricUnit("p95", "ms", "less", 1e3),
+    "p99": MetricUnit("p99", "ms", "less", 1e3),
+    RATE: MetricUnit("images/s", "images/s"),
+    "megabytes_per_second": MetricUnit("data", "MB/s"),
+    "cpu_per_image": MetricUnit("CPU", "s/1,000 images", "less", 1e3),
+    "step": MetricUnit("step", "ms", "less", 1e3),
+    "data_wait": MetricUnit("data wait", "%", "less", 100),
+    "cpu_cores": MetricUnit("CPU load", "cores", "neither"),
+    "host_memory": MetricUnit("host memory", "MiB", "less"),
+    "gpu_load": MetricUnit("GPU load", "%", "neither", 100),
+    "jpeg_load": MetricUnit("JPEG engine", "%", "neither", 100),
+    "gpu_memory": MetricUnit("GPU memory", "MiB", "less"),
+    "gpu_reserved": MetricUnit("GPU memory", "MiB", "less"),
+    "gpu_allocated": MetricUnit("GPU memory in tensors", "MiB", "less"),
 }
 
 

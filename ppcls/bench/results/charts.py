@@ -23,7 +23,7 @@ _LOG_FROM = 30  # ratio of the largest to the smallest median from which the y a
 
 
 @dataclass(frozen=True)
-class Chart:
+class MetricChart:
     """A metric by one label.
 
     Attributes:
@@ -55,7 +55,7 @@ class Chart:
         return f"{words.strip('-')[:60]}.png"
 
 
-def make_charts(results: Results) -> list[Chart]:
+def make_charts(results: Results) -> list[MetricChart]:
     """Returns the charts of all kinds of rows: for each label that varies while the others are equal.
 
     If no label does, one chart has a bar for each row.
@@ -63,7 +63,7 @@ def make_charts(results: Results) -> list[Chart]:
     return [chart for rows in kinds_of_rows(results.rows) for chart in _charts_of(rows)]
 
 
-def _charts_of(rows: Sequence[ResultRow]) -> Iterator[Chart]:
+def _charts_of(rows: Sequence[ResultRow]) -> Iterator[MetricChart]:
     varied = varied_labels(rows)
     for metric in _DRAWN:
         drawn = False
@@ -76,10 +76,10 @@ def _charts_of(rows: Sequence[ResultRow]) -> Iterator[Chart]:
             series = {name: points for name, points in series.items() if len(points) > 1}
             if series:
                 drawn = True
-                yield Chart(metric, x, series)
+                yield MetricChart(metric, x, series)
         if len(measured) > 1 and not drawn:
             bars = {_name(row, varied): row.metrics[metric] for row in measured}
-            yield Chart(metric, ", ".join(varied), {"": bars})
+            yield MetricChart(metric, ", ".join(varied), {"": bars})
 
 
 def _name(row: ResultRow, names: Sequence[str]) -> str:
@@ -93,7 +93,7 @@ def draw_pictures(folder: Path, results: Results) -> None:
             file.write(to_png(chart))
 
 
-def to_png(chart: Chart) -> bytes:
+def to_png(chart: MetricChart) -> bytes:
     """Draws medians with the range over the rounds as whiskers: lines over numbers, otherwise bars."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()

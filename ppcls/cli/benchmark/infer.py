@@ -7,13 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from ppcls.bench.infer.requests import (
-    EFFORT,
-    find_latencies,
-    find_models,
-    inspect_machine,
-    make_candidates,
-)
+from ppcls.bench.measure.runner import Effort
 from ppcls.bench.results.schema import new_results
 from ppcls.cli.benchmark.common import (
     add_effort,
@@ -44,11 +38,13 @@ def add_infer(commands: Subcommands) -> None:
     add_override(parser, "set values of Global, such as Global.device=cpu")
     add_numbers(parser, "--batch-size", "images per request (1 8 32)", default=[1, 8, 32])
     add_numbers(parser, "--threads", "CPU threads of the model (default: all cores)")
-    add_effort(parser, "requests", EFFORT)
+    add_effort(parser, "requests", Effort(warm_up=10, timeout=600.0))
     add_out(parser, _infer)
 
 
 def _infer(arguments: argparse.Namespace) -> None:
+    from ppcls.bench.infer.requests import find_latencies, find_models, inspect_machine, make_candidates
+
     models = find_models(arguments.model, arguments.override)
     check_out(arguments)
     machine = inspect_machine(arguments.model[0], arguments.override)

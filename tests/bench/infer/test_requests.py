@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from small_classifier import config_tree, write_config, write_names, write_weights
 
-from ppcls.bench.infer.requests import EFFORT, find_latencies, find_models, make_candidates
+from ppcls.bench.infer.requests import find_latencies, find_models, make_candidates
 from ppcls.bench.infer.worker import measure
 from ppcls.bench.measure.processes import MeasuringProcess
-from ppcls.bench.measure.runner import Measurements
+from ppcls.bench.measure.runner import Effort, Measurements
 from ppcls.bench.results.schema import read_results
 from ppcls.cli import benchmark
 from ppcls.cli import export as export_cli
@@ -43,7 +43,7 @@ def test_measure_real_requests(exported: dict[str, Path], kind: str, requests: i
 
 def test_make_candidates_combines_models_threads_and_batches(exported: dict[str, Path]) -> None:
     models = find_models(list(exported.values()), [])
-    candidates = make_candidates(models, "cpu", ([1, 2, 1], [1, 4]), [], EFFORT)
+    candidates = make_candidates(models, "cpu", ([1, 2, 1], [1, 4]), [], Effort())
     assert len(candidates) == 2 * 2 * 2
     assert [each.labels["run by"] for each in candidates[::4]] == ["Paddle Inference", "onnxruntime"]
     assert candidates[0].name == "ResNet18 by Paddle Inference, cpu, 1 thread, batch 1"

@@ -11,11 +11,11 @@ import pytest
 from example_results import RESULTS
 from PIL import Image
 
-from ppcls.bench.results.charts import Chart, draw_pictures, make_charts, to_png, with_unit
+from ppcls.bench.results.charts import MetricChart, draw_pictures, make_charts, to_png, with_unit
 from ppcls.bench.results.schema import Label, Quantity, ResultRow
 
 
-def charts_of(*labels: dict[str, Label]) -> list[Chart]:
+def charts_of(*labels: dict[str, Label]) -> list[MetricChart]:
     rows = tuple(ResultRow(each, {"images/s": Quantity((1.0,), "images/s")}) for each in labels)
     return make_charts(replace(RESULTS, rows=rows))
 
@@ -60,7 +60,7 @@ def test_make_charts_booleans_are_not_numbers() -> None:
 
 
 @pytest.mark.parametrize("chart", make_charts(RESULTS), ids=lambda chart: str(chart.x))
-def test_to_png_draws_the_first_series(chart: Chart) -> None:
+def test_to_png_draws_the_first_series(chart: MetricChart) -> None:
     with Image.open(io.BytesIO(to_png(chart))) as picture:
         assert picture.format == "PNG"
         pixels = np.asarray(picture.convert("RGB"))

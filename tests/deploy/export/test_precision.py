@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 from small_classifier import config_tree, write_config, write_image
 
 from ppcls.arch.build import build_model
-from ppcls.bench.infer.requests import EFFORT, find_models, make_candidates
+from ppcls.bench.infer.requests import find_models, make_candidates
+from ppcls.bench.measure.runner import Effort
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.config.sections.infer import MultiLabelThreshOutput, Topk
@@ -114,7 +115,7 @@ def test_int8_export_predicts_by_onnxruntime(quantized: Path, capsys: pytest.Cap
 
 
 def test_benchmark_of_int8_model_names_its_precision(quantized: Path) -> None:
-    (candidate,) = make_candidates(find_models([quantized], []), "cpu", ([1], [1]), [], EFFORT)
+    (candidate,) = make_candidates(find_models([quantized], []), "cpu", ([1], [1]), [], Effort())
     assert candidate.labels["run by"] == "onnxruntime int8"
 
 
