@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -207,7 +208,7 @@ async def _respond(answer: Answer, timeout: float) -> Response:
         return error_response(error.status, error.reason, error.images)
     except BusyError as error:
         return error_response(503, str(error), headers={"Retry-After": "1"})
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return error_response(504, f"no answer within {timeout:g} s")
     except UserError as error:
         return error_response(500, str(error))
@@ -228,7 +229,8 @@ async def _predict(
             held.enter_context(bodies.acquire(count))
 
         images = await read_images(request.headers, request.stream(), limits, acquire)
-        return await asyncio.wait_for(service.predict(images, topk), limits.timeout)
+        with anyio.fail_after(limits.timeout):
+            return await service.predict(images, topk)
 
 
 def _results(service: InferenceService, answers: Sequence[Prediction | NearestImages]) -> dict[str, Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import anyio
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -22,16 +25,13 @@ class _PendingItem(Generic[_Item, _Result]):
 class Batcher(Generic[_Item, _Result]):
     """Collects items into batches and processes one batch after the other.
 
-    A batch starts as soon as the model is free and an item waits. If it has fewer than ``max_batch`` items,
-    others have ``max_wait`` seconds to join. An idle server therefore answers after that time, and a busy
-    one has full batches without waiting.
+    A batch starts as soon as the model is free and an item waits. If more items are expected, they have
+    ``max_wait`` seconds to join. A single item therefore never waits, and a busy server has full batches.
 
     Args:
         process: Maps a batch to one result per item.
         max_batch: Maximum number of items of a batch.
-        max_wait: Seconds that the first item of a batch waits for others.
-        count_coming: Returns the number of items that were or will be put and have no result. A batch of all
-            of them starts at once. By default it is not known.
+        max_wait: Maximum time in seconds that the first item of a batch waits for expected ones.
     """
 
     def __init__(
@@ -39,18 +39,23 @@ class Batcher(Generic[_Item, _Result]):
         process: Callable[[list[_Item]], Awaitable[Sequence[_Result]]],
         max_batch: int,
         max_wait: float,
-        count_coming: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._process, self._max_batch, self._max_wait = process, max_batch, max_wait
-        self._count_coming = count_coming
         self._pending: deque[_PendingItem[_Item, _Result]] = deque()
-        self._arrived = asyncio.Event()
+        self._expected = 0
+        self._processing = False
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> bool:
         """Whether items are processed."""
         return self._task is not None and not self._task.done()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the next item starts a batch at once."""
+        return not (self._processing or self._pending or self._expected)
 
     def start(self) -> None:
         """Starts processing in the running event loop."""
@@ -65,16 +70,32 @@ class Batcher(Generic[_Item, _Result]):
             pending.result.cancel()
         self._pending.clear()
 
-    async def put(self, item: _Item) -> _Result:
-        """Returns the result of an item. If the caller is cancelled, the item leaves its batch."""
+    @contextmanager
+    def expecting(self, count: int) -> Iterator[None]:
+        """Announces items that may be put in this block. Until its end, a batch waits for them.
+
+        Args:
+            count: Number of items.
+        """
+        self._expected += count
+        try:
+            yield
+        finally:
+            self._expected -= count
+            self._changed.set()
+
+    def put(self, item: _Item) -> asyncio.Future[_Result]:
+        """Returns the future result of an item. If it is cancelled, the item leaves its batch."""
         pending = _PendingItem[_Item, _Result](item, asyncio.get_running_loop().create_future())
         self._pending.append(pending)
-        self._arrived.set()
-        return await pending.result
+        self._changed.set()
+        return pending.result
 
     async def _run(self) -> None:
         while True:
+            self._processing = False
             batch = await self._next_batch()
+            self._processing = True
             try:
                 results = await self._process([pending.item for pending in batch])
             except Exception as error:  # noqa: BLE001 - the requests of the batch report it
@@ -88,22 +109,16 @@ class Batcher(Generic[_Item, _Result]):
 
     async def _next_batch(self) -> list[_PendingItem[_Item, _Result]]:
         """Waits for a batch of at least one item."""
-        loop = asyncio.get_running_loop()
         batch: list[_PendingItem[_Item, _Result]] = []
-        deadline: float | None = None
+        deadline = math.inf
         while True:
             while self._pending and len(batch) < self._max_batch:
                 batch.append(self._pending.popleft())
             batch = [pending for pending in batch if not pending.result.done()]
-            left = None
-            if batch:
-                deadline = deadline or loop.time() + self._max_wait
-                left = deadline - loop.time()
-            everything = len(batch) >= min(self._max_batch, self._count_coming())
-            if left is not None and (everything or left <= 0):
+            now = anyio.current_time()
+            deadline = min(deadline, now + self._max_wait) if batch else math.inf
+            if batch and (len(batch) == self._max_batch or not self._expected or now >= deadline):
                 return batch
-            self._arrived.clear()
-            try:
-                await asyncio.wait_for(self._arrived.wait(), left)
-            except asyncio.TimeoutError:
-                continue
+            self._changed.clear()
+            with anyio.move_on_after(deadline - now):
+                await self._changed.wait()

@@ -21,7 +21,7 @@ class ServerMetrics:
         seconds: Time from the headers of a request to its answer.
         images: Number of answered images.
         preparation: Time to decode and transform an image.
-        queue: Time that a prepared image waits for its batch to start.
+        queue: Time that an image waits for its batch to start.
         batch: Number of images of a batch.
         inference: Time of a batch in the model.
     """
@@ -41,7 +41,7 @@ class ServerMetrics:
         self.preparation = histogram(
             "ppcls_preparation_seconds", "Time to decode and transform an image.", _SECONDS
         )
-        queue = "Time that a prepared image waits for its batch to start."
+        queue = "Time that an image waits for its batch to start."
         self.queue = histogram("ppcls_queue_seconds", queue, _SECONDS)
         self.batch = histogram("ppcls_batch_images", "Images per batch.", _SIZES)
         self.inference = histogram("ppcls_model_seconds", "Time of a batch in the model.", _SECONDS)

@@ -50,7 +50,7 @@ class Preparation:
             ValueError: The image can't be decoded.
         """
         loop = asyncio.get_running_loop()
-        prepared = await loop.run_in_executor(self._threads, _prepare_small, self._chain, image)
+        prepared = await loop.run_in_executor(self._threads, self.prepare_small, image)
         if prepared is not None:
             return prepared
         try:
@@ -59,20 +59,27 @@ class Preparation:
         except ProcessExpired as error:
             raise DecodeError(f"the decoder ended with exit code {error.exitcode}") from None
 
+    def prepare_small(self, image: bytes) -> Array | None:
+        """Returns the input of the model for one image, or None without decoding it if it is large.
+
+        Args:
+            image: Bytes of an image file.
+
+        Raises:
+            ValueError: The image can't be decoded.
+        """
+        try:
+            header = read_header(image)
+        except DecodeError:  # decoding gives the reason; other files, such as .npy, have no such header
+            return _prepare(self._chain, image)
+        large = header.height * header.width * header.scans > _LARGE
+        return None if large else _prepare(self._chain, image)
+
     def stop(self) -> None:
         """Drops what is not prepared yet, and waits for the threads and processes."""
         self._processes.stop()  # type: ignore[no-untyped-call]
         self._processes.join()
         self._threads.shutdown(cancel_futures=True)
-
-
-def _prepare_small(chain: Sequence[Op], image: bytes) -> Array | None:
-    """Returns a prepared image, or None without decoding it if it is large."""
-    try:
-        header = read_header(image)
-    except DecodeError:  # decoding gives the reason; other files, such as .npy, have no such header
-        return _prepare(chain, image)
-    return None if header.height * header.width * header.scans > _LARGE else _prepare(chain, image)
 
 
 def _prepare(chain: Sequence[Op], image: bytes) -> Array:

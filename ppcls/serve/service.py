@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ class BatchingOptions:
 
     Attributes:
         max_batch: Maximum number of images of a batch.
-        max_wait: Maximum time in seconds that an image waits for more images to join its batch.
+        max_wait: Maximum time in seconds that an image waits for others, which are being prepared, to join
+            its batch.
         max_waiting: Maximum number of images of all requests that wait or are being predicted. Further
             requests are rejected.
     """
@@ -40,6 +42,19 @@ class BatchingOptions:
     max_batch: int
     max_wait: float
     max_waiting: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """An image of a batch.
+
+    Attributes:
+        image: The prepared image, or the bytes of a file, which the thread of the model prepares.
+        arrived: Time in seconds at which it was added to the queue.
+    """
+
+    image: Array | bytes
+    arrived: float = field(default_factory=time.perf_counter)
 
 
 def load(source: ModelSource, max_batch: int) -> Predictor:
@@ -91,7 +106,9 @@ class InferenceService:
         self._images = AdmissionLimit(batching.max_waiting, "images")
         self._metrics, self._worker = metrics, worker
         self._preparation = Preparation(predictor.chain, predictor.cores)
-        self._batcher = Batcher[tuple[Array, float], Array](self._run, batching.max_batch, batching.max_wait)
+        self._batcher = Batcher[_Item, Array | ValueError | None](
+            self._run, batching.max_batch, batching.max_wait
+        )
 
     @property
     def ready(self) -> bool:
@@ -126,31 +143,62 @@ class InferenceService:
             UserError: If an output of the model is not finite.
         """
         with self._images.acquire(len(images)):
-            prepared = await asyncio.gather(*map(self._prepare, images))
-            bad = {index: str(item) for index, item in enumerate(prepared) if isinstance(item, ValueError)}
+            output = None
+            if len(images) == 1 and self._batcher.idle:
+                # The thread of the model prepares the image too, which saves waking another thread.
+                output = await self._batcher.put(_Item(images[0]))
+            outputs = [output] if output is not None else await self._prepare_and_run(images)
+            bad = {index: str(item) for index, item in enumerate(outputs) if isinstance(item, ValueError)}
             if bad:
                 named = [f"image {index}: {reason}" for index, reason in bad.items()]
                 raise RequestError(422, "; ".join(named if len(images) > 1 else bad.values()), bad)
-            arrived = time.perf_counter()
-            items = [(item, arrived) for item in prepared if not isinstance(item, ValueError)]
-            outputs = await asyncio.gather(*map(self._batcher.put, items))
             self._metrics.images.labels(self.name).inc(len(outputs))
-            return [self.predictor.interpret(output, topk) for output in outputs]
+            return [self.predictor.interpret(row, topk) for row in outputs if isinstance(row, np.ndarray)]
+
+    async def _prepare_and_run(self, images: Sequence[bytes]) -> Sequence[Array | ValueError | None]:
+        """Returns the outputs of all images, or what is wrong with them, if at least one is bad."""
+        with self._batcher.expecting(len(images)):
+            prepared = await asyncio.gather(*map(self._prepare, images))
+            arrays = [image for image in prepared if isinstance(image, np.ndarray)]
+            if len(arrays) < len(prepared):
+                return prepared
+            results = [self._batcher.put(_Item(array)) for array in arrays]
+        return await asyncio.gather(*results)
 
     async def _prepare(self, image: bytes) -> Array | ValueError:
-        with self._metrics.preparation.labels(self.name).time():
+        with self._preparation_time():
             try:
                 return await self._preparation.prepare(image)
             except ValueError as error:
                 return error
 
-    async def _run(self, batch: list[tuple[Array, float]]) -> Sequence[Array]:
+    def _prepare_small(self, image: bytes) -> Array | ValueError | None:
+        with self._preparation_time():
+            try:
+                return self._preparation.prepare_small(image)
+            except ValueError as error:
+                return error
+
+    def _preparation_time(self) -> AbstractContextManager[None]:
+        return self._metrics.preparation.labels(self.name).time()
+
+    async def _run(self, batch: list[_Item]) -> Sequence[Array | ValueError | None]:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._run_now, batch)
 
-    def _run_now(self, batch: list[tuple[Array, float]]) -> Sequence[Array]:
+    def _run_now(self, batch: list[_Item]) -> Sequence[Array | ValueError | None]:
+        """Returns one output per image: a ValueError if it is bad, None if it must be prepared elsewhere."""
         metrics, started = self._metrics, time.perf_counter()
-        metrics.batch.labels(self.name).observe(len(batch))
-        for _, arrived in batch:
-            metrics.queue.labels(self.name).observe(started - arrived)
+        prepared = [
+            item.image if isinstance(item.image, np.ndarray) else self._prepare_small(item.image)
+            for item in batch
+        ]
+        arrays = [image for image in prepared if isinstance(image, np.ndarray)]
+        if not arrays:
+            return prepared
+        for item, image in zip(batch, prepared, strict=True):
+            if isinstance(image, np.ndarray):
+                metrics.queue.labels(self.name).observe(started - item.arrived)
+        metrics.batch.labels(self.name).observe(len(arrays))
         with metrics.inference.labels(self.name).time():
-            return self.predictor.run([array for array, _ in batch])
+            outputs = iter(self.predictor.run(arrays))
+        return [next(outputs) if isinstance(image, np.ndarray) else image for image in prepared]

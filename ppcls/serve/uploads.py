@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
+import anyio
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -49,8 +49,9 @@ async def read_images(
         # A number of 19 digits exceeds any limit, and int() is slow on thousands of digits.
         _check_size(limits.max_bytes + 1 if len(declared) > 18 else int(declared), limits)
     try:
-        data = await asyncio.wait_for(_read_body(body, limits, acquire), limits.timeout)
-    except asyncio.TimeoutError:
+        with anyio.fail_after(limits.timeout):
+            data = await _read_body(body, limits, acquire)
+    except TimeoutError:
         raise RequestError(408, f"the body did not arrive within {limits.timeout:g} s") from None
     images = await _read_form(headers, data, limits) if kind == _FORM else [data]
     if not images or images == [b""]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import GUARD
@@ -51,7 +52,7 @@ def test_batcher_returns_each_item_its_result_in_bounded_batches(waits: list[int
     assert max(sizes, default=0) <= max_batch
 
 
-def test_batcher_collects_items_while_busy_and_waits_for_more() -> None:
+def test_batcher_collects_items_while_busy() -> None:
     batches: list[list[int]] = []
     free = asyncio.Event()
 
@@ -61,40 +62,47 @@ def test_batcher_collects_items_while_busy_and_waits_for_more() -> None:
         return batch
 
     async def act(batcher: Batcher[int, int]) -> None:
-        tasks = [asyncio.create_task(batcher.put(each)) for each in (0, 1, 2, 3)]
+        first = batcher.put(0)
         while not batches:
             await asyncio.sleep(0)
-        tasks += [asyncio.create_task(batcher.put(each)) for each in (4, 5, 6, 7)]
-        await asyncio.sleep(0)
+        others = [batcher.put(each) for each in (1, 2, 3, 4, 5)]
         free.set()
-        await asyncio.gather(*tasks)
-        late = asyncio.create_task(batcher.put(8))
-        await asyncio.sleep(0.05)
-        assert not late.done(), "others may join"
-        await asyncio.gather(late, *map(batcher.put, (9, 10, 11)))
+        await asyncio.gather(first, *others)
 
     with_batcher(act, process, max_batch=4, max_wait=60.0)
-    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert batches == [[0], [1, 2, 3, 4], [5]]
 
 
-def test_batch_of_all_coming_items_starts_without_waiting() -> None:
+@pytest.mark.parametrize("arrives", [True, False])
+def test_batch_waits_for_expected_items_only(arrives: bool) -> None:
     batches: list[list[int]] = []
 
     async def process(batch: list[int]) -> list[int]:
         batches.append(batch)
         return batch
 
-    async def run() -> None:
-        batcher = Batcher[int, int](process, 4, 1000.0, lambda: 2)
-        batcher.start()
-        first = asyncio.create_task(batcher.put(0))
-        await asyncio.sleep(0.05)
-        assert not first.done(), "one more is coming"
-        await asyncio.gather(first, batcher.put(1))
-        await batcher.stop()
+    async def act(batcher: Batcher[int, int]) -> None:
+        await asyncio.wait_for(batcher.put(0), GUARD)
+        with batcher.expecting(1):
+            first = batcher.put(1)
+            await asyncio.sleep(0.05)
+            assert not first.done(), "another one is expected"
+            second = [batcher.put(2)] if arrives else []
+        await asyncio.wait_for(asyncio.gather(first, *second), GUARD)
 
-    asyncio.run(asyncio.wait_for(run(), GUARD))
-    assert batches == [[0, 1]]
+    with_batcher(act, process, max_wait=1000.0)
+    assert batches == [[0], [1, 2] if arrives else [1]]
+
+
+def test_batch_starts_without_an_expected_item_that_is_late() -> None:
+    async def process(batch: list[int]) -> list[int]:
+        return batch
+
+    async def act(batcher: Batcher[int, int]) -> int:
+        with batcher.expecting(1):
+            return await asyncio.wait_for(batcher.put(1), GUARD)
+
+    assert with_batcher(act, process, max_wait=0.01) == 1
 
 
 def test_cancelled_item_leaves_its_batch() -> None:
@@ -107,11 +115,10 @@ def test_cancelled_item_leaves_its_batch() -> None:
         return batch
 
     async def act(batcher: Batcher[int, int]) -> None:
-        first = asyncio.create_task(batcher.put(0))
+        first = batcher.put(0)
         while not batches:
             await asyncio.sleep(0)
-        gone = asyncio.create_task(batcher.put(1))
-        last = asyncio.create_task(batcher.put(2))
+        gone, last = batcher.put(1), batcher.put(2)
         await asyncio.sleep(0)
         gone.cancel()
         free.set()
@@ -138,7 +145,7 @@ def test_stop_cancels_pending_items() -> None:
     async def run() -> None:
         batcher = Batcher[int, int](lambda _: asyncio.sleep(60, []), 1, 0.0)
         batcher.start()
-        tasks = [asyncio.create_task(batcher.put(each)) for each in (0, 1)]
+        tasks = [batcher.put(each) for each in (0, 1)]
         await asyncio.sleep(0.01)
         await batcher.stop()
         tasks[0].cancel()

@@ -14,22 +14,23 @@ from ppcls.errors import UserError
 from ppcls.serve.app import build_app
 from ppcls.serve.limits import RequestLimits
 from ppcls.serve.models import ServedModels
+from ppcls.serve.preparation import Preparation
 from ppcls.serve.service import BatchingOptions, load
 
 Ask = Callable[[httpx.AsyncClient, threading.Event], Awaitable[Any]]
 
 
 @pytest.fixture
-def ask(tree: dict[str, Any]) -> Callable[[Ask, float], Any]:
+def ask(tree: dict[str, Any]) -> Callable[..., Any]:
     """Runs requests against a model whose thread is busy until the event is set."""
 
-    def run(act: Ask, timeout: float) -> Any:
+    def run(act: Ask, timeout: float, max_wait: float = 0.0) -> Any:
         from ppcls.deploy.models.source import source_of_config
 
         free = threading.Event()
-        with ThreadPoolExecutor(1) as worker:
+        with ThreadPoolExecutor(1, "model") as worker:
             predictor = load(source_of_config(validate(tree, "test")), 4)
-            batching = BatchingOptions(max_batch=4, max_wait=0.0, max_waiting=4)
+            batching = BatchingOptions(max_batch=4, max_wait=max_wait, max_waiting=4)
             models = ServedModels({"small": predictor}, worker, batching)
             app = build_app(models, RequestLimits(max_bytes=50_000, max_images=4, timeout=timeout))
 
@@ -54,7 +55,7 @@ async def post(client: httpx.AsyncClient, *images: bytes) -> httpx.Response:
 
 
 def test_too_many_images_are_rejected_until_others_are_answered(
-    ask: Callable[[Ask, float], Any], images: list[bytes]
+    ask: Callable[..., Any], images: list[bytes]
 ) -> None:
     async def act(client: httpx.AsyncClient, free: threading.Event) -> list[httpx.Response]:
         first = asyncio.create_task(post(client, *images[:3]))
@@ -75,7 +76,7 @@ def test_too_many_images_are_rejected_until_others_are_answered(
     assert refused.json() == {"error": "the server is busy: 3 of 4 images are in use; try again"}
 
 
-def test_slow_answer_times_out(ask: Callable[[Ask, float], Any], images: list[bytes]) -> None:
+def test_slow_answer_times_out(ask: Callable[..., Any], images: list[bytes]) -> None:
     async def act(client: httpx.AsyncClient, free: threading.Event) -> tuple[httpx.Response, str]:
         late = await post(client, images[0])
         free.set()
@@ -88,7 +89,7 @@ def test_slow_answer_times_out(ask: Callable[[Ask, float], Any], images: list[by
 
 
 def test_internal_error_is_counted_and_shows_no_details(
-    ask: Callable[[Ask, float], Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: object, image: object) -> None:
         raise KeyError("secret")
@@ -96,6 +97,7 @@ def test_internal_error_is_counted_and_shows_no_details(
     monkeypatch.setattr("ppcls.serve.preparation.run", fail)
 
     async def act(client: httpx.AsyncClient, free: threading.Event) -> tuple[httpx.Response, str]:
+        free.set()
         return await post(client, images[0]), (await client.get("/metrics")).text
 
     answer, metrics = ask(act, 60.0)
@@ -105,7 +107,7 @@ def test_internal_error_is_counted_and_shows_no_details(
 
 
 def test_nonfinite_scores_are_a_server_error(
-    ask: Callable[[Ask, float], Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: object, batch: object) -> None:
         raise UserError("the model's scores are not finite")
@@ -118,3 +120,39 @@ def test_nonfinite_scores_are_a_server_error(
 
     answer = ask(act, 60.0)
     assert (answer.status_code, answer.json()) == (500, {"error": "the model's scores are not finite"})
+
+
+def test_single_image_of_idle_server_does_not_wait_for_others(
+    ask: Callable[..., Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared_by: list[str] = []
+    prepare = Preparation.prepare_small
+
+    def note_thread(self: Preparation, image: bytes) -> Any:
+        prepared_by.append(threading.current_thread().name)
+        return prepare(self, image)
+
+    monkeypatch.setattr(Preparation, "prepare_small", note_thread)
+
+    async def act(client: httpx.AsyncClient, free: threading.Event) -> list[httpx.Response]:
+        free.set()
+        return [await post(client, *images[:count]) for count in (1, 2, 1)]
+
+    answers = ask(act, 60.0, max_wait=1000.0)
+    assert [each.status_code for each in answers] == [200] * 3
+    assert [name.split("_")[0] for name in prepared_by] == ["model", "prepare", "prepare", "model"]
+
+
+def test_large_or_bad_image_of_idle_server_is_answered(
+    ask: Callable[..., Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(client: httpx.AsyncClient, free: threading.Event) -> list[httpx.Response]:
+        free.set()
+        usual = await post(client, images[0])
+        monkeypatch.setattr("ppcls.serve.preparation._LARGE", 1)
+        return [usual, await post(client, images[0]), await post(client, b"no image")]
+
+    usual, large, bad = ask(act, 60.0)
+    assert usual.status_code == large.status_code == 200
+    assert usual.json() == large.json()
+    assert (bad.status_code, bad.json()["error"]) == (422, "not an image that can be decoded")
