@@ -37,7 +37,7 @@ define install
 @echo "$(1): ready"
 endef
 
-.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile fuzz lint test-gpu test-paddle26 docs docs-site requirements wheel clean
+.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile fuzz lint test-gpu test-paddle26 docs requirements wheel clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -114,10 +114,8 @@ test-gpu: setup ## run the tests that need an NVIDIA GPU
 test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.2, in .venv-paddle26
 	$(RUN26) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
 
-docs: setup ## write docs/config.md and docs/models.md from the schema and the table of models
+docs: setup ## write docs/config.md and docs/models.md, and build the site with search; a broken link is an error
 	$(RUN) -m ppcls.config.reference docs/config.md
-
-docs-site: setup ## build the documentation as a site with search: site/index.html; a broken link is an error
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@$(RUN) .ci/docs_source.py
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet

@@ -39,7 +39,7 @@ FILES = {
         ["dev"],
     ),
     "requirements-docs.txt": (
-        "To build the site of the documentation, `make docs-site`.",
+        "To build the site of the documentation, `make docs`.",
         [],
         ["docs"],
     ),
