@@ -86,13 +86,27 @@ class CommandParser(argparse.ArgumentParser):
 
     elsewhere: Mapping[str, str] = {}
     other_tools: Mapping[str, str] = {}
+    _settings: Sequence[str] = ()  # arguments such as ``epochs=3``
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Arguments = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parses the arguments. If some are unknown, so is a positional one such as ``model=PATH``."""
+        self._settings = [
+            text for text in (sys.argv[1:] if args is None else args) if re.match(r"[\w-]+=", text)
+        ]
+        parsed, unknown = super().parse_known_args(args, namespace)
+        first = [getattr(parsed, action.dest, None) for action in self._get_positional_actions()]
+        return parsed, [*(text for text in first if text in self._settings), *unknown] if unknown else []
 
     def error(self, message: str) -> NoReturn:
         """Exits with code 2 and the message."""
         if message == "one of the arguments -c/--config --model is required":
             message = "expected --model PATH, such as --model runs/pets, or -c CONFIG"
-        title, _, unknown = message.partition("unrecognized arguments: ")
-        hint = self.suggest_options(unknown.split()) if unknown and not title else ""
+            hint = self.suggest_options(self._settings)
+        else:
+            title, _, unknown = message.partition("unrecognized arguments: ")
+            hint = self.suggest_options(unknown.split()) if unknown and not title else ""
         self.exit(2, f"{self.prog}: error: {message}{hint}\n`{self.prog} --help` lists all options\n")
 
     def suggest_options(self, unknown: Sequence[str]) -> str:
@@ -102,11 +116,14 @@ class CommandParser(argparse.ArgumentParser):
             unknown: Arguments such as ``--epochs=3``, ``--epochs 3``, or ``epochs=3``.
         """
         hints = []
-        for text, after in zip(unknown, [*unknown[1:], "-"], strict=True):
+        remaining = list(unknown)
+        while remaining:
+            text = remaining.pop(0)
             if re.match(r"-|[\w.-]+=", text):
                 name, equals, value = text.partition("=")
-                values = value if equals or after.startswith("-") else after
-                hints.append(self._suggest_option(name, values))
+                if not equals and remaining and not remaining[0].startswith("-"):
+                    value = remaining.pop(0)
+                hints.append(self._suggest_option(name, value))
         return "".join(hint for hint in dict.fromkeys(hints))
 
     def _suggest_option(self, written: str, value: str) -> str:

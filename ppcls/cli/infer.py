@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         ),
         model=MODEL_HELP,
     )
+    options.other_tools = dict.fromkeys(("source", "data-dir", "infer-imgs"), "the path without an option")
     options.add_argument(
         "images",
         nargs="*",

@@ -10,6 +10,7 @@ import yaml
 from paths import ROOT
 
 from ppcls.cli.eval import evaluate
+from ppcls.cli.infer import infer
 from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS
 from ppcls.cli.train import train
 
@@ -199,6 +200,8 @@ def test_help_names_the_key_of_each_flag(
         (train, ["a", "--confusion", "x"], "--confusion is an option of eval"),
         (train, ["a", "--epochs", "0"], "argument --epochs: expected an integer > 0, got '0'"),
         (evaluate, ["-c", "a.yaml", "--epochs", "3"], "--epochs is an option of train"),
+        (evaluate, ["model=runs/x"], "or -c CONFIG; use --model runs/x"),
+        (infer, ["--model", "x", "--source", "a.jpg"], "--source; use the path without an option"),
     ],
 )
 def test_wrong_option_is_rejected_with_a_suggestion(
@@ -225,7 +228,8 @@ def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
         (["x", "--imgsz", "160"], "unrecognized arguments: --imgsz 160; use --image-size 160"),
         (["x", "model=y", "epochs=3"], "; use --model y; use --epochs 3"),
         (["x", "-b", "64", "--sched", "cosine"], "; use --batch-size 64; use -o Optimizer.lr.name=NAME"),
-        (["x", "--profiler_options", "a=1"], "--profiler_options a=1; use --profile START:STOP"),
+        (["x", "--profiler_options", "batch_range=1"], "batch_range=1; use --profile START:STOP\n"),
+        (["model=y", "epochs=3"], "model=y epochs=3; use --model y; use --epochs 3"),
         (["x", "--batch_size", "8"], "--batch_size 8; use --batch-size"),
         (["x", "--epocs", "8"], "--epocs 8; did you mean '--epochs'?"),
         (["x", "--Global.epochs=8"], "; to set a key of the config, use -o Global.epochs=VALUE"),
