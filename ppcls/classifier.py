@@ -27,7 +27,7 @@ from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Classification
 from ppcls.errors import UserError
-from ppcls.registry import suggest
+from ppcls.registry import suggest, suggest_architecture
 from ppcls.zoo import ZOO
 
 Picture = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8]
@@ -63,7 +63,7 @@ class Classifier:
         self._architecture = None if Path(model).exists() else self.model
         self._predictor: Predictor | None = None
         if self._architecture is not None and self._architecture not in ZOO:
-            known = suggest(self._architecture, list(ZOO), "`ppcls models list` lists all architectures")
+            known = suggest_architecture(self._architecture, list(ZOO))
             raise UserError(f"{model}: no such architecture, file or folder{known}")
 
     def train(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,21 @@ def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
     if len(known) > _MAX_LISTED:
         return f"; {listing}" if listing else ""
     return f"; known: {', '.join(sorted(known))}" if known else ""
+
+
+def suggest_architecture(name: str, known: Sequence[str]) -> str:
+    """Returns the end of an error message about an unknown architecture; see `suggest`.
+
+    Args:
+        name: The unknown name, which may be that of weights in the Hugging Face hub.
+        known: The names that exist.
+    """
+    model = name.rpartition("/")[2]
+    base, dot, _ = model.partition(".")
+    if name.startswith(("hf-hub:", "timm/")) or (dot and re.search(r"_in\d+k", model)):
+        weights = f"--pretrained hf-hub:timm/{model} (Arch.pretrained)"
+        return f"; name an architecture, and set {weights}{suggest(base, known)}"
+    return suggest(name, known, "`ppcls models list` lists all architectures")
 
 
 def import_user_module(name: str, key: str) -> ModuleType:

@@ -18,7 +18,7 @@ from ppcls.config.base.fields import (
     Side,
     show,
 )
-from ppcls.registry import ARCHITECTURES, suggest
+from ppcls.registry import ARCHITECTURES, suggest_architecture
 from ppcls.zoo import ZOO, architecture, families_with
 
 AUTO = "auto"  # value of `Arch.pretrained`
@@ -28,7 +28,7 @@ ALL_OPTIONS = tuple(dict.fromkeys(option for entry in ZOO.values() for option in
 def _known_architecture(name: str) -> str:
     if name not in ARCHITECTURES:
         known = [*ARCHITECTURES, "DistillationModel", "RecModel"]
-        hint = suggest(name, known, "`ppcls models list` lists all")
+        hint = suggest_architecture(name, known)
         raise ValueError(f"unknown architecture '{name}'{hint}")
     return name
 

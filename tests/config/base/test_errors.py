@@ -71,6 +71,12 @@ SAMPLER = "DataLoader.Train.sampler"
             "Arch.name=MobileNetV3",
             "Arch.name: unknown architecture 'MobileNetV3'; did you mean 'MobileNetV3_",
         ),
+        (
+            "Arch.name=resnet50.a1_in1k",
+            "Arch.name: unknown architecture 'resnet50.a1_in1k'; name an architecture, and set "
+            "--pretrained hf-hub:timm/resnet50.a1_in1k (Arch.pretrained); "
+            "did you mean 'ResNet50'?",
+        ),
         ("Arch.name=x", "Arch.name: unknown architecture 'x'; `ppcls models list` lists all"),
         ("Optimizer=5", "Optimizer: expected a mapping with the key 'name' of the optimizer, got 5"),
         ("Optimizer.name=[1]", "Optimizer: expected the name of the optimizer, got [1]"),
