@@ -164,6 +164,7 @@ class LiveConsole(Reporter):
         self._live = Live(console=self._console, auto_refresh=False)
         self._clock = StepClock(_LIVE_SECONDS)
         self._epoch: dict[str, Any] = {}  # what the bar shows of the epoch
+        self._complete = False  # whether that was the run's last step
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Prints ``text`` above the bar."""
@@ -174,6 +175,8 @@ class LiveConsole(Reporter):
         self._clock.reset()
         if isinstance(record, EvalRecord):
             self._bar.update(self._task, **self._epoch)
+            if self._complete:  # the lines that follow belong below the bar
+                self.close()
             self.message(format_record(record))
             return
         self._measures.plain = format_measures(record)
@@ -201,6 +204,7 @@ class LiveConsole(Reporter):
             "step": f"{position.step}/{position.steps_per_epoch}",
             "eta": f"eta {eta}",
         }
+        self._complete = (position.epoch, position.step) == (position.epochs, position.steps_per_epoch)
         self._show(**self._epoch)
 
     def _show(self, **fields: Any) -> None:

@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,17 @@ def test_live_console_prints_lines_above_the_bar() -> None:
     for part in ("epoch 3/20", "40/90", "eta 0:01:12", "loss 0.1234 top1 0.9876", "data 3%"):
         assert part in shown
     assert shown.index(format_record(EVALUATION)) < shown.rindex("epoch 3/20"), "the bar stays below"
+
+
+def test_live_console_prints_lines_below_the_bar_of_the_last_epoch() -> None:
+    stream = io.StringIO()
+    console = LiveConsole(Console(file=stream, force_terminal=True, width=100, color_system=None))
+    console.record(replace(STEP, epoch=STEP.epochs, step=STEP.steps_per_epoch))
+    console.record(EVALUATION)
+    console.message("done")
+    console.close()
+    shown = stream.getvalue()
+    assert shown.rindex("epoch 20/20") < shown.index(format_record(EVALUATION)) < shown.index("done")
 
 
 def test_live_console_without_records_closes_silently() -> None:
