@@ -78,6 +78,11 @@ class HtmlReport(Reporter):
         self._evaluation: _ShownEvaluation | None = None
         self._budget, self._written = TimeBudget(), float("-inf")
         self._closed = self._stale = False
+        self._update = 0  # of the latest message
+
+    def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
+        """Remembers the update, because a run can stop between two records. The events have the text."""
+        self._update = max(self._update, update or 0)
 
     def record(self, record: Record) -> None:
         """Writes after an evaluation, at the end of an epoch, and if the file is a minute old."""
@@ -117,7 +122,7 @@ class HtmlReport(Reporter):
             matrix = {"names": names, "cells": nonzero_cells(confusion)}
             pairs, recalls = confused_pairs(confusion, names), class_recalls(confusion, names)
         reliability = reliability_bins(evaluation.outcomes.confidences) if evaluation is not None else []
-        tiles = summarize_run(self._records, ended=self._closed)
+        tiles = summarize_run(self._records, ended=self._closed, update=self._update)
         duration = "Duration since the resume" if self._resumed else "Duration"
         data = {
             "charts": [asdict(chart) for chart in build_charts(self._records)],
@@ -128,6 +133,7 @@ class HtmlReport(Reporter):
             name=info.name,
             written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             ended=self._closed,
+            complete=_is_complete(self._records),
             tiles={**tiles, duration: clock(time.monotonic() - self._start)},
             data=data,
             gaps=describe_gaps(self._records),
@@ -178,11 +184,18 @@ def _as_figure(picture: Picture) -> dict[str, str]:
     return {"address": data_uri(picture.pixels), "caption": picture.caption, "title": picture.title}
 
 
-def summarize_run(records: Iterable[Record], *, ended: bool = False) -> dict[str, str]:
+def _is_complete(records: Sequence[Record]) -> bool:
+    """Returns whether the records contain the last step of the last epoch."""
+    step = next((record for record in reversed(records) if isinstance(record, StepRecord)), None)
+    return step is not None and (step.epoch, step.step) == (step.epochs, step.steps_per_epoch)
+
+
+def summarize_run(records: Iterable[Record], *, ended: bool = False, update: int = 0) -> dict[str, str]:
     """Returns progress, latest results and best result, as text by label.
 
     Args:
         ended: Whether the run has ended, so that no time is left to show.
+        update: Number of updates, if the run has made more than its latest record says.
     """
     step = evaluation = best = None
     for record in records:
@@ -194,7 +207,7 @@ def summarize_run(records: Iterable[Record], *, ended: bool = False) -> dict[str
     if step is not None:
         finished = step.epoch - (step.step < step.steps_per_epoch)
         tiles["Epochs"] = f"{finished} of {step.epochs}"
-        tiles["Updates"] = f"{step.update:,}"
+        tiles["Updates"] = f"{max(step.update, update):,}"
         if not ended:
             tiles["Time left"] = clock(step.eta_seconds)
         tiles["Train loss"] = f"{step.loss:.4g}"

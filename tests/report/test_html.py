@@ -52,9 +52,18 @@ def test_report_exists_from_the_first_record(tmp_path: Path) -> None:
     report(page, make_records(1)[1:])
     assert "0.9861 (epoch 1)" in text(tmp_path), "the evaluation is in it"
     page.close()
-    assert re.search(r">Written at [-0-9]+ [:0-9]+\. The run has ended\.<", text(tmp_path))
+    assert re.search(r">Written at [-0-9]+ [:0-9]+\. The run has ended before its last epoch; see the last event\.<", text(tmp_path))
     assert 'http-equiv="refresh"' not in text(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_report_of_a_stopped_run_has_its_last_update(tmp_path: Path) -> None:
+    page = build_report(tmp_path)
+    report(page, make_records(1)[:-2])
+    page.message("update 12345: stopped by SIGINT", 12345)
+    page.close()
+    assert ">Updates</span><b>12,345<" in text(tmp_path)
+    assert "The run has ended before its last epoch; see the last event." in text(tmp_path)
 
 
 def test_report_escapes_all_text(tmp_path: Path) -> None:
