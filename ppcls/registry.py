@@ -169,7 +169,6 @@ SAMPLERS = Registry(
         *("DistributedBatchSampler", "BatchSampler", "ClassBalancedSampler", "WeightedSampler"),
         *("RepeatedAugSampler", "MultiScaleSampler", "PKSampler"),
     ),
-    {"DistributedRandomIdentitySampler": "write PKSampler, with num_instances as sample_per_id"},
 )
 TRANSFORMS = Registry(
     "transform",
@@ -179,6 +178,8 @@ TRANSFORMS = Registry(
         **_in(f"{_TRANSFORMS}.geometry", "Pad", "RandomCropImage", "RandCropImageV2"),
         **_in(f"{_TRANSFORMS}.geometry", "RandomRotation", "RandomRot90"),
         **_in(f"{_TRANSFORMS}.policies", "AutoAugment", "RandAugment", "TrivialAugment", "TimmAutoAugment"),
+        **_in(f"{_TRANSFORMS}.policies", "RandAugmentV3"),
+        **_in(f"{_TRANSFORMS}.mixed_policies", "RandAugmentV4", "AugMix"),
         **_in(f"{_TRANSFORMS}.photometric", "ColorJitter", "RandomGrayscale", "PCALighting", "GaussianBlur"),
         **_in(f"{_TRANSFORMS}.erasing", "RandomErasing", "Cutout", "GridMask", "HideAndSeek"),
     },

@@ -23,6 +23,11 @@ _PERSON_ATTRIBUTES, _GLASSES, _HOLD = 26, 1, 18  # classes of PA100K
 _COLORS, _TYPES = 10, 9  # classes of VeRi's attributes
 _TABLE_KEYS = ("source", "number", "color", "clarity", "obstruction", "angle")
 _LCNET_STAGES = ("conv1.*", *(f"blocks{stage}.*" for stage in range(2, 7)))
+# PaddleClas's sampler to ours, and its keys to ours.
+_SAMPLERS = {
+    "RASampler": ("RepeatedAugSampler", {}),
+    "DistributedRandomIdentitySampler": ("PKSampler", {"num_instances": "sample_per_id"}),
+}
 
 
 def describe_other_file(tree: Tree) -> str:
@@ -45,6 +50,12 @@ def translate_paddleclas(tree: Tree) -> None:
         if isinstance(arch.get("use_sync_bn"), bool):
             tree["Global"] = settings = {"sync_bn": arch.pop("use_sync_bn"), **settings}
     _translate_settings(settings)
+    _translate_schedule(tree.get("Optimizer"))
+    for node in _mappings(tree.get("DataLoader")):
+        _translate_sampler(node.get("sampler"))
+    for node in _mappings(tree.get("Metric")):
+        if isinstance(topk := node.get("topk"), list) and all(isinstance(k, int) for k in topk):
+            node["topk"] = list(dict.fromkeys(topk))  # PaddleClas reports a repeated value once
     for chain in _chains(tree):
         _translate_padding(chain)
     post_process = mapping_at(tree, "Infer.PostProcess")
@@ -62,6 +73,34 @@ def _translate_settings(settings: Tree) -> None:
             del settings[key]
     if settings.get("retrieval_feature_from") == "features":
         del settings["retrieval_feature_from"]
+
+
+def _translate_schedule(optimizer: Any) -> None:
+    """Removes a last epoch of Piecewise without a rate after it: there the rate stays."""
+    lr = optimizer.get("lr") if isinstance(optimizer, dict) else None
+    if not isinstance(lr, dict) or lr.get("name") != "Piecewise":
+        return
+    epochs, values = lr.get("decay_epochs"), lr.get("values")
+    if isinstance(epochs, list) and isinstance(values, list) and len(epochs) == len(values) > 0:
+        lr["decay_epochs"] = epochs[:-1]
+
+
+def _translate_sampler(sampler: Any) -> None:
+    name = sampler.get("name") if isinstance(sampler, dict) else None
+    if not isinstance(name, str) or name not in _SAMPLERS:
+        return
+    sampler["name"], keys = _SAMPLERS[name]
+    for old, new in keys.items():
+        if old in sampler:
+            sampler[new] = sampler.pop(old)
+
+
+def _mappings(node: Any) -> Iterator[Tree]:
+    """Yields all mappings in a part of the YAML."""
+    if isinstance(node, dict):
+        yield node
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _mappings(child)
 
 
 def _translate_model(model: Tree) -> None:

@@ -11,6 +11,8 @@ from ppcls.config.base.errors import ConfigError
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
+from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
+from ppcls.config.sections.schedule import Piecewise
 
 LCNET = "PPLCNet_x1_0"
 
@@ -132,6 +134,53 @@ def test_vehicle_file_loads_with_its_neck_and_loss() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(tree)
     assert any("expected FC, VehicleNeck or BNNeck, got ArcMargin" in line for line in caught.value.problems)
+
+
+def test_sampler_of_identities_becomes_pk_sampler() -> None:
+    tree = retrieving()
+    tree["DataLoader"]["Train"]["sampler"] = {
+        **{"name": "DistributedRandomIdentitySampler", "batch_size": 64, "num_instances": 4},
+        **{"drop_last": False, "shuffle": True},
+    }
+    train = load_config(tree).DataLoader.Train
+    assert train is not None
+    assert train.sampler == PKSampler(batch_size=64, sample_per_id=4)
+
+
+def test_repeated_augmentation_keeps_its_batch_size() -> None:
+    tree = plain("ResNet50")
+    tree["DataLoader"]["Train"]["sampler"]["name"] = "RASampler"
+    train = load_config(tree).DataLoader.Train
+    assert train is not None
+    assert train.sampler == RepeatedAugSampler(batch_size=64)
+
+
+def test_piecewise_ignores_an_epoch_without_a_rate() -> None:
+    tree = attributes()
+    tree["Optimizer"]["lr"] = {
+        **{"name": "Piecewise", "decay_epochs": [12, 18, 24, 28]},
+        "values": [0.0001, 0.00001, 0.000001, 0.0000001],
+    }
+    schedule = load_config(tree).Optimizer.lr
+    assert isinstance(schedule, Piecewise)
+    assert schedule.decay_epochs == (12, 18, 24)
+
+
+def test_repeated_topk_is_reported_once() -> None:
+    tree = plain("ResNet50")
+    tree["Metric"]["Eval"] = [{"TopkAcc": {"topk": [1, 1]}}]
+    assert load_config(tree).Metric.Eval[0].names == ("top1",)
+
+
+def test_random_interpolation_and_colour_of_timm_are_accepted() -> None:
+    tree = plain("ResNet50")
+    ops = tree["DataLoader"]["Train"]["dataset"]["transform_ops"]
+    ops[1]["RandCropImage"] |= {"interpolation": "random", "backend": "pil"}
+    ops.insert(3, {"TimmAutoAugment": {"mean": [0.5, 0.5, 0.5], "interpolation": "random"}})
+    config = load_config(tree)
+    assert any("TimmAutoAugment.mean has no effect" in line for line in config_warnings(config))
+    assert config.DataLoader.Train is not None
+    assert config.DataLoader.Train.dataset.transform_ops[1].draws == 5
 
 
 @pytest.mark.parametrize(

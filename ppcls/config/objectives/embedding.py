@@ -116,6 +116,7 @@ class CircleMargin(MarginHead):
 class StopLayer(Section):
     """The last layer of the backbone."""
 
+    ignored: ClassVar[Mapping[str, str]] = {"output_dim": "the backbone determines it"}
     name: Literal["flatten", "avg_pool"] = "flatten"
     """Both names mean the input of the last linear layer, one number per channel."""
 

@@ -64,7 +64,10 @@ Hook = Annotated[Any, AfterValidator(_check_hook)]
 class Global(Section):
     """The run as a whole."""
 
-    ignored: ClassVar[Mapping[str, str]] = {"class_num": "Arch.class_num is the key"}
+    ignored: ClassVar[Mapping[str, str]] = {
+        "class_num": "Arch.class_num is the key",
+        "infer_imgs": "Infer.infer_imgs is the key",
+    }
 
     output_dir: str = "./output"
     """Folder of the run: log, curves, checkpoints. As in PaddleClas, `./output` means

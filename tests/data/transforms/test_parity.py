@@ -44,8 +44,15 @@ from ppcls.data.transforms.specs.geometry import (
     RandomRot90,
     RandomRotation,
 )
+from ppcls.data.transforms.specs.mixed_policies import AugMix, RandAugmentV4
 from ppcls.data.transforms.specs.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale
-from ppcls.data.transforms.specs.policies import AutoAugment, RandAugment, TimmAutoAugment, TrivialAugment
+from ppcls.data.transforms.specs.policies import (
+    AutoAugment,
+    RandAugment,
+    RandAugmentV3,
+    TimmAutoAugment,
+    TrivialAugment,
+)
 from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.registry import TRANSFORMS
 
@@ -75,6 +82,7 @@ ALONE: dict[str, list[Case]] = {
         decoded(RandCropImage(size=(224, 224), scale=(0.02, 0.3), ratio=(0.3, 3.0)), how="bilinear"),
         decoded(RandCropImage(size=(48, 48), backend="pil"), how="antialias"),
         decoded(RandCropImage(size=(48, 48), backend="pil", interpolation="bicubic"), how="overshoot"),
+        decoded(RandCropImage(size=(48, 48), backend="pil", interpolation="random"), how="overshoot"),
     ],
     "RandFlipImage": [decoded(RandFlipImage(flip_code=code)) for code in (1, 0, -1)],
     "NormalizeImage": [
@@ -143,6 +151,12 @@ ALONE: dict[str, list[Case]] = {
     ],
     "AutoAugment": [decoded(AutoAugment(), how="augmented")],
     "RandAugment": [decoded(RandAugment(), how="augmented")],
+    "RandAugmentV3": [decoded(RandAugmentV3(num_layers=1, magnitude=7), how="augmented")],
+    "RandAugmentV4": [decoded(RandAugmentV4(), how="augmented")],
+    "AugMix": [
+        decoded(AugMix(prob=1, aug_prob_coeff=1.0, mixture_width=2, aug_severity=10), how="augmented"),
+        decoded(AugMix(prob=0), how="exact"),
+    ],
     "TrivialAugment": [decoded(TrivialAugment(), how="augmented")],
     "TimmAutoAugment": [decoded(TimmAutoAugment(), how="augmented")],
 }

@@ -84,12 +84,20 @@ def _resize(spec: ResizeImage | RandCropImage, images: Node, context: LoweringCo
         size = {"resize_x": spec.size[0], "resize_y": spec.size[1]}
     return fn.resize(
         images,
-        interp_type=_INTERPOLATION[spec.interpolation],
+        interp_type=_interpolation(spec, context),
         antialias=spec.antialias,
         # Scale the whole image to the rounded size, as numpy_ops does, instead of a slightly smaller window.
         subpixel_scale=False,
         **size,
     )
+
+
+def _interpolation(spec: ResizeImage | RandCropImage, context: LoweringContext) -> Any:
+    if spec.interpolation != "random":
+        return _INTERPOLATION[spec.interpolation]
+    bilinear, bicubic = int(types.INTERP_LINEAR), int(types.INTERP_CUBIC)
+    number = bilinear + (bicubic - bilinear) * context.decisions[2]
+    return fn.reinterpret(fn.cast(number, dtype=types.INT32), dtype=types.INTERP_TYPE)
 
 
 @lower.register

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import singledispatch
 from typing import Any
 
-from nvidia.dali import Pipeline
+from nvidia.dali import Pipeline, fn, types
 from nvidia.dali import pipeline as dali_pipeline
 from nvidia.dali._utils import dali_trace
 from nvidia.dali.auto_aug import augmentations, auto_augment, rand_augment, trivial_augment
-from nvidia.dali.auto_aug.core import select, signed_bin
+from nvidia.dali.auto_aug.core import augmentation, select, signed_bin
 
 from ppcls.data.transforms.dali_ops.graph import LoweringContext, Node, lower, numpy_on_cpu
+from ppcls.data.transforms.specs.mixed_policies import AugMix, RandAugmentV4
 from ppcls.data.transforms.specs.policies import (
     AutoAugment,
     Policy,
     RandAugment,
+    RandAugmentV3,
     TimmAutoAugment,
     TrivialAugment,
 )
@@ -30,20 +33,41 @@ DaliSuite = Mapping[str, Any]  # augmentations of nvidia.dali.auto_aug by name
 @numpy_on_cpu
 def lower_policy(spec: Policy, node: Any, context: LoweringContext) -> Node:
     suite = dali_suite(spec)
-    operations, bins, negated, *sides = context.decisions
-    options = {"shape": sides[0]} if sides else {}
+    operations, bins, negated, *others = context.decisions
+    options = {"shape": others[0]} if spec.translates and spec.translation[1] else {}
+
+    def run_stage(stage: int, node: Node, select_operation: Callable[..., Node]) -> Node:
+        squares = {"square": others[-1][stage]} if "cutout" in suite else {}
+        return select_operation(
+            [suite[name] for name in spec.stages[stage]],
+            operations[stage],
+            data=node,
+            magnitude_bin=signed_bin(bins[stage], negated[stage]),
+            num_magnitude_bins=spec.bins,
+            fill_value=spec.fill_value,
+            **options,
+            **squares,
+        )
+
+    chains = [node]
     with _conditionals(node, *context.decisions) as select_operation:
-        for stage, names in enumerate(spec.stages):
-            node = select_operation(
-                [suite[name] for name in names],
-                operations[stage],
-                data=node,
-                magnitude_bin=signed_bin(bins[stage], negated[stage]),
-                num_magnitude_bins=spec.bins,
-                fill_value=spec.fill_value,
-                **options,
-            )
-    return node
+        if isinstance(spec, AugMix):
+            chains = [node] * spec.mixture_width
+            for chain, step in itertools.product(range(spec.mixture_width), range(spec.depth)):
+                chains[chain] = run_stage(chain * spec.depth + step, chains[chain], select_operation)
+        else:
+            for stage in range(len(spec.stages)):
+                chains[0] = run_stage(stage, chains[0], select_operation)
+    return _mix(node, chains, others[-1]) if isinstance(spec, AugMix) else chains[0]
+
+
+def _mix(node: Node, chains: list[Node], weights: Node) -> Node:
+    """Adds chains times their weights to the image times the rest."""
+    rest = 1.0 - fn.reductions.sum(weights)
+    mixed = fn.brightness(node, brightness=rest, dtype=types.FLOAT)
+    for number, chain in enumerate(chains):
+        mixed = mixed + fn.brightness(chain, brightness=weights[number], dtype=types.FLOAT)
+    return fn.cast(mixed, dtype=types.UINT8)
 
 
 @singledispatch
@@ -63,29 +87,61 @@ def auto_augment_suite(spec: AutoAugment) -> DaliSuite:
 def rand_augment_suite(spec: RandAugment) -> DaliSuite:
     kind = "" if spec.monotonic_mag else "non_monotonic_"
     make = getattr(rand_augment, f"get_rand_augment_{kind}suite")
-    return {augmentation.name: augmentation for augmentation in make(**_translation(spec))}
+    return {entry.name: entry for entry in make(**_translation(spec))}
 
 
 @dali_suite.register
 def trivial_augment_suite(spec: TrivialAugment) -> DaliSuite:
     return {
-        augmentation.name: augmentation
-        for augmentation in trivial_augment.get_trivial_augment_wide_suite(**_translation(spec))
+        entry.name: entry for entry in trivial_augment.get_trivial_augment_wide_suite(**_translation(spec))
     }
 
 
 @dali_suite.register
 def timm_suite(spec: TimmAutoAugment) -> DaliSuite:
-    posterize = spec.suite["posterize"]
     return {
-        **{
-            augmentation.name: augmentation
-            for augmentation in rand_augment.get_rand_augment_suite(**_translation(spec))
-        },
-        "posterize": augmentations.posterize.augmentation((posterize.low, posterize.high)),
+        **{entry.name: entry for entry in rand_augment.get_rand_augment_suite(**_translation(spec))},
+        **_point_operations(spec, "posterize"),
         "solarize_add": augmentations.solarize_add,
         "invert": augmentations.invert,
     }
+
+
+@dali_suite.register
+def rand_augment_v3_suite(spec: RandAugmentV3) -> DaliSuite:
+    return {**rand_augment_suite(spec), **_point_operations(spec, "solarize"), "invert": augmentations.invert}
+
+
+@dali_suite.register
+def rand_augment_v4_suite(spec: RandAugmentV4) -> DaliSuite:
+    return {
+        **{entry.name: entry for entry in rand_augment.get_rand_augment_suite(**_translation(spec))},
+        "invert": augmentations.invert,
+        "cutout": _cutout,
+    }
+
+
+@dali_suite.register
+def mixed_suite(spec: AugMix) -> DaliSuite:
+    suite = rand_augment.get_rand_augment_suite(**_translation(spec))
+    return {
+        **{entry.name: entry for entry in suite},
+        **_point_operations(spec, "posterize"),
+    }
+
+
+def _point_operations(spec: Policy, *names: str) -> DaliSuite:
+    """Returns operations with the spec's ranges of magnitudes."""
+    return {
+        name: getattr(augmentations, name).augmentation((spec.suite[name].low, spec.suite[name].high))
+        for name in names
+    }
+
+
+@augmentation(mag_range=(0, 20))  # type: ignore[untyped-decorator]
+def _cutout(data: Node, _: Node, square: Node, fill_value: int) -> Node:
+    """Fills a square: start and size [4], which already depends on the magnitude."""
+    return fn.erase(data, anchor=square[:2], shape=square[2:], axis_names="HW", fill_value=[fill_value])
 
 
 def _translation(spec: Policy) -> dict[str, Any]:

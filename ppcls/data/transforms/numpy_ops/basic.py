@@ -93,7 +93,9 @@ def crop_image(spec: CropImage, image: np.ndarray, decisions: Decisions) -> Arra
 
 @apply.register
 def rand_crop_image(spec: RandCropImage, image: np.ndarray, decisions: Decisions) -> Array:
-    (top, left), (height, width) = decisions
+    (top, left), (height, width), *bicubic = decisions
+    if bicubic:
+        spec = spec.model_copy(update={"interpolation": "bicubic" if bicubic[0] else "bilinear"})
     return resize(spec, image[top : top + height, left : left + width])
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.transforms.numpy_ops.chain import apply
 from ppcls.data.transforms.specs.decisions import Decisions
+from ppcls.data.transforms.specs.mixed_policies import AugMix
 from ppcls.data.transforms.specs.policies import Policy
 
 Image = NDArray[np.uint8]
@@ -23,9 +24,29 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 @apply.register
 def apply_policy(spec: Policy, image: np.ndarray, decisions: Decisions) -> Image:
+    return _run_stages(spec, image, decisions, range(len(spec.stages)))
+
+
+@apply.register
+def mix_chains(spec: AugMix, image: np.ndarray, decisions: Decisions) -> Image:
+    weights = decisions[-1]
+    if not weights.any():
+        return image
+    mixed = (np.float32(1) - weights.sum()) * image.astype(np.float32)
+    for chain, weight in enumerate(weights):
+        steps = range(chain * spec.depth, (chain + 1) * spec.depth)
+        mixed += weight * _run_stages(spec, image, decisions, steps)
+    return _rounded(mixed)
+
+
+def _run_stages(spec: Policy, image: Image, decisions: Decisions, stages: range) -> Image:
     suite, relative = spec.suite, spec.translation[1]
-    for names, operation, number, negated in zip(spec.stages, *decisions[:3], strict=True):
-        augmentation = suite[names[operation]]
+    for stage in stages:
+        operation, number, negated = (part[stage] for part in decisions[:3])
+        augmentation = suite[spec.stages[stage][operation]]
+        if augmentation.name == "cutout":
+            image = _fill_square(image, decisions[-1][stage], spec.fill_value)
+            continue
         magnitude = float(augmentation.magnitudes(spec.bins)[number])
         if augmentation.signed and negated:
             magnitude = -magnitude
@@ -34,6 +55,13 @@ def apply_policy(spec: Policy, image: np.ndarray, decisions: Decisions) -> Image
         if augmentation.name in ENHANCE and augmentation.signed:
             magnitude += 1
         image = augment(augmentation.name, image, magnitude, spec.fill_value)
+    return image
+
+
+def _fill_square(image: Image, square: NDArray[np.float32], fill: int) -> Image:
+    top, left, height, width = square.astype(int)
+    image = image.copy()
+    image[top : top + height, left : left + width] = fill
     return image
 
 

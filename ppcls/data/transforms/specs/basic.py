@@ -172,15 +172,20 @@ Ratio = Annotated[float, Bound(ge=0.01, le=100)]
 class RandCropImage(_ResamplingTransform):
     """Crops a window of random area and aspect ratio and resizes it (Szegedy et al. 2015, section 6)."""
 
-    draws: ClassVar[int] = 4
-
     size: Size
     """Side, or [width, height]."""
+    interpolation: Interpolation | Literal["random"] = "bilinear"  # type: ignore[assignment]
+    """How pixels are interpolated; `random`: bilinear for half of the images, bicubic for the others."""
     scale: tuple[Fraction, Fraction] = Field(
         (0.08, 1.0), description="share of the image's area, min and max"
     )
     ratio: tuple[Ratio, Ratio] = Field((0.75, 4 / 3), description="width / height, min and max")
     use_log_aspect: bool = Field(False, description="draw the logarithm of width / height uniformly")
+
+    @property
+    def draws(self) -> int:  # type: ignore[override]
+        """Aspect, area, left, top; with random interpolation also a coin."""
+        return 4 + (self.interpolation == "random")
 
     @model_validator(mode="after")
     def _check_ranges(self) -> RandCropImage:
@@ -235,9 +240,13 @@ def random_windows(
 
 @decide.register
 def decide_window(spec: RandCropImage, draws: Draws, sides: Sides) -> Decisions:
-    """Start (top, left) and size (height, width) of the window, [N, 2] int32 each."""
-    windows = random_windows(spec, sides, draws)
-    return np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
+    """Start (top, left) and size (height, width) of the window, [N, 2] int32 each.
+
+    With random interpolation also whether it is bicubic, [N] int32.
+    """
+    windows = random_windows(spec, sides, draws[:, :4])
+    bicubic = ((draws[:, 4] < 0.5).astype(np.int32),) if spec.interpolation == "random" else ()
+    return np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:]), *bicubic
 
 
 @sides_after.register(CropImage)

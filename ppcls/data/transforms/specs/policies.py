@@ -23,6 +23,7 @@ from ppcls.data.transforms.specs.policy_tables import (
     BINS,
     RAND,
     RAND_AS_AUTO,
+    RAND_V3,
     TIMM,
     TRIVIAL_WIDE,
     Augmentation,
@@ -213,6 +214,26 @@ def decide_layers(spec: RandAugment, draws: Draws, sides: Sides) -> Decisions:
     return operation, bins, _coin(draws[:, 1::2]), *spec.sides_for_translation(sides)
 
 
+class RandAugmentV3(RandAugment):
+    """PaddleClas's RandAugment of MobileViTV2: inversion instead of identity, black uncovered areas."""
+
+    furthest_share: ClassVar[float | None] = 150 / 331
+
+    magnitude: Index = Field(3, description="from 0, the weakest, to num_magnitude_bins - 1")
+    monotonic_mag: Literal[True] = Field(True, description="must be True")
+    fill_value: GreyLevel = Field(
+        0, description="grey level of the area that a translation, shear or rotation uncovers"
+    )
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
+        None, description="accepted for PaddleClas's files without effect; interpolation is bilinear"
+    )
+
+    @property
+    def space(self) -> SearchSpace:
+        """All 14 operations in each layer."""
+        return SearchSpace(RAND_V3, (tuple(RAND_V3),) * self.num_layers, self.num_magnitude_bins)
+
+
 class TrivialAugment(Policy):
     """One operation of random magnitude, from wide ranges (Müller & Hutter 2021, TrivialAugmentWide)."""
 
@@ -281,6 +302,7 @@ class TimmAutoAugment(Policy):
     to 0..10. All operations except inversion strengthen with them.
     """
 
+    ignored: ClassVar[Mapping[str, str]] = {"mean": "fill_value is the colour of uncovered areas"}
     furthest_share: ClassVar[float | None] = 0.45
 
     config_str: Annotated[str, AfterValidator(_check_timm_config)] = Field(

@@ -1,6 +1,7 @@
 """Tables of automatic augmentation: operations, ranges of their magnitudes, AutoAugment's sub-policies.
 
-All except `TIMM` equal those of ``nvidia.dali.auto_aug``, whose operators work on the GPU.
+All except `TIMM`, `RAND_V3`, `RAND_V4` and `MIX` equal those of ``nvidia.dali.auto_aug``, whose operators
+work on the GPU.
 """
 
 from __future__ import annotations
@@ -86,6 +87,16 @@ TIMM = _suite(  # timm's ranges; posterize keeps at least one bit
     Augmentation("solarize", 256, 0),
     Augmentation("solarize_add", 0, 110),
     Augmentation("invert"),
+    *_PLAIN,
+)
+RAND_V3 = {name: entry for name, entry in RAND.items() if name != "identity"} | _suite(
+    Augmentation("solarize", 255, 0), Augmentation("invert")
+)
+RAND_V4 = RAND | _suite(Augmentation("invert"), Augmentation("cutout", 0, 20))
+MIX = _suite(
+    *_geometric(0.3, 30),
+    Augmentation("posterize", 4, 0),
+    Augmentation("solarize", 256, 0),
     *_PLAIN,
 )
 TRIVIAL_WIDE = _suite(
