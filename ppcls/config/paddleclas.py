@@ -16,7 +16,6 @@ _OTHER_FILES = {
     "ARCHITECTURE": "a file for PaddleClas's former static engine, which PaddleClas itself no longer reads",
     "IndexProcess": "a file for PaddleClas's retrieval system, not for a training run",
     "UnLabelLoss": "semi-supervised training is not supported; docs/from-paddleclas.md says why",
-    "MLDecoder": "the head MLDecoder is missing",
 }
 
 _PERSON_ATTRIBUTES, _GLASSES, _HOLD = 26, 1, 18  # classes of PA100K
@@ -45,6 +44,10 @@ def translate_paddleclas(tree: Tree) -> None:
     for model in model_sections(tree):
         _translate_model(model)
     if isinstance(arch, dict):
+        if "use_ml_decoder" in arch:
+            head = tree.pop("MLDecoder", {})
+            if arch.pop("use_ml_decoder"):
+                arch["ml_decoder"] = head
         if isinstance(tree.get("Optimizer"), dict):
             _translate_stage_rates(arch, tree["Optimizer"])
         if isinstance(arch.get("use_sync_bn"), bool):

@@ -261,14 +261,22 @@ class StartReport(NamedTuple):
 def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartReport:
     """Fills a model before training; the numbers of classes and of input channels may differ.
 
-    A classifier of another number of classes stays random. The first layer's weights for other input channels
-    are averaged or repeated, and scaled so that outputs keep their size.
+    A head of another kind (``new_head``, see `ppcls.arch.layers.ml_decoder`) stays random, and so does a
+    classifier of another number of classes. The first layer's weights for other input channels are averaged
+    or repeated, and scaled so that outputs keep their size.
 
     Raises:
         UserError: Anything else differs.
     """
     arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     tensors = model.state_dict()
+    head = f"{getattr(model, 'new_head', None)}."
+    of_head = [name for name in tensors if name.startswith(head)]
+    if of_head and not any(name in arrays for name in of_head):
+        arrays = {name: array for name, array in arrays.items() if not name.startswith(head)}
+        arrays |= {name: tensors[name].numpy() for name in of_head}
+    else:
+        of_head = []
     shapes = {
         name: (list(tensors[name].shape), list(arrays[name].shape)) for name in tensors.keys() & arrays.keys()
     }
@@ -283,7 +291,7 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
         adapted = f"{', '.join(sorted(first))}: weights of {old} input channels {done} for {new}"
     random = sorted(others) if _only_classes_differ(model, others) else []
     fill_model(model, {**arrays, **{name: tensors[name].numpy() for name in random}}, source)
-    return StartReport(random, adapted)
+    return StartReport([*random, *of_head], adapted)
 
 
 def _only_channels_differ(shapes: Mapping[str, tuple[list[int], list[int]]]) -> bool:

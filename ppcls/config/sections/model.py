@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.fields import (
@@ -16,6 +16,7 @@ from ppcls.config.base.fields import (
     Positive,
     Section,
     Side,
+    error_at,
     show,
 )
 from ppcls.registry import ARCHITECTURES, suggest_architecture
@@ -47,6 +48,42 @@ class EfficientNetOverrides(Section):
     """How numbers of blocks are rounded."""
     drop_connect_rate: Decay = 0.2
     """Probability of skipping the last block, lower for earlier blocks."""
+
+
+class MLDecoder(Section):
+    """A classification head of attention for many labels (Ridnik et al. 2021), in place of pooling and fc."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        "in_channels": "the backbone determines it",
+        "class_num": "Arch.class_num is the key",
+    }
+    query_num: Count = 80
+    """Number of queries; at most the number of classes is used."""
+    embed_dim: Count = 768
+    """Width of queries and features, a multiple of `num_heads`."""
+    num_heads: Count = 8
+    """Heads of the attention."""
+    mlp_hidden_dim: Count = 2048
+    """Width of the hidden layer after the attention."""
+    dropout: Decay = 0.1
+    """Dropout in attention and hidden layer."""
+    depth: Literal[1] = 1
+    """Must be 1."""
+    freeze_query_embed: Literal[True] = True
+    """Must be True: queries are random and fixed."""
+    remove_self_attn: Literal[True] = True
+    """Must be True: queries do not attend to each other."""
+    replace_layer: str = "fc"
+    """Name of the linear layer that it replaces."""
+    remove_layers: tuple[str, ...] = ("avg_pool", "flatten")
+    """Names of the layers before it that are removed."""
+
+    @model_validator(mode="after")
+    def _check_width(self) -> Self:
+        if self.embed_dim % self.num_heads:
+            text = f"expected a multiple of num_heads ({self.num_heads}), got {self.embed_dim}"
+            raise error_at(text, "embed_dim")
+        return self
 
 
 class Arch(Section):
@@ -114,6 +151,8 @@ class Arch(Section):
     """PP-LCNet: whether a convolution computes 1280 features before the classifier; default: True."""
     dropout_prob: Decay | None = 0.2
     """MobileNetV3, PP-LCNet, ESNet: dropout before the classifier; null for none."""
+    ml_decoder: MLDecoder | None = None
+    """ResNet, PP-LCNet, PP-HGNet and others: the head ML-Decoder, for many labels per image."""
     use_fused_attn: Literal[False] | None = None
     """Accepted for PaddleClas's configs; attention uses plain operators."""
     use_fused_linear: Literal[False] | None = None

@@ -13,6 +13,7 @@ from ppcls.arch.build import build_model
 from ppcls.arch.distillation import DistillationNetwork, attach_to_student
 from ppcls.arch.embedding import CosineHead, remove_classifier
 from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
+from ppcls.arch.layers.ml_decoder import replace_head
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import DistillationLossSpec
 from ppcls.config.objectives.embedding import BNNeck, HeadSpec, MarginHead, NeckSpec, RecModel, VehicleNeck
@@ -30,7 +31,15 @@ Losses = Sequence[Any]  # specs of Loss.Train or Loss.Eval
 
 def build_arch(arch: Arch) -> nn.Layer:
     """Builds one model with new weights."""
-    return build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
+    model = build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
+    if (head := arch.ml_decoder) is not None:
+        decoder = {
+            **{"queries": head.query_num, "width": head.embed_dim, "heads": head.num_heads},
+            **{"hidden": head.mlp_hidden_dim, "dropout": head.dropout},
+        }
+        layers = head.replace_layer, head.remove_layers
+        replace_head(model, decoder, arch.class_num, arch.data_format, layers)
+    return model
 
 
 def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:

@@ -138,6 +138,7 @@ ALONE: dict[str, list[Case]] = {
     "Cutout": [
         decoded(Cutout(n_holes=3, length=60, fill_value=9)),
         normalized(Cutout(fill_value=(0.1, 0.2, 0.3))),
+        decoded(Cutout(n_holes=2, length=60, fill_value=None)),
     ],
     "GridMask": [
         decoded(GridMask(d1=20, d2=80, prob=0.7)),

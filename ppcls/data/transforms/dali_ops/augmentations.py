@@ -103,7 +103,8 @@ def _erase_to_noise(spec: RandomErasing, node: Node, context: LoweringContext) -
 
 @lower.register
 def cut_out_holes(spec: Cutout, node: Any, context: LoweringContext) -> Node:
-    return _erase(node, context, fill_value=list(spec.fill_value))
+    fill = context.decisions[2] if spec.fill_value is None else list(spec.fill_value)
+    return _erase(node, context, fill_value=fill)
 
 
 @lower.register

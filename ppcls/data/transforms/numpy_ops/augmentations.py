@@ -112,7 +112,8 @@ def _fill_rectangles(image: np.ndarray, decisions: Decisions, fill: tuple[float,
 
 @apply.register
 def cut_out_holes(spec: Cutout, image: np.ndarray, decisions: Decisions) -> Array:
-    return _fill_rectangles(image, decisions, spec.fill_value)
+    fill = spec.fill_value or tuple(decisions[2].tolist())
+    return _fill_rectangles(image, decisions[:2], fill)
 
 
 @apply.register

@@ -7,18 +7,26 @@ end.
 from __future__ import annotations
 
 from functools import cache
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ppcls.config.base.fields import Count, Fraction, Index, NonNegative, Positive
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
-from ppcls.data.transforms.specs.fields import Fill, bernoulli, check_fill, need_pixels, uniform_between
+from ppcls.data.transforms.specs.fields import (
+    Fill,
+    bernoulli,
+    check_fill,
+    need_pixels,
+    need_rgb,
+    uniform_between,
+)
 from ppcls.data.transforms.specs.rng import normals, uniforms
 
+_NONE = BeforeValidator(lambda value: None if value == "none" else value)  # PaddleClas's spelling
 _WHOLE_TILE = 2.0  # a share of a tile's side that covers the whole tile
 _BANK_SIDE = 512
 _BANK_EPOCH = 2**32  # larger than the epochs of any run
@@ -119,27 +127,37 @@ class Cutout(Transform):
     n_holes: Count = 1
     """Number of holes."""
     length: Count = Field(112, description="side of a hole in pixels; odd values are reduced by one")
-    fill_value: Fill = Field((0.0,), description="pixel value of the holes: a number, or one per channel")
+    fill_value: Annotated[Fill | None, _NONE] = Field(
+        (0.0,),
+        description="pixel value of the holes: a number, or one per channel; null: a random colour per image",
+    )
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """The centre of each hole."""
-        return 2 * self.n_holes
+        """The centre of each hole; three for a random colour."""
+        return 2 * self.n_holes + 3 * (self.fill_value is None)
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state unchanged."""
-        need_pixels(state)
-        check_fill("fill_value", self.fill_value, state)
+        if self.fill_value is None:
+            need_rgb(state)
+        else:
+            need_pixels(state)
+            check_fill("fill_value", self.fill_value, state)
         return state
 
 
 @decide.register
 def decide_holes(spec: Cutout, draws: Draws, sides: Sides) -> Decisions:
-    """Starts (top, left, top, left …) and sizes (height, width …) of the holes, [N, 2 n_holes] float32."""
+    """Starts (top, left, top, left …) and sizes (height, width …) of the holes, [N, 2 n_holes] float32.
+
+    With a random colour also that, [N, 3] float32.
+    """
     within = np.tile(sides, spec.n_holes)
-    centre, half = np.floor(draws.astype(np.float64) * within), spec.length // 2
+    centre, half = np.floor(draws[:, : 2 * spec.n_holes].astype(np.float64) * within), spec.length // 2
     start, end = np.clip(centre - half, 0, within), np.clip(centre + half, 0, within)
-    return start.astype(np.float32), (end - start).astype(np.float32)
+    colour = (np.floor(draws[:, -3:] * np.float32(256)),) if spec.fill_value is None else ()
+    return start.astype(np.float32), (end - start).astype(np.float32), *colour
 
 
 class GridMask(Transform):

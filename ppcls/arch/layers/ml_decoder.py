@@ -1,0 +1,108 @@
+"""ML-Decoder, a classification head of attention (Ridnik et al. 2021, https://arxiv.org/abs/2111.12933)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+from paddle.nn.initializer import Constant, Normal, XavierNormal
+
+from ppcls.errors import UserError
+
+
+class _NoSelfAttention(nn.Layer):  # type: ignore[misc]
+    """Returns the queries unchanged: the paper's decoder has no attention among them."""
+
+    def forward(self, query: Tensor, *_others: Tensor | None) -> Tensor:
+        """Returns [B, queries, width]."""
+        return query
+
+
+class MLDecoder(nn.Layer):  # type: ignore[misc]
+    """Fixed random queries attend to all places of a feature map; each computes the logits of some classes.
+
+    Args:
+        channels: Channels of the feature map.
+        class_num: Number of classes.
+        queries: Number of queries, at most ``class_num``.
+        width: Width of queries and of the projected features.
+        heads: Number of heads of the attention.
+        hidden: Width of the hidden layer after it.
+        dropout: Dropout in attention and hidden layer.
+        data_format: Layout of the feature map before it was flattened.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        class_num: int,
+        queries: int = 80,
+        width: int = 768,
+        heads: int = 8,
+        hidden: int = 2048,
+        dropout: float = 0.1,
+        data_format: Literal["NCHW", "NHWC"] = "NCHW",
+    ) -> None:
+        super().__init__()
+        self._channels, self._classes, self._data_format = channels, class_num, data_format
+        queries = min(queries, class_num)
+        self.input_proj = nn.Conv2D(channels, width, 1)
+        self.query_pos_embed = nn.Embedding(queries, width, weight_attr=Normal())
+        self.query_pos_embed.weight.stop_gradient = True
+        decoder = nn.TransformerDecoderLayer(
+            width, heads, hidden, dropout, attn_dropout=dropout, act_dropout=dropout
+        )
+        decoder.self_attn = _NoSelfAttention()
+        self.decoder = nn.TransformerDecoder(decoder, 1)
+        outputs = queries * math.ceil(class_num / queries)
+        self.group_conv = nn.Conv2D(
+            queries * width, outputs, 1, groups=queries, weight_attr=XavierNormal(), bias_attr=Constant(0.0)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps a feature map, [B, channels * H * W] or of four axes, to logits [B, class_num]."""
+        if self._data_format == "NHWC":
+            x = x.reshape([x.shape[0], -1, self._channels]).transpose([0, 2, 1])
+        x = F.relu(self.input_proj(x.reshape([x.shape[0], self._channels, -1, 1])))
+        features = x.flatten(2).transpose([0, 2, 1])
+        queries = self.query_pos_embed.weight.unsqueeze(0).expand([x.shape[0], -1, -1])
+        found = self.decoder(queries, features)
+        logits = self.group_conv(found.flatten(1).unsqueeze([2, 3]))
+        return logits.flatten(1)[:, : self._classes]
+
+
+def replace_head(
+    model: nn.Layer,
+    decoder: dict[str, Any],
+    class_num: int,
+    data_format: Literal["NCHW", "NHWC"],
+    layers: tuple[str, tuple[str, ...]] = ("fc", ("avg_pool", "flatten")),
+) -> None:
+    """Replaces the last linear layer of a classifier by an `MLDecoder`, and its pooling by nothing, in place.
+
+    Args:
+        model: The classifier. Its attribute ``new_head`` then names the layer.
+        decoder: Further arguments of `MLDecoder`.
+        class_num: Number of classes.
+        data_format: Layout in the model.
+        layers: Name of the linear layer, and names of those to remove, of which the first must exist.
+
+    Raises:
+        UserError: The model has no such layers.
+    """
+    name, removed = layers
+    linear = getattr(model, name, None)
+    if not isinstance(linear, nn.Linear) or (removed and not hasattr(model, removed[0])):
+        raise UserError(
+            f"Arch.ml_decoder: {type(model).__name__} has no linear layer {name!r}"
+            + (f" after a layer {removed[0]!r}" if removed else "")
+            + "; write their names in replace_layer and remove_layers, or choose another architecture"
+        )
+    for layer in removed:
+        if hasattr(model, layer):
+            setattr(model, layer, nn.Identity())
+    head = MLDecoder(int(linear.weight.shape[0]), class_num, data_format=data_format, **decoder)
+    setattr(model, name, head)
+    model.new_head = name
