@@ -20,7 +20,7 @@ class _NoSelfAttention(nn.Layer):  # type: ignore[misc]
         return query
 
 
-class MLDecoder(nn.Layer):  # type: ignore[misc]
+class MLDecoderHead(nn.Layer):  # type: ignore[misc]
     """Fixed random queries attend to all places of a feature map; each computes the logits of some classes.
 
     Args:
@@ -68,8 +68,8 @@ class MLDecoder(nn.Layer):  # type: ignore[misc]
         x = F.relu(self.input_proj(x.reshape([x.shape[0], self._channels, -1, 1])))
         features = x.flatten(2).transpose([0, 2, 1])
         queries = self.query_pos_embed.weight.unsqueeze(0).expand([x.shape[0], -1, -1])
-        found = self.decoder(queries, features)
-        logits = self.group_conv(found.flatten(1).unsqueeze([2, 3]))
+        attended = self.decoder(queries, features)
+        logits = self.group_conv(attended.flatten(1).unsqueeze([2, 3]))
         return logits.flatten(1)[:, : self._classes]
 
 
@@ -80,11 +80,11 @@ def replace_head(
     data_format: Literal["NCHW", "NHWC"],
     layers: tuple[str, tuple[str, ...]] = ("fc", ("avg_pool", "flatten")),
 ) -> None:
-    """Replaces the last linear layer of a classifier by an `MLDecoder`, and its pooling by nothing, in place.
+    """Replaces the last linear layer of a classifier by an `MLDecoderHead`, and its pooling by nothing, in place.
 
     Args:
         model: The classifier. Its attribute ``new_head`` then names the layer.
-        decoder: Further arguments of `MLDecoder`.
+        decoder: Further arguments of `MLDecoderHead`.
         class_num: Number of classes.
         data_format: Layout in the model.
         layers: Name of the linear layer, and names of those to remove, of which the first must exist.
@@ -103,6 +103,6 @@ def replace_head(
     for layer in removed:
         if hasattr(model, layer):
             setattr(model, layer, nn.Identity())
-    head = MLDecoder(int(linear.weight.shape[0]), class_num, data_format=data_format, **decoder)
+    head = MLDecoderHead(int(linear.weight.shape[0]), class_num, data_format=data_format, **decoder)
     setattr(model, name, head)
     model.new_head = name

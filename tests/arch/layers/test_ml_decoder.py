@@ -12,7 +12,7 @@ import pytest
 from paddleclas_reference import fill
 
 from ppcls.arch.build import build_model
-from ppcls.arch.layers.ml_decoder import MLDecoder, replace_head
+from ppcls.arch.layers.ml_decoder import MLDecoderHead, replace_head
 from ppcls.errors import UserError
 from ppcls.weights.files import start_from
 
@@ -36,7 +36,7 @@ def paddleclas_decoder() -> Any:
 def test_logits_and_names_are_those_of_paddleclas() -> None:
     options = {"embed_dim": 32, "num_heads": 4, "mlp_hidden_dim": 48}
     reference = paddleclas_decoder()(class_num=10, in_channels=6, query_num=7, **options)
-    ours = MLDecoder(6, 10, **SMALL)
+    ours = MLDecoderHead(6, 10, **SMALL)
     images = paddle.to_tensor(np.random.default_rng(0).standard_normal([2, 6, 5, 4]).astype(np.float32))
     expected, logits = [], []
     for model, found in ((reference, expected), (ours, logits)):
