@@ -38,11 +38,67 @@ def serve(argv: Arguments = None) -> None:
     sources = _read_sources(arguments)
     if not sources:
         return
-    from ppcls.serve.server import bind
+    from ppcls.serve.server import address_of, bind
 
-    with bind(arguments.host, arguments.port) as bound, ThreadPoolExecutor(1, "model") as worker:
-        _serve(arguments, sources, bound, worker)
+    _check_files(arguments)
+    shared = arguments.workers > 1
+    with bind(arguments.host, arguments.port, shared) as bound, ThreadPoolExecutor(1, "model") as worker:
+        address = address_of(bound, arguments.tls_cert is not None)
+        served = f"{', '.join(sources)} {'is' if len(sources) == 1 else 'are'} served on {address}"
+        end = "until Ctrl-C or SIGTERM\n"
+        if shared:
+            from ppcls.serve.workers import WorkerProcesses
+
+            port = bound.getsockname()[1]
+            workers = WorkerProcesses(_serve_shared, (arguments, port), arguments.workers, arguments.timeout)
+            workers.run(lambda: write_output(f"{served} by {arguments.workers} workers {end}"))
+        else:
+            _serve(
+                arguments,
+                sources,
+                bound,
+                worker,
+                lambda engines: write_output(f"{served} by {engines} {end}"),
+            )
     write_output("stopped: all requests are answered\n")
+
+
+def _serve_shared(arguments: argparse.Namespace, port: int, on_ready: Callable[[], None]) -> int:
+    """Serves in one of several processes, and returns its exit code."""
+
+    @command
+    def serve_port(_: Arguments) -> None:
+        from ppcls.serve.server import bind
+
+        sources = _read_sources(arguments)
+        with bind(arguments.host, port, shared=True) as bound, ThreadPoolExecutor(1, "model") as worker:
+            _serve(arguments, sources, bound, worker, lambda _: on_ready())
+
+    return serve_port(None)
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Checks the files of keys and certificates before models are loaded.
+
+    Raises:
+        UserError: If they cannot be used, or if options do not fit together.
+    """
+    from ppcls.serve.middleware import read_keys
+    from ppcls.serve.server import TlsFiles
+
+    keys = read_keys(arguments.api_key_file) if arguments.api_key_file else []
+    folder: Path | None = arguments.models_folder
+    if folder is not None and not (keys and folder.is_dir()):
+        raise UserError(f"--models-folder {folder}: expected a folder, and --api-key-file to protect it")
+    if folder is not None and arguments.workers > 1:
+        raise UserError(
+            f"--workers {arguments.workers}: expected 1 with --models-folder, because a request to load a "
+            "model reaches only one worker"
+        )
+    if arguments.tls_cert:
+        TlsFiles(arguments.tls_cert, arguments.tls_key).check()
+    elif arguments.tls_key:
+        raise UserError("--tls-key needs --tls-cert, the certificate of this key")
 
 
 def _read_sources(arguments: argparse.Namespace) -> dict[str, ModelSource]:
@@ -66,40 +122,33 @@ def _serve(
     sources: dict[str, ModelSource],
     bound: socket.socket,
     worker: ThreadPoolExecutor,
+    on_ready: Callable[[str], None],
 ) -> None:
+    """Serves on a socket, and calls ``on_ready`` with the programs that run the models."""
     from ppcls.serve.app import build_app
     from ppcls.serve.limits import RequestLimits
     from ppcls.serve.middleware import AllowedHosts, ApiKeys, read_keys
     from ppcls.serve.models import ServedModels
     from ppcls.serve.request_log import RequestLog, configure_log
-    from ppcls.serve.server import TlsFiles, address_of, run
+    from ppcls.serve.server import TlsFiles, run
     from ppcls.serve.service import BatchingOptions, load
 
-    keys = read_keys(arguments.api_key_file) if arguments.api_key_file else []
-    folder: Path | None = arguments.models_folder
-    if folder is not None and not (keys and folder.is_dir()):
-        raise UserError(f"--models-folder {folder}: expected a folder, and --api-key-file to protect it")
-    tls = TlsFiles(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
-    if arguments.tls_key and tls is None:
-        raise UserError("--tls-key needs --tls-cert, the certificate of this key")
-    if tls is not None:
-        tls.check()
     batching = BatchingOptions(arguments.max_batch, arguments.max_wait / 1000, arguments.max_waiting)
     limits = RequestLimits(int(arguments.max_mib * _MIB), arguments.max_images, arguments.timeout)
     predictors = {
         name: worker.submit(load, source, batching.max_batch).result() for name, source in sources.items()
     }
     index = _load_index(arguments, next(iter(predictors.values())), worker)
-    app: ASGIApp = build_app(ServedModels(predictors, worker, batching, folder), limits, index)
-    if keys:
-        app = ApiKeys(app, keys)
+    models = ServedModels(predictors, worker, batching, arguments.models_folder)
+    app: ASGIApp = build_app(models, limits, index)
+    if arguments.api_key_file:
+        app = ApiKeys(app, read_keys(arguments.api_key_file))
     hosts = ["localhost", socket.gethostname(), arguments.host, *arguments.allowed_hosts]
     app = RequestLog(AllowedHosts(app, hosts))
     configure_log(arguments.log_format, arguments.access_log)
     engines = ", ".join(dict.fromkeys(predictor.model.engine for predictor in predictors.values()))
-    served = f"{', '.join(predictors)} {'is' if len(predictors) == 1 else 'are'} served"
-    ready = f"{served} on {address_of(bound, tls is not None)} by {engines} until Ctrl-C or SIGTERM\n"
-    run(app, bound, limits.timeout, arguments.max_connections, lambda: write_output(ready), tls)
+    tls = TlsFiles(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
+    run(app, bound, limits.timeout, arguments.max_connections, lambda: on_ready(engines), tls)
 
 
 def _load_index(
@@ -168,7 +217,12 @@ def _parser() -> argparse.ArgumentParser:
 
     number("--port", within(int, ge=0, le=65535), 8000, "port to listen on; 0 for any free one")
     number("--max-batch", within(int, ge=1, le=4096), 16, "maximum number of images per batch")
-    waits = "maximum time in milliseconds that an image waits for more images to join its batch"
+    processes = (
+        "number of processes, each with its own copy of the models and its share of the CPU cores; the other "
+        "limits hold for each of them"
+    )
+    number("--workers", within(int, ge=1, le=256), 1, processes)
+    waits = "maximum time in milliseconds that an image waits for others, which are being prepared"
     number("--max-wait", within(float, ge=0, le=1000), 5.0, waits, "MS")
     opened = "maximum number of connections, at most half of them from one address; others are closed"
     number("--max-connections", within(int, ge=1, le=100_000), 512, opened)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
-from ppcls.serve.limits import AdmissionLimit
+from ppcls.serve.workers import METRICS_FOLDER
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -46,11 +49,23 @@ class ServerMetrics:
         self.batch = histogram("ppcls_batch_images", "Images per batch.", _SIZES)
         self.inference = histogram("ppcls_model_seconds", "Time of a batch in the model.", _SECONDS)
         in_work = "Images received and not answered yet."
-        self._in_work = Gauge("ppcls_images_in_work", in_work, _MODEL, registry=registry)
+        self._in_work = Gauge(
+            "ppcls_images_in_work", in_work, _MODEL, registry=registry, multiprocess_mode="livesum"
+        )
 
-    def add_model(self, name: str, images: AdmissionLimit) -> None:
-        """Reports the use of a limit as the model's images in work."""
-        self._in_work.labels(name).set_function(lambda: images.used)
+    def add_model(self, name: str) -> None:
+        """Adds a model, with no image in work."""
+        self._in_work.labels(name).set(0)
+
+    @contextmanager
+    def count_in_work(self, name: str, images: int) -> Iterator[None]:
+        """Counts images of a model as in work until the block ends."""
+        gauge = self._in_work.labels(name)
+        gauge.inc(images)
+        try:
+            yield
+        finally:
+            gauge.dec(images)
 
     def remove_model(self, name: str) -> None:
         """Removes the metrics of a model."""
@@ -65,5 +80,9 @@ class ServerMetrics:
             metric.remove(name)
 
     def as_text(self) -> bytes:
-        """Returns all metrics in Prometheus' text format 0.0.4."""
-        return generate_latest(self._registry)
+        """Returns all metrics in Prometheus' text format 0.0.4, with several workers their sum."""
+        if METRICS_FOLDER not in os.environ:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)

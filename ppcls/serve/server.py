@@ -25,12 +25,13 @@ _BACKLOG = 100  # connections that are accepted at once, before any of them can 
 _JOIN_SECONDS = 3.0  # for threads to end after the last requests
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, shared: bool = False) -> socket.socket:
     """Returns a socket that is bound before the slow loading of the model.
 
     Args:
         host: Name or address.
         port: Port, or 0 for any free one.
+        shared: Whether several processes listen on the port. Each connection goes to one of them.
 
     Raises:
         UserError: If the address is not available.
@@ -42,6 +43,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
             bound.bind(address)
         except OSError:
             bound.close()

@@ -117,7 +117,7 @@ class InferenceService:
 
     def start(self) -> None:
         """Starts to answer requests."""
-        self._metrics.add_model(self.name, self._images)
+        self._metrics.add_model(self.name)
         self._batcher.start()
 
     async def drain(self) -> None:
@@ -142,9 +142,10 @@ class InferenceService:
             RequestError: If images cannot be decoded. It names all of them.
             UserError: If an output of the model is not finite.
         """
-        with self._images.acquire(len(images)):
+        count = len(images)
+        with self._images.acquire(count), self._metrics.count_in_work(self.name, count):
             output = None
-            if len(images) == 1 and self._batcher.idle:
+            if count == 1 and self._batcher.idle:
                 # The thread of the model prepares the image too, which saves waking another thread.
                 output = await self._batcher.put(_Item(images[0]))
             outputs = [output] if output is not None else await self._prepare_and_run(images)

@@ -1,0 +1,160 @@
+"""Several processes that answer requests on one port, and the process that starts and restarts them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from ppcls.errors import UserError
+
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client adds up the metrics of all processes in it
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_EXTRA_SECONDS = 10.0  # for a worker to end, on top of the time for its last requests
+
+Serve = Callable[..., int]
+
+
+@dataclass(frozen=True)
+class _Worker:
+    number: int
+    process: BaseProcess
+    channel: Connection
+
+
+class WorkerProcesses:
+    """Processes that serve the same models. Each has its share of the CPU cores.
+
+    Args:
+        serve: Function of a module. It serves until SIGTERM, calls its last argument once it accepts
+            requests, and returns an exit code.
+        arguments: Its first arguments.
+        count: Number of processes.
+        grace: Seconds to answer the last requests.
+    """
+
+    def __init__(self, serve: Serve, arguments: Sequence[Any], count: int, grace: float) -> None:
+        self._serve, self._arguments, self._count, self._grace = serve, arguments, count, grace
+        self._workers: list[_Worker] = []
+        self._codes: list[int | None] = []
+
+    def run(self, on_ready: Callable[[], None]) -> None:
+        """Serves until SIGTERM or Ctrl-C, and restarts processes that end before.
+
+        Args:
+            on_ready: Called when all processes accept requests.
+
+        Raises:
+            UserError: If a process ends before it accepts requests, or with an error after the signal.
+        """
+        with tempfile.TemporaryDirectory(prefix="ppcls-metrics-") as metrics, _stop_signal() as stop:
+            try:
+                # The first one alone, so that an error of the model appears once.
+                for numbers in ([0], range(1, self._count)):
+                    started = [self._start(number, metrics) for number in numbers]
+                    if not all(self._becomes_ready(worker, stop) for worker in started):
+                        return
+                on_ready()
+                while stop not in (ended := wait([stop, *self._sentinels()])):
+                    for worker in [item for item in self._workers if item.process.sentinel in ended]:
+                        self._replace(worker, metrics, stop)
+            finally:
+                self._stop_all()
+        # SIGTERM ends a process that does not serve yet.
+        if not set(self._codes) <= {0, -signal.SIGTERM}:
+            raise UserError("a worker did not end correctly; see its messages above")
+
+    def _start(self, number: int, metrics: str) -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        channel, other_end = context.Pipe()
+        cores = sorted(os.sched_getaffinity(0))
+        share = cores[number :: self._count] or [cores[number % len(cores)]]
+        arguments = (self._serve, self._arguments, share, metrics, other_end)
+        process = context.Process(target=_run_worker, args=arguments, name=f"worker {number}")
+        process.start()
+        other_end.close()
+        worker = _Worker(number, process, channel)
+        self._workers.append(worker)
+        return worker
+
+    def _sentinels(self) -> list[int]:
+        return [worker.process.sentinel for worker in self._workers]
+
+    def _becomes_ready(self, worker: _Worker, stop: int) -> bool:
+        """Waits until a process accepts requests, and returns whether it does; False after a stop signal."""
+        ready = wait([stop, worker.channel])
+        if stop in ready:
+            return False
+        try:
+            worker.channel.recv()
+        except EOFError:
+            worker.process.join()
+            raise UserError(
+                f"a worker ended with exit code {worker.process.exitcode} before it accepted requests; "
+                "see its messages above"
+            ) from None
+        return True
+
+    def _replace(self, worker: _Worker, metrics: str, stop: int) -> None:
+        worker.process.join()
+        code, pid = worker.process.exitcode, worker.process.pid
+        sys.stderr.write(f"warning: worker process {pid} ended with exit code {code}; starting another one\n")
+        sys.stderr.flush()
+        worker.channel.close()
+        self._workers.remove(worker)
+        from prometheus_client.multiprocess import mark_process_dead
+
+        mark_process_dead(pid, metrics)  # type: ignore[no-untyped-call]
+        self._becomes_ready(self._start(worker.number, metrics), stop)
+
+    def _stop_all(self) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join(self._grace + _EXTRA_SECONDS)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            self._codes.append(worker.process.exitcode)
+
+
+@contextmanager
+def _stop_signal() -> Iterator[int]:
+    """Yields a file descriptor that can be read after SIGTERM or Ctrl-C."""
+    reader, writer = os.pipe()
+    handlers = {
+        number: signal.signal(number, lambda *_: os.write(writer, b".") and None) for number in _STOP_SIGNALS
+    }
+    try:
+        yield reader
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def _run_worker(
+    serve: Serve, arguments: Sequence[Any], cores: Sequence[int], metrics: str, channel: Connection
+) -> None:
+    os.setsid()  # Ctrl-C in a terminal reaches the parent process only, which then ends this one
+    os.sched_setaffinity(0, cores)
+    os.environ[METRICS_FOLDER] = metrics
+    threading.Thread(target=_end_with_parent, args=[channel], daemon=True).start()
+    sys.exit(serve(*arguments, lambda: channel.send("ready")))
+
+
+def _end_with_parent(channel: Connection) -> None:
+    try:
+        channel.recv()
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGTERM)
